@@ -1,0 +1,36 @@
+# Every target sets up what it needs: a virtual environment in .venv, made once and again when pyproject.toml changes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-slow lint bench clean
+
+demo: $(READY)           ## digits, end to end
+	$(BIN)/tangentless demo --output out/demo
+
+test: lint               ## everything that runs in minutes
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-slow: $(READY)      ## the long ones
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)          ## reference, CPU backend, PyTorch and neural-tangents on the same pairs
+	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/python benchmarks/compare.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis out
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "tangentless needs Python 3.11 or newer; set PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test]"
+	@touch $@

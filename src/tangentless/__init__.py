@@ -1,0 +1,40 @@
+"""Compositional kernels: the exact kernels of infinitely wide networks, from a list of layers.
+
+>>> import tangentless as tl
+>>> tl.kernel("myrtle10-gaussian")
+kernel('myrtle10-gaussian')
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .architecture import Architecture
+from .kernel import kernel
+from .layers import Conv, Gaussian, GlobalPool, LeakyReLU, Normalize, Polynomial, Pool, ReLU
+
+if TYPE_CHECKING:
+    from .estimators import KernelRidgeClassifier, KernelRidgeRegressor
+
+__all__ = [
+    "Architecture",
+    "Conv",
+    "Gaussian",
+    "GlobalPool",
+    "KernelRidgeClassifier",
+    "KernelRidgeRegressor",
+    "LeakyReLU",
+    "Normalize",
+    "Polynomial",
+    "Pool",
+    "ReLU",
+    "kernel",
+]
+__version__ = "0.1.0"
+
+_LAZY = {"KernelRidgeClassifier": "estimators", "KernelRidgeRegressor": "estimators"}  # scikit-learn takes a while
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,104 @@
+"""Backends: they run a program on blocks of image pairs.
+
+A backend has two entrances. `prepare` does all work that is linear in the number of images, once; `block` returns
+the kernel entries between two prepared sets. The reference backend is the definition, and the others must agree
+with it. A backend's module is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BackendError, ParameterError
+from ..program import Program
+
+Array = NDArray[np.float64]
+Precision = Literal["float32", "float64"]
+Advance = Callable[[int], None]
+P = TypeVar("P", bound="Prepared")
+
+NAMES = ("auto", "reference", "cpu", "cuda")
+logger = logging.getLogger("tangentless")
+
+
+class Prepared(Protocol):
+    """Images with everything a backend needs to know of each one alone."""
+
+    @property
+    def diagonal(self) -> Array:
+        """k(x, x) of each image."""
+        ...
+
+    @property
+    def tile(self) -> int:
+        """How many images one side of a block should have at most."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self: P, part: slice) -> P: ...
+
+
+class Backend(Protocol):
+    """What every backend offers."""
+
+    name: str
+
+    def prepare(self, program: Program, images: Array) -> Prepared:
+        """Do the work of each image alone; images are checked, (N, *grid, channels)."""
+        ...
+
+    def block(
+        self, program: Program, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
+    ) -> Array:
+        """Entries between two prepared sets, float64; with `upper`, those on and right of the diagonal are enough.
+
+        `advance` is told how many pairs were finished, as they are.
+        """
+        ...
+
+    def describe(self, program: Program) -> str:
+        """In one line, how this program will run."""
+        ...
+
+
+@functools.cache
+def _best_name() -> str:
+    """The fastest backend that can run here, logged the first time it is asked for."""
+    name, reason = "cpu", "CuPy is not installed"
+    if importlib.util.find_spec("cupy") is not None:
+        from .cuda import gpu_present
+
+        name, reason = ("cuda", "there is a GPU") if gpu_present() else ("cpu", "there is no usable GPU")
+    logger.info("backend 'auto' chose %r: %s", name, reason)
+    return name
+
+
+def get_backend(backend: str | Backend, precision: Precision = "float32", n_jobs: int | None = None) -> Backend:
+    """A backend from its name; a backend object passes through."""
+    if precision not in ("float32", "float64"):
+        raise ParameterError(f"precision is 'float32' or 'float64', not {precision!r}")
+    if not isinstance(backend, str):
+        return backend
+    if backend == "reference":
+        from .reference import ReferenceBackend
+
+        return ReferenceBackend()
+    if backend == "auto":
+        backend = _best_name()
+    if backend == "cpu":
+        from .cpu import CpuBackend
+
+        return CpuBackend(precision=precision, n_jobs=n_jobs)
+    if backend == "cuda":
+        from .cuda import CudaBackend
+
+        return CudaBackend(precision=precision)
+    raise BackendError(f"unknown backend {backend!r}; there are {', '.join(NAMES)}")

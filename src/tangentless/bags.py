@@ -1,0 +1,243 @@
+"""The algebra of bags of features: the definition that everything else in the package must agree with.
+
+A bag of features is a finite, structured index set with a vector for every index; an image is a bag of colours
+indexed by (row, column). Three operations make new bags: *concatenate* stacks features of ordered subsets of
+the index set, *downsample* averages features over subsets, *embed* maps each feature into another space. Each acts
+on explicit features, and each acts equally on the matrix of inner products between two bags, without features:
+
+    concatenate   K'[j, k] = sum over l of K[S_j[l], T_k[l]]
+    downsample    K'[j, k] = mean over S_j x S_k of K
+    embed         K'[j, k] = A_j A'_k f(K[j, k] / (A_j A'_k)),    A the norms of the features
+
+Section 3 of Shankar et al., "Neural Kernels Without Tangents" (2020), with its formulas corrected.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InputError
+
+Array = NDArray[np.float64]
+Dual = Callable[[Array], Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Bag:
+    """A vector for every index of a finite index set.
+
+    >>> image = Bag.from_grid(np.arange(12.0).reshape(2, 2, 3))
+    >>> image[0, 1]
+    array([3., 4., 5.])
+    """
+
+    index: tuple[Hashable, ...]
+    features: Array  # (len(index), dimension)
+
+    def __post_init__(self) -> None:
+        if self.features.ndim != 2 or len(self.features) != len(self.index):
+            raise InputError(
+                f"a bag over {len(self.index)} indices needs features of shape ({len(self.index)}, dimension), "
+                f"not {self.features.shape}"
+            )
+        if len(set(self.index)) != len(self.index):
+            raise InputError("the indices of a bag must be distinct")
+
+    @classmethod
+    def from_grid(cls, values: Array) -> Bag:
+        """The bag of an array whose last axis holds the features: a vector, a sequence, an image."""
+        index = grid_index(values.shape[:-1])
+        return cls(index, np.asarray(values, dtype=np.float64).reshape(len(index), -1))
+
+    def __getitem__(self, index: Hashable) -> Array:
+        vector: Array = self.features[self.index.index(index)]
+        return vector
+
+
+def grid_index(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The index set of a grid, in row-major order: () has one index, the empty tuple."""
+    return tuple(np.ndindex(*shape))
+
+
+def inner_products(left: Bag, right: Bag) -> Array:
+    """The kernel matrix between two bags: `K[a, b] = <left_a, right_b>`."""
+    return left.features @ right.features.T
+
+
+class Operation(Protocol):
+    """What the three operations have in common: an action on features, and the same one on kernels."""
+
+    def on_features(self, bag: Bag) -> Bag:
+        """The new bag."""
+        ...
+
+    def on_kernel(self, kernel: Array, left: Array, right: Array) -> Array:
+        """The kernel matrix between two new bags, from that of the old ones and the norms of their features."""
+        ...
+
+
+@dataclass(frozen=True)
+class Concat:
+    """Stack the features of ordered subsets, one subset for each new index.
+
+    An index of `None` stands for the zero vector: it is how a convolution sees the outside of an image.
+
+    >>> pairs = Concat(source=(0, 1, 2), subsets={"a": (0, 1), "b": (2, None)})
+    >>> pairs.on_features(Bag((0, 1, 2), np.array([[1.0], [2.0], [3.0]]))).features
+    array([[1., 2.],
+           [3., 0.]])
+    """
+
+    source: tuple[Hashable, ...]
+    subsets: Mapping[Any, Sequence[Any]]
+
+    def __post_init__(self) -> None:
+        if len({len(subset) for subset in self.subsets.values()}) > 1:
+            raise InputError("concatenation needs subsets of one size; pad them with None")
+
+    @functools.cached_property
+    def _positions(self) -> NDArray[np.intp]:
+        place: dict[Hashable, int] = {index: i for i, index in enumerate(self.source)}
+        outside = len(self.source)
+        return np.array(
+            [[outside if i is None else place[i] for i in subset] for subset in self.subsets.values()], dtype=np.intp
+        )
+
+    def on_features(self, bag: Bag) -> Bag:
+        padded = np.pad(bag.features, ((0, 1), (0, 0)))
+        stacked = padded[self._positions]
+        return Bag(tuple(self.subsets), stacked.reshape(len(stacked), -1))
+
+    def on_kernel(self, kernel: Array, left: Array, right: Array) -> Array:
+        padded = np.pad(kernel, ((0, 1), (0, 1)))
+        positions = self._positions
+        total = np.zeros((len(positions), len(positions)))
+        for column in positions.T:
+            total += padded[column][:, column]
+        return total
+
+
+@dataclass(frozen=True)
+class Downsample:
+    """Average the features of subsets of any sizes, one subset for each new index.
+
+    >>> halves = Downsample(source=(0, 1, 2), subsets={"ab": (0, 1), "c": (2,)})
+    >>> halves.on_features(Bag((0, 1, 2), np.array([[1.0], [2.0], [3.0]]))).features
+    array([[1.5],
+           [3. ]])
+    """
+
+    source: tuple[Hashable, ...]
+    subsets: Mapping[Any, Sequence[Any]]
+
+    def __post_init__(self) -> None:
+        if any(len(subset) == 0 for subset in self.subsets.values()):
+            raise InputError("downsampling averages, so none of its subsets may be empty")
+
+    @functools.cached_property
+    def _averages(self) -> Array:
+        place = {index: i for i, index in enumerate(self.source)}
+        averages = np.zeros((len(self.subsets), len(self.source)))
+        for row, subset in enumerate(self.subsets.values()):
+            for index in subset:
+                averages[row, place[index]] += 1.0 / len(subset)
+        return averages
+
+    def on_features(self, bag: Bag) -> Bag:
+        return Bag(tuple(self.subsets), self._averages @ bag.features)
+
+    def on_kernel(self, kernel: Array, left: Array, right: Array) -> Array:
+        averages = self._averages
+        return averages @ kernel @ averages.T
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Map every feature x to a vector phi(x) with `<phi(x), phi(z)> = |x| |z| f(c)`, c the cosine of the two.
+
+    With `keep_norms=False` the factor |x| |z| is dropped: every feature other than zero gets the norm sqrt(f(1)).
+    Where f is a power series, f(c) = sum of a_k c^k with a_k >= 0, giving its coefficients as `series` makes phi
+    explicit: the tensor powers of x / |x|, weighted by sqrt(a_k). Zero features stay zero.
+
+    >>> square = Embed(dual=lambda c: c**2, series=(0.0, 0.0, 1.0))
+    >>> square.on_kernel(np.array([[3.0]]), np.array([3.0]), np.array([2.0]))  # 6 (3 / 6)^2
+    array([[1.5]])
+    """
+
+    dual: Dual
+    keep_norms: bool = True
+    series: tuple[float, ...] | None = None
+
+    def on_features(self, bag: Bag) -> Bag:
+        if self.series is None:
+            raise InputError("this embedding has no finite explicit features; it acts on kernels only")
+        norms = np.linalg.norm(bag.features, axis=1, keepdims=True)
+        unit = np.divide(bag.features, norms, out=np.zeros_like(bag.features), where=norms > 0)
+        lifted = np.concatenate(
+            [math.sqrt(weight) * tensor_power(unit, k) for k, weight in enumerate(self.series) if weight], axis=1
+        )
+        return Bag(bag.index, lifted * (norms if self.keep_norms else norms > 0))
+
+    def on_kernel(self, kernel: Array, left: Array, right: Array) -> Array:
+        return self.on_values(kernel, np.multiply.outer(left, right))
+
+    def on_values(self, values: Array, scale: Array) -> Array:
+        """The same for inner products of any arrangement, given the products of norms in that arrangement."""
+        nonzero = scale > 0
+        cosine = np.divide(values, scale, out=np.zeros_like(values), where=nonzero)
+        embedded = self.dual(np.clip(cosine, -1.0, 1.0))
+        return np.where(nonzero, embedded * scale if self.keep_norms else embedded, 0.0)
+
+
+def tensor_power(vectors: Array, degree: int) -> Array:
+    """The distinct coordinates of each vector's tensor power, weighted so that `<x^k, z^k> = <x, z>^k`.
+
+    >>> x, z = np.array([[1.0, 2.0]]), np.array([[3.0, -1.0]])
+    >>> float(tensor_power(x, 3)[0] @ tensor_power(z, 3)[0])  # (3 - 2)^3
+    1.0
+    """
+    columns = []
+    for chosen in itertools.combinations_with_replacement(range(vectors.shape[1]), degree):
+        repeats = [chosen.count(i) for i in set(chosen)]
+        multiplicity = math.factorial(degree) / math.prod(math.factorial(r) for r in repeats)
+        columns.append(math.sqrt(multiplicity) * np.prod(vectors[:, list(chosen)], axis=1))
+    return np.stack(columns, axis=1) if columns else np.zeros((len(vectors), 0))
+
+
+def self_norms(operations: Sequence[Operation], bag: Bag) -> list[Array]:
+    """The norms of a bag's features before each operation and after the last one, from its kernel with itself."""
+    kernel = inner_products(bag, bag)
+    norms = [_diagonal_norms(kernel)]
+    for operation in operations:
+        kernel = operation.on_kernel(kernel, norms[-1], norms[-1])
+        norms.append(_diagonal_norms(kernel))
+    return norms
+
+
+def apply_to_kernel(
+    operations: Sequence[Operation], left: Bag, right: Bag, left_norms: Sequence[Array], right_norms: Sequence[Array]
+) -> Array:
+    """The kernel matrix between two bags after a chain of operations; norms as `self_norms` returns them."""
+    kernel = inner_products(left, right)
+    for operation, a, b in zip(operations, left_norms, right_norms, strict=False):
+        kernel = operation.on_kernel(kernel, a, b)
+    return kernel
+
+
+def apply_to_features(operations: Sequence[Operation], bag: Bag) -> Bag:
+    """The bag after a chain of operations on its explicit features."""
+    for operation in operations:
+        bag = operation.on_features(bag)
+    return bag
+
+
+def _diagonal_norms(kernel: Array) -> Array:
+    return np.sqrt(np.maximum(np.diagonal(kernel), 0.0))

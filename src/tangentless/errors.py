@@ -1,0 +1,67 @@
+"""The typed errors of the package.
+
+Every one says what was wrong, where, and what to do about it. All derive from `TangentlessError`, and from
+the built-in that scikit-learn or NumPy users already catch.
+"""
+
+import numpy as np
+
+
+class TangentlessError(Exception):
+    """Base class of every error this package raises on purpose."""
+
+
+class ArchitectureError(TangentlessError, ValueError):
+    """An architecture that cannot be read, or does not fit its input shape."""
+
+
+class InputError(TangentlessError, ValueError):
+    """Data of the wrong shape, kind or content."""
+
+
+class ParameterError(TangentlessError, ValueError):
+    """A parameter outside its range."""
+
+
+class BackendError(TangentlessError, RuntimeError):
+    """A backend that is missing, or cannot run this program."""
+
+
+class NotPositiveDefinite(TangentlessError, np.linalg.LinAlgError):  # noqa: N818 (the name linear algebra uses)
+    """A kernel matrix that has no Cholesky factor at the given ridge."""
+
+
+class StoreError(TangentlessError, OSError):
+    """Base class of what can go wrong with a kernel matrix in a store."""
+
+
+class NotAStoreError(StoreError):
+    """An address that holds something else, or nothing."""
+
+
+class StoreVersionError(StoreError):
+    """A store in a format newer than this package reads."""
+
+
+class StoreMismatchError(StoreError):
+    """A store made from something other than what it is to be continued with."""
+
+
+class StoreLockedError(StoreError):
+    """A store that another process is writing."""
+
+
+class StoreDamagedError(StoreError):
+    """A file of a store whose checksum or length is wrong."""
+
+
+class StoreIncompleteError(StoreError):
+    """A part of a store that was asked for before it was computed."""
+
+
+class StoreWriteError(StoreError):
+    """A store that cannot be written: full, read-only, or gone."""
+
+
+class ClusterError(TangentlessError, RuntimeError):
+    """A cluster that is gone, or whose workers cannot do the work."""

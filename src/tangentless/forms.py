@@ -1,0 +1,121 @@
+"""Closed forms in which a fast backend can evaluate a dual function, and the polynomials they are built from.
+
+A nonlinearity is defined by its dual function f, in float64 NumPy. A backend that wants to be fast needs f as data
+it can turn into its own instructions. Three forms cover the duals in use; each is exact up to the degree of its
+polynomial, which the backend picks for the precision it computes in:
+
+    Arc           f(c) = linear c + arc kappa(c),  kappa the ReLU's dual
+    Exponential   f(c) = exp(gamma (c - 1))
+    Series        f(c) = a polynomial in c
+
+The ReLU's dual has a square-root singularity at c = 1, where kernels of similar images live. With t = 1 - |c|,
+
+    kappa(c) = max(c, 0) + t^(3/2) Q(t),
+
+and Q is smooth on [0, 1], so a short polynomial replaces acos and loses no digits near c = 1.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.polynomial import chebyshev
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+MAX_DEGREE = 28
+
+
+@dataclass(frozen=True)
+class Arc:
+    """f(c) = linear c + arc kappa(c)."""
+
+    linear: float = 0.0
+    arc: float = 1.0
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """f(c) = exp(gamma (c - 1))."""
+
+    gamma: float = 1.0
+
+
+@dataclass(frozen=True)
+class Series:
+    """f(c) = sum of coefficients[k] c^k."""
+
+    coefficients: tuple[float, ...]
+
+
+Form = Arc | Exponential | Series
+
+
+def fit(
+    function: Callable[[Array], Array], low: float, high: float, tolerance: float, weight: Callable[[Array], Array]
+) -> tuple[float, ...] | None:
+    """Coefficients of the shortest polynomial with `weight * |error| <= tolerance` on [low, high]; None if too long.
+
+    >>> cubic = fit(lambda x: x**3, -1.0, 1.0, 1e-12, np.ones_like)
+    >>> np.round(cubic, 12) + 0.0
+    array([0., 0., 0., 1.])
+    """
+    nodes = np.cos(np.linspace(0.0, np.pi, 400))  # denser at the ends, as a minimax fit wants
+    points = low + (high - low) * (nodes + 1) / 2
+    weights = weight(points)
+    target = function(points)
+    checks = np.linspace(low, high, 2001)
+    for degree in range(MAX_DEGREE + 1):
+        basis = chebyshev.chebvander(nodes, degree)
+        fitted, *_ = np.linalg.lstsq(basis * weights[:, None], target * weights, rcond=None)
+        polynomial = np.polynomial.Chebyshev(fitted, domain=[low, high]).convert(kind=np.polynomial.Polynomial)
+        error = np.abs(polynomial(checks) - function(checks)) * weight(checks)
+        if error.max() <= tolerance:
+            coefficients = np.zeros(degree + 1)
+            coefficients[: len(polynomial.coef)] = polynomial.coef
+            return tuple(float(a) for a in coefficients)
+    return None
+
+
+@functools.cache
+def arc_polynomial(tolerance: float) -> tuple[float, ...]:
+    """Coefficients of Q, with `t^(3/2) |error| <= tolerance` on [0, 1]."""
+    coefficients = fit(_arc_remainder, 0.0, 1.0, tolerance, lambda t: t**1.5)
+    assert coefficients is not None, "Q is analytic beyond [0, 1]"
+    return coefficients
+
+
+@functools.cache
+def exponential_series(gamma: float, tolerance: float) -> tuple[float, ...] | None:
+    """Coefficients of exp(gamma (c - 1)) on [-1, 1], or None where a polynomial would be long."""
+    return fit(lambda c: np.exp(gamma * (c - 1)), -1.0, 1.0, tolerance, np.ones_like)
+
+
+@functools.cache
+def exp2_polynomial(tolerance: float) -> tuple[float, ...]:
+    """Coefficients of 2^x on [-1/2, 1/2]."""
+    coefficients = fit(np.exp2, -0.5, 0.5, tolerance, np.ones_like)
+    assert coefficients is not None, "2^x is entire"
+    return coefficients
+
+
+def series_of(dual: Callable[[Array], Array], tolerance: float = 1e-9) -> Series | None:
+    """The dual as a polynomial in c, if a short one reaches the tolerance on [-1, 1].
+
+    >>> series_of(lambda c: np.exp(c - 1)) is None, series_of(lambda c: np.arccos(c)) is None
+    (False, True)
+    """
+    coefficients = fit(dual, -1.0, 1.0, tolerance, np.ones_like)
+    return None if coefficients is None else Series(coefficients)
+
+
+def _arc_remainder(t: Array) -> Array:
+    """Q(t), summed without cancellation: kappa(1 - t) integrates acos, whose series in t has positive terms."""
+    total = np.zeros_like(t)
+    for k in range(64, -1, -1):
+        total = total * t + math.comb(2 * k, k) / (8.0**k * (2 * k + 1) * (k + 1.5))
+    return total * math.sqrt(2.0) / math.pi

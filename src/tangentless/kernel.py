@@ -1,0 +1,346 @@
+"""Kernels: the objects users hold.
+
+`tangentless.kernel("myrtle10-gaussian")` gives a kernel k; `k(X)` is the symmetric matrix of X with itself, `k(X,
+Z)` the matrix between two sets and `k.diag(X)` the diagonal. Kernels add and multiply, and compare equal when their
+parameters do. Matrices are filled tile by tile, so memory beyond the result stays bounded for any number of images.
+
+>>> import numpy as np
+>>> X = np.random.default_rng(0).standard_normal((4, 8, 8, 3))
+>>> k = kernel("conv3 relu pool2 conv3 relu globalpool normalize relu")
+>>> K = k(X)
+>>> K.shape, bool(np.all(K == K.T)), float(K[0, 0])
+((4, 4), True, 1.0)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .architecture import Architecture
+from .backends import Advance, Backend, Precision, Prepared, get_backend
+from .errors import InputError, ParameterError
+from .inputs import check_images, check_pair, to_numpy
+from .layers import Layer
+from .program import Program, compile_program
+
+Array = NDArray[np.float64]
+Progress = Callable[[int, int], None]
+
+
+def kernel(architecture: str | Architecture | Iterable[Layer]) -> CompositionalKernel:
+    """The kernel of an architecture: a name, a text form, a list of layers or an `Architecture`.
+
+    >>> kernel("myrtle5")
+    kernel('myrtle5')
+    """
+    return CompositionalKernel(Architecture.of(architecture))
+
+
+class Kernel(ABC):
+    """What all kernels share: calls, the diagonal, and the algebra of sums and products."""
+
+    def __call__(
+        self,
+        X: Any,
+        Z: Any = None,
+        *,
+        backend: str | Backend = "auto",
+        precision: Precision = "float32",
+        n_jobs: int | None = None,
+        progress: Progress | None = None,
+    ) -> Any:
+        """The kernel matrix, float64: (N, N) and exactly symmetric for X alone, (N, M) for X and Z.
+
+        `precision` is that of the arithmetic up to the last pool; `progress(done, total)` counts pairs.
+        """
+        images, restore = to_numpy(X)
+        check_images(images, "X")
+        others = None
+        if Z is not None:
+            others, _ = to_numpy(Z)
+            check_images(others, "Z")
+            check_pair(images, others)
+        run = get_backend(backend, precision, n_jobs)
+        left = self.prepare(run, images)
+        right = left if others is None else self.prepare(run, others)
+        return restore(fill(self, run, left, right, symmetric=others is None, progress=progress))
+
+    def diag(
+        self,
+        X: Any,
+        *,
+        backend: str | Backend = "auto",
+        precision: Precision = "float32",
+        n_jobs: int | None = None,
+    ) -> Any:
+        """k(x, x) for every row of X, (N,)."""
+        images, restore = to_numpy(X)
+        check_images(images, "X")
+        run = get_backend(backend, precision, n_jobs)
+        return restore(self.prepare(run, images).diagonal)
+
+    @abstractmethod
+    def prepare(self, backend: Backend, images: NDArray[Any]) -> Prepared:
+        """Everything that is known of each image alone."""
+
+    @abstractmethod
+    def block(
+        self, backend: Backend, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
+    ) -> Array:
+        """Entries between two prepared sets; with `upper`, those left of the diagonal are void."""
+
+    @abstractmethod
+    def leaves(self) -> Iterator[CompositionalKernel]:
+        """The compositional kernels this one is made of, with repetition."""
+
+    def mirrored(self) -> Mirrored:
+        """The average over an image and its mirror: training on it equals training with flipped copies.
+
+        >>> kernel("myrtle5").mirrored()
+        kernel('myrtle5').mirrored()
+        """
+        return Mirrored(self)
+
+    def __add__(self, other: Kernel) -> Kernel:
+        return Sum(self, other) if isinstance(other, Kernel) else cast(Kernel, NotImplemented)
+
+    def __mul__(self, other: Kernel | float) -> Kernel:
+        if isinstance(other, Kernel):
+            return Product(self, other)
+        return Scaled(float(other), self) if isinstance(other, Real) else cast(Kernel, NotImplemented)
+
+    def __rmul__(self, factor: float) -> Kernel:
+        return Scaled(float(factor), self) if isinstance(factor, Real) else cast(Kernel, NotImplemented)
+
+
+@dataclass(frozen=True, repr=False)
+class CompositionalKernel(Kernel):
+    """The kernel of one architecture."""
+
+    architecture: Architecture
+
+    def program(self, shape: tuple[int, ...]) -> Program:
+        """This kernel compiled for images of one shape, (*grid, channels)."""
+        return compile_program(self.architecture, tuple(shape[:-1]), shape[-1])
+
+    def prepare(self, backend: Backend, images: NDArray[Any]) -> _Leaf:
+        program = self.program(images.shape[1:])
+        return _Leaf(program, backend.prepare(program, images))
+
+    def block(
+        self, backend: Backend, left: _Leaf, right: _Leaf, *, upper: bool = False, advance: Advance | None = None
+    ) -> Array:
+        return backend.block(left.program, left.images, right.images, upper=upper, advance=advance)
+
+    def leaves(self) -> Iterator[CompositionalKernel]:
+        yield self
+
+    def __repr__(self) -> str:
+        return f"kernel({self.architecture.short_name!r})"
+
+
+@dataclass(frozen=True, repr=False)
+class Mirrored(Kernel):
+    """(k(x, z) + k(x, mirror z)) / 2, the mirror reversing the last axis of the grid."""
+
+    base: Kernel
+
+    def prepare(self, backend: Backend, images: NDArray[Any]) -> _Two:
+        if images.ndim < 3:
+            raise InputError("vectors have no mirror image; mirrored() needs sequences or images")
+        straight = self.base.prepare(backend, images)
+        mirror = self.base.prepare(backend, np.flip(images, axis=-2))
+        crossed = [
+            np.diagonal(self.base.block(backend, straight[part], mirror[part], upper=True))
+            for part in _slices(len(images), 16)
+        ]
+        return _Two(straight, mirror, (straight.diagonal + np.concatenate(crossed)) / 2)
+
+    def block(
+        self, backend: Backend, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
+    ) -> Array:
+        values = self.base.block(backend, left.first, right.first, upper=upper, advance=advance)
+        values += self.base.block(backend, left.first, right.second, upper=upper, advance=advance)
+        values /= 2
+        return values
+
+    def leaves(self) -> Iterator[CompositionalKernel]:
+        for _ in range(2):
+            yield from self.base.leaves()
+
+    def __repr__(self) -> str:
+        return f"{_inside(self.base, Sum, Product, Scaled)}.mirrored()"
+
+
+@dataclass(frozen=True, repr=False)
+class _Combined(Kernel):
+    """Two kernels, combined entry by entry."""
+
+    first: Kernel
+    second: Kernel
+    combine: ClassVar[np.ufunc]
+
+    def prepare(self, backend: Backend, images: NDArray[Any]) -> _Two:
+        first, second = self.first.prepare(backend, images), self.second.prepare(backend, images)
+        return _Two(first, second, self.combine(first.diagonal, second.diagonal))
+
+    def block(
+        self, backend: Backend, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
+    ) -> Array:
+        values = self.first.block(backend, left.first, right.first, upper=upper, advance=advance)
+        others = self.second.block(backend, left.second, right.second, upper=upper, advance=advance)
+        self.combine(values, others, out=values)
+        return values
+
+    def leaves(self) -> Iterator[CompositionalKernel]:
+        yield from self.first.leaves()
+        yield from self.second.leaves()
+
+
+class Sum(_Combined):
+    """k1 + k2.
+
+    >>> kernel("myrtle5") + kernel("myrtle7")
+    kernel('myrtle5') + kernel('myrtle7')
+    """
+
+    combine = np.add
+
+    def __repr__(self) -> str:
+        return f"{self.first!r} + {_inside(self.second, Sum)}"
+
+
+class Product(_Combined):
+    """k1 * k2, entry by entry.
+
+    >>> 0.5 * (kernel("myrtle5") + kernel("myrtle7")) * kernel("relu")
+    0.5 * (kernel('myrtle5') + kernel('myrtle7')) * kernel('relu')
+    """
+
+    combine = np.multiply
+
+    def __repr__(self) -> str:
+        return f"{_inside(self.first, Sum)} * {_inside(self.second, Sum, Product, Scaled)}"
+
+
+@dataclass(frozen=True, repr=False)
+class Scaled(Kernel):
+    """factor * k, for a factor of at least zero."""
+
+    factor: float
+    base: Kernel
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.factor < float("inf"):
+            raise ParameterError(f"a kernel may be scaled by a finite number of at least 0, not {self.factor}")
+
+    def prepare(self, backend: Backend, images: NDArray[Any]) -> _Two:
+        base = self.base.prepare(backend, images)
+        return _Two(base, base, self.factor * base.diagonal)
+
+    def block(
+        self, backend: Backend, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
+    ) -> Array:
+        return self.factor * self.base.block(backend, left.first, right.first, upper=upper, advance=advance)
+
+    def leaves(self) -> Iterator[CompositionalKernel]:
+        yield from self.base.leaves()
+
+    def __repr__(self) -> str:
+        return f"{repr(self.factor).removesuffix('.0')} * {_inside(self.base, Sum, Product, Scaled)}"
+
+
+def fill(
+    kernel: Kernel, backend: Backend, left: Any, right: Any, *, symmetric: bool, progress: Progress | None = None
+) -> Array:
+    """The matrix between two prepared sets, tile by tile; of a symmetric one, each unordered pair once."""
+    values = np.empty((len(left), len(right)))
+    pairs = len(left) * (len(left) + 1) // 2 if symmetric else values.size
+    advance = _counter(progress, pairs * sum(1 for _ in kernel.leaves())) if progress else None
+    for rows in _slices(len(left), left.tile):
+        for columns in _slices(len(right), right.tile):
+            if symmetric and columns.start < rows.start:
+                continue
+            upper = symmetric and columns.start == rows.start
+            tile = kernel.block(backend, left[rows], right[columns], upper=upper, advance=advance)
+            if upper:
+                _complete(tile, left[rows].diagonal)
+            values[rows, columns] = tile
+            if symmetric and not upper:
+                values[columns, rows] = tile.T
+    return values
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A backend's images with the program they were prepared for."""
+
+    program: Program
+    images: Prepared
+
+    @property
+    def diagonal(self) -> Array:
+        return self.images.diagonal
+
+    @property
+    def tile(self) -> int:
+        return self.images.tile
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, part: slice) -> _Leaf:
+        return _Leaf(self.program, self.images[part])
+
+
+@dataclass(frozen=True)
+class _Two:
+    """What two kernels know of the same images."""
+
+    first: Prepared
+    second: Prepared
+    diagonal: Array
+
+    @property
+    def tile(self) -> int:
+        return min(self.first.tile, self.second.tile)
+
+    def __len__(self) -> int:
+        return len(self.diagonal)
+
+    def __getitem__(self, part: slice) -> _Two:
+        return _Two(self.first[part], self.second[part], self.diagonal[part])
+
+
+def _slices(length: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def _complete(tile: Array, diagonal: Array) -> None:
+    """Copy the part right of the diagonal to the left of it, and put the exact diagonal in."""
+    below = np.tril_indices(len(tile), -1)
+    tile[below] = tile.T[below]
+    np.fill_diagonal(tile, diagonal)
+
+
+def _counter(progress: Progress, total: int) -> Advance:
+    done = 0
+
+    def advance(pairs: int) -> None:
+        nonlocal done
+        done += pairs
+        progress(done, total)
+
+    return advance
+
+
+def _inside(kernel: Kernel, *kinds: type[Kernel]) -> str:
+    """A part of a larger expression, in parentheses where it would read as something else: stores read kernels back."""
+    return f"({kernel!r})" if isinstance(kernel, kinds) else repr(kernel)

@@ -1,0 +1,30 @@
+"""Inputs that several tests share: read-only, so that code which writes to its input fails."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+def frozen(values):
+    """The array, write-protected."""
+    values = np.asarray(values)
+    values.setflags(write=False)
+    return values
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(20200305)
+
+
+@pytest.fixture
+def data_folder():
+    """The publishers' data sets, where TANGENTLESS_DATA points at them."""
+    folder = os.environ.get("TANGENTLESS_DATA")
+    if not folder:
+        pytest.skip("TANGENTLESS_DATA does not point at the data sets")
+    return Path(folder)

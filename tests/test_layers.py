@@ -1,0 +1,111 @@
+"""Layers: what every declaration must satisfy, and the duals against the activations they belong to."""
+
+import numpy as np
+import pytest
+
+from tangentless.architecture import Architecture
+from tangentless.errors import ParameterError
+from tangentless.forms import MAX_DEGREE, Arc, Exponential, Series, arc_polynomial, exp2_polynomial, series_of
+from tangentless.layers import LAYERS, Conv, Gaussian, GlobalPool, LeakyReLU, Normalize, Polynomial, Pool, ReLU
+
+NONLINEARITIES = [
+    ReLU(),
+    LeakyReLU(0.0),
+    LeakyReLU(0.2),
+    LeakyReLU(1.0),
+    Gaussian(),
+    Gaussian(0.3),
+    Gaussian(7.5),
+    Polynomial(1),
+    Polynomial(2),
+    Polynomial(5),
+]
+EXAMPLES = [*NONLINEARITIES, Conv(1), Conv(3), Conv(7), Pool(1), Pool(4), GlobalPool(), Normalize()]
+COSINES = np.linspace(-1.0, 1.0, 201)
+
+
+def test_every_layer_is_among_the_examples():
+    assert {type(layer) for layer in EXAMPLES} == set(LAYERS.values())
+
+
+@pytest.mark.parametrize("layer", EXAMPLES, ids=str)
+def test_text_form_round_trips(layer):
+    assert Architecture.parse(str(layer)).layers == (layer,)
+    assert hash(Architecture.parse(str(layer))) == hash(Architecture((layer,)))
+
+
+@pytest.mark.parametrize("layer", NONLINEARITIES, ids=str)
+def test_dual_keeps_the_diagonal(layer):
+    assert layer.gain() == pytest.approx(1.0, abs=1e-15)
+
+
+@pytest.mark.parametrize("layer", NONLINEARITIES, ids=str)
+def test_dual_gives_positive_semidefinite_matrices(layer, rng):
+    points = rng.standard_normal((40, 3))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    matrix = layer.dual(np.clip(points @ points.T, -1, 1))
+    assert np.linalg.eigvalsh(matrix).min() > -1e-12
+
+
+@pytest.mark.parametrize("layer", NONLINEARITIES, ids=str)
+@pytest.mark.parametrize("cosine", [-0.9, -0.3, 0.0, 0.5, 0.95])
+def test_dual_is_the_covariance_of_the_activation(layer, cosine):
+    # A product rule in (u, w) with v = c u + sqrt(1 - c^2) w, by brute force: kinks cost it all but four digits.
+    points = np.linspace(-14, 14, 4001)
+    density = np.exp(-(points**2) / 2)
+    density /= density.sum()
+    u, w = points[:, None], points[None, :]
+    v = cosine * u + np.sqrt(1 - cosine**2) * w
+    covariance = density @ (layer.activation(u) * layer.activation(v)) @ density
+    assert covariance == pytest.approx(float(layer.dual(np.array(cosine))), abs=2e-5)
+
+
+@pytest.mark.parametrize("layer", NONLINEARITIES, ids=str)
+def test_form_says_the_same_as_the_dual(layer):
+    form = layer.form()
+    if isinstance(form, Arc):
+        remainder = 1 - np.abs(COSINES)
+        kappa = np.maximum(COSINES, 0) + remainder**1.5 * np.polynomial.Polynomial(arc_polynomial(1e-12))(remainder)
+        value = form.linear * COSINES + form.arc * kappa
+    elif isinstance(form, Exponential):
+        value = np.exp(form.gamma * (COSINES - 1))
+    else:
+        value = np.polynomial.Polynomial(form.coefficients)(COSINES)
+    np.testing.assert_allclose(value, layer.dual(COSINES), atol=2e-12)
+
+
+@pytest.mark.parametrize("tolerance", [1e-6, 1e-8, 2e-15])
+def test_polynomials_reach_the_tolerance_asked_for(tolerance):
+    t = np.linspace(0, 1, 4001)
+    kappa = np.sqrt(t * (2 - t)) - (1 - t) * np.arccos(1 - t)
+    polynomial = np.polynomial.Polynomial(arc_polynomial(tolerance))
+    assert np.abs(t**1.5 * polynomial(t) - kappa / np.pi).max() <= tolerance + 1e-15
+    x = np.linspace(-0.5, 0.5, 4001)
+    assert np.abs(np.polynomial.Polynomial(exp2_polynomial(tolerance))(x) - np.exp2(x)).max() <= tolerance + 1e-15
+
+
+def test_a_dual_with_a_kink_has_no_short_series():
+    assert series_of(np.abs) is None
+    short = series_of(lambda c: np.sin(c) / np.sin(1.0))
+    assert isinstance(short, Series)
+    assert len(short.coefficients) <= MAX_DEGREE
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Conv(2), "odd size"),
+        (lambda: Conv(0), "odd size"),
+        (lambda: Conv(3.0), "odd size"),
+        (lambda: Pool(0), "at least 1"),
+        (lambda: LeakyReLU(-0.1), "from 0 to 1"),
+        (lambda: LeakyReLU("x"), "from 0 to 1"),
+        (lambda: Gaussian(0), "above 0"),
+        (lambda: Gaussian(float("nan")), "above 0"),
+        (lambda: Polynomial(0), "at least 1"),
+        (lambda: Polynomial(True), "at least 1"),
+    ],
+)
+def test_parameters_out_of_range_are_refused(make, message):
+    with pytest.raises(ParameterError, match=message):
+        make()
