@@ -1,0 +1,229 @@
+"""The CPU backend: fused stages in explicit SIMD, compiled by numba, on all cores.
+
+Programs that the fused kernel cannot take (`fuse` says why) run on a general path in NumPy, correct and slower.
+Up to the last pool arithmetic is float32, or float64 on request; the last pool, normalisation and head are float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...program import Program
+from .. import Advance, Precision
+from .general import GeneralImages, general_block, prepare_general
+from .plan import Fused, aligned_zeros, fuse
+from .simd import host_lanes, lanes_tag
+from .workers import count_workers, run_parallel
+
+Array = NDArray[np.float64]
+_TILE_BYTES = 48 << 20  # expanded images of one side of a block
+_LARGEST_TILE = 2048  # images of one side: a block of them, with what the head needs, is some 100 MB
+_PREPARED_AT_ONCE = 512
+_TASK_ELEMENTS = 60_000_000  # work of one task, about 25 ms: short enough to stop soon, long enough to cost nothing
+_SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-150}  # of a patch, relative to its image; below it counts as black
+
+
+@dataclass(frozen=True, eq=False)
+class FusedImages:
+    """Images with what cannot be derived quickly: their scales, and squared norms after every pool."""
+
+    fused: Fused
+    images: NDArray[Any]
+    scales: Array  # (N,), root mean square of each image
+    squares: tuple[NDArray[Any], ...]  # for every stage but the first, (N, H, W)
+    totals: Array  # (N,), squared norms after the last pool
+
+    @property
+    def diagonal(self) -> Array:
+        return self.fused.program.head_diagonal(self.totals)
+
+    @property
+    def tile(self) -> int:
+        return min(_LARGEST_TILE, max(64, _TILE_BYTES // self.fused.image_bytes // 64 * 64))
+
+    def __len__(self) -> int:
+        return len(self.totals)
+
+    def __getitem__(self, part: slice) -> FusedImages:
+        squares = tuple(one[part] for one in self.squares)
+        return FusedImages(self.fused, self.images[part], self.scales[part], squares, self.totals[part])
+
+
+@dataclass(frozen=True, eq=False)
+class Expanded:
+    """Rows as the fused kernel reads them: pixels, norms before every embedding, and their inverses."""
+
+    pixels: NDArray[Any]
+    norms: NDArray[Any]
+    inverses: NDArray[Any]
+
+    def as_tuple(self) -> tuple[NDArray[Any], ...]:
+        return self.pixels, self.norms, self.inverses
+
+    def in_lanes(self, lanes: int) -> Expanded:
+        """Blocks of `lanes` images side by side, (blocks, values × lanes); the last image fills up the last block."""
+        return Expanded(*(_in_lanes(rows, lanes) for rows in self.as_tuple()))
+
+
+class CpuBackend:
+    """Runs programs on the processor.
+
+    >>> CpuBackend(precision="float64", n_jobs=1)
+    CpuBackend(precision='float64', n_jobs=1)
+    """
+
+    name = "cpu"
+
+    def __init__(self, precision: Precision = "float32", n_jobs: int | None = None, lanes: int | None = None) -> None:
+        self.precision: Precision = precision
+        self.n_jobs = count_workers(n_jobs)
+        self.lanes = lanes or host_lanes(precision)
+
+    def __repr__(self) -> str:
+        return f"CpuBackend(precision={self.precision!r}, n_jobs={self.n_jobs})"
+
+    def prepare(self, program: Program, images: NDArray[Any]) -> FusedImages | GeneralImages:
+        fused = fuse(program, self.precision, self.lanes)
+        if not isinstance(fused, Fused):
+            return prepare_general(program, images)
+        parts = [
+            self._prepare_part(fused, images[start : start + _PREPARED_AT_ONCE])
+            for start in range(0, len(images), _PREPARED_AT_ONCE)
+        ]
+        scales, totals = (np.concatenate([part[i] for part in parts]) for i in (0, 2))
+        squares = tuple(np.concatenate(stage) for stage in zip(*(part[1] for part in parts), strict=True))
+        return FusedImages(fused, images, scales, squares, totals)
+
+    def block(
+        self, program: Program, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
+    ) -> Array:
+        if isinstance(left, GeneralImages):
+            return general_block(program, left, right, upper=upper, advance=advance)
+        from .sweep import run_rows
+
+        fused, lanes = left.fused, self.lanes
+        rows = _expand(left).as_tuple()
+        blocks = _expand(right).in_lanes(lanes).as_tuple()
+        totals = np.zeros((len(left), len(blocks[0]) * lanes))
+        tag = lanes_tag(self.precision, lanes, paired=False)
+
+        def work(task: tuple[int, int, int], scratch: Any) -> int:
+            first, end, block = task
+            run_rows(tag, fused.duals, fused.plan, rows, blocks, first, end, block, scratch, totals)
+            return _count_pairs(first, end, block * lanes, min((block + 1) * lanes, len(right)), upper)
+
+        run_parallel(_tasks(fused, len(left), len(right), upper), work, fused.scratch, self.n_jobs, advance)
+        values = totals[:, : len(right)] * fused.total_scale()
+        if not program.scale_free:
+            values *= np.multiply.outer(left.scales, right.scales)
+        return program.apply_head(values, left.totals, right.totals)
+
+    def describe(self, program: Program) -> str:
+        fused = fuse(program, self.precision, self.lanes)
+        if isinstance(fused, Fused):
+            return f"cpu: fused, {self.precision}, {self.lanes} images at a time on each of {self.n_jobs} threads"
+        return f"cpu: general path in float64, because {fused}"
+
+    def _prepare_part(self, fused: Fused, images: NDArray[Any]) -> tuple[Array, list[NDArray[Any]], Array]:
+        """Scales, squared norms after each pool, and after the last one; a stage at a time, all blocks at once."""
+        from .sweep import run_self
+
+        lanes, count = self.lanes, len(images)
+        scales = _root_mean_squares(images)
+        squares: list[NDArray[Any]] = []
+        tag = lanes_tag(self.precision, lanes, paired=True)
+        for last, stage in enumerate(fused.stages):
+            blocks = _expand_rows(fused, images, scales, squares).in_lanes(lanes).as_tuple()
+            final = last == len(fused.stages) - 1
+            reach = fused.plan.reach if final else fused.partial_reach(last)
+            sums = np.zeros((len(blocks[0]), math.prod(stage.pooled) * lanes))
+
+            def work(
+                task: tuple[int, int], scratch: Any, blocks: Any = blocks, reach: Any = reach, sums: Any = sums
+            ) -> int:
+                run_self(tag, fused.duals, fused.plan, blocks, *task, reach, scratch, sums)
+                return 0
+
+            per_task = _rows_per_task(fused)
+            tasks = ((i, min(i + per_task, len(sums))) for i in range(0, len(sums), per_task))
+            run_parallel(tasks, work, fused.scratch, self.n_jobs, None)
+            pooled = sums.reshape(len(sums), -1, lanes).transpose(0, 2, 1).reshape(-1, *stage.pooled)[:count]
+            if not final:
+                squares.append((pooled * float(fused.plan.scales[last + 1])).astype(self.precision))
+        totals = pooled.reshape(count) * fused.total_scale()
+        return scales, squares, totals if fused.program.scale_free else totals * scales**2
+
+
+def _expand(images: FusedImages) -> Expanded:
+    return _expand_rows(images.fused, images.images, images.scales, images.squares)
+
+
+def _expand_rows(fused: Fused, images: NDArray[Any], scales: Array, squares: Any) -> Expanded:
+    """Normalised pixels and norms of the stages whose entrance is known; those of later stages stay zero."""
+    dtype, count = fused.dtype, len(images)
+    pixels = _normalized(images, scales)
+    expanded = Expanded(
+        pixels.reshape(count, -1).astype(dtype),
+        np.zeros((count, fused.norm_count), dtype),
+        np.zeros((count, fused.norm_count), dtype),
+    )
+    entrances = [np.sum(pixels.reshape(count, *fused.stages[0].grid, -1) ** 2, axis=-1), *squares]
+    start = 0
+    for stage, entrance in zip(fused.stages, entrances, strict=False):
+        norms = stage.norms(entrance.astype(np.float64)).reshape(count, -1)
+        norms[norms < _SMALLEST_NORM[dtype]] = 0.0
+        part = slice(start, start + norms.shape[1])
+        expanded.norms[:, part] = norms
+        np.divide(1.0, norms, out=expanded.inverses[:, part], where=norms > 0, casting="same_kind")
+        start = part.stop
+    return expanded
+
+
+def _normalized(images: NDArray[Any], scales: Array) -> Array:
+    """Images over their scales, so that no square leaves the range of float32; black ones stay black."""
+    divisors = np.where(scales > 0, scales, 1.0).reshape(-1, *(1,) * (images.ndim - 1))
+    return np.asarray(images / divisors, dtype=np.float64)
+
+
+def _root_mean_squares(images: NDArray[Any]) -> Array:
+    """Computed on images over their largest value: squares of float64 pixels may not fit float64 either."""
+    flat = np.asarray(images, dtype=np.float64).reshape(len(images), -1)
+    largest = np.abs(flat).max(axis=1, keepdims=True)
+    unit = flat / np.where(largest > 0, largest, 1.0)
+    root: Array = np.sqrt(np.mean(unit * unit, axis=1)) * largest[:, 0]
+    return root
+
+
+def _in_lanes(rows: NDArray[Any], lanes: int) -> NDArray[Any]:
+    blocks = -(-len(rows) // lanes)
+    laid_out = aligned_zeros((blocks, rows.shape[1], lanes), str(rows.dtype))
+    for block in range(blocks):
+        part = rows[block * lanes : (block + 1) * lanes]
+        laid_out[block, :, : len(part)] = part.T
+        laid_out[block, :, len(part) :] = part[-1][:, None]
+    return laid_out.reshape(blocks, -1)
+
+
+def _tasks(fused: Fused, rows: int, columns: int, upper: bool) -> Iterator[tuple[int, int, int]]:
+    """(first row, end row, block of columns), longest columns first where only the upper triangle is asked for."""
+    lanes, per_task = fused.lanes, _rows_per_task(fused)
+    for block in reversed(range(-(-columns // lanes))):
+        end = min(rows, (block + 1) * lanes) if upper else rows
+        for first in range(0, end, per_task):
+            yield first, min(first + per_task, end), block
+
+
+def _rows_per_task(fused: Fused) -> int:
+    return max(1, _TASK_ELEMENTS // (fused.program.elements * fused.lanes))
+
+
+def _count_pairs(first: int, end: int, begin: int, stop: int, upper: bool) -> int:
+    if not upper:
+        return (end - first) * (stop - begin)
+    return sum(max(0, stop - max(row, begin)) for row in range(first, end))

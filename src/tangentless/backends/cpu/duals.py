@@ -1,0 +1,184 @@
+"""Dual functions as vector instructions.
+
+An embedding is lowered to a *kind*, which chooses instructions at compile time, and *parameters*, which are data at
+run time: all slopes of a leaky ReLU share their code. Every kind maps s, the inner product, to the embedded one,
+given a = A A' and r = 1 / a (0 for zero features):
+
+    linear   s                                        no embedding
+    cosine   s r                                      normalisation
+    relu     max(s, 0) + d sqrt(w) Q(w)               with d = a - |s|, w = d r: no cancellation near |c| = 1
+    leaky    p0 s + p1 max(s, 0) + d sqrt(w) Q(w)
+    series   a P(s r)
+    exp2     a 2^(p0 s r - p0)                         split into an integer power and a polynomial
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from ...forms import Arc, Exponential, Series, arc_polynomial, exp2_polynomial, exponential_series
+from ...layers import Normalize
+from ...program import Embedding
+from .simd import Tag, VectorType, call, constant, element, host_features, splat, suffix
+
+TOLERANCE = {"float32": 1e-8, "float64": 2e-15}
+_LONGEST_SERIES = 12  # beyond it, range reduction is cheaper
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The kind of an embedding, with the length of its polynomial, and its parameters."""
+
+    kind: tuple[str, int]
+    parameters: tuple[float, ...]
+
+
+def lower(embedding: Embedding, dtype: str) -> Lowered | None:
+    """The embedding as a kind and parameters, or None if no form is known for it."""
+    if embedding is None:
+        return Lowered(("linear", 0), ())
+    if isinstance(embedding, Normalize):
+        return Lowered(("cosine", 0), ())
+    form, tolerance = embedding.form(), TOLERANCE[dtype]
+    if isinstance(form, Arc):
+        polynomial = tuple(form.arc * q for q in arc_polynomial(tolerance))
+        if form == Arc():
+            return Lowered(("relu", len(polynomial)), polynomial)
+        return Lowered(("leaky", len(polynomial)), (form.linear, form.arc, *polynomial))
+    if isinstance(form, Exponential):
+        series = exponential_series(form.gamma, tolerance)
+        if series is not None and (len(series) <= _LONGEST_SERIES or (dtype == "float64" and form.gamma <= 2)):
+            return Lowered(("series", len(series)), series)
+        polynomial = exp2_polynomial(tolerance)
+        return Lowered(("exp2", len(polynomial)), (form.gamma / math.log(2.0), *polynomial))
+    if isinstance(form, Series) and len(form.coefficients) <= 32:
+        return Lowered(("series", len(form.coefficients)), form.coefficients)
+    return None
+
+
+def parameter_table(lowered: list[Lowered], dtype: str) -> tuple[NDArray[Any], list[int], Tag, list[int]]:
+    """All parameters in one array, where each one's start, the tag of the kinds in use, and each one's place in it."""
+    kinds = sorted({one.kind for one in lowered})
+    starts = np.cumsum([0] + [len(one.parameters) for one in lowered])[:-1].tolist()
+    table = np.array([p for one in lowered for p in one.parameters] + [0.0], dtype=dtype)
+    return table, starts, Tag("duals", *kinds), [kinds.index(one.kind) for one in lowered]
+
+
+@intrinsic
+def embed(typing: Any, tag: Any, kind: Any, table: Any, start: Any, s: Any, a: Any, r: Any) -> Any:
+    """The embedded inner products of one vector; `kind` is the place among the tag's kinds."""
+    kinds = tag.choices[1:]
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, chosen, table_value, start_value, *values = arguments
+
+        def parameter(k: int) -> ir.Value:
+            index = builder.add(start_value, ir.Constant(start_value.type, k))
+            loaded = builder.load(element(builder, s.dtype, table_value, index))
+            loaded.set_metadata("invariant.load", builder.module.add_metadata([]))  # so that it leaves the loop
+            return splat(builder, s, loaded)
+
+        if len(kinds) == 1:
+            return _Emitter(builder, s, parameter).emit(kinds[0], *values)
+        result = _stack_slot(builder, s.llvm)
+        done = builder.append_basic_block("embedded")
+        switch = builder.switch(chosen, done)
+        for place, one in enumerate(kinds):
+            block = builder.append_basic_block(f"{one[0]}{place}")
+            switch.add_case(ir.Constant(chosen.type, place), block)
+            builder.position_at_end(block)
+            builder.store(_Emitter(builder, s, parameter).emit(one, *values), result)
+            builder.branch(done)
+        builder.position_at_end(done)
+        return builder.load(result)
+
+    return s(tag, types.intp, types.intp, types.intp, s, a, r), generate
+
+
+def _stack_slot(builder: ir.IRBuilder, llvm_type: ir.Type) -> ir.Value:
+    """A stack slot in the entry block, where LLVM can turn it into a register."""
+    with builder.goto_entry_block():
+        return builder.alloca(llvm_type)
+
+
+class _Emitter:
+    """Writes the instructions of one kind."""
+
+    def __init__(self, builder: ir.IRBuilder, vector: VectorType, parameter: Any) -> None:
+        self.builder, self.vector, self.parameter = builder, vector, parameter
+
+    def emit(self, kind: tuple[str, int], s: ir.Value, a: ir.Value, r: ir.Value) -> ir.Value:
+        name, length = kind
+        b = self.builder
+        if name == "linear":
+            return s
+        if name == "cosine":
+            return b.fmul(s, r)
+        if name == "relu":
+            return self._arc(s, a, r, self._larger(s, self._constant(0.0)), first=0, length=length)
+        if name == "leaky":
+            positive = b.fmul(self.parameter(1), self._larger(s, self._constant(0.0)))
+            base = self._multiply_add(self.parameter(0), s, positive)
+            return self._arc(s, a, r, base, first=2, length=length)
+        if name == "series":
+            return b.fmul(a, self._polynomial(b.fmul(s, r), first=0, length=length))
+        assert name == "exp2", name
+        return b.fmul(a, self._exp2(b.fmul(s, r), length))
+
+    def _arc(self, s: ir.Value, a: ir.Value, r: ir.Value, base: ir.Value, first: int, length: int) -> ir.Value:
+        b = self.builder
+        d = b.fsub(a, call(b, f"llvm.fabs.{suffix(self.vector)}", self.vector.llvm, s))
+        w = b.fmul(d, r)
+        if "avx512f" in host_features() and suffix(self.vector) == "v16f32":
+            w = self._larger(w, self._constant(1e-30))
+            root = self._root_by_newton(w)
+        else:
+            w = self._larger(w, self._constant(0.0))
+            root = call(b, f"llvm.sqrt.{suffix(self.vector)}", self.vector.llvm, w)
+        return self._multiply_add(b.fmul(d, root), self._polynomial(w, first, length), base)
+
+    def _root_by_newton(self, w: ir.Value) -> ir.Value:
+        """sqrt(w) from the 14-bit reciprocal root and one Newton step: half the cost of the instruction."""
+        b = self.builder
+        mask = ir.IntType(16)
+        estimate = call(
+            b, "llvm.x86.avx512.rsqrt14.ps.512", self.vector.llvm, w, self._constant(0.0), ir.Constant(mask, -1)
+        )
+        root = b.fmul(w, estimate)
+        half = b.fmul(root, self._constant(0.5))
+        return b.fmul(half, self._multiply_add(b.fneg(root), estimate, self._constant(3.0)))
+
+    def _exp2(self, c: ir.Value, length: int) -> ir.Value:
+        b, vector = self.builder, self.vector
+        smallest, mantissa = (-126.0, 23) if vector.dtype == "float32" else (-1022.0, 52)
+        exponent = self._multiply_add(self.parameter(0), c, b.fneg(self.parameter(0)))
+        exponent = self._larger(exponent, self._constant(smallest))
+        whole = call(b, f"llvm.rint.{suffix(vector)}", vector.llvm, exponent)
+        power = self._polynomial(b.fsub(exponent, whole), first=1, length=length)
+        integers = vector.llvm_integers
+        shift = ir.Constant(integers, [mantissa] * vector.lanes)
+        bits = b.add(b.bitcast(power, integers), b.shl(b.fptosi(whole, integers), shift))
+        return b.bitcast(bits, vector.llvm)
+
+    def _polynomial(self, x: ir.Value, first: int, length: int) -> ir.Value:
+        value = self.parameter(first + length - 1)
+        for k in range(length - 2, -1, -1):
+            value = self._multiply_add(value, x, self.parameter(first + k))
+        return value
+
+    def _multiply_add(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        return call(self.builder, f"llvm.fmuladd.{suffix(self.vector)}", self.vector.llvm, a, b, c)
+
+    def _larger(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
+
+    def _constant(self, value: float) -> ir.Constant:
+        return constant(self.vector, value)

@@ -1,0 +1,312 @@
+"""Explicit SIMD for numba: a vector type, its arithmetic, and tags that choose the machine code.
+
+Functions of this package are compiled once per *tag*: a Python object whose numba type carries the lanes, the
+element type and the kinds of embedding, and no run-time data. Numba caches compiled code on disk by argument types,
+so a tag is also the name of a cache entry; it holds a digest of the sources, so that code of another version is
+never picked up.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import operator
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import (
+    NativeValue,
+    intrinsic,
+    models,
+    overload,
+    register_model,
+    typeof_impl,
+    unbox,
+)
+
+_ELEMENTS = {
+    "float32": (types.float32, ir.FloatType(), ir.IntType(32)),
+    "float64": (types.float64, ir.DoubleType(), ir.IntType(64)),
+}
+_DIGEST = hashlib.sha256(
+    b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+).hexdigest()[:16]
+
+
+def compiled(function: Callable[..., Any], inline: bool = False) -> Callable[..., Any]:
+    """Compile without the interpreter lock, with disk cache where there is a folder to write to."""
+    options = {"nogil": True, "boundscheck": False, "error_model": "numpy", "forceinline": inline}
+    try:
+        return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+    except RuntimeError:  # no writable cache folder: compile in every process
+        return njit(**options)(function)  # type: ignore[no-any-return]
+
+
+inlined = functools.partial(compiled, inline=True)
+
+
+@functools.cache
+def host_features() -> frozenset[str]:
+    """The instruction sets numba will compile for: those of this processor, unless its variables say otherwise."""
+    chosen = os.environ.get("NUMBA_CPU_FEATURES")
+    if chosen is not None:
+        return frozenset(word[1:] for word in chosen.split(",") if word.startswith("+"))
+    return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+
+
+def host_lanes(dtype: str) -> int:
+    """The vector width of this processor, in elements: AVX-512, AVX2 or 128 bits."""
+    features = host_features()
+    bits = 512 if "avx512f" in features else 256 if {"avx2", "fma"} <= features else 128
+    return bits // (32 if dtype == "float32" else 64)
+
+
+class VectorType(types.Type):
+    """The numba type of a vector register."""
+
+    def __init__(self, dtype: str, lanes: int) -> None:
+        self.dtype, self.lanes = dtype, lanes
+        super().__init__(name=f"Vector({dtype}x{lanes})")
+
+    @property
+    def llvm(self) -> ir.VectorType:
+        return ir.VectorType(_ELEMENTS[self.dtype][1], self.lanes)
+
+    @property
+    def itemsize(self) -> int:
+        return int(self.dtype[5:]) // 8
+
+    @property
+    def llvm_integers(self) -> ir.VectorType:
+        return ir.VectorType(_ELEMENTS[self.dtype][2], self.lanes)
+
+
+@register_model(VectorType)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, front_end_type: VectorType) -> None:
+        super().__init__(manager, front_end_type, front_end_type.llvm)
+
+
+class Tag:
+    """A compile-time choice: its numba type is its key, and it holds nothing at run time."""
+
+    def __init__(self, *key: Any) -> None:
+        self.key = key
+
+
+class TagType(types.Opaque):
+    """The numba type of a tag."""
+
+    def __init__(self, key: tuple[Any, ...]) -> None:
+        self.choices = key
+        super().__init__(name=f"Tag({key!r}, {_DIGEST})")
+
+
+register_model(TagType)(models.OpaqueModel)
+
+
+@typeof_impl.register(Tag)
+def _typeof_tag(tag: Tag, context: Any) -> TagType:
+    return TagType(tag.key)
+
+
+@unbox(TagType)
+def _unbox_tag(tag_type: TagType, value: Any, context: Any) -> NativeValue:
+    return NativeValue(context.context.get_dummy_value())
+
+
+def lanes_tag(dtype: str, lanes: int, paired: bool) -> Tag:
+    """The tag of a sweep: element type, width, and whether left images fill lanes too (pairs) or are broadcast."""
+    return Tag("lanes", dtype, lanes, paired)
+
+
+def _vector_type(tag: TagType) -> VectorType:
+    _, dtype, lanes, _ = tag.choices
+    return VectorType(dtype, lanes)
+
+
+def splat(builder: ir.IRBuilder, vector: VectorType, scalar: ir.Value) -> ir.Value:
+    """A vector with the scalar in every lane."""
+    undefined = ir.Constant(vector.llvm, ir.Undefined)
+    first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.lanes), [0] * vector.lanes)
+    return builder.shuffle_vector(first, undefined, mask)
+
+
+def constant(vector: VectorType, value: float) -> ir.Constant:
+    """A vector constant."""
+    return ir.Constant(vector.llvm, [value] * vector.lanes)
+
+
+def call(builder: ir.IRBuilder, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
+    """Call an LLVM intrinsic."""
+    signature = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, signature, name), arguments)
+
+
+def suffix(vector: VectorType) -> str:
+    """The ending of LLVM's vector intrinsics, such as v16f32."""
+    return f"v{vector.lanes}f{vector.dtype[5:]}"
+
+
+def element(builder: ir.IRBuilder, dtype: str, address: ir.Value, index: ir.Value) -> ir.Value:
+    """A pointer to an element of the array at an address."""
+    return builder.gep(builder.inttoptr(address, _ELEMENTS[dtype][1].as_pointer()), [index])
+
+
+def _lanes_pointer(builder: ir.IRBuilder, vector: VectorType, address: ir.Value, index: ir.Value) -> ir.Value:
+    return builder.bitcast(element(builder, vector.dtype, address, index), vector.llvm.as_pointer())
+
+
+def _load(builder: ir.IRBuilder, vector: VectorType, address: ir.Value, index: ir.Value) -> ir.Value:
+    loaded = builder.load(_lanes_pointer(builder, vector, address, index))
+    loaded.align = vector.itemsize
+    return loaded
+
+
+def _broadcast(builder: ir.IRBuilder, vector: VectorType, address: ir.Value, index: ir.Value) -> ir.Value:
+    return splat(builder, vector, builder.load(element(builder, vector.dtype, address, index)))
+
+
+@intrinsic
+def integer(typing: Any, address: Any, index: Any) -> Any:
+    """An entry of a table of integers, which no one writes while it is read."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        loaded = builder.load(builder.gep(pointer, [arguments[1]]))
+        loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return loaded
+
+    return types.int64(types.intp, types.intp), generate
+
+
+@intrinsic
+def lane_count(typing: Any, tag: Any) -> Any:
+    """The lanes of a vector, a constant of the machine code."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return ir.Constant(ir.IntType(64), tag.choices[2])
+
+    return types.int64(tag), generate
+
+
+@intrinsic
+def load(typing: Any, tag: Any, address: Any, index: Any) -> Any:
+    """Elements [index, index + lanes) of the array at an address."""
+    vector = _vector_type(tag)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _load(builder, vector, arguments[1], arguments[2])
+
+    return vector(tag, types.intp, types.intp), generate
+
+
+@intrinsic
+def load_left(typing: Any, tag: Any, address: Any, index: Any) -> Any:
+    """The left image's value: one element in every lane, or lanes of its own where images are paired."""
+    vector, paired = _vector_type(tag), tag.choices[3]
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if paired:
+            start = builder.mul(arguments[2], ir.Constant(arguments[2].type, vector.lanes))
+            return _load(builder, vector, arguments[1], start)
+        return _broadcast(builder, vector, arguments[1], arguments[2])
+
+    return vector(tag, types.intp, types.intp), generate
+
+
+@intrinsic
+def broadcast(typing: Any, tag: Any, address: Any, index: Any) -> Any:
+    """One element in every lane."""
+    vector = _vector_type(tag)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _broadcast(builder, vector, arguments[1], arguments[2])
+
+    return vector(tag, types.intp, types.intp), generate
+
+
+@intrinsic
+def zero(typing: Any, tag: Any) -> Any:
+    """A vector of zeros."""
+    vector = _vector_type(tag)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return constant(vector, 0.0)
+
+    return vector(tag), generate
+
+
+@intrinsic
+def store(typing: Any, address: Any, index: Any, value: Any) -> Any:
+    """Write a vector to elements [index, index + lanes)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _lanes_pointer(builder, value, arguments[0], arguments[1])
+        builder.store(arguments[2], pointer).align = value.itemsize
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, value), generate
+
+
+def _accumulator(dtype: str | None) -> Any:
+    @intrinsic
+    def accumulate(typing: Any, address: Any, index: Any, value: Any) -> Any:
+        target = VectorType(dtype or value.dtype, value.lanes)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            pointer = _lanes_pointer(builder, target, arguments[0], arguments[1])
+            added = arguments[2] if target.dtype == value.dtype else builder.fpext(arguments[2], target.llvm)
+            before = builder.load(pointer)
+            before.align = target.itemsize
+            builder.store(builder.fadd(before, added), pointer).align = target.itemsize
+            return context.get_dummy_value()
+
+        return types.void(types.intp, types.intp, value), generate
+
+    return accumulate
+
+
+accumulate = _accumulator(None)  # add a vector to elements [index, index + lanes)
+accumulate_double = _accumulator("float64")  # the same, to an array of float64
+
+
+@intrinsic
+def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
+    """a b + c, fused where the processor can."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return call(builder, f"llvm.fmuladd.{suffix(a)}", a.llvm, *arguments)
+
+    return a(a, b, c), generate
+
+
+def _binary(instruction: str) -> Any:
+    @intrinsic
+    def arithmetic(typing: Any, a: Any, b: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return getattr(builder, instruction)(*arguments)
+
+        return a(a, b), generate
+
+    return arithmetic
+
+
+_add, _multiply = _binary("fadd"), _binary("fmul")
+
+
+@overload(operator.add)
+def _overload_add(a, b):  # type: ignore[no-untyped-def]  # numba compares the signatures
+    return (lambda a, b: _add(a, b)) if isinstance(a, VectorType) else None
+
+
+@overload(operator.mul)
+def _overload_multiply(a, b):  # type: ignore[no-untyped-def]  # numba compares the signatures
+    return (lambda a, b: _multiply(a, b)) if isinstance(a, VectorType) else None

@@ -1,0 +1,469 @@
+"""The fused kernel: all layers of all stages for one left image against a vector of right images.
+
+Fix the offset (u, v) between a position of the left image and one of the right. A convolution is then a plain box
+filter over positions, so every offset is its own small stencil problem through all steps up to the next pool. Lanes
+are right *images*: every shift is an aligned vector, and each offset runs its exact (H - |u|) × (W - |v|)
+rectangle.
+
+Rows of one offset stream through the steps of a stage, two at a time. Between two steps only a ring of a few rows
+lives, already summed along the row, so a 3×3 window costs two more additions per element, and a stage stays in the
+first-level cache.
+
+A pool of size p sends offset u to U = (u + j mod p) // p. Sweeping u upwards, U is complete after u = p U + p - 1,
+and at most two U are open at a time; a complete one runs through the next stage at once. The last pool adds up in
+float64.
+
+Inside, arrays are plain addresses: counting references to them, which numba does for arrays, took most of the time.
+The two entrances, `run_rows` and `run_self`, take arrays and keep them alive.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .duals import embed
+from .simd import (
+    accumulate,
+    accumulate_double,
+    broadcast,
+    compiled,
+    inlined,
+    integer,
+    lane_count,
+    load,
+    load_left,
+    multiply_add,
+    store,
+    zero,
+)
+
+# Columns of the table of stages, and of the table of steps.
+HEIGHT, WIDTH, POOL_HEIGHT, POOL_WIDTH, POOLED_HEIGHT, POOLED_WIDTH, FIRST_STEP, STEPS, NORMS, SLOTS, STAGE_COLUMNS = (
+    range(11)
+)
+REACH_HEIGHT, REACH_WIDTH, KIND, PARAMETERS, RING, RING_MASK, LAG, STEP_COLUMNS = range(8)
+
+
+class View(NamedTuple):
+    """Addresses of all arrays, and the sizes that do not change during a sweep."""
+
+    stages: int
+    steps: int
+    table: int
+    scales: int
+    ring: int
+    line: int
+    slots: int
+    total: int
+    pixels: int
+    norms: int
+    inverses: int
+    right_pixels: int
+    right_norms: int
+    right_inverses: int
+    stage_count: int
+    channels: int
+    margin: int
+    stride: int
+
+
+@compiled
+def run_rows(
+    lanes: Any,
+    duals: Any,
+    plan: Any,
+    left: Any,
+    right: Any,
+    first: Any,
+    end: Any,
+    block: Any,
+    scratch: Any,
+    totals: Any,
+) -> None:
+    """Sums after the last pool of left images [first, end) against one block of right ones, into `totals`."""
+    for row in range(first, end):
+        view = look(plan, left, row, right, block, scratch)
+        sweep(lanes, duals, view, plan.reach, scratch)
+        for lane in range(plan.lanes):
+            totals[row, block * plan.lanes + lane] = scratch.total[lane]
+
+
+@compiled
+def run_self(
+    lanes: Any, duals: Any, plan: Any, images: Any, first: Any, end: Any, reach: Any, scratch: Any, squares: Any
+) -> None:
+    """Each image with itself, for blocks [first, end): sums in the last pool followed, at the diagonal."""
+    stage = len(reach) - 1
+    for block in range(first, end):
+        view = look(plan, images, block, images, block, scratch)
+        sweep(lanes, duals, view, reach, scratch)
+        if stage == len(plan.stages) - 1:
+            for lane in range(plan.lanes):
+                squares[block, lane] = scratch.total[lane]
+        else:
+            start = slot_start(lanes, view, stage, 0, 0, 0, 0)
+            for i in range(squares.shape[1]):
+                squares[block, i] = scratch.slots[start + i]
+
+
+@compiled
+def look(plan: Any, left: Any, row: Any, right: Any, block: Any, scratch: Any) -> Any:
+    """The addresses for one left image and one block of right images."""
+    return View(
+        plan.stages.ctypes.data,
+        plan.steps.ctypes.data,
+        plan.table.ctypes.data,
+        plan.scales.ctypes.data,
+        scratch.ring.ctypes.data,
+        scratch.line.ctypes.data,
+        scratch.slots.ctypes.data,
+        scratch.total.ctypes.data,
+        left[0][row].ctypes.data,
+        left[1][row].ctypes.data,
+        left[2][row].ctypes.data,
+        right[0][block].ctypes.data,
+        right[1][block].ctypes.data,
+        right[2][block].ctypes.data,
+        len(plan.stages),
+        plan.channels,
+        plan.margin,
+        plan.stride,
+    )
+
+
+@compiled
+def sweep(lanes: Any, duals: Any, view: Any, reach: Any, scratch: Any) -> None:
+    """Run the first `len(reach)` stages over all offsets within reach.
+
+    The result is in the slots of the last of them, or, after the program's last pool, in the total.
+    """
+    scratch.slots[:] = 0
+    scratch.total[:] = 0
+    for outermost in range(-reach[0, 0], reach[0, 0] + 1):
+        u, stage = outermost, np.int64(0)  # typed: a literal would compile everything twice
+        while True:
+            for v in range(-reach[stage, 1], reach[stage, 1] + 1):
+                follow_offset(lanes, duals, view, stage, u, v)
+            pool = of_stage(view, stage, POOL_HEIGHT)
+            if stage == len(reach) - 1 or u % pool != pool - 1:
+                break
+            u //= pool
+            if abs(u) > reach[stage + 1, 0]:  # no one reads it: it must not leak into the next of its parity
+                wide = of_stage(view, stage, POOLED_WIDTH)
+                scratch.slots[
+                    slot_start(lanes, view, stage, u, -wide, 0, 0) : slot_start(lanes, view, stage, u, wide + 1, 0, 0)
+                ] = 0
+                break
+            stage += 1
+
+
+@compiled
+def follow_offset(lanes: Any, duals: Any, view: Any, stage: Any, u: Any, v: Any) -> None:
+    """Stream the rows of one offset through the steps of one stage."""
+    first, count = of_stage(view, stage, FIRST_STEP), of_stage(view, stage, STEPS)
+    rows = of_stage(view, stage, HEIGHT) - abs(u)
+    delay = of_step(view, first + count - 1, LAG)
+    shift = delay & 1  # so that the last step sees rows in even pairs
+    for t in range((rows + delay + shift + 1) // 2):
+        newest = 2 * t - shift
+        for row in range(max(newest, 0), min(newest + 2, rows)):
+            enter_row(lanes, view, stage, u, v, row)
+        for step in range(first, first + count):
+            row = newest - of_step(view, step, LAG)
+            begin, end = max(row, 0), min(row + 2, rows)
+            if begin < end:
+                step_rows(lanes, duals, view, stage, step, u, v, begin, end, rows)
+
+
+@inlined
+def enter_row(lanes: Any, view: Any, stage: Any, u: Any, v: Any, row: Any) -> None:
+    """Put one row of inner products at the entrance of a stage into its first ring: of pixels, or out of a pool."""
+    width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
+    count, across, down = wide - abs(v), max(0, -v), max(0, -u) + row
+    step = of_stage(view, stage, FIRST_STEP)
+    if stage > 0:
+        start = slot_start(lanes, view, stage - 1, u, v, down, across)
+        scale = broadcast(lanes, view.scales, stage)
+        for k in range(count):
+            value = load(lanes, view.slots, start + k * width)
+            store(view.slots, start + k * width, zero(lanes))
+            store(view.line, (view.margin + k) * width, value * scale)
+        widen_line(lanes, view, step, row, count)
+        return
+    channels = view.channels
+    x = (down * wide + across) * channels
+    z = ((down + u) * wide + across + v) * channels * width
+    if of_step(view, step, REACH_WIDTH) == 1:
+        out = ring_row(lanes, view, step, row)
+        before, now = zero(lanes), zero(lanes)
+        for k in range(count):
+            value = pixel_product(lanes, view, channels, x + k * channels, z + k * channels * width)
+            store(view.ring, out + (k - 1) * width, before + (now + value))
+            before, now = now, value
+        store(view.ring, out + (count - 1) * width, before + now)
+    else:
+        for k in range(count):
+            value = pixel_product(lanes, view, channels, x + k * channels, z + k * channels * width)
+            store(view.line, (view.margin + k) * width, value)
+        widen_line(lanes, view, step, row, count)
+
+
+@inlined
+def pixel_product(lanes: Any, view: Any, channels: Any, x: Any, z: Any) -> Any:
+    """The inner products of one pixel with those of the right images."""
+    width = lane_count(lanes)
+    value = load_left(lanes, view.pixels, x) * load(lanes, view.right_pixels, z)
+    if channels == 3:  # colour images, without a loop
+        value = multiply_add(load_left(lanes, view.pixels, x + 1), load(lanes, view.right_pixels, z + width), value)
+        value = multiply_add(load_left(lanes, view.pixels, x + 2), load(lanes, view.right_pixels, z + 2 * width), value)
+    else:
+        for channel in range(1, channels):
+            right = load(lanes, view.right_pixels, z + channel * width)
+            value = multiply_add(load_left(lanes, view.pixels, x + channel), right, value)
+    return value
+
+
+@inlined
+def embedded(lanes: Any, duals: Any, view: Any, kind: Any, start: Any, x: Any, z: Any, value: Any) -> Any:
+    """The embedding of inner products at a position of the left image, x, and of the right ones, z."""
+    a = load_left(lanes, view.norms, x) * load(lanes, view.right_norms, z)
+    r = load_left(lanes, view.inverses, x) * load(lanes, view.right_inverses, z)
+    return embed(duals, kind, view.table, start, value, a, r)
+
+
+@inlined
+def step_rows(
+    lanes: Any, duals: Any, view: Any, stage: Any, step: Any, u: Any, v: Any, begin: Any, end: Any, rows: Any
+) -> None:
+    """Evaluate one or two rows of a step, and hand them to the next step's ring, to the pool or to the total."""
+    width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
+    count, across, down = wide - abs(v), max(0, -v), max(0, -u) + begin
+    first = of_stage(view, stage, FIRST_STEP)
+    norms = of_stage(view, stage, NORMS) + (step - first) * of_stage(view, stage, HEIGHT) * wide
+    x = norms + down * wide + across
+    z = (norms + (down + u) * wide + across + v) * width
+    kind, start = of_step(view, step, KIND), of_step(view, step, PARAMETERS)
+    last = step == first + of_stage(view, stage, STEPS) - 1
+    if of_step(view, step, REACH_HEIGHT) == 1 and end - begin == 2:
+        if not last and of_step(view, step + 1, REACH_WIDTH) == 1:
+            two_rows_to_ring(lanes, duals, view, step, begin, rows, count, kind, start, x, z, wide)
+            return
+        if last and stage < view.stage_count - 1:
+            two_rows_to_pool(lanes, duals, view, stage, step, u, v, begin, rows, kind, start, x, z)
+            return
+    for row in range(begin, end):
+        if of_step(view, step, REACH_HEIGHT) == 1:
+            above = ring_or_nothing(lanes, view, step, row - 1, rows)
+            here = ring_row(lanes, view, step, row)
+            below = ring_or_nothing(lanes, view, step, row + 1, rows)
+            for k in range(count):
+                i = k * width
+                middle = load(lanes, view.ring, here + i) + load(lanes, view.ring, below + i)
+                store(view.line, view.margin * width + i, load(lanes, view.ring, above + i) + middle)
+        else:
+            sum_rows(lanes, view, step, row, rows, count)
+        for k in range(count):
+            i = (view.margin + k) * width
+            value = embedded(lanes, duals, view, kind, start, x + k, z + k * width, load(lanes, view.line, i))
+            store(view.line, i, value)
+        leave_line(lanes, view, stage, step, u, v, row)
+        x += wide
+        z += wide * width
+
+
+@inlined
+def two_rows_to_ring(
+    lanes: Any,
+    duals: Any,
+    view: Any,
+    step: Any,
+    row: Any,
+    rows: Any,
+    count: Any,
+    kind: Any,
+    start: Any,
+    x: Any,
+    z: Any,
+    wide: Any,
+) -> None:
+    """Two rows of a 3×3 step into the ring of a following 3×3 step: where most of the time goes."""
+    width = lane_count(lanes)
+    above = ring_or_nothing(lanes, view, step, row - 1, rows)
+    here, below = ring_row(lanes, view, step, row), ring_row(lanes, view, step, row + 1)
+    further = ring_or_nothing(lanes, view, step, row + 2, rows)
+    out, out2 = ring_row(lanes, view, step + 1, row), ring_row(lanes, view, step + 1, row + 1)
+    before, now = zero(lanes), zero(lanes)
+    before2, now2 = zero(lanes), zero(lanes)
+    for k in range(count):
+        i = k * width
+        middle = load(lanes, view.ring, here + i) + load(lanes, view.ring, below + i)
+        value = load(lanes, view.ring, above + i) + middle
+        value2 = middle + load(lanes, view.ring, further + i)
+        value = embedded(lanes, duals, view, kind, start, x + k, z + i, value)
+        value2 = embedded(lanes, duals, view, kind, start, x + k + wide, z + i + wide * width, value2)
+        store(view.ring, out + i - width, before + (now + value))
+        store(view.ring, out2 + i - width, before2 + (now2 + value2))
+        before, now = now, value
+        before2, now2 = now2, value2
+    store(view.ring, out + (count - 1) * width, before + now)
+    store(view.ring, out2 + (count - 1) * width, before2 + now2)
+
+
+@inlined
+def two_rows_to_pool(
+    lanes: Any,
+    duals: Any,
+    view: Any,
+    stage: Any,
+    step: Any,
+    u: Any,
+    v: Any,
+    row: Any,
+    rows: Any,
+    kind: Any,
+    start: Any,
+    x: Any,
+    z: Any,
+) -> None:
+    """Two rows of a 3×3 step into the pool: V for the first positions of each window, V + 1 beyond the split."""
+    width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
+    count, across, down = wide - abs(v), max(0, -v), max(0, -u) + row
+    above = ring_or_nothing(lanes, view, step, row - 1, rows)
+    here, below = ring_row(lanes, view, step, row), ring_row(lanes, view, step, row + 1)
+    further = ring_or_nothing(lanes, view, step, row + 2, rows)
+    size = of_stage(view, stage, POOL_WIDTH)
+    plane = of_stage(view, stage, POOLED_HEIGHT) * of_stage(view, stage, POOLED_WIDTH) * width
+    low, low2 = (
+        pool_start(lanes, view, stage, u, v, down, across),
+        pool_start(lanes, view, stage, u, v, down + 1, across),
+    )
+    split, phase = size - v % size, across % size
+    total, total2 = zero(lanes), zero(lanes)
+    for k in range(count):
+        i = k * width
+        middle = load(lanes, view.ring, here + i) + load(lanes, view.ring, below + i)
+        value = load(lanes, view.ring, above + i) + middle
+        value2 = middle + load(lanes, view.ring, further + i)
+        total = total + embedded(lanes, duals, view, kind, start, x + k, z + i, value)
+        total2 = total2 + embedded(lanes, duals, view, kind, start, x + k + wide, z + i + wide * width, value2)
+        phase += 1
+        if phase in (split, size) or k == count - 1:
+            above_split = plane if phase > split else 0
+            if low == low2:
+                accumulate(view.slots, low + above_split, total + total2)
+            else:
+                accumulate(view.slots, low + above_split, total)
+                accumulate(view.slots, low2 + above_split, total2)
+            total, total2 = zero(lanes), zero(lanes)
+            if phase == size:
+                phase = 0
+                low += width
+                low2 += width
+
+
+@inlined
+def sum_rows(lanes: Any, view: Any, step: Any, row: Any, rows: Any, count: Any) -> None:
+    """The window sums of one row, from the ring into the line."""
+    width, reach = lane_count(lanes), of_step(view, step, REACH_HEIGHT)
+    begin, end = max(0, row - reach), min(rows, row + reach + 1)
+    source = ring_row(lanes, view, step, begin)
+    for k in range(count):
+        store(view.line, (view.margin + k) * width, load(lanes, view.ring, source + k * width))
+    for other in range(begin + 1, end):
+        source = ring_row(lanes, view, step, other)
+        for k in range(count):
+            accumulate(view.line, (view.margin + k) * width, load(lanes, view.ring, source + k * width))
+
+
+@compiled
+def leave_line(lanes: Any, view: Any, stage: Any, step: Any, u: Any, v: Any, row: Any) -> None:
+    """Hand a finished row on: to the next step's ring, to the pool, or to the total."""
+    width, count = lane_count(lanes), of_stage(view, stage, WIDTH) - abs(v)
+    if step < of_stage(view, stage, FIRST_STEP) + of_stage(view, stage, STEPS) - 1:
+        widen_line(lanes, view, step + 1, row, count)
+    elif stage < view.stage_count - 1:
+        pool_line(lanes, view, stage, u, v, max(0, -u) + row)
+    else:
+        value = load(lanes, view.line, view.margin * width)
+        for k in range(1, count):
+            value = value + load(lanes, view.line, (view.margin + k) * width)
+        accumulate_double(view.total, 0, value)
+
+
+@compiled
+def widen_line(lanes: Any, view: Any, step: Any, row: Any, count: Any) -> None:
+    """Sums along a row over a step's window, zero outside, into its ring."""
+    width, reach, out = lane_count(lanes), of_step(view, step, REACH_WIDTH), ring_row(lanes, view, step, row)
+    if reach == 1:
+        before, now = zero(lanes), zero(lanes)
+        for k in range(count):
+            value = load(lanes, view.line, (view.margin + k) * width)
+            store(view.ring, out + (k - 1) * width, before + (now + value))
+            before, now = now, value
+        store(view.ring, out + (count - 1) * width, before + now)
+        return
+    for k in range(count):
+        begin, end = max(0, k - reach), min(count, k + reach + 1)
+        value = load(lanes, view.line, (view.margin + begin) * width)
+        for other in range(begin + 1, end):
+            value = value + load(lanes, view.line, (view.margin + other) * width)
+        store(view.ring, out + k * width, value)
+
+
+@compiled
+def pool_line(lanes: Any, view: Any, stage: Any, u: Any, v: Any, down: Any) -> None:
+    """Add one row to the pooled offsets it feeds."""
+    width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
+    count, across = wide - abs(v), max(0, -v)
+    size = of_stage(view, stage, POOL_WIDTH)
+    plane = of_stage(view, stage, POOLED_HEIGHT) * of_stage(view, stage, POOLED_WIDTH) * width
+    low = pool_start(lanes, view, stage, u, v, down, across)
+    split, phase = size - v % size, across % size
+    for k in range(count):
+        target = low + (plane if phase >= split else 0)
+        accumulate(view.slots, target, load(lanes, view.line, (view.margin + k) * width))
+        phase += 1
+        if phase == size:
+            phase = 0
+            low += width
+
+
+@inlined
+def pool_start(lanes: Any, view: Any, stage: Any, u: Any, v: Any, down: Any, across: Any) -> Any:
+    """Where the pool holds what a row of offset (u, v) feeds, from its first position on, before the split."""
+    tall, size = of_stage(view, stage, POOL_HEIGHT), of_stage(view, stage, POOL_WIDTH)
+    return slot_start(lanes, view, stage, (u + down % tall) // tall, v // size, down // tall, across // size)
+
+
+@inlined
+def slot_start(lanes: Any, view: Any, stage: Any, u: Any, v: Any, down: Any, across: Any) -> Any:
+    """Where a pooled offset (u, v) is held at a position; only two u are open at a time, so parity tells them apart."""
+    tall, wide = of_stage(view, stage, POOLED_HEIGHT), of_stage(view, stage, POOLED_WIDTH)
+    plane = (u & 1) * (2 * wide + 1) + v + wide
+    return (of_stage(view, stage, SLOTS) + (plane * tall + down) * wide + across) * lane_count(lanes)
+
+
+@inlined
+def ring_row(lanes: Any, view: Any, step: Any, row: Any) -> Any:
+    """Where a step's ring holds a row."""
+    return (of_step(view, step, RING) + (row & of_step(view, step, RING_MASK)) * view.stride) * lane_count(lanes)
+
+
+@inlined
+def ring_or_nothing(lanes: Any, view: Any, step: Any, row: Any, rows: Any) -> Any:
+    """The same, or the row of zeros for one outside the image."""
+    return ring_row(lanes, view, step, row) if 0 <= row < rows else view.margin * lane_count(lanes)
+
+
+@inlined
+def of_stage(view: Any, stage: Any, column: Any) -> Any:
+    """An entry of the table of stages."""
+    return integer(view.stages, stage * STAGE_COLUMNS + column)
+
+
+@inlined
+def of_step(view: Any, step: Any, column: Any) -> Any:
+    """An entry of the table of steps."""
+    return integer(view.steps, step * STEP_COLUMNS + column)

@@ -1,0 +1,75 @@
+"""Threads that share out tasks, report as they finish, and stop soon when asked to."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from ...errors import ParameterError
+from .. import Advance
+
+Task = TypeVar("Task")
+
+
+def count_workers(n_jobs: int | None) -> int:
+    """Threads to use: all cores this process may run on for None and -1.
+
+    >>> count_workers(3)
+    3
+    """
+    if n_jobs is None or n_jobs == -1:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not isinstance(n_jobs, int) or isinstance(n_jobs, bool) or n_jobs < 1:
+        raise ParameterError(
+            f"n_jobs is a number of threads of at least 1, or -1 or None for all cores, not {n_jobs!r}"
+        )
+    return n_jobs
+
+
+def run_parallel(
+    tasks: Iterator[Task],
+    work: Callable[[Task, Any], int],
+    scratch: Callable[[], Any],
+    n_jobs: int,
+    advance: Advance | None,
+) -> None:
+    """Run `work(task, scratch)` for every task; what it returns is passed to `advance` in the calling thread.
+
+    An error in any thread, or an interrupt of the calling one, lets running tasks end, starts no other, and is raised.
+    """
+    reports: SimpleQueue[int | BaseException | None] = SimpleQueue()
+    lock, stop = threading.Lock(), threading.Event()
+
+    def next_task() -> Task | None:
+        with lock:
+            return None if stop.is_set() else next(tasks, None)
+
+    def loop() -> None:
+        try:
+            room = scratch()
+            while (task := next_task()) is not None:
+                reports.put(work(task, room))
+        except BaseException as error:  # reported to the calling thread, which raises it
+            reports.put(error)
+        reports.put(None)
+
+    threads = [threading.Thread(target=loop, name=f"tangentless-{i}", daemon=True) for i in range(n_jobs)]
+    for thread in threads:
+        thread.start()
+    running = n_jobs
+    try:
+        while running:
+            report = reports.get()
+            if report is None:
+                running -= 1
+            elif isinstance(report, BaseException):
+                raise report
+            elif advance is not None:
+                advance(report)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()

@@ -1,0 +1,263 @@
+"""Conformance: every backend agrees with the reference, and the reference with neural-tangents."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tangentless as tl
+from conftest import frozen
+from tangentless.backends import get_backend
+from tangentless.backends.cpu import CpuBackend
+from tangentless.backends.cpu.plan import Fused, fuse
+from tangentless.errors import BackendError, ParameterError
+from tangentless.layers import Nonlinearity
+from tangentless.program import compile_program
+
+GOLDENS = Path(__file__).parent / "goldens" / "neural_tangents.npz"
+
+# Architectures that between them take every path of the fused kernel; the second entry is the shape of one image.
+PROGRAMS = [
+    ("myrtle5", (8, 8, 3)),
+    ("myrtle10", (12, 8, 1)),
+    ("myrtle7-gaussian", (8, 8, 3)),
+    ("myrtle10-gaussian", (8, 12, 2)),
+    ("conv3 relu pool2 conv3 relu globalpool normalize relu", (16, 5)),  # a sequence
+    ("conv1 conv5 relu pool3 conv3 relu conv3 relu globalpool", (9, 6, 2)),  # no head, windows of all sizes
+    ("pool2 conv7 relu conv3 pool2 relu globalpool normalize", (8, 8, 17)),  # pools without steps, many channels
+    ("conv3 leakyrelu(0.2) conv3 gaussian(5) polynomial3 normalize conv3 relu pool2 relu globalpool", (6, 6, 1)),
+    ("normalize conv3 gaussian(0.2) pool4 globalpool relu", (8, 4, 3)),
+    ("conv3 relu conv3 relu conv3 relu conv3 relu conv3 relu pool5 globalpool normalize relu", (5, 10, 1)),
+    ("globalpool", (3, 7, 2)),
+    ("relu gaussian", (9,)),  # vectors
+    ("normalize relu", (1, 1, 4)),
+]
+IDS = [f"{text[:40]}-{'x'.join(map(str, shape))}" for text, shape in PROGRAMS]
+
+
+def images(shape, count=5, seed=0):
+    return frozen(np.random.default_rng(seed).standard_normal((count, *shape)))
+
+
+def relative_error(values, reference):
+    return np.abs(values - reference).max() / np.abs(reference).max()
+
+
+class Step(Nonlinearity):
+    """A user's own nonlinearity, the arc-cosine kernel of order zero: its dual has no short series."""
+
+    name = "step"
+
+    def dual(self, cosine):
+        return 1 - np.arccos(cosine) / np.pi
+
+    def activation(self, preactivation):
+        return np.sqrt(2.0) * (preactivation > 0)
+
+
+class Sine(Nonlinearity):
+    """Another, with a dual that is not one on the diagonal, and is smooth: it gets a fast form by itself."""
+
+    name = "sine"
+
+    def dual(self, cosine):
+        return np.exp(-1.0) * np.sinh(cosine)
+
+    def activation(self, preactivation):
+        return np.sin(preactivation)
+
+
+@pytest.mark.parametrize("case", json.loads(str(np.load(GOLDENS)["cases"])), ids=lambda case: case["name"])
+def test_reference_agrees_with_neural_tangents(case):
+    goldens = np.load(GOLDENS)
+    kernel = tl.kernel(case["architecture"])
+    values = kernel(goldens[f"inputs/{case['inputs']}"], backend="reference")
+    np.testing.assert_allclose(values, goldens[f"kernel/{case['name']}"], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("text", "shape"), PROGRAMS, ids=IDS)
+def test_float64_agrees_with_the_reference_to_rounding(text, shape):
+    X, Z = images(shape), images(shape, 3, seed=1)
+    kernel = tl.kernel(text)
+    for arguments in [(X,), (X, Z)]:
+        values = kernel(*arguments, backend="cpu", precision="float64")
+        assert relative_error(values, kernel(*arguments, backend="reference")) < 1e-13
+
+
+@pytest.mark.parametrize(("text", "shape"), PROGRAMS, ids=IDS)
+def test_float32_agrees_with_the_reference(text, shape):
+    # A grid of a few positions averages little, so rounding of a dozen operations shows; real images are held to 1e-7.
+    X, Z = images(shape), images(shape, 19, seed=1)
+    kernel = tl.kernel(text)
+    assert relative_error(kernel(X, Z), kernel(X, Z, backend="reference")) < 4e-7
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_any_architecture_of_windows_agrees_with_the_reference(data):
+    height, width = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 9)))
+    grid, layers = (height, width), ["conv3", "conv1"]  # two in a row, so that one compiled variant serves all
+    while max(grid) > 1 and len(layers) < 9:
+        pools = [f"pool{p}" for p in range(2, min(grid) + 1) if all(n % p == 0 for n in grid)]
+        layer = data.draw(st.sampled_from(["conv1", "conv3", "conv3", "conv5", "relu", "relu", *pools]))
+        layers.append(layer)
+        if layer.startswith("pool"):
+            grid = tuple(n // int(layer[4:]) for n in grid)
+    kernel = tl.kernel(" ".join(["conv3 relu", *layers, "relu globalpool normalize relu"]))
+    X = images((height, width, data.draw(st.integers(1, 4))), 3, seed=data.draw(st.integers(0, 99)))
+    assert relative_error(kernel(X, precision="float64"), kernel(X, backend="reference")) < 1e-12
+
+
+@pytest.mark.parametrize("features", ["+sse2", "+avx,+avx2,+fma"])
+def test_processors_without_wide_vectors_compute_the_same(features, tmp_path):
+    script = (
+        "import numpy as np, tangentless as tl\n"
+        "X = np.random.default_rng(0).standard_normal((3, 8, 8, 3))\n"
+        "k = tl.kernel('myrtle5')\n"
+        "print(np.abs(k(X) - k(X, backend='reference')).max())\n"
+    )
+    environment = {**os.environ, "NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": features}
+    environment["NUMBA_CACHE_DIR"] = str(tmp_path)
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 1e-7
+
+
+@pytest.mark.parametrize("layer", [Step(), Sine()], ids=["general path", "fitted series"])
+def test_a_nonlinearity_of_ones_own_runs_everywhere(layer):
+    kernel = tl.kernel([tl.Conv(3), layer, tl.Pool(2), tl.Conv(3), layer, tl.GlobalPool()])
+    X, Z = images((6, 6, 2)), images((6, 6, 2), 3, seed=1)
+    fused = fuse(kernel.program((6, 6, 2)), "float32", 16)
+    assert isinstance(fused, Fused) == isinstance(layer, Sine)
+    for arguments in [(X,), (X, Z)]:
+        error = relative_error(kernel(*arguments), kernel(*arguments, backend="reference"))
+        assert error < (4e-7 if isinstance(layer, Sine) else 1e-7)  # the step's dual takes the root of rounding
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("conv3 polynomial40 globalpool", "polynomial40"),
+        ("conv3 " * 30 + "relu globalpool", "more windows than float32"),
+    ],
+)
+def test_what_cannot_be_fused_says_why_and_is_right_all_the_same(text, reason):
+    X = images((4, 4, 1), 3)
+    kernel = tl.kernel(text)
+    assert reason in get_backend("cpu").describe(kernel.program((4, 4, 1)))
+    assert relative_error(kernel(X), kernel(X, backend="reference")) < 1e-12
+
+
+def hostile_images():
+    """What breaks kernels: black patches and images, constants, duplicates, opposite signs, extreme scales."""
+    X = np.random.default_rng(5).standard_normal((12, 8, 8, 3))
+    X[1, :5, :6] = 0.0
+    X[2] = 1.0
+    X[3] = X[0]
+    X[4] = -X[0]
+    X[5] *= 1e6
+    X[6] *= 1e-6
+    X[7] = 1e6 * X[0]
+    X[8] = 0.0
+    X[9] = 0.0
+    X[9, 3, 3] = 1.0
+    X[10, 4:] *= 1e-25
+    X[11] = np.abs(X[11])
+    return frozen(X)
+
+
+@pytest.mark.parametrize("text", ["myrtle5", "myrtle10", "myrtle10-gaussian"])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_hostile_images_are_computed_exactly(text, precision):
+    X = hostile_images()
+    kernel = tl.kernel(text)
+    reference = kernel(X, backend="reference")
+    values = kernel(X, precision=precision)
+    assert np.isfinite(values).all()
+    assert np.isfinite(kernel(X, X, precision=precision)).all()
+    bound = 4e-7 if precision == "float32" else 1e-12
+    assert np.abs(values - reference).max() < bound
+    expected = np.ones(len(X))
+    expected[8] = 0.0  # a black image has no features
+    np.testing.assert_array_equal(np.diagonal(values), expected)
+    np.testing.assert_allclose(np.diagonal(kernel(X, X, precision=precision)), expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("text", ["myrtle5", "myrtle10", "myrtle10-gaussian"])
+def test_real_images_are_computed_to_eight_digits(text, data_folder):
+    X = whitened_cifar10(data_folder)
+    kernel = tl.kernel(text)
+    values, reference = kernel(X), kernel(X, backend="reference")
+    error = np.abs(values - reference)
+    different = ~np.eye(len(X), dtype=bool)
+    assert error.max() < 1e-7
+    assert (error[different] / (1 - reference[different])).max() < 1e-4
+
+
+def whitened_cifar10(folder, count=7):
+    raw = np.fromfile(folder / "cifar-10-batches-bin" / "data_batch_1.bin", np.uint8, 1000 * 3073).reshape(-1, 3073)
+    flat = raw[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1).reshape(-1, 3072) / 255.0
+    flat -= flat.mean(axis=1, keepdims=True)
+    flat /= np.linalg.norm(flat, axis=1, keepdims=True)
+    values, vectors = np.linalg.eigh(flat.T @ flat / len(flat))
+    white = flat[:count] @ (vectors / np.sqrt(values + 1e-5)) @ vectors.T
+    return frozen(white.reshape(-1, 32, 32, 3))
+
+
+def test_entries_do_not_depend_on_tiles_threads_or_neighbours():
+    X = images((8, 8, 3), 45)
+    kernel = tl.kernel("myrtle5")
+    backend = CpuBackend(n_jobs=2)
+    prepared = kernel.prepare(backend, X)
+    whole = kernel.block(backend, prepared, prepared)
+    part = kernel.block(CpuBackend(n_jobs=1), prepared[7:30], prepared[21:])
+    np.testing.assert_array_equal(part, whole[7:30, 21:])
+    alone = kernel.prepare(backend, X[7:8])
+    np.testing.assert_array_equal(kernel.block(backend, alone, prepared[21:]), whole[7:8, 21:])
+    upper = kernel.block(backend, prepared, prepared, upper=True)
+    np.testing.assert_array_equal(np.triu(upper), np.triu(whole))
+
+
+def test_progress_counts_every_pair_once():
+    X = images((8, 8, 1), 37)
+    seen = []
+    tl.kernel("myrtle5")(X, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (37 * 38 // 2, 37 * 38 // 2)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_an_interrupt_ends_all_threads_soon():
+    X = images((16, 16, 3), 200)
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    before = threading.active_count()
+    tl.kernel("myrtle5")(X[:20])  # compiled before the clock starts
+    started = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        tl.kernel("myrtle5")(X, progress=interrupt)
+    assert threading.active_count() == before
+    assert time.perf_counter() - started < 10
+
+
+def test_describe_says_which_path_runs():
+    program = compile_program(tl.Architecture.parse("myrtle5"), (32, 32), 3)
+    assert "fused" in get_backend("auto").describe(program)
+    assert "reference" in get_backend("reference").describe(program)
+
+
+def test_unknown_backends_and_precisions_are_refused():
+    with pytest.raises(BackendError, match="there are auto, reference, cpu, cuda"):
+        tl.kernel("relu")(np.ones((2, 3)), backend="tpu")
+    with pytest.raises(ParameterError, match="float16"):
+        tl.kernel("relu")(np.ones((2, 3)), precision="float16")
+    with pytest.raises(ParameterError, match="n_jobs"):
+        tl.kernel("relu")(np.ones((2, 3)), n_jobs=0)

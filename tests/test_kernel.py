@@ -1,0 +1,183 @@
+"""The public contract of kernels: matrices, algebra, arrays in and out, and bad input."""
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import tangentless as tl
+from conftest import frozen
+from tangentless.errors import ArchitectureError, InputError, ParameterError, TangentlessError
+
+SMALL = "conv3 relu pool2 conv3 relu globalpool normalize relu"
+
+
+@pytest.fixture
+def X(rng):  # noqa: N802
+    return frozen(rng.standard_normal((21, 8, 8, 2)))
+
+
+def test_a_symmetric_matrix_is_exactly_symmetric_and_has_the_diagonal(X):
+    kernel = tl.kernel(SMALL)
+    K = kernel(X)
+    assert K.shape == (21, 21)
+    assert K.dtype == np.float64
+    np.testing.assert_array_equal(K, K.T)
+    np.testing.assert_array_equal(np.diagonal(K), kernel.diag(X))
+    np.testing.assert_array_equal(kernel.diag(X), np.ones(21))
+    assert np.linalg.eigvalsh(K).min() > 0
+
+
+def test_a_rectangle_is_part_of_the_square(X):
+    kernel = tl.kernel(SMALL)
+    np.testing.assert_allclose(kernel(X[:4], X[4:]), kernel(X)[:4, 4:], atol=1e-7)
+    assert kernel(X[:4], X[4:]).shape == (4, 17)
+
+
+def test_kernels_are_homogeneous_without_a_head_and_scale_free_with_one(X):
+    scaled = X * np.linspace(0.1, 3.0, len(X))[:, None, None, None]
+    with_head, without = tl.kernel(SMALL), tl.kernel("conv3 relu pool2 conv3 relu globalpool")
+    factors = np.multiply.outer(np.linspace(0.1, 3.0, len(X)), np.linspace(0.1, 3.0, len(X)))
+    np.testing.assert_allclose(with_head(scaled), with_head(X), atol=1e-7)
+    np.testing.assert_allclose(without(scaled), factors * without(X), rtol=1e-6)
+
+
+def test_mirroring_both_images_changes_nothing(X):
+    kernel = tl.kernel(SMALL)
+    flipped = X[:, :, ::-1]
+    np.testing.assert_allclose(kernel(flipped, flipped), kernel(X), atol=1e-7)
+
+
+def test_mirrored_is_half_the_sum_over_both_mirror_images(X):
+    kernel = tl.kernel(SMALL)
+    mirrored = kernel.mirrored()
+    for backend, tolerance in [("reference", 1e-14), ("cpu", 1e-7)]:
+        part = X[:5]
+        expected = (kernel(part, part, backend=backend) + kernel(part, part[:, :, ::-1], backend=backend)) / 2
+        np.testing.assert_allclose(mirrored(part, backend=backend), expected, atol=tolerance)
+        np.testing.assert_allclose(mirrored(part, part, backend=backend), expected, atol=tolerance)
+    K = mirrored(X)
+    np.testing.assert_array_equal(K, K.T)
+    np.testing.assert_array_equal(np.diagonal(K), mirrored.diag(X))
+
+
+def test_kernels_add_multiply_and_scale(X):
+    first, second = tl.kernel(SMALL), tl.kernel("normalize globalpool")
+    np.testing.assert_array_equal((first + second)(X), first(X) + second(X))
+    np.testing.assert_array_equal((first * second)(X), first(X) * second(X))
+    np.testing.assert_array_equal((0.5 * first)(X), 0.5 * first(X))
+    np.testing.assert_array_equal((first * 2 + second)(X, X[:3]), 2 * first(X, X[:3]) + second(X, X[:3]))
+    np.testing.assert_allclose((first + second).diag(X), np.diagonal((first + second)(X)))
+    assert first + second == tl.kernel(SMALL) + tl.kernel("normalize globalpool")
+    assert first + second != first * second
+    assert len({first, 0.5 * first, 0.5 * tl.kernel(SMALL)}) == 2
+    assert repr(0.5 * (first + second)) == f"0.5 * ({first!r} + {second!r})"
+    with pytest.raises(TypeError):
+        first + 1
+    with pytest.raises(ParameterError, match="at least 0"):
+        -1 * first
+
+
+def test_parameters_can_be_read():
+    kernel = tl.kernel("conv3 gaussian(0.5) globalpool")
+    assert kernel.architecture.layers[1].gamma == 0.5
+
+
+def test_single_precision_integers_and_views_are_taken_as_they_are(X):
+    kernel = tl.kernel(SMALL)
+    bytes_in = (X * 40 + 120).clip(0, 255).astype(np.uint8)
+    np.testing.assert_array_equal(kernel(bytes_in), kernel(bytes_in.astype(np.float64)))
+    turned = np.asfortranarray(X)[::-1]
+    np.testing.assert_array_equal(kernel(turned), kernel(np.ascontiguousarray(turned)))
+    np.testing.assert_allclose(kernel(X.astype(np.float32)), kernel(X), atol=2e-6)
+
+
+def test_torch_tensors_come_back_as_torch_tensors(X):
+    torch = pytest.importorskip("torch", reason="PyTorch is an extra")
+    K = tl.kernel(SMALL)(torch.from_numpy(np.array(X)))
+    assert isinstance(K, torch.Tensor)
+    np.testing.assert_array_equal(K.numpy(), tl.kernel(SMALL)(X))
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        (np.ones(5), InputError, "1 axes"),
+        (np.ones((2, 3, 4, 5, 6)), InputError, "5 axes"),
+        (np.ones((0, 8, 8, 2)), InputError, "empty"),
+        (np.ones((3, 8, 0, 2)), InputError, "empty"),
+        (np.ones((2, 8, 8, 2), dtype=object), InputError, "dtype object"),
+        (np.ones((2, 8, 8, 2), dtype=complex), InputError, "dtype complex128"),
+        (np.ones((2, 8, 8, 2), dtype=np.longdouble), InputError, "cannot hold exactly"),
+        (np.full((2, 8, 8, 2), 2**53 + 1), InputError, "2\\*\\*53"),
+        (np.full((2, 8, 8, 2), "a"), InputError, "dtype <U1"),
+        (np.full((2, 8, 8, 2), np.nan), InputError, "NaN or infinite values, first in row 0"),
+        (np.full((2, 8, 8, 2), np.inf), InputError, "NaN or infinite"),
+        ([[1.0, 2.0], [3.0]], InputError, "different shapes"),
+        (np.ones((2, 7, 8, 2)), ArchitectureError, "pool2 does not divide its 7×8 input"),
+        (np.ones((2, 5)), ArchitectureError, "conv3 needs a sequence or an image"),
+    ],
+)
+def test_bad_images_are_refused_with_a_reason(values, error, message):
+    with pytest.raises(error, match=message) as raised:
+        tl.kernel(SMALL)(values)
+    assert isinstance(raised.value, TangentlessError)
+    assert isinstance(raised.value, ValueError)
+
+
+def test_two_sets_of_different_shapes_are_refused(X):
+    with pytest.raises(InputError, match="X holds 8×8 with 2 channels, Z holds 8×8 with 3 channels"):
+        tl.kernel(SMALL)(X, np.ones((2, 8, 8, 3)))
+    with pytest.raises(InputError, match="NaN or infinite values, first in row 1"):
+        tl.kernel(SMALL)(X, np.array([X[0], X[1] * np.nan]))
+
+
+def test_vectors_have_no_mirror_image():
+    with pytest.raises(InputError, match="no mirror image"):
+        tl.kernel("relu").mirrored()(np.ones((2, 3)))
+
+
+def test_square_sequences_are_taken_with_a_warning():
+    with pytest.warns(UserWarning, match="for grey images add a channel axis"):
+        tl.kernel(SMALL)(np.random.default_rng(0).standard_normal((3, 8, 8)))
+
+
+def test_import_takes_less_than_a_second_and_so_does_a_warm_first_call(X, tmp_path):
+    np.save(tmp_path / "X.npy", X)
+    tl.kernel(SMALL)(X)  # compiles, if no one did before
+    script = (
+        "import time; start = time.perf_counter()\n"
+        "import tangentless as tl; imported = time.perf_counter()\n"
+        f"import numpy as np; X = np.load({str(tmp_path / 'X.npy')!r}); begin = time.perf_counter()\n"
+        f"tl.kernel({SMALL!r})(X); print(imported - start, time.perf_counter() - begin)\n"
+    )
+    runs = [
+        tuple(
+            map(float, subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout.split())
+        )
+        for _ in range(3)
+    ]
+    assert min(imported for imported, _ in runs) < 1.0
+    assert min(called for _, called in runs) < 1.0
+
+
+def test_memory_beyond_the_result_is_bounded():
+    script = (
+        "import resource, numpy as np, tangentless as tl\n"
+        "k = tl.kernel('conv3 relu globalpool normalize relu')\n"
+        "X = np.random.default_rng(0).standard_normal((5000, 3, 3, 1)).astype(np.float32)\n"
+        "k(X[:100])\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "K = k(X)\n"
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 - K.nbytes)\n"
+    )
+    beyond = int(subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout)
+    assert beyond < 500e6
+
+
+def test_the_reference_is_usable_on_small_images(X):
+    started = time.perf_counter()
+    tl.kernel(SMALL)(X[:4], backend="reference")
+    assert time.perf_counter() - started < 5
