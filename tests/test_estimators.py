@@ -1,0 +1,352 @@
+"""The scikit-learn estimators: conventions, leave-one-out, mirror images, and bad input."""
+
+import re
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import tangentless as tl
+from tangentless import estimators
+from tangentless.errors import ArchitectureError, BackendError, InputError, NotPositiveDefinite, ParameterError
+from tangentless.estimators import KernelRidgeClassifier, KernelRidgeRegressor
+from tangentless.layers import Conv, GlobalPool, Normalize, ReLU
+
+SMALL = "conv3 relu pool2 conv3 relu globalpool normalize relu"
+TINY = "conv3 relu globalpool normalize relu"  # with 4×4 images, for the reference backend
+BOTH = pytest.mark.parametrize("estimator", [KernelRidgeClassifier, KernelRidgeRegressor])
+
+
+def random_images(rows, shape=(8, 8, 1), seed=0):
+    return np.random.default_rng(seed).standard_normal((rows, *shape))
+
+
+def random_labels(rows, classes=3, seed=1):
+    return np.random.default_rng(seed).permutation(np.arange(rows) % classes)
+
+
+def digits(rows):
+    images, labels = load_digits(return_X_y=True)
+    return images[:rows].reshape(rows, 8, 8, 1), labels[:rows]
+
+
+def failures_of_checks(estimator):
+    if estimator.kernel != "precomputed":
+        return {}
+    return {
+        "check_positive_only_tag_during_fit": "subtracts its mean from a kernel matrix, which is then none any more",
+    }
+
+
+# Pairwise checks round a kernel matrix to integers, which leaves it positive definite only with a large ridge.
+@parametrize_with_checks(
+    [
+        estimator(**parameters)
+        for estimator in (KernelRidgeClassifier, KernelRidgeRegressor)
+        for parameters in ({"kernel": "relu relu"}, {"kernel": "precomputed", "ridge": 10.0})
+    ],
+    expected_failed_checks=failures_of_checks,
+)
+def test_scikit_learn_accepts_the_estimator(estimator, check):
+    check(estimator)
+
+
+def test_on_digits_leave_one_out_tells_the_accuracy_on_unseen_images():
+    images, labels = digits(1000)
+    model = KernelRidgeClassifier(SMALL).fit(images[:500], labels[:500])
+    accuracy = model.score(images[500:], labels[500:])
+    assert accuracy > 0.9
+    assert abs(model.loo_score_ - accuracy) < 0.05  # two samples of 500: a standard error of 0.02 between them
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_classifier_leave_one_out_equals_refitting_without_each_image(classes):
+    images, labels = random_images(12, (4, 4, 1)), random_labels(12, classes)
+    model = KernelRidgeClassifier(TINY, backend="reference").fit(images, labels)
+    for i in range(len(images)):
+        others = clone(model).fit(np.delete(images, i, axis=0), np.delete(labels, i))
+        np.testing.assert_allclose(model.loo_decision_[i], others.decision_function(images[i : i + 1])[0], atol=1e-9)
+        assert model.loo_predictions_[i] == others.predict(images[i : i + 1])[0]
+    assert model.loo_score_ == np.mean(model.loo_predictions_ == labels)
+
+
+def test_regressor_leave_one_out_equals_refitting_without_each_image():
+    images = random_images(12, (4, 4, 1))
+    targets = images.mean(axis=(1, 2, 3))
+    model = KernelRidgeRegressor(TINY, backend="reference").fit(images, targets)
+    for i in range(len(images)):
+        others = clone(model).fit(np.delete(images, i, axis=0), np.delete(targets, i))
+        np.testing.assert_allclose(model.loo_predictions_[i], others.predict(images[i : i + 1])[0], atol=1e-9)
+    errors = np.sum((targets - model.loo_predictions_) ** 2) / np.sum((targets - targets.mean()) ** 2)
+    assert model.loo_score_ == pytest.approx(1 - errors, abs=1e-12)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 1e-3, 1.0])
+@pytest.mark.parametrize("shape", [(4, 6, 2), (5, 2)], ids=["images", "sequences"])
+def test_flips_equal_training_on_the_mirror_images_too(shape, ridge):
+    images, new = random_images(6, shape), random_images(3, shape, seed=5)
+    labels = random_labels(6, 3)
+    plain = KernelRidgeClassifier(TINY, ridge, backend="reference")
+    flipped = clone(plain).set_params(flips=True).fit(images, labels)
+
+    def fit_doubled(rows):
+        return clone(plain).fit(
+            np.concatenate([images[rows], np.flip(images[rows], axis=-2)]), np.concatenate([labels[rows]] * 2)
+        )
+
+    doubled = fit_doubled(np.arange(6))
+    np.testing.assert_allclose(flipped.decision_function(new), doubled.decision_function(new), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(flipped.dual_coef_, doubled.dual_coef_[:6], rtol=0, atol=1e-9)
+
+
+def test_flips_leave_out_an_image_together_with_its_mirror():
+    images, targets = random_images(6, (4, 4, 1)), random_images(6, ())
+    plain = KernelRidgeRegressor(TINY, 1e-2, backend="reference")
+    flipped = clone(plain).set_params(flips=True).fit(images, targets)
+    for i in range(6):
+        rest = np.delete(np.arange(6), i)
+        doubled = np.concatenate([images[rest], np.flip(images[rest], axis=-2)])
+        others = clone(plain).fit(doubled, np.concatenate([targets[rest]] * 2))
+        np.testing.assert_allclose(flipped.loo_predictions_[i], others.predict(images[i : i + 1])[0], atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        TINY,
+        [Conv(3), ReLU(), GlobalPool(), Normalize(), ReLU()],
+        tl.Architecture.parse(TINY),
+        tl.kernel(TINY),
+    ],
+    ids=["text", "layers", "architecture", "kernel"],
+)
+def test_a_kernel_may_be_given_in_any_form_and_survives_cloning(kernel):
+    images, labels = random_images(10, (4, 4, 1)), random_labels(10)
+    K = tl.kernel(TINY)(images, backend="reference")
+    expected = KernelRidge(alpha=1e-4, kernel="precomputed").fit(K, np.eye(3)[labels]).dual_coef_
+    model = clone(KernelRidgeClassifier(kernel, backend="reference")).fit(images, labels)
+    np.testing.assert_allclose(model.dual_coef_, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+
+
+def test_a_precomputed_matrix_gives_the_same_model():
+    images, labels = random_images(20), random_labels(20)
+    kernel, new = tl.kernel(SMALL), random_images(5, seed=9)
+    direct = KernelRidgeClassifier(kernel).fit(images, labels)
+    precomputed = KernelRidgeClassifier("precomputed").fit(kernel(images), labels)
+    np.testing.assert_allclose(
+        precomputed.decision_function(kernel(new, images)), direct.decision_function(new), atol=1e-9
+    )
+    np.testing.assert_array_equal(precomputed.loo_decision_, direct.loo_decision_)
+    assert precomputed.X_fit_ is None
+    assert precomputed.kernel_ is None
+
+
+def test_fitting_leaves_a_precomputed_matrix_and_its_images_alone():
+    images, labels = random_images(8), random_labels(8)
+    K = tl.kernel(SMALL)(images)
+    for array, kernel in ((images, SMALL), (K, "precomputed")):
+        before = array.copy()
+        KernelRidgeClassifier(kernel).fit(array, labels)
+        assert np.array_equal(array, before)
+
+
+def test_grid_search_on_a_precomputed_matrix_slices_rows_and_columns():
+    images, labels = digits(60)
+    grid = {"ridge": [1e-4, 1e-1, 10.0]}
+    direct = GridSearchCV(KernelRidgeClassifier(SMALL), grid, cv=3).fit(images, labels)
+    sliced = GridSearchCV(KernelRidgeClassifier("precomputed"), grid, cv=3).fit(tl.kernel(SMALL)(images), labels)
+    np.testing.assert_array_equal(sliced.cv_results_["mean_test_score"], direct.cv_results_["mean_test_score"])
+    assert sliced.best_params_ == direct.best_params_
+
+
+def test_grid_search_picks_kernel_and_ridge_together():
+    images, labels = digits(60)
+    vectors = images.reshape(60, -1)
+    kernels = ["relu", tl.kernel("gaussian") + tl.kernel("polynomial2"), [Normalize(), ReLU()]]
+    search = GridSearchCV(KernelRidgeClassifier(), {"kernel": kernels, "ridge": [1e-3, 1e9]}, cv=2).fit(vectors, labels)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    assert search.best_params_["kernel"] in kernels
+    assert search.best_params_["ridge"] == 1e-3
+
+
+def test_the_estimator_ends_a_pipeline_from_pixels_to_labels():
+    images, labels = digits(150)
+    to_images = FunctionTransformer(lambda rows: rows.reshape(-1, 8, 8, 1))
+    pipeline = make_pipeline(StandardScaler(), to_images, KernelRidgeClassifier(SMALL))
+    scores = cross_val_score(pipeline, images.reshape(150, -1), labels, cv=3)
+    assert scores.min() > 0.8
+
+
+def test_regression_of_many_targets_is_regression_of_each():
+    images, targets = random_images(12), random_images(12, (3,), seed=4)
+    together = KernelRidgeRegressor(SMALL).fit(images, targets)
+    alone = KernelRidgeRegressor(SMALL).fit(images, targets[:, 1])
+    assert together.predict(images).shape == (12, 3)
+    np.testing.assert_allclose(together.predict(images)[:, 1], alone.predict(images), atol=1e-12)
+    np.testing.assert_allclose(together.loo_predictions_[:, 1], alone.loo_predictions_, atol=1e-12)
+
+
+def test_two_classes_are_decided_by_the_sign_of_one_value():
+    images = random_images(20)
+    labels = np.where(images.mean(axis=(1, 2, 3)) > 0, "light", "dark")
+    model = KernelRidgeClassifier(SMALL).fit(images, labels)
+    assert list(model.classes_) == ["dark", "light"]
+    decision = model.decision_function(images)
+    assert decision.shape == model.loo_decision_.shape == (20,)
+    np.testing.assert_array_equal(model.predict(images), np.where(decision > 0, "light", "dark"))
+    signs = KernelRidgeRegressor(SMALL).fit(images, np.where(labels == "light", 1.0, -1.0))
+    np.testing.assert_allclose(decision, signs.predict(images), atol=1e-9)
+
+
+def test_predicting_holds_a_bounded_number_of_kernel_entries(monkeypatch):
+    images, labels, new = random_images(10), random_labels(10), random_images(23, seed=3)
+    model = KernelRidgeClassifier(SMALL).fit(images, labels)
+    at_once = model.decision_function(new)
+    sizes, matrix = [], model._matrix
+    monkeypatch.setattr(estimators, "_ENTRIES_AT_ONCE", 50)
+    monkeypatch.setattr(model, "_matrix", lambda X, Z: sizes.append(len(X) * len(Z)) or matrix(X, Z))
+    np.testing.assert_allclose(model.decision_function(new), at_once, atol=1e-9)
+    assert sizes == [50, 50, 50, 50, 30]
+
+
+def test_parameters_changed_after_fitting_wait_for_the_next_fit():
+    images, labels = random_images(8, (4, 4, 1)), random_labels(8)
+    model = KernelRidgeClassifier(TINY, backend="reference").fit(images, labels)
+    before = model.decision_function(images)
+    model.set_params(kernel="precomputed")
+    np.testing.assert_array_equal(model.decision_function(images), before)
+    model.set_params(kernel="conv3 relu globalpool").fit(images, labels)
+    assert np.abs(model.decision_function(images) - before).max() > 1e-6
+
+
+def test_features_in_counts_all_numbers_of_a_row():
+    images, labels = random_images(6, (4, 6, 2)), random_labels(6)
+    assert KernelRidgeClassifier(TINY, backend="reference").fit(images, labels).n_features_in_ == 48
+    assert KernelRidgeClassifier("relu").fit(images.reshape(6, -1), labels).n_features_in_ == 48
+
+
+@BOTH
+def test_an_unfitted_model_says_so(estimator):
+    with pytest.raises(NotFittedError):
+        estimator().predict(random_images(2))
+
+
+@BOTH
+@pytest.mark.parametrize("ridge", [-1.0, float("nan"), float("inf"), "small", None])
+def test_a_bad_ridge_is_refused(estimator, ridge):
+    with pytest.raises(ParameterError, match="ridge"):
+        estimator(SMALL, ridge=ridge).fit(random_images(4), random_labels(4, 2))
+
+
+@BOTH
+def test_flips_of_what_has_no_mirror_image_are_refused(estimator):
+    with pytest.raises(ParameterError, match=r"flips=True needs images.*kernel\.mirrored\(\)"):
+        estimator("precomputed", flips=True).fit(np.eye(4), random_labels(4, 2))
+    with pytest.raises(InputError, match="vectors have no mirror image"):
+        estimator("relu", flips=True).fit(np.eye(4), random_labels(4, 2))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "complaint"),
+    [
+        ({"kernel": "myrtle6"}, ArchitectureError, "did you mean"),
+        ({"kernel": 3}, ArchitectureError, "a name, a text form, a list of layers or an Architecture"),
+        ({"kernel": "conv3 relu pool3 globalpool"}, ArchitectureError, "pool3 does not divide"),
+        ({"backend": "abacus"}, BackendError, "abacus"),
+        ({"precision": "float16"}, ParameterError, "float16"),
+    ],
+)
+def test_a_bad_parameter_is_refused(parameters, error, complaint):
+    with pytest.raises(error, match=complaint):
+        KernelRidgeClassifier(**({"kernel": SMALL} | parameters)).fit(random_images(4), random_labels(4, 2))
+
+
+@pytest.mark.parametrize(
+    ("labels", "complaint"),
+    [
+        ([0, 1, 0], r"inconsistent numbers of samples: \[4, 3\]"),
+        (np.array([0.0, 1.0, np.nan, 1.0]), "y contains NaN"),
+        ([0, 1, np.nan, 1], "y contains nan in row 2"),
+        (["a", "b", None, "a"], "y contains None in row 2"),
+        (np.array(["a", "b", np.nan, "a"], dtype=object), "y contains nan in row 2"),
+        ([1, 1, 1, 1], r"one class, .*1.*; a classifier needs at least two"),
+        ([0.1, 0.2, 0.3, 0.4], "Unknown label type: continuous"),
+        (np.eye(4), "1d array"),
+        (None, "y to be passed"),
+    ],
+)
+def test_bad_labels_are_refused(labels, complaint):
+    with pytest.raises(InputError, match=complaint):
+        KernelRidgeClassifier(SMALL).fit(random_images(4), labels)
+
+
+@pytest.mark.parametrize(
+    ("targets", "complaint"),
+    [
+        ([0.0, 1.0, 0.0], r"inconsistent numbers of samples: \[4, 3\]"),
+        ([0.0, 1.0, np.inf, 1.0], "y contains infinity"),
+        (["a", "b", "a", "b"], "must hold real numbers"),
+        (np.ones((4, 2, 2)), "dim 3"),
+        (None, "y to be passed"),
+    ],
+)
+def test_bad_targets_are_refused(targets, complaint):
+    with pytest.raises(InputError, match=complaint):
+        KernelRidgeRegressor(SMALL).fit(random_images(4), targets)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        (random_images(4)[:, 0, 0, 0], "Expected 2D array"),
+        (np.where(np.arange(4)[:, None, None, None] == 2, np.nan, random_images(4)), r"NaN .*row 2"),
+        (random_images(0), "0 sample"),
+        (random_images(1), r"1 sample.* minimum of 2"),
+        (random_images(4, (8, 8, 0)), "empty"),
+        (random_images(4, (2, 2, 2, 2)), "5 axes"),
+        ([np.ones((8, 8, 1)), np.ones((4, 4, 1))], "inhomogeneous"),
+        (random_images(4) * 1j, "Complex data"),
+    ],
+)
+def test_bad_images_are_refused(estimator, rows, complaint):
+    with pytest.raises(InputError, match=complaint):
+        estimator(SMALL).fit(rows, random_labels(len(rows), 2))
+
+
+@BOTH
+def test_predicting_images_of_another_shape_names_both_shapes(estimator):
+    model = estimator(SMALL).fit(random_images(4), random_labels(4, 2))
+    for shape in ((8, 6, 1), (8, 8, 3), (8, 1), (64,)):
+        with pytest.raises(InputError) as caught:
+            model.predict(random_images(2, shape))
+        assert f"shape {shape}, but {estimator.__name__} was fitted to rows of shape (8, 8, 1)" in str(caught.value)
+
+
+@BOTH
+def test_predicting_from_a_bad_matrix_is_refused(estimator):
+    model = estimator("precomputed").fit(np.eye(4), random_labels(4, 2))
+    with pytest.raises(InputError, match=r"X has 3 features, but .* is expecting 4"):
+        model.predict(np.ones((2, 3)))
+    with pytest.raises(InputError, match="NaN"):
+        model.predict(np.full((2, 4), np.nan))
+    with pytest.raises(InputError, match="square matrix"):
+        estimator("precomputed").fit(np.ones((4, 3)), random_labels(4, 2))
+
+
+@pytest.mark.parametrize("flips", [False, True])
+def test_at_ridge_zero_duplicate_images_are_named_and_the_suggested_ridge_works(flips):
+    images, labels = random_images(10), random_labels(10)
+    images[7] = images[2]
+    model = KernelRidgeClassifier(SMALL, ridge=0, flips=flips)
+    with pytest.raises(NotPositiveDefinite, match=r"1 pair of rows are duplicates \(2 and 7\)") as caught:
+        model.fit(images, labels)
+    suggested = re.search(r"ridge=(\S+) would work", str(caught.value)).group(1)
+    assert np.isfinite(model.set_params(ridge=float(suggested)).fit(images, labels).loo_decision_).all()
