@@ -4,16 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow test-gpu lint bench clean
 
 demo: $(READY)           ## digits, end to end
 	$(BIN)/tangentless demo --output out/demo
 
 test: lint               ## everything that runs in minutes
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist worksteal
 
 test-slow: $(READY)      ## the long ones
 	$(BIN)/python -m pytest -m slow
+
+test-gpu: $(READY)       ## what needs an NVIDIA GPU
+	$(BIN)/python -c "import cupy" 2>/dev/null || $(BIN)/pip install --quiet --editable ".[cuda]"
+	$(BIN)/python -m pytest -m gpu
 
 lint: $(READY)
 	$(BIN)/ruff check .

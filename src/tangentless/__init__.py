@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .architecture import Architecture
+from .gram import GramMatrix, gram, open_gram
 from .kernel import kernel
 from .layers import Conv, Gaussian, GlobalPool, LeakyReLU, Normalize, Polynomial, Pool, ReLU
 
@@ -20,6 +21,7 @@ __all__ = [
     "Conv",
     "Gaussian",
     "GlobalPool",
+    "GramMatrix",
     "KernelRidgeClassifier",
     "KernelRidgeRegressor",
     "LeakyReLU",
@@ -27,7 +29,9 @@ __all__ = [
     "Polynomial",
     "Pool",
     "ReLU",
+    "gram",
     "kernel",
+    "open_gram",
 ]
 __version__ = "0.1.0"
 

@@ -1,0 +1,278 @@
+"""Computing tiles on a Dask cluster: many processes, GPUs or hosts.
+
+Workers read images from the store and write tiles into it, so next to nothing travels through the scheduler, and a
+worker reads a panel of images once while it keeps it. The tiles of a worker that died are given to others. When the
+scheduler dies nothing that was finished is lost: the same call on another one goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..backends import Backend, Precision, get_backend
+from ..errors import ClusterError, ParameterError, StoreError, TangentlessError
+from .compute import Computer, Job
+from .metadata import read_manifest
+from .progress import Meter
+from .store import Store, Tile
+from .tiles import parse_memory
+
+logger = logging.getLogger("tangentless")
+_PACKAGE = "tangentless"
+_AHEAD = 2  # tiles given to a worker, so that it never waits for the next
+_TRIES = 4  # times that a tile may lose a worker as often as the scheduler allows
+_IMPATIENCE = 20.0
+
+
+@contextlib.contextmanager
+def connect(scheduler: Any, backend: str | Backend, precision: Precision, n_jobs: int | None) -> Iterator[Cluster]:
+    """The cluster of a scheduler's address, a `distributed.Client` or a cluster object, its workers checked."""
+    try:
+        distributed: Any = importlib.import_module("distributed")
+    except ImportError:
+        raise ParameterError("a cluster needs Dask: pip install 'tangentless[distributed]'") from None
+    if not isinstance(backend, str):
+        raise ParameterError("on a cluster a backend is given by name, since every worker makes its own")
+    if isinstance(scheduler, distributed.Client):
+        yield _introduce(scheduler, backend, precision, n_jobs)
+        return
+    try:
+        client = distributed.Client(scheduler, set_as_default=False)
+    except (OSError, TypeError, ValueError) as error:
+        raise ClusterError(f"there is no Dask scheduler at {scheduler!r}: {error}") from error
+    try:
+        yield _introduce(client, backend, precision, n_jobs)
+    finally:
+        client.close(timeout=5)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Workers of one version and one arithmetic; `memory` is what each of them may hold, if nothing else is said."""
+
+    client: Any
+    backend: str
+    memory: int
+
+    def compute(self, job: Job, tiles: Sequence[Tile], meter: Meter, check: Callable[[], None]) -> None:
+        """Keep every worker supplied with tiles until all are in the store."""
+        job = replace(job, read=None)
+        self._check_store(job.store)
+        todo, waiting = iter(tiles), _Waiting(self.client, job, meter)
+        try:
+            while True:
+                for tile in itertools.islice(todo, max(0, waiting.places() - len(waiting))):
+                    waiting.submit(tile)
+                if not waiting:
+                    break
+                check()
+                report = waiting.next_report()
+                if report is not None:
+                    meter.finish_tile(report.pairs, report.worker, report.seconds)
+        except BaseException:
+            waiting.give_up()
+            raise
+        self.client.run(forget, on_error="ignore")
+
+    def _check_store(self, store: Store) -> None:
+        seen = _ask(self.client, sees_store, store)
+        blind = [address for address, answer in seen.items() if answer is not True]
+        if blind:
+            raise ClusterError(
+                f"the workers {_listed(blind)} do not see the store at {store.files.address}; it must be on storage "
+                "that they share, or at an address such as s3://..."
+            )
+
+
+class _Waiting:
+    """The tiles that are with the cluster."""
+
+    def __init__(self, client: Any, job: Job, meter: Meter) -> None:
+        self._client, self._job, self._meter = client, job, meter
+        self._tiles: dict[Any, Tile] = {}
+        self._done: queue.Queue[Any] = queue.Queue()
+        self._deaths = Counter[Tile]()
+
+    def __len__(self) -> int:
+        return len(self._tiles)
+
+    def places(self) -> int:
+        """How many tiles should be with the cluster; also with none at work, so that an adaptive one starts some."""
+        with _lost_scheduler():
+            if self._client.status != "running":
+                raise OSError(f"the client is {self._client.status}")
+            return _AHEAD * max(1, len(self._client.nthreads()))
+
+    def submit(self, tile: Tile) -> None:
+        future = self._client.submit(compute_tile, self._job, tile, pure=False)
+        self._tiles[future] = tile
+        future.add_done_callback(self._done.put)
+
+    def next_report(self) -> Report | None:
+        """What came of the next tile to end; None if its workers died and it was given away again."""
+        future = self._next_future()
+        tile = self._tiles.pop(future)
+        try:
+            report: Report = future.result()
+            return report
+        except Exception as error:  # of the task, of its worker or of the scheduler: the status tells
+            if future.status != "error":
+                raise _scheduler_gone(error) from error
+            self._consider(tile, error)
+            return None
+
+    def _consider(self, tile: Tile, error: Exception) -> None:
+        """Give a tile away again if its worker died; anything else is raised."""
+        if isinstance(error, ImportError):
+            raise ClusterError(f"a worker that joined later lacks {_PACKAGE}: {error}") from error
+        if type(error).__name__ != "KilledWorker":
+            raise error
+        self._deaths[tile] += 1
+        if self._deaths[tile] == _TRIES:
+            raise ClusterError(
+                f"tile {tile} was given up, because every worker that took it died ({error}); look for the cause in a "
+                "worker's log (out of memory?), then run the same call again"
+            ) from error
+        self.submit(tile)
+
+    def give_up(self) -> None:
+        """Take back what is not finished; a scheduler that is gone has nothing to give back."""
+        if self._client.status == "running":
+            with contextlib.suppress(Exception):
+                self._client.cancel(list(self._tiles))
+
+    def _next_future(self) -> Any:
+        while True:
+            try:
+                return self._done.get(timeout=_IMPATIENCE)
+            except queue.Empty:
+                self._meter.refresh()
+                if self.places() and not self._client.nthreads():
+                    logger.warning("the cluster has no workers; waiting for some to join")
+
+
+@dataclass(frozen=True)
+class Report:
+    """Who computed a tile, how many pairs, and in how long."""
+
+    worker: str
+    pairs: int
+    seconds: float
+
+
+def compute_tile(job: Job, tile: Tile) -> Report:
+    """Compute a tile into the store; runs on a worker, one tile at a time with all its threads.
+
+    It may be there already: when a worker dies between the end of a tile and the report, Dask repeats the task.
+    """
+    computer, lock = _session(job)
+    with lock:
+        began = time.monotonic()
+        pairs = job.store.layout.pairs(*tile) - job.store.known_pairs(tile)
+        if not job.store.covers(tile):
+            job.store.write_tile(tile, computer.compute(tile))
+        return Report(str(_worker().name), pairs, time.monotonic() - began)
+
+
+def sees_store(store: Store) -> bool:
+    """Whether this worker finds the store; runs on a worker."""
+    try:
+        return read_manifest(store.files) == store.manifest
+    except StoreError:
+        return False
+
+
+def introduce(
+    backend: str | Backend, precision: Precision, n_jobs: int | None, dask_worker: Any = None
+) -> tuple[str, int] | TangentlessError:
+    """The arithmetic and the memory of this worker, or why it has none; runs on a worker, which Dask puts in."""
+    limit, memory = dask_worker.memory_manager.memory_limit, parse_memory(None)
+    try:
+        return get_backend(backend, precision, n_jobs).name, min(memory, limit // 2) if limit else memory
+    except TangentlessError as error:
+        return error
+
+
+def forget() -> None:
+    """Drop what this worker has prepared; runs on a worker."""
+    _session.cache_clear()
+
+
+@functools.lru_cache(maxsize=1)
+def _session(job: Job) -> tuple[Computer, threading.Lock]:
+    """What a worker keeps from tile to tile."""
+    threads = job.n_jobs or _worker().state.nthreads
+    return job.start(get_backend(job.backend, job.precision, threads)), threading.Lock()
+
+
+def _introduce(client: Any, backend: str | Backend, precision: Precision, n_jobs: int | None) -> Cluster:
+    """Check that every worker has this version of the package and can run the backend."""
+    from .. import __version__ as here
+
+    versions = _ask(client, eval, f"__import__({_PACKAGE!r}).__version__")  # a builtin gets there without the package
+    without = {address: answer for address, answer in versions.items() if answer != here}
+    if without:
+        raise ClusterError(
+            f"the workers {_listed(without)} lack {_PACKAGE} {here}: {_first(without)}; install the same version there"
+        )
+    answers = _ask(client, introduce, backend, precision, n_jobs)
+    unable = {address: answer for address, answer in answers.items() if isinstance(answer, BaseException)}
+    if unable:
+        raise ClusterError(f"the workers {_listed(unable)} cannot run backend {backend!r}: {_first(unable)}")
+    names = {name for name, _ in answers.values()}
+    if len(names) > 1:
+        raise ClusterError(f"the workers would compute with different backends, {', '.join(sorted(names))}; name one")
+    return Cluster(client, names.pop(), min(memory for _, memory in answers.values()))
+
+
+def _ask(client: Any, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    """The answers of all workers, errors included, by address; of one at least, not of those that died meanwhile."""
+    answers: dict[str, Any] = {}
+    with _lost_scheduler():
+        while not answers:
+            client.submit(abs, 0, pure=False).exception()  # waits for a worker; an adaptive cluster starts one for it
+            found = client.run(function, *arguments, on_error="return")
+            answers = {address: answer for address, answer in found.items() if not isinstance(answer, OSError)}
+    return answers
+
+
+@contextlib.contextmanager
+def _lost_scheduler() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, CancelledError) as error:
+        raise _scheduler_gone(error) from error
+
+
+def _scheduler_gone(error: Exception) -> ClusterError:
+    return ClusterError(
+        f"the Dask scheduler is gone ({str(error) or type(error).__name__}). Every tile that was finished is in the "
+        "store: run the same call again with another scheduler"
+    )
+
+
+def _worker() -> Any:
+    distributed: Any = importlib.import_module("distributed")
+    return distributed.get_worker()
+
+
+def _listed(addresses: Collection[str]) -> str:
+    shown = ", ".join(sorted(addresses)[:4])
+    return shown if len(addresses) <= 4 else f"{shown} and {len(addresses) - 4} more"
+
+
+def _first(answers: dict[str, Any]) -> str:
+    answer = next(iter(answers.values()))
+    return f"{type(answer).__name__}: {answer}" if isinstance(answer, BaseException) else f"found {answer}"

@@ -1,0 +1,67 @@
+"""Reading a kernel back from its text, so that a store can be continued with nothing but the store.
+
+The text is an expression of calls, numbers, `+`, `*` and `.mirrored()`; only constructors of kernels are called.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any, cast
+
+from ..errors import StoreMismatchError, TangentlessError
+from ..kernel import Kernel, kernel
+
+
+def read_kernel(text: str) -> Kernel:
+    """The kernel that prints as this text.
+
+    >>> read_kernel("0.5 * (kernel('myrtle5') + kernel('myrtle7')).mirrored()")
+    0.5 * (kernel('myrtle5') + kernel('myrtle7')).mirrored()
+    """
+    try:
+        value = _evaluate(ast.parse(text, mode="eval").body)
+    except (SyntaxError, TypeError, ValueError, TangentlessError) as error:
+        raise _unreadable(text, str(error)) from error
+    if not isinstance(value, Kernel) or repr(value) != text:
+        raise _unreadable(text, f"it came back as {value!r}")
+    return value
+
+
+def _evaluate(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.UnaryOp(op=ast.USub()):
+            return -_evaluate(node.operand)
+        case ast.Tuple() | ast.List():
+            return tuple(_evaluate(item) for item in node.elts)
+        case ast.BinOp(op=ast.Add()):
+            return _evaluate(node.left) + _evaluate(node.right)
+        case ast.BinOp(op=ast.Mult()):
+            return _evaluate(node.left) * _evaluate(node.right)
+        case ast.Call(func=ast.Attribute(attr="mirrored", value=base), args=[], keywords=[]):
+            return _evaluate(base).mirrored()
+        case ast.Call(func=ast.Name(id=name)):
+            positional = [_evaluate(value) for value in node.args]
+            named = {word.arg: _evaluate(word.value) for word in node.keywords if word.arg}
+            return _constructor(name)(*positional, **named)
+    raise ValueError(f"{ast.unparse(node)} is not part of a kernel")
+
+
+def _constructor(name: str) -> Any:
+    """The kernel class or function of that name."""
+    known = {"kernel": kernel, **{kind.__name__: kind for kind in _kinds(cast(type[Any], Kernel))}}
+    if name not in known:
+        raise ValueError(f"there is no kernel {name}")
+    return known[name]
+
+
+def _kinds(base: type[Any]) -> Iterator[type[Any]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _kinds(kind)
+
+
+def _unreadable(text: str, reason: str) -> StoreMismatchError:
+    return StoreMismatchError(f"the kernel {text} cannot be read back from the store ({reason}); give it: kernel=...")

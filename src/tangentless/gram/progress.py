@@ -1,0 +1,147 @@
+"""Progress: how far a run is, how fast, and for how long yet; as one bar, a line a minute, or JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, TextIO
+
+from ..errors import ParameterError
+
+Show = Callable[["Snapshot"], None]
+ProgressOption = bool | Literal["json"] | Show
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What one worker has done in this run."""
+
+    tiles: int = 0
+    pairs: int = 0
+    seconds: float = 0.0
+
+    @property
+    def pairs_per_second(self) -> float:
+        """While it was computing."""
+        return self.pairs / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of a run at a moment: what is done of all there is, and the pace since the run began.
+
+    >>> snapshot = Snapshot(tiles_done=2, tiles=10, pairs_done=200.0, pairs=1000, pairs_per_second=50.0)
+    >>> snapshot.seconds_left
+    16.0
+    >>> print(snapshot)
+    2 of 10 tiles, 20.0 % of 1,000 pairs, 50 pairs/s, 0:00:16 left
+    """
+
+    tiles_done: int
+    tiles: int
+    pairs_done: float
+    pairs: int
+    pairs_per_second: float = 0.0
+    workers: dict[str, Pace] = field(default_factory=dict)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At the pace so far; None before there is one."""
+        left = self.pairs - self.pairs_done
+        return left / self.pairs_per_second if self.pairs_per_second else (None if left else 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        values = {**asdict(self), "seconds_left": self.seconds_left}
+        values["workers"] = {
+            name: {**asdict(pace), "pairs_per_second": pace.pairs_per_second} for name, pace in self.workers.items()
+        }
+        return values
+
+    def __str__(self) -> str:
+        share = 100 * self.pairs_done / self.pairs
+        text = f"{self.tiles_done} of {self.tiles} tiles, {share:.1f} % of {self.pairs:,} pairs, {format_pace(self)}"
+        if self.workers:
+            text += f", {len(self.workers)} workers"
+        return text
+
+
+def check_option(option: ProgressOption) -> None:
+    """Refuse what is no way to show progress, before any work is done."""
+    if not (callable(option) or option == "json" or isinstance(option, bool)):
+        raise ParameterError(f"progress is True, False, 'json' or a function, not {option!r}")
+
+
+class Meter:
+    """Counts what is done and shows it, not more often than a display can use."""
+
+    def __init__(self, start: Snapshot, show: Show, every: float) -> None:
+        self._start = self.now = start
+        self._show, self._every = show, every
+        self._began = self._shown = time.monotonic()
+
+    def advance(self, pairs: float) -> None:
+        """Some pairs of a tile are done."""
+        self.now = replace(self.now, pairs_done=self.now.pairs_done + pairs)
+        self.refresh()
+
+    def finish_tile(self, pairs: float = 0, worker: str = "", seconds: float = 0.0) -> None:
+        """A tile is in the store; `pairs` are those not reported before."""
+        workers = dict(self.now.workers)
+        if worker:
+            pace = workers.get(worker, Pace())
+            workers[worker] = Pace(pace.tiles + 1, pace.pairs + int(pairs), pace.seconds + seconds)
+        self.now = replace(
+            self.now, tiles_done=self.now.tiles_done + 1, pairs_done=self.now.pairs_done + pairs, workers=workers
+        )
+        self.refresh(force=self.now.tiles_done == self.now.tiles)
+
+    def refresh(self, *, force: bool = False) -> None:
+        """Show where things stand, if it is time to."""
+        moment = time.monotonic()
+        if not force and moment - self._shown < self._every:
+            return
+        self._shown = moment
+        done, elapsed = self.now.pairs_done - self._start.pairs_done, moment - self._began
+        self.now = replace(self.now, pairs_per_second=done / elapsed if elapsed else 0.0)
+        self._show(self.now)
+
+
+@contextlib.contextmanager
+def metered(start: Snapshot, option: ProgressOption, stream: TextIO | None = None) -> Iterator[Meter]:
+    """A meter that shows itself as asked for: True picks a bar on a terminal and a line a minute elsewhere."""
+    if callable(option):
+        yield Meter(start, option, 0.0)
+    elif option == "json":
+        yield Meter(start, lambda snapshot: _print_json(snapshot, stream or sys.stdout), 1.0)
+    elif not option:
+        yield Meter(start, lambda snapshot: None, float("inf"))
+    elif (stream or sys.stderr).isatty():
+        from .bar import bar
+
+        with bar(stream or sys.stderr) as show:
+            yield Meter(start, show, 0.1)
+    else:
+        yield Meter(start, lambda snapshot: _print_line(snapshot, stream or sys.stderr), 60.0)
+
+
+def format_pace(snapshot: Snapshot) -> str:
+    """Pairs a second and the time left, in words."""
+    left = snapshot.seconds_left
+    if not left:
+        return "no pace yet" if left is None else f"{snapshot.pairs_per_second:,.0f} pairs/s"
+    minutes, seconds = divmod(round(left), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{snapshot.pairs_per_second:,.0f} pairs/s, {hours}:{minutes:02}:{seconds:02} left"
+
+
+def _print_json(snapshot: Snapshot, stream: TextIO) -> None:
+    print(json.dumps({"event": "progress", **snapshot.to_json()}), file=stream, flush=True)
+
+
+def _print_line(snapshot: Snapshot, stream: TextIO) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {snapshot}", file=stream, flush=True)
