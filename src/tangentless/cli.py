@@ -1,0 +1,414 @@
+"""The command line, a thin shell: it reads files, calls the package, and shows what came out.
+
+Commands import what they need when they run, so that help is instant. An error that the package raises on purpose is
+one line and exit status 2; anything else keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from typer.core import TyperGroup
+
+from .errors import InputError, ParameterError, TangentlessError
+from .gram.cli import app as gram_app
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .backends import Backend, Precision
+
+
+class _Commands(TyperGroup):
+    """Shows the package's errors, warnings and interrupts as one line each."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *rest: _say_aside(f"Note: {message}")
+            try:
+                return super().invoke(ctx)
+            except TangentlessError as error:
+                _say_aside(f"Error: {error}")
+                raise typer.Exit(2) from None
+            except KeyboardInterrupt:
+                _say_aside("Interrupted.")
+                raise typer.Exit(130) from None
+
+
+app = typer.Typer(
+    name="tangentless",
+    cls=_Commands,
+    help="Exact kernels of infinitely wide networks, from a list of layers: compute them, train with them, predict.",
+    epilog="ARCH is a name, such as myrtle5 or myrtle10-gaussian, or layers in quotes: "
+    "'conv3 relu pool2 conv3 relu globalpool normalize relu'. Start with: tangentless demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.add_typer(gram_app, name="gram")
+
+ArchitectureArgument = Annotated[
+    str, typer.Argument(metavar="ARCH", help="A name, such as myrtle5, or layers in quotes.")
+]
+ImagesArgument = Annotated[str, typer.Argument(metavar="X", help="Images (N, H, W, C): a .npy file, or FILE.npz:NAME.")]
+KeyOption = Annotated[str | None, typer.Option(help="Name of the array of images, where X is an .npz file.")]
+BackendOption = Annotated[str, typer.Option(help="What computes the kernel: auto, cpu, cuda or reference.")]
+PrecisionOption = Annotated[str, typer.Option(help="Arithmetic up to the last pool: float32 or float64.")]
+JobsOption = Annotated[int | None, typer.Option(help="Threads; all cores by default.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output if it is there.")]
+OutputOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
+ShapeOption = Annotated[str, typer.Option(help="Shape of one image: height,width,channels.")]
+
+
+def main() -> None:
+    """Run the command line; the entry point of the `tangentless` command."""
+    app()
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from . import __version__
+
+        print(f"tangentless {__version__}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+]
+
+
+@app.callback()
+def options(version: VersionOption = False) -> None:
+    """Options of the program itself."""
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the picture and the data.")] = Path(
+        "tangentless-demo"
+    ),
+    kernel: Annotated[str, typer.Option(help="Name or layers of an architecture for 8×8 images.")] = "myrtle5",
+    ridge: Annotated[float, typer.Option(help="What is added to the diagonal of the kernel matrix.")] = 1e-4,
+    seed: Annotated[int, typer.Option(help="Which split into training and test images.")] = 0,
+    jobs: JobsOption = None,
+) -> None:
+    """Learn to read handwritten digits, end to end, in a minute."""
+    from . import demo as demonstration
+    from .backends import get_backend
+    from .kernel import kernel as kernel_of
+
+    backend = get_backend("auto", n_jobs=jobs)
+    k = kernel_of(kernel)
+    path = backend.describe(k.program((8, 8, 1)))
+    _print(f"[bold]Handwritten digits with {k.architecture.short_name}[/bold], ridge {ridge:g}, seed {seed}")
+    _print(f"[dim]{k.architecture}\n{path}[/dim]\n")
+    found = demonstration.run_demo(kernel, ridge, seed, output, backend, _say_step)
+    _say_step("picture", str(found.picture))
+    _print(f"\nleave-one-out accuracy  [bold]{_percent(found.leave_one_out)}[/bold]  of the training images")
+    _print(f"test accuracy           [bold]{_percent(found.accuracy)}[/bold]  {found.mistakes} mistakes")
+    images, labels = output / "train_images.npy", output / "train_labels.npy"
+    model, test = output / "model.npz", f"{output / 'test_images.npy'} --labels {output / 'test_labels.npy'}"
+    _print("\n[bold]Try next[/bold]")
+    for command in (
+        f"tangentless fit myrtle10-gaussian {images} {labels} --output {model}",
+        f"tangentless predict {model} {test}",
+        "tangentless describe myrtle10-gaussian --shape 32,32,3 --images 10000",
+        "tangentless bench",
+    ):
+        print(f"  {command}")
+
+
+@app.command()
+def kernel(
+    architecture: ArchitectureArgument,
+    x: ImagesArgument,
+    z: Annotated[
+        str | None, typer.Argument(metavar="[Z]", help="More images, for k(X, Z); without them k(X, X).")
+    ] = None,
+    output: OutputOption = Path("K.npy"),
+    key: KeyOption = None,
+    mirrored: Annotated[bool, typer.Option("--mirrored", help="Average over images and their mirror images.")] = False,
+    backend: BackendOption = "auto",
+    precision: PrecisionOption = "float32",
+    jobs: JobsOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Compute a kernel matrix, float64, into a .npy file."""
+    from .files import check_output, save_array
+    from .kernel import kernel as kernel_of
+    from .progress import progress_bar
+    from .timing import format_bytes, symmetric_pairs, timed
+
+    base = kernel_of(architecture)
+    check_output(output, force=force)
+    run, images = _backend(backend, precision, jobs), _load_images(x, key)
+    others = None if z is None else _load_images(z, key)
+    k = base.mirrored() if mirrored else base
+    with progress_bar("kernel") as progress:
+        matrix, taken = timed(lambda: k(images, others, backend=run, progress=progress))
+    save_array(output, matrix)
+    pairs = symmetric_pairs(len(images)) if others is None else matrix.size
+    shape = " × ".join(f"{side:,}" for side in matrix.shape)
+    print(f"{output}: {shape} float64, {format_bytes(matrix.nbytes)}; {_pace(pairs, taken)}")
+
+
+@app.command()
+def fit(
+    architecture: ArchitectureArgument,
+    x: ImagesArgument,
+    y: Annotated[str, typer.Argument(metavar="Y", help="Labels (N,), or numbers with --regression; a file like X.")],
+    output: OutputOption,
+    ridge: Annotated[
+        float, typer.Option(help="What is added to the diagonal of the kernel matrix; 0 interpolates.")
+    ] = 1e-4,
+    flips: Annotated[bool, typer.Option("--flips", help="Train as if all mirror images were there too.")] = False,
+    regression: Annotated[bool, typer.Option("--regression", help="Predict numbers, not classes.")] = False,
+    key: KeyOption = None,
+    backend: BackendOption = "auto",
+    precision: PrecisionOption = "float32",
+    jobs: JobsOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Train exactly, score by leave-one-out, and write a model file."""
+    from .estimators import KernelRidgeClassifier, KernelRidgeRegressor
+    from .files import check_output, load_array
+    from .models import save_model
+    from .progress import Watched, progress_bar
+    from .timing import format_bytes, format_seconds, symmetric_pairs, timed
+
+    check_output(output, force=force)
+    images, targets, run = _load_images(x, key), load_array(y), _backend(backend, precision, jobs)
+    pairs = symmetric_pairs(len(images)) * (2 if flips else 1)
+    kind = KernelRidgeRegressor if regression else KernelRidgeClassifier
+    with progress_bar("kernel") as progress:
+        watched = Watched(run, progress, pairs)
+        model = kind(architecture, ridge=ridge, flips=flips, backend=watched, precision=cast("Precision", precision))
+        _, taken = timed(lambda: model.fit(images, targets))
+    save_model(output, model, force=force)
+    score = _score(model.loo_score_, regression)
+    print(f"leave-one-out {score} on {len(images):,} images; trained in {format_seconds(taken)}")
+    print(f"{output}: {format_bytes(output.stat().st_size)}")
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file written by `tangentless fit`.")],
+    x: ImagesArgument,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File for the predictions, .npy.")] = None,
+    labels: Annotated[str | None, typer.Option(help="True labels, a file like X: print the accuracy.")] = None,
+    key: KeyOption = None,
+    backend: BackendOption = "auto",
+    jobs: JobsOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Predict the classes (or numbers) of images with a model."""
+    from .estimators import KernelRidgeRegressor
+    from .files import check_output, load_array, save_array
+    from .models import load_model
+    from .progress import Watched, progress_bar
+    from .timing import timed
+
+    if output is None and labels is None:
+        raise ParameterError("say where predictions go with --output, or give true --labels to score them")
+    if output is not None:
+        check_output(output, force=force)
+    fitted, images = load_model(model), _load_images(x, key)
+    truth = None if labels is None else _load_truth(load_array(labels), len(images))
+    pairs = len(images) * len(fitted.dual_coef_) * (2 if fitted.flips else 1)
+    with progress_bar("kernel") as progress:
+        fitted.backend = Watched(_backend(backend, fitted.precision, jobs), progress, pairs)
+        predictions, taken = timed(lambda: fitted.predict(images))
+    if output is not None:
+        save_array(output, predictions)
+        print(f"{output}: {len(predictions):,} predictions, {predictions.dtype}; {_pace(pairs, taken)}")
+    if truth is not None:
+        regression = isinstance(fitted, KernelRidgeRegressor)
+        print(f"{_score(_compare(truth, predictions, regression), regression)} on {len(truth):,} images")
+
+
+@app.command()
+def describe(
+    architecture: ArchitectureArgument,
+    shape: ShapeOption = "32,32,3",
+    images: Annotated[int, typer.Option(min=1, help="How many images to predict time and memory for.")] = 10_000,
+    measure: Annotated[bool, typer.Option(help="Time a few pairs here, to predict how long a matrix takes.")] = True,
+    backend: BackendOption = "auto",
+    precision: PrecisionOption = "float32",
+    jobs: JobsOption = None,
+) -> None:
+    """Show layers, work per pair, and predicted time and memory here."""
+    from . import timing
+    from .kernel import kernel as kernel_of
+    from .reports import cost_table, layer_rows, layer_table
+
+    k, size = kernel_of(architecture), _parse_shape(shape)
+    program, run = k.program(size), _backend(backend, precision, jobs)
+    _print(f"[bold]{k.architecture.short_name}[/bold] on images of {'×'.join(map(str, size))}")
+    _print_table(layer_table(layer_rows(k.architecture, size[:-1]), size, program.elements))
+    _print(f"{run.describe(program)}\n")
+    speed = solving = None
+    if measure:
+        timing.warm_up(run, program)
+        speed, solving = timing.measure(run, program), timing.solver_seconds(images)
+    memory = timing.predict_memory(program, run.prepare(program, timing.random_images(program, 1)), images)
+    _print_table(cost_table(images, memory, speed, solving))
+    if speed is not None:
+        rate = f"{speed.pairs:,.0f}" if speed.pairs >= 10 else f"{speed.pairs:.2g}"
+        _print(f"from {rate} pairs/s ({speed.elements:.2e} elements/s), measured just now")
+
+
+@app.command()
+def bench(
+    architectures: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARCH]...", help="Default: myrtle5, myrtle10, myrtle10-gaussian.")
+    ] = None,
+    shape: ShapeOption = "32,32,3",
+    seconds: Annotated[float, typer.Option(min=0.01, help="Time for each measurement.")] = 2.0,
+    check: Annotated[int, typer.Option(min=2, help="Images whose pairs are compared with the reference.")] = 3,
+    backend: BackendOption = "cpu",
+    precision: PrecisionOption = "float32",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file too.")] = None,
+) -> None:
+    """Measure speed, and error against the reference, on this machine."""
+    import json
+
+    from .files import atomic_file
+    from .reports import bench_table
+    from .timing import environment
+
+    size, rows = _parse_shape(shape), []
+    for name in architectures or ["myrtle5", "myrtle10", "myrtle10-gaussian"]:
+        rows += _bench_one(name, size, seconds, check, backend, precision)
+    here = environment()
+    _print(f"[bold]{'×'.join(map(str, size))}, {precision}[/bold]  {here['processor']}, {here['cores']} cores")
+    _print_table(bench_table(rows))
+    if json_file is not None:
+        content = {"environment": here, "shape": size, "precision": precision, "rows": [row.to_json() for row in rows]}
+        with atomic_file(json_file) as stream:
+            stream.write(json.dumps(content, indent=1).encode())
+
+
+def _bench_one(
+    architecture: str, shape: tuple[int, ...], seconds: float, check: int, backend: str, precision: str
+) -> list[Any]:
+    """A row for one thread and one for all, where the backend has threads."""
+    from . import timing
+    from .kernel import kernel as kernel_of
+    from .reports import BenchRow
+
+    k = kernel_of(architecture)
+    program, most = k.program(shape), _backend(backend, precision, None)
+    accuracy = timing.compare_with_reference(k, most, shape, check)
+    threads = getattr(most, "n_jobs", None)
+    rows = []
+    for count in (None,) if threads is None else sorted({1, threads}):
+        run = _backend(backend, precision, count)
+        timing.warm_up(run, program)
+        speed = timing.measure(run, program, seconds)
+        rows.append(
+            BenchRow(
+                architecture=k.architecture.short_name,
+                threads=count,
+                pairs_per_second=speed.pairs,
+                elements_per_second=speed.elements,
+                preparation_in_pairs=speed.preparation,
+                error=accuracy.absolute,
+                error_relative_to_distance=accuracy.relative,
+                not_finite=speed.not_finite,
+            )
+        )
+    return rows
+
+
+def _backend(name: str, precision: str, jobs: int | None) -> Backend:
+    from .backends import get_backend
+
+    return get_backend(name, cast("Precision", precision), jobs)
+
+
+def _load_images(source: str, key: str | None) -> NDArray[Any]:
+    from .files import load_array
+
+    images = load_array(source, key)
+    if images.ndim == 0:
+        raise InputError(f"{source} holds one number, not images")
+    return images
+
+
+def _load_truth(labels: NDArray[Any], count: int) -> NDArray[Any]:
+    if labels.ndim == 0 or len(labels) != count:
+        raise InputError(f"there are {count} images, but labels of shape {labels.shape}; they must match")
+    return labels
+
+
+def _compare(truth: NDArray[Any], predictions: NDArray[Any], regression: bool) -> float:
+    """R² of numbers, or the share of labels that are right."""
+    from sklearn.metrics import r2_score
+
+    if regression:
+        if truth.shape != predictions.shape or truth.dtype.kind not in "fiub":
+            raise InputError(
+                f"the model predicts numbers of shape {predictions.shape}, and labels are {truth.dtype} {truth.shape}"
+            )
+        return float(r2_score(truth, predictions))
+    if truth.shape != predictions.shape or (truth.dtype.kind == "U") != (predictions.dtype.kind == "U"):
+        raise InputError(
+            f"labels are {truth.dtype} of shape {truth.shape}, "
+            f"but the model predicts {predictions.dtype} of shape {predictions.shape}"
+        )
+    return float((truth == predictions).mean())
+
+
+def _parse_shape(text: str) -> tuple[int, ...]:
+    """`32,32,3` or `32x32x3` as numbers.
+
+    >>> _parse_shape("32x32x3")
+    (32, 32, 3)
+    """
+    parts = text.replace("×", ",").replace("x", ",").split(",")
+    if not 1 <= len(parts) <= 3 or not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise ParameterError(f"a shape is height,width,channels, such as 32,32,3, or length,channels; not {text!r}")
+    return tuple(map(int, parts))
+
+
+def _score(value: float, regression: bool) -> str:
+    return f"R² {value:.4f}" if regression else f"accuracy {_percent(value)}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+def _pace(pairs: int, seconds: float) -> str:
+    from .timing import format_seconds
+
+    return f"{format_seconds(seconds)}, {pairs / seconds:,.0f} pairs/s"
+
+
+def _print(text: str) -> None:
+    from rich.console import Console
+
+    Console(highlight=False, soft_wrap=True).print(text)
+
+
+def _print_table(table: Any) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:  # there is no width to fit, so nothing is cut
+        console = Console(highlight=False, width=160)
+    console.print(table)
+
+
+def _say_step(name: str, outcome: str) -> None:
+    _print(f"{name:<16} {outcome}")
+
+
+def _say_aside(text: str) -> None:
+    typer.echo(" ".join(text.split()), err=True)

@@ -1,0 +1,171 @@
+"""Pictures: a kernel matrix sorted by class, a confusion matrix, and both of them with the mistakes on one page.
+
+Matplotlib is imported inside the functions, and drawn with its Agg backend: no display is needed, and commands that
+draw nothing do not pay for it.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .files import atomic_file
+
+Array = NDArray[np.float64]
+_MISTAKES_SHOWN = 8
+_INK, _FAINT = "#22303c", "#8a97a3"
+STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 11.5,
+    "axes.titleweight": "bold",
+    "axes.titlepad": 9,
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "axes.titlecolor": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "axes.edgecolor": _FAINT,
+}
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty figure in inches, in the style of this package."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), dpi=150, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def draw_kernel_matrix(axes: Any, K: Array, labels: NDArray[Any], title: str = "Kernel matrix, sorted by class") -> Any:
+    """The matrix with rows and columns in the order of their labels, a line between classes; returns the image.
+
+    Colours run over the middle 98 % of the values off the diagonal, which lies far above them.
+    """
+    order = np.argsort(labels, kind="stable")
+    classes, counts = np.unique(labels, return_counts=True)
+    ends = np.cumsum(counts)
+    apart = K[~np.eye(len(K), dtype=bool)]
+    low, high = np.percentile(apart, [1, 99])
+    image = axes.imshow(
+        K[np.ix_(order, order)],
+        cmap="magma",
+        vmin=low,
+        vmax=high,
+        interpolation="nearest" if len(K) < 400 else "antialiased",
+    )
+    for end in ends[:-1]:
+        axes.axhline(end - 0.5, color="white", linewidth=0.5, alpha=0.55)
+        axes.axvline(end - 0.5, color="white", linewidth=0.5, alpha=0.55)
+    middles = ends - counts / 2 - 0.5
+    axes.set_xticks(middles, classes)
+    axes.set_yticks(middles, classes)
+    axes.tick_params(length=0)
+    axes.set_title(title)
+    return image
+
+
+def draw_confusion(axes: Any, confusion: NDArray[np.intp], classes: NDArray[Any], title: str) -> None:
+    """Counts of true against predicted classes: right ones in blue, wrong ones in red."""
+    shares = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    right = np.eye(len(classes), dtype=bool)
+    colours = np.ones((*confusion.shape, 3))
+    colours[right] = _shade(np.array([0.17, 0.35, 0.55]), 0.25 + 0.75 * shares[right])
+    wrong = ~right & (confusion > 0)
+    colours[wrong] = _shade(
+        np.array([0.80, 0.20, 0.18]), 0.35 + 0.65 * shares[wrong] / max(shares[wrong].max(initial=0), 1e-9)
+    )
+    axes.imshow(colours)
+    for i, j in np.argwhere(confusion > 0):
+        dark = colours[i, j].mean() < 0.62
+        axes.text(j, i, str(confusion[i, j]), ha="center", va="center", fontsize=8.5, color="white" if dark else _INK)
+    axes.set_xticks(range(len(classes)), classes)
+    axes.set_yticks(range(len(classes)), classes)
+    axes.set_xticks(np.arange(len(classes) + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(len(classes) + 1) - 0.5, minor=True)
+    axes.grid(which="minor", color="#e3e8ec", linewidth=0.6)
+    axes.tick_params(which="both", length=0)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
+    axes.set_title(title)
+
+
+def draw_report(
+    path: Path,
+    title: str,
+    K: Array,
+    labels: NDArray[Any],
+    images: NDArray[Any],
+    truth: NDArray[Any],
+    predicted: NDArray[Any],
+) -> None:
+    """One page: the kernel matrix of the training images, and the confusion matrix and mistakes on the test images."""
+    import matplotlib
+
+    classes = np.unique(labels)
+    confusion = confusion_matrix(truth, predicted, classes)
+    figure = new_figure(11.2, 7.1)
+    with matplotlib.rc_context(STYLE):
+        grid = figure.add_gridspec(
+            2, 1, height_ratios=(1, 0.2), left=0.035, right=0.985, top=0.87, bottom=0.055, hspace=0.3
+        )
+        top = grid[0].subgridspec(1, 2, wspace=0.1)
+        left, right = figure.add_subplot(top[0]), figure.add_subplot(top[1])
+        figure.colorbar(draw_kernel_matrix(left, K, labels), ax=left, fraction=0.046, pad=0.03).outline.set_visible(
+            False
+        )
+        accuracy = f"{100 * np.mean(truth == predicted):.1f} % of {len(truth)} test images right"
+        draw_confusion(right, confusion, classes, accuracy)
+        _draw_mistakes(figure, grid[1], images, truth, predicted)
+        figure.suptitle(title, fontsize=14, fontweight="bold", x=0.5, y=0.965, color=_INK)
+    save_figure(figure, path)
+
+
+def confusion_matrix(truth: NDArray[Any], predicted: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.intp]:
+    """How often each class, by row, was predicted as each class, by column.
+
+    >>> confusion_matrix(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([0, 1]))
+    array([[1, 1],
+           [0, 1]])
+    """
+    counts = np.zeros((len(classes), len(classes)), dtype=np.intp)
+    np.add.at(counts, (np.searchsorted(classes, truth), np.searchsorted(classes, predicted)), 1)
+    return counts
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure as PNG, at once."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    with atomic_file(path) as stream:
+        stream.write(content.getvalue())
+
+
+def _draw_mistakes(figure: Any, place: Any, images: NDArray[Any], truth: NDArray[Any], predicted: NDArray[Any]) -> None:
+    wrong = np.flatnonzero(truth != predicted)
+    shown = wrong[:_MISTAKES_SHOWN]
+    cells = place.subgridspec(1, _MISTAKES_SHOWN + 1, wspace=0.25, width_ratios=(1.3, *(1,) * _MISTAKES_SHOWN))
+    text = figure.add_subplot(cells[0])
+    text.axis("off")
+    count = "No mistakes" if not len(wrong) else f"{len(wrong)} mistake{'s' if len(wrong) > 1 else ''}"
+    some = f",\n{len(shown)} of them" if len(shown) < len(wrong) else ""
+    text.text(0, 0.5, count + some, fontsize=11.5, fontweight="bold", va="center", transform=text.transAxes)
+    for cell, i in enumerate(shown, start=1):
+        axes = figure.add_subplot(cells[cell])
+        axes.imshow(images[i, ..., 0], cmap="gray_r", interpolation="nearest")
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_title(f"{truth[i]}, read as {predicted[i]}", fontsize=8.5, fontweight="normal", pad=4)
+
+
+def _shade(colour: NDArray[Any], strength: NDArray[Any]) -> NDArray[Any]:
+    """White mixed with a colour, by strength."""
+    mixed: NDArray[Any] = 1 - strength[:, None] * (1 - colour)
+    return mixed

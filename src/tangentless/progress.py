@@ -1,0 +1,102 @@
+"""Progress on a terminal: a bar with the rate and the time left, for what takes longer than two seconds.
+
+Nothing is shown when the stream is not a terminal, so logs and pipes stay clean. A bar is told `(done, total)`, which
+is what kernels report; `Watched` makes any backend report, for code that calls kernels but does not speak of progress.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .backends import Advance, Backend, Prepared
+from .program import Program
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
+Progress = Callable[[int, int], None]
+SHOWN_AFTER = 2.0  # seconds: what is done sooner needs no bar
+
+
+@contextlib.contextmanager
+def progress_bar(label: str, *, stream: TextIO | None = None, after: float = SHOWN_AFTER) -> Iterator[Progress]:
+    """A function of pairs done and pairs in all, which draws a bar once `after` seconds have passed.
+
+    >>> import tangentless as tl
+    >>> with progress_bar("kernel") as progress:
+    ...     K = tl.kernel("relu")([[1.0, 0.0], [0.0, 1.0]], progress=progress)
+    """
+    stream = stream or sys.stderr
+    if not stream.isatty():
+        yield lambda done, total: None
+        return
+    bar = _make_bar(stream)
+    task = bar.add_task(label, total=None)
+    # A timer, not the first report: preparation and compilation report nothing, and may take long too.
+    timer = threading.Timer(after, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+    finally:
+        timer.cancel()
+        timer.join()
+        if bar.live.is_started:
+            bar.stop()
+
+
+class Watched:
+    """A backend that reports the pairs it finishes to a bar, whoever asked for them."""
+
+    def __init__(self, backend: Backend, progress: Progress, total: int) -> None:
+        self.backend, self.name = backend, backend.name
+        self._progress, self._total, self._done = progress, total, 0
+
+    def prepare(self, program: Program, images: NDArray[Any]) -> Prepared:
+        """As the backend does."""
+        return self.backend.prepare(program, images)
+
+    def block(
+        self, program: Program, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
+    ) -> NDArray[np.float64]:
+        """As the backend does, and report."""
+
+        def report(pairs: int) -> None:
+            self._done = min(self._done + pairs, self._total)
+            self._progress(self._done, self._total)
+            if advance is not None:
+                advance(pairs)
+
+        return self.backend.block(program, left, right, upper=upper, advance=report)
+
+    def describe(self, program: Program) -> str:
+        """As the backend does."""
+        return self.backend.describe(program)
+
+
+def _make_bar(stream: TextIO) -> RichProgress:
+    from rich import progress
+    from rich.console import Console
+    from rich.text import Text
+
+    class Rate(progress.ProgressColumn):
+        def render(self, task: progress.Task) -> Text:
+            return Text(f"{task.speed:,.0f} pairs/s" if task.speed else "", style="progress.data.speed")
+
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.TaskProgressColumn(),
+        Rate(),
+        progress.TimeRemainingColumn(),
+        console=Console(file=stream),
+        transient=True,
+        speed_estimate_period=10.0,
+    )

@@ -1,0 +1,210 @@
+"""How fast and how exact a backend is on this machine, and what a matrix will therefore cost.
+
+A speed is measured on random images in blocks that grow until they take long enough to time; nothing is remembered
+between runs. Predictions multiply it by the pairs of a matrix.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import importlib.metadata
+import math
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .backends import Backend, Prepared
+from .kernel import CompositionalKernel
+from .program import Program
+
+Array = NDArray[np.float64]
+_SOLVED = 2048  # rows of the matrix that the solver is timed on: on smaller ones it does not reach its speed
+_FEW_IMAGES, _MOST_IMAGES = 16, 2048  # blocks of fewer images than a vector has lanes say little about larger ones
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a backend did, per second, and how many of the entries it computed were not finite."""
+
+    pairs: float
+    images: float  # prepared
+    elements: float
+    not_finite: int
+
+    @property
+    def preparation(self) -> float:
+        """The cost of preparing one image, in pairs."""
+        return self.pairs / self.images
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a symmetric matrix needs; training works inside `result`."""
+
+    result: int
+    images: int
+    tiles: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.result + self.images + self.tiles
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The largest differences from the reference, as they are and relative to 1 - K of the normalised kernel."""
+
+    absolute: float
+    relative: float
+
+
+def random_images(program: Program, count: int, seed: int = 0) -> NDArray[Any]:
+    """Float32 images of the program's shape: mixtures of a few patterns and noise, neither equal nor unrelated."""
+    generator = np.random.default_rng(seed)
+    shape = (*program.grid, program.channels)
+    patterns = generator.standard_normal((4, *shape), dtype=np.float32)
+    mixture = np.tensordot(generator.standard_normal((count, 4), dtype=np.float32), patterns, 1)
+    images: NDArray[Any] = mixture + generator.standard_normal((count, *shape), dtype=np.float32)
+    return images
+
+
+def warm_up(backend: Backend, program: Program) -> float:
+    """Run every path once, so that compilation is not timed later; returns the seconds it took."""
+    start = time.perf_counter()
+    prepared = backend.prepare(program, random_images(program, 2))
+    backend.block(program, prepared, prepared)
+    return time.perf_counter() - start
+
+
+def measure(backend: Backend, program: Program, seconds: float = 1.0) -> Speed:
+    """The speed of a backend that is warm, in about as many seconds.
+
+    >>> from .backends import get_backend
+    >>> from .kernel import kernel
+    >>> program = kernel("conv3 relu globalpool").program((4, 4, 1))
+    >>> measure(get_backend("reference"), program, seconds=0.01).pairs > 0
+    True
+    """
+    count = 1
+    while True:
+        images = random_images(program, 2 * count)
+        prepared, preparing = timed(functools.partial(backend.prepare, program, images))
+        run = _halves(backend, program, prepared, count)
+        values, taken = timed(run)
+        if taken > (seconds / 5 if count >= _FEW_IMAGES else seconds / 2) or count >= min(prepared.tile, _MOST_IMAGES):
+            break
+        count *= 2
+    for _ in range(2 if 2 * taken < seconds else 0):
+        taken = min(taken, timed(run)[1])
+    pairs = count * count / taken
+    return Speed(pairs, 2 * count / preparing, pairs * program.elements, int(np.sum(~np.isfinite(values))))
+
+
+def compare_with_reference(
+    kernel: CompositionalKernel, backend: Backend, shape: tuple[int, ...], count: int
+) -> Accuracy:
+    """The error of a backend on the pairs of a few images."""
+    images = random_images(kernel.program(shape), count)
+    exact, values = kernel(images, backend="reference"), kernel(images, backend=backend)
+    norms = np.sqrt(np.diag(exact))
+    error = np.abs(values - exact) / np.multiply.outer(norms, norms)
+    apart = ~np.eye(count, dtype=bool)
+    distance = 1 - (exact / np.multiply.outer(norms, norms))[apart]
+    return Accuracy(float(error.max()), float((error[apart] / distance).max()))
+
+
+def solver_seconds(rows: int) -> float:
+    """Predicted time of an exact solution with leave-one-out: cubic in the rows, from one of 2,048."""
+    from .solve import solve_ridge
+
+    matrix, targets = 0.5 * np.ones((_SOLVED, _SOLVED)) + 0.5 * np.eye(_SOLVED), np.ones((_SOLVED, 10))
+    solve_ridge(matrix[:64, :64], targets[:64])
+    _, taken = timed(lambda: solve_ridge(matrix, targets, overwrite=True))
+    return taken * (rows / _SOLVED) ** 3
+
+
+def predict_memory(program: Program, prepared: Prepared, count: int, itemsize: int = 4) -> Memory:
+    """Bytes for the matrix of `count` images of `itemsize` bytes a value, from what a backend says of a few of them."""
+    pixels = math.prod(program.grid) * program.channels
+    norms = sum(len(stage.steps) * math.prod(stage.grid) for stage in program.stages)
+    pooled = sum(math.prod(stage.pooled) for stage in program.stages)
+    tile = min(prepared.tile, count)
+    expanded = (pixels + 2 * norms) * 4
+    # Both sides expanded, one of them also in the backend's layout and, on the way, in float64; then the entries.
+    tiles = tile * (3 * expanded + 8 * (pixels + norms)) + 3 * 8 * tile * tile
+    return Memory(8 * count * count, count * (itemsize * pixels + 4 * pooled), tiles)
+
+
+def symmetric_pairs(count: int) -> int:
+    """Unordered pairs of so many images, each with itself included."""
+    return count * (count + 1) // 2
+
+
+def timed(action: Callable[[], Any]) -> tuple[Any, float]:
+    """What an action returns, and the seconds it took."""
+    start = time.perf_counter()
+    result = action()
+    return result, time.perf_counter() - start
+
+
+def environment() -> dict[str, Any]:
+    """Where and with what a measurement was made."""
+    packages = ("tangentless", "numpy", "numba", "scipy")
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in packages},
+    }
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration as people say it.
+
+    >>> [format_seconds(s) for s in (0.0123, 4.2, 75, 7500, 200_000, 1e9)]
+    ['12 ms', '4.2 s', '75 s', '2.1 h', '2.3 days', '32 years']
+    """
+    for limit, unit, name in ((1, 1e-3, "ms"), (120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.2g} {name}" if seconds < 10 * unit else f"{seconds / unit:.0f} {name}"
+    days = seconds / 86_400
+    return f"{days:.2g} days" if days < 10 else f"{days:.0f} days" if days < 1000 else f"{days / 365.25:.0f} years"
+
+
+def format_bytes(count: float) -> str:
+    """A number of bytes in decimal units.
+
+    >>> [format_bytes(b) for b in (12, 4096, 8e8, 2e10)]
+    ['12 B', '4.1 kB', '800 MB', '20 GB']
+    """
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.1f} {unit}" if count < 10 and unit != "B" else f"{count:,.0f} {unit}"
+
+
+def _halves(backend: Backend, program: Program, prepared: Prepared, count: int) -> Callable[[], Array]:
+    """The block between the first images and the others."""
+    left, right = prepared[:count], prepared[count:]
+    return lambda: backend.block(program, left, right)
+
+
+def _processor() -> str:
+    """The name of the processor, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -1,0 +1,374 @@
+"""The command line: what it writes is right and whole, what it refuses it refuses in one line."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import tangentless as tl
+from tangentless import files
+from tangentless.architecture import NAMED, Architecture
+from tangentless.cli import app
+from tangentless.program import compile_program
+from tangentless.reports import layer_rows
+
+TEXT = "conv3 relu pool2 conv3 relu globalpool normalize relu"
+SLOW = ("--backend", "reference")
+IMAGES = np.random.default_rng(0).standard_normal((12, 4, 4, 2))
+LABELS = np.arange(12) % 3
+
+
+def run(*arguments: Any) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def succeed(*arguments: Any) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def refuse(*arguments: Any) -> str:
+    """Run what must fail, and return its one line."""
+    result = run(*arguments)
+    assert result.exit_code == 2, (result.output, result.exception)
+    lines = result.output.splitlines()
+    assert len(lines) == 1, result.output
+    assert lines[0].startswith("Error: ")
+    return lines[0]
+
+
+def command(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
+    """The real thing, in a process of its own."""
+    code = "import sys; from tangentless.cli import main; sys.argv[0] = 'tangentless'; main()"
+    words = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder with images and labels in every form."""
+    np.save(tmp_path / "x.npy", IMAGES)
+    np.save(tmp_path / "y.npy", LABELS)
+    np.savez(tmp_path / "both.npz", images=IMAGES, labels=LABELS)
+    np.savez(tmp_path / "one.npz", images=IMAGES)
+    return tmp_path
+
+
+# Help
+
+
+@pytest.mark.parametrize("name", ["demo", "kernel", "fit", "predict", "describe", "bench", "gram"])
+def test_every_command_has_help(name: str):
+    assert name in succeed("--help")
+    assert "Usage" in succeed(name, "--help")
+
+
+def test_help_imports_nothing_heavy():
+    heavy = {"numba", "sklearn", "scipy", "matplotlib"}
+    code = f"import sys, tangentless.cli; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_version():
+    assert succeed("--version").split() == ["tangentless", tl.__version__]
+
+
+# kernel
+
+
+@pytest.mark.parametrize("source", ["x.npy", "one.npz", "both.npz:images"])
+def test_kernel_writes_the_matrix(data: Path, source: str):
+    output = data / "K.npy"
+    text = succeed("kernel", TEXT, data / source, "--output", output, *SLOW)
+    assert "12 × 12" in text
+    K = np.load(output)
+    assert K.dtype == np.float64
+    np.testing.assert_array_equal(K, tl.kernel(TEXT)(IMAGES, backend="reference"))
+
+
+def test_kernel_of_two_sets_by_key_mirrored_in_float64(data: Path):
+    output = data / "K.npy"
+    arguments = ("--key", "images", "--mirrored", "--precision", "float64", "--jobs", 1, "--backend", "cpu")
+    succeed("kernel", TEXT, data / "both.npz", data / "both.npz", "-o", output, *arguments)
+    exact = tl.kernel(TEXT).mirrored()(IMAGES, IMAGES, backend="reference")
+    np.testing.assert_allclose(np.load(output), exact, atol=1e-12)
+
+
+def test_kernel_refuses_to_overwrite_unless_forced(data: Path):
+    output = data / "K.npy"
+    output.write_text("precious")
+    assert "--force" in refuse("kernel", TEXT, data / "x.npy", "-o", output, *SLOW)
+    assert output.read_text() == "precious"
+    succeed("kernel", TEXT, data / "x.npy", "-o", output, "--force", *SLOW)
+    assert np.load(output).shape == (12, 12)
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(data: Path, monkeypatch: pytest.MonkeyPatch):
+    output = data / "K.npy"
+    output.write_text("precious")
+    before = sorted(data.iterdir())
+
+    def full_disk(stream: Any, array: Any, **options: Any) -> None:
+        stream.write(b"half of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files.np, "save", full_disk)
+    assert "No space left" in refuse("kernel", TEXT, data / "x.npy", "-o", output, "--force", *SLOW)
+    assert output.read_text() == "precious"
+    assert sorted(data.iterdir()) == before
+
+
+def test_a_new_file_has_ordinary_permissions(data: Path):
+    succeed("kernel", TEXT, data / "x.npy", "-o", data / "K.npy", *SLOW)
+    assert (data / "K.npy").stat().st_mode == (data / "x.npy").stat().st_mode
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("conv3 rulu", "x.npy"), "did you mean 'relu'"),
+        (("conv3 relu", "x.npy"), "add globalpool"),
+        (("conv3 relu pool3 globalpool", "x.npy"), "does not divide"),
+        ((TEXT, "nowhere.npy"), "No such file"),
+        ((TEXT, "."), "Is a directory"),
+        ((TEXT, "text.npy"), "not a .npy or .npz file"),
+        ((TEXT, "empty.npy"), "not a .npy or .npz file"),
+        ((TEXT, "cut.npy"), "cut.npy"),
+        ((TEXT, "cut.npz"), "cut.npz"),
+        ((TEXT, "objects.npy"), "Python objects"),
+        ((TEXT, "number.npy"), "one number"),
+        ((TEXT, "words.npy"), "dtype"),
+        ((TEXT, "nan.npy"), "NaN"),
+        ((TEXT, "none.npy"), "empty"),
+        ((TEXT, "both.npz"), "say which"),
+        ((TEXT, "both.npz:pictures"), "'pictures' is not among them"),
+        ((TEXT, "both.npz", "--key", "pictures"), "'pictures' is not among them"),
+        ((TEXT, "x.npy", "other.npy"), "differ in shape"),
+        ((TEXT, "x.npy", "--backend", "abacus"), "unknown backend"),
+        ((TEXT, "x.npy", "--precision", "float16"), "precision"),
+        ((TEXT, "x.npy", "--jobs", "0", "--backend", "cpu"), "n_jobs"),
+        ((TEXT, "x.npy", "--output", "no/folder/K.npy"), "no folder"),
+        ((TEXT, "x.npy", "--output", "."), "is a folder"),
+    ],
+)
+def test_kernel_refuses_bad_input(
+    data: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], complaint: str
+):
+    monkeypatch.chdir(data)
+    Path("text.npy").write_text("0.5 0.25")
+    Path("empty.npy").write_bytes(b"")
+    Path("cut.npy").write_bytes(Path("x.npy").read_bytes()[:-100])
+    Path("cut.npz").write_bytes(Path("one.npz").read_bytes()[:-100])
+    np.save("objects.npy", np.array([{}, {}]), allow_pickle=True)
+    np.save("number.npy", np.array(3.0))
+    np.save("words.npy", np.array(["a", "b"]))
+    np.save("nan.npy", np.where(np.arange(12)[:, None, None, None] == 3, np.nan, IMAGES))
+    np.save("none.npy", IMAGES[:0])
+    np.save("other.npy", IMAGES[..., :1])
+    before = sorted(data.iterdir())
+    assert complaint in refuse("kernel", *arguments)
+    assert sorted(data.iterdir()) == before
+
+
+def test_a_warning_is_one_line_too(tmp_path: Path):
+    np.save(tmp_path / "x.npy", IMAGES[..., 0])
+    lines = succeed("kernel", "conv3 relu globalpool", tmp_path / "x.npy", "-o", tmp_path / "K.npy", *SLOW).splitlines()
+    assert sum(line.startswith("Note: ") for line in lines) == 1
+    assert "channel axis" in lines[0]
+
+
+# fit and predict
+
+
+@pytest.mark.parametrize("flips", [(), ("--flips",)])
+def test_fit_then_predict(data: Path, flips: tuple[str, ...]):
+    model, output = data / "model.npz", data / "predicted.npy"
+    text = succeed("fit", TEXT, data / "both.npz:images", data / "both.npz:labels", "-o", model, *flips, *SLOW)
+    estimator = tl.KernelRidgeClassifier(TEXT, flips=bool(flips), backend="reference").fit(IMAGES, LABELS)
+    assert f"leave-one-out accuracy {100 * estimator.loo_score_:.2f} %" in text
+    text = succeed("predict", model, data / "x.npy", "-o", output, "--labels", data / "y.npy", *SLOW)
+    np.testing.assert_array_equal(np.load(output), estimator.predict(IMAGES))
+    assert "accuracy 100.00 % on 12 images" in text
+
+
+def test_labels_may_be_words(data: Path):
+    words = np.array(["cat", "dog", "emu"])[LABELS]
+    np.save(data / "words.npy", words)
+    succeed("fit", TEXT, data / "x.npy", data / "words.npy", "-o", data / "model.npz", *SLOW)
+    succeed("predict", data / "model.npz", data / "x.npy", "-o", data / "predicted.npy", *SLOW)
+    np.testing.assert_array_equal(np.load(data / "predicted.npy"), words)
+    assert "labels are int64" in refuse(
+        "predict", data / "model.npz", data / "x.npy", "--labels", data / "y.npy", *SLOW
+    )
+
+
+def test_regression(data: Path):
+    np.save(data / "y.npy", IMAGES.mean(axis=(1, 2, 3)))
+    model = data / "model.npz"
+    text = succeed("fit", TEXT, data / "x.npy", data / "y.npy", "-o", model, "--regression", "--ridge", 1e-8, *SLOW)
+    assert "leave-one-out R²" in text
+    assert "R² 1.0000" in succeed("predict", model, data / "x.npy", "--labels", data / "y.npy", *SLOW)
+    np.save(data / "short.npy", LABELS[:-1])
+    assert "must match" in refuse("predict", model, data / "x.npy", "--labels", data / "short.npy", *SLOW)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("fit", TEXT, "x.npy", "y.npy", "--ridge", "-1"), "ridge"),
+        (("fit", TEXT, "x.npy", "short.npy"), "inconsistent numbers of samples"),
+        (("fit", TEXT, "x.npy", "floats.npy"), "continuous"),
+        (("fit", TEXT, "x.npy", "words.npy", "--regression"), "real numbers"),
+        (("fit", TEXT, "twins.npy", "y.npy", "--ridge", "0"), "duplicates"),
+    ],
+)
+def test_fit_refuses_bad_input(data: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], complaint: str):
+    monkeypatch.chdir(data)
+    np.save("short.npy", LABELS[:-1])
+    np.save("floats.npy", LABELS + 0.5)
+    np.save("words.npy", np.array(["cat", "dog", "emu"])[LABELS])
+    np.save("twins.npy", np.concatenate([IMAGES[:6], IMAGES[:6]]))
+    assert complaint in refuse(*arguments, "-o", "model.npz", *SLOW)
+    assert not Path("model.npz").exists()
+
+
+def test_predict_refuses_bad_input(data: Path):
+    model = data / "model.npz"
+    succeed("fit", TEXT, data / "x.npy", data / "y.npy", "-o", model, *SLOW)
+    np.save(data / "grey.npy", IMAGES[..., :1])
+    assert "--output" in refuse("predict", model, data / "x.npy")
+    assert "was fitted to rows of shape (4, 4, 2)" in refuse("predict", model, data / "grey.npy", "-o", data / "p.npy")
+    assert "no header" in refuse("predict", data / "one.npz", data / "x.npy", "-o", data / "p.npy")
+    assert "not a .npz file" in refuse("predict", data / "x.npy", data / "x.npy", "-o", data / "p.npy")
+    assert not (data / "p.npy").exists()
+
+
+# describe and bench
+
+
+@pytest.mark.parametrize(
+    "text", [*NAMED, "pool2 globalpool", "conv3 conv5 pool2 globalpool relu", "normalize pool4 relu globalpool"]
+)
+def test_work_by_layer_adds_up_to_the_work_of_the_program(text: str):
+    architecture = Architecture.parse(text)
+    rows = layer_rows(architecture, (16, 8))
+    assert sum(row.work for row in rows) == compile_program(architecture, (16, 8), 1).elements
+    assert rows[-1].sees == (16, 8)
+
+
+def test_describe_shows_layers_path_and_memory():
+    text = succeed("describe", "myrtle10", "--images", 1000, "--no-measure")
+    assert text.count("relu") == 10
+    assert "3,354,624" in text
+    assert "cpu: fused" in text
+    assert "500,500 pairs" in text
+    assert "8.0 MB" in text
+    assert "not measured" in text
+
+
+def test_describe_predicts_time_here():
+    text = succeed("describe", TEXT, "--shape", "8x8x1", "--images", 100)
+    assert "measured just now" in text
+    assert "not measured" not in text
+
+
+@pytest.mark.parametrize("shape", ["", "a,b", "32,0,3", "1,2,3,4", "-1,2,3"])
+def test_describe_refuses_bad_shapes(shape: str):
+    assert "shape" in refuse("describe", "myrtle5", f"--shape={shape}")
+
+
+def test_bench_measures_every_architecture(tmp_path: Path):
+    output = tmp_path / "bench.json"
+    text = succeed("bench", TEXT, "myrtle5", "--shape", "8,8,1", "--seconds", 0.02, "--json", output)
+    assert "myrtle5" in text
+    content = json.loads(output.read_text())
+    assert content["shape"] == [8, 8, 1]
+    assert {row["architecture"] for row in content["rows"]} == {TEXT, "myrtle5"}
+    for row in content["rows"]:
+        assert row["pairs_per_second"] > 0
+        assert row["error"] < 1e-7
+        assert row["not_finite"] == 0
+    assert content["environment"]["cores"] >= 1
+
+
+def test_bench_takes_other_backends():
+    assert "0e+00" in succeed("bench", TEXT, "--shape", "4,4,1", "--seconds", 0.02, "--backend", "reference")
+
+
+# demo
+
+
+def test_demo_reads_digits(tmp_path: Path):
+    folder = tmp_path / "new" / "demo"
+    text = succeed("demo", "--output", folder)
+    accuracy = float(text.split("test accuracy")[1].split("%")[0])
+    assert accuracy >= 98
+    assert "tangentless fit" in text
+    picture = (folder / "digits.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert np.load(folder / "train_images.npy").shape == (1000, 8, 8, 1)
+    assert len(np.load(folder / "test_labels.npy")) == 797
+
+
+def test_demo_refuses_what_does_not_fit_digits(tmp_path: Path):
+    assert "does not divide" in refuse("demo", "-o", tmp_path, "--kernel", "conv3 relu pool3 globalpool")
+
+
+# Errors
+
+
+def test_other_errors_keep_their_traceback(data: Path, monkeypatch: pytest.MonkeyPatch):
+    def broken(*arguments: Any) -> None:
+        raise ZeroDivisionError("a mistake of ours")
+
+    monkeypatch.setattr(files, "save_array", broken)
+    result = run("kernel", TEXT, data / "x.npy", "-o", data / "K.npy", *SLOW)
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_a_real_process_fails_with_one_line_and_status_2(tmp_path: Path):
+    process = command("kernel", "myrtle5", tmp_path / "nowhere.npy", "-o", tmp_path / "K.npy")
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert output == ""
+    assert errors == f"Error: cannot read {tmp_path / 'nowhere.npy'}: No such file or directory\n"
+
+
+def test_a_real_process_is_quiet_and_writes_the_matrix(data: Path):
+    process = command("kernel", TEXT, data / "x.npy", "-o", data / "K.npy", *SLOW)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert errors == ""
+    assert output.startswith(str(data / "K.npy"))
+    assert np.load(data / "K.npy").shape == (12, 12)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_an_interrupt_is_one_line_and_status_130(tmp_path: Path):
+    pipe = tmp_path / "x.npy"
+    os.mkfifo(pipe)
+    process = command("kernel", TEXT, pipe, "-o", tmp_path / "K.npy")
+    writer, deadline = None, time.monotonic() + 60
+    while writer is None and process.poll() is None and time.monotonic() < deadline:
+        try:
+            writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # succeeds once the command waits for images
+        except OSError:
+            time.sleep(0.05)
+    assert writer is not None
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    os.close(writer)
+    assert (process.returncode, output, errors) == (130, "", "Interrupted.\n")

@@ -1,0 +1,96 @@
+"""Progress bars appear on terminals, after two seconds, and nowhere else."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import tangentless as tl
+from tangentless.backends import get_backend
+from tangentless.kernel import Kernel
+from tangentless.progress import SHOWN_AFTER, Watched, progress_bar
+from tangentless.timing import symmetric_pairs
+
+TEXT = "conv3 relu globalpool normalize relu"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def run_for(seconds: float, stream: io.StringIO, after: float) -> str:
+    with progress_bar("kernel", stream=stream, after=after) as progress:
+        end = time.monotonic() + seconds
+        steps = 20
+        for step in range(1, steps + 1):
+            progress(50 * step, 50 * steps)
+            time.sleep(max(0.0, (end - time.monotonic()) / (steps - step + 1)))
+    return stream.getvalue()
+
+
+def test_two_seconds_is_when_bars_appear():
+    assert SHOWN_AFTER == 2.0
+
+
+def test_nothing_is_written_when_not_on_a_terminal():
+    assert run_for(0.3, io.StringIO(), after=0.0) == ""
+
+
+def test_nothing_is_written_when_it_is_done_soon():
+    assert run_for(0.05, Terminal(), after=60.0) == ""
+
+
+def test_a_bar_shows_label_rate_and_time_left():
+    text = run_for(1.0, Terminal(), after=0.1)
+    assert "kernel" in text
+    assert "pairs/s" in text
+    assert "0:00:0" in text
+
+
+def test_a_bar_appears_even_while_nothing_is_reported():
+    stream = Terminal()
+    with progress_bar("prepare", stream=stream, after=0.05):
+        time.sleep(0.4)
+    assert "prepare" in stream.getvalue()
+
+
+def test_an_error_ends_the_bar_and_its_thread():
+    before = threading.active_count()
+
+    def fail() -> None:
+        with progress_bar("kernel", stream=Terminal(), after=0.01):
+            time.sleep(0.1)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    "k", [tl.kernel(TEXT), tl.kernel(TEXT).mirrored(), tl.kernel(TEXT) + tl.kernel("conv3 relu globalpool")]
+)
+def test_a_watched_backend_reports_all_pairs_and_changes_no_value(k: Kernel):
+    X = np.random.default_rng(0).standard_normal((5, 4, 4, 1))
+    reports: list[tuple[int, int]] = []
+    total = symmetric_pairs(5) * sum(1 for _ in k.leaves())
+    watched = Watched(get_backend("reference"), lambda done, whole: reports.append((done, whole)), total)
+    np.testing.assert_array_equal(k(X, backend=watched), k(X, backend="reference"))
+    assert reports[-1] == (total, total)
+    assert [done for done, _ in reports] == sorted(done for done, _ in reports)
+
+
+def test_a_watched_backend_passes_reports_on():
+    X = np.random.default_rng(0).standard_normal((3, 4, 4, 1))
+    inner: list[int] = []
+    outer: list[int] = []
+    watched = Watched(get_backend("reference"), lambda done, total: inner.append(done), 6)
+    tl.kernel(TEXT)(X, backend=watched, progress=lambda done, total: outer.append(done))
+    assert inner == outer
+    assert inner[-1] == 6
+    assert watched.describe(tl.kernel(TEXT).program((4, 4, 1))).startswith("reference")
