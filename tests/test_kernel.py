@@ -115,6 +115,8 @@ def test_torch_tensors_come_back_as_torch_tensors(X):
         (np.full((2, 8, 8, 2), "a"), InputError, "dtype <U1"),
         (np.full((2, 8, 8, 2), np.nan), InputError, "NaN or infinite values, first in row 0"),
         (np.full((2, 8, 8, 2), np.inf), InputError, "NaN or infinite"),
+        (np.full((2, 8, 8, 2), 1e200), InputError, "1e\\+200 in row 0"),
+        (np.full((2, 8, 8, 2), 1e-200), InputError, "rescale them"),
         ([[1.0, 2.0], [3.0]], InputError, "different shapes"),
         (np.ones((2, 7, 8, 2)), ArchitectureError, "pool2 does not divide its 7×8 input"),
         (np.ones((2, 5)), ArchitectureError, "conv3 needs a sequence or an image"),

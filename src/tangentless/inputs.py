@@ -19,6 +19,7 @@ from .layers import format_grid
 
 Array = NDArray[Any]
 _ROWS_AT_ONCE = 4096
+_LARGEST, _SMALLEST = 1e100, 1e-100  # beyond, inner products leave the range of float64
 _KINDS = {2: "vectors (N, C)", 3: "sequences (N, L, C)", 4: "images (N, H, W, C)"}
 
 
@@ -83,6 +84,13 @@ def _check_values(rows: Array, name: str, start: int) -> None:
             raise InputError(
                 f"{name} holds NaN or infinite values, first in row {start + bad[0]} "
                 f"({len(bad)} of rows {start} to {start + len(rows) - 1}); clean or drop those rows"
+            )
+        largest = np.abs(rows.reshape(len(rows), -1)).max(axis=1).astype(np.float64)
+        bad = np.flatnonzero((largest > _LARGEST) | ((largest > 0) & (largest < _SMALLEST)))
+        if len(bad):
+            raise InputError(
+                f"{name} has values of size {largest[bad[0]]:.0e} in row {start + bad[0]}, whose squares "
+                "float64 cannot hold; rescale them"
             )
     elif rows.dtype.itemsize == 8 and (rows.max() > 2**53 or rows.min() < -(2**53)):
         raise InputError(f"{name} holds integers beyond 2**53, which float64 would round; rescale them first")

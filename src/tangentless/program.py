@@ -86,8 +86,9 @@ class Program:
 
     @property
     def scale_free(self) -> bool:
-        """Whether some stage normalises, so that the last pool no longer depends on the scale of the images."""
-        return any(isinstance(step.embedding, Normalize) for stage in self.stages for step in stage.steps)
+        """Whether the scale of the images does not matter: a stage normalises, or the head does so first."""
+        embeddings = [step.embedding for stage in self.stages for step in stage.steps]
+        return any(isinstance(embedding, Normalize) for embedding in [*embeddings, *self.head[:1]])
 
     def apply_head(self, values: Array, left: Array, right: Array) -> Array:
         """Kernel entries (n, m) from inner products after the last pool and squared norms (n,), (m,); float64."""
@@ -134,16 +135,19 @@ def compile_program(architecture: Architecture, grid: Grid, channels: int) -> Pr
 
 
 def window_sums(values: Array, window: tuple[int, int]) -> Array:
-    """Zero-padded sums over a window around every position of (N, H, W)."""
+    """Zero-padded sums over a window around every position of (N, H, W).
+
+    >>> window_sums(np.ones((1, 2, 3)), (3, 3))
+    array([[[4., 6., 4.],
+            [4., 6., 4.]]])
+    """
     for axis, size in zip((1, 2), window, strict=True):
-        reach, length = size // 2, values.shape[axis]
-        padding = [(0, 0)] * 3
-        padding[axis] = (reach, reach)
-        padded = np.pad(values, padding)
-        values = sum(
-            (np.take(padded, range(d, d + length), axis=axis) for d in range(1, size)),
-            start=np.take(padded, range(length), axis=axis),
-        )
+        total = values.copy() if size > 1 else values
+        rows, sums = np.moveaxis(values, axis, 0), np.moveaxis(total, axis, 0)
+        for shift in range(1, min(size // 2, len(rows) - 1) + 1):
+            sums[shift:] += rows[:-shift]
+            sums[:-shift] += rows[shift:]
+        values = total
     return values
 
 

@@ -55,22 +55,6 @@ class FusedImages:
         return FusedImages(self.fused, self.images[part], self.scales[part], squares, self.totals[part])
 
 
-@dataclass(frozen=True, eq=False)
-class Expanded:
-    """Rows as the fused kernel reads them: pixels, norms before every embedding, and their inverses."""
-
-    pixels: NDArray[Any]
-    norms: NDArray[Any]
-    inverses: NDArray[Any]
-
-    def as_tuple(self) -> tuple[NDArray[Any], ...]:
-        return self.pixels, self.norms, self.inverses
-
-    def in_lanes(self, lanes: int) -> Expanded:
-        """Blocks of `lanes` images side by side, (blocks, values × lanes); the last image fills up the last block."""
-        return Expanded(*(_in_lanes(rows, lanes) for rows in self.as_tuple()))
-
-
 class CpuBackend:
     """Runs programs on the processor.
 
@@ -108,8 +92,8 @@ class CpuBackend:
         from .sweep import run_rows
 
         fused, lanes = left.fused, self.lanes
-        rows = _expand(left).as_tuple()
-        blocks = _expand(right).in_lanes(lanes).as_tuple()
+        rows = _expand(left)
+        blocks = tuple(_in_lanes(values, lanes) for values in _expand(right))
         totals = np.zeros((len(left), len(blocks[0]) * lanes))
         tag = lanes_tag(self.precision, lanes, paired=False)
 
@@ -134,55 +118,59 @@ class CpuBackend:
         """Scales, squared norms after each pool, and after the last one; a stage at a time, all blocks at once."""
         from .sweep import run_self
 
-        lanes, count = self.lanes, len(images)
+        lanes, count, program = self.lanes, len(images), fused.program
         scales = _root_mean_squares(images)
-        squares: list[NDArray[Any]] = []
+        pixels = _normalized(images, scales)
+        blocks = [_in_lanes(pixels.reshape(count, -1).astype(self.precision), lanes)]
+        blocks += [aligned_zeros((len(blocks[0]), fused.norm_count * lanes), self.precision) for _ in range(2)]
         tag = lanes_tag(self.precision, lanes, paired=True)
+        squares: list[NDArray[Any]] = []
+        entrance: NDArray[Any] = _pixel_squares(fused, pixels)
         for last, stage in enumerate(fused.stages):
-            blocks = _expand_rows(fused, images, scales, squares).in_lanes(lanes).as_tuple()
+            part = fused.norms_of(last)
+            for block, values in zip(blocks[1:], _norms(fused, last, entrance), strict=True):
+                block[:, part.start * lanes : part.stop * lanes] = _in_lanes(values, lanes)
             final = last == len(fused.stages) - 1
             reach = fused.plan.reach if final else fused.partial_reach(last)
             sums = np.zeros((len(blocks[0]), math.prod(stage.pooled) * lanes))
 
-            def work(
-                task: tuple[int, int], scratch: Any, blocks: Any = blocks, reach: Any = reach, sums: Any = sums
-            ) -> int:
-                run_self(tag, fused.duals, fused.plan, blocks, *task, reach, scratch, sums)
+            def work(task: tuple[int, int], scratch: Any, reach: Any = reach, sums: Any = sums) -> int:
+                run_self(tag, fused.duals, fused.plan, tuple(blocks), *task, reach, scratch, sums)
                 return 0
 
-            per_task = _rows_per_task(fused)
+            per_task = min(_rows_per_task(fused), -(-len(sums) // (4 * self.n_jobs)))
             tasks = ((i, min(i + per_task, len(sums))) for i in range(0, len(sums), per_task))
             run_parallel(tasks, work, fused.scratch, self.n_jobs, None)
             pooled = sums.reshape(len(sums), -1, lanes).transpose(0, 2, 1).reshape(-1, *stage.pooled)[:count]
             if not final:
-                squares.append((pooled * float(fused.plan.scales[last + 1])).astype(self.precision))
+                entrance = (pooled * float(fused.plan.scales[last + 1])).astype(self.precision)
+                squares.append(entrance)
         totals = pooled.reshape(count) * fused.total_scale()
-        return scales, squares, totals if fused.program.scale_free else totals * scales**2
+        return scales, squares, totals if program.scale_free else totals * scales**2
 
 
-def _expand(images: FusedImages) -> Expanded:
-    return _expand_rows(images.fused, images.images, images.scales, images.squares)
+def _expand(images: FusedImages) -> tuple[NDArray[Any], ...]:
+    """Rows as the fused kernel reads them: normalised pixels, norms before every embedding, and their inverses."""
+    fused, count = images.fused, len(images)
+    pixels = _normalized(images.images, images.scales)
+    norms, inverses = (np.empty((count, fused.norm_count), fused.dtype) for _ in range(2))
+    for stage, entrance in enumerate([_pixel_squares(fused, pixels), *images.squares]):
+        part = fused.norms_of(stage)
+        norms[:, part], inverses[:, part] = _norms(fused, stage, entrance)
+    return pixels.reshape(count, -1).astype(fused.dtype), norms, inverses
 
 
-def _expand_rows(fused: Fused, images: NDArray[Any], scales: Array, squares: Any) -> Expanded:
-    """Normalised pixels and norms of the stages whose entrance is known; those of later stages stay zero."""
-    dtype, count = fused.dtype, len(images)
-    pixels = _normalized(images, scales)
-    expanded = Expanded(
-        pixels.reshape(count, -1).astype(dtype),
-        np.zeros((count, fused.norm_count), dtype),
-        np.zeros((count, fused.norm_count), dtype),
-    )
-    entrances = [np.sum(pixels.reshape(count, *fused.stages[0].grid, -1) ** 2, axis=-1), *squares]
-    start = 0
-    for stage, entrance in zip(fused.stages, entrances, strict=False):
-        norms = stage.norms(entrance.astype(np.float64)).reshape(count, -1)
-        norms[norms < _SMALLEST_NORM[dtype]] = 0.0
-        part = slice(start, start + norms.shape[1])
-        expanded.norms[:, part] = norms
-        np.divide(1.0, norms, out=expanded.inverses[:, part], where=norms > 0, casting="same_kind")
-        start = part.stop
-    return expanded
+def _norms(fused: Fused, stage: int, entrance: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Norms before every embedding of a stage, and their inverses, from the squared norms at its entrance."""
+    norms = fused.stages[stage].norms(entrance.astype(np.float64)).reshape(len(entrance), -1)
+    norms[norms < _SMALLEST_NORM[fused.dtype]] = 0.0
+    inverses = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
+    return norms.astype(fused.dtype), inverses.astype(fused.dtype)
+
+
+def _pixel_squares(fused: Fused, pixels: Array) -> Array:
+    squares: Array = np.sum(pixels.reshape(len(pixels), *fused.stages[0].grid, -1) ** 2, axis=-1)
+    return squares
 
 
 def _normalized(images: NDArray[Any], scales: Array) -> Array:

@@ -62,6 +62,12 @@ class Fused:
         """Norms of one image, over all stages."""
         return sum(len(stage.steps) * stage.grid[0] * stage.grid[1] for stage in self.stages)
 
+    def norms_of(self, stage: int) -> slice:
+        """Which of them belong to a stage."""
+        start = int(self.plan.stages[stage, columns.NORMS])
+        height, width = self.stages[stage].grid
+        return slice(start, start + len(self.stages[stage].steps) * height * width)
+
     @property
     def image_bytes(self) -> int:
         """Bytes of one image while it is computed with."""
