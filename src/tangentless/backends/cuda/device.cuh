@@ -1,0 +1,114 @@
+// All that the kernels ask of the machine, in one place: thread indices, exchange between lanes, barriers, shared memory
+// and the fast approximations of the special-function unit.
+//
+// The tests compile the same kernels for the host. They define HOST_EMULATION and bring their own versions of these names,
+// with one fiber for every thread, so that a wrong index fails without a GPU.
+#pragma once
+
+#ifdef HOST_EMULATION
+#include "emulation.hpp"
+#else
+
+#define DEVICE __device__ __forceinline__
+#define KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
+
+DEVICE int thread_index() { return threadIdx.x; }
+DEVICE int block_index() { return blockIdx.x; }
+DEVICE long long global_index() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
+DEVICE long long global_threads() { return (long long)gridDim.x * blockDim.x; }
+
+DEVICE float from_lane(float value, int lane) { return __shfl_sync(~0u, value, lane); }
+// A value that all lanes share, told so that the compiler can keep it, and what follows from it, in uniform registers.
+DEVICE int uniform(int value) { return __reduce_max_sync(~0u, value); }
+DEVICE void sync_warp() { __syncwarp(); }
+DEVICE void sync_block() { __syncthreads(); }
+
+// A barrier for the consecutive warps that work on one pair; 0 is the block's own.
+DEVICE void sync_team(int team, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(threads) : "memory"); }
+
+DEVICE char* shared_memory() {
+    extern __shared__ __align__(128) char bytes[];
+    return bytes;
+}
+
+DEVICE float fast_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+DEVICE float fast_sqrt(float x) {
+    float y;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+DEVICE float saturate(float x) { return __saturatef(x); }
+
+#endif
+
+// Compile-time indices: unroll<3>([&](auto i) { constexpr int n = i.value; ... }) runs its body for n = 0, 1, 2.
+template <int I>
+struct Index {
+    static constexpr int value = I;
+};
+
+template <int COUNT, int I = 0, class Body>
+DEVICE void unroll(Body&& body) {
+    if constexpr (I < COUNT) {
+        body(Index<I>{});
+        unroll<COUNT, I + 1>(body);
+    }
+}
+
+DEVICE constexpr int divisor(int a, int b) { return b == 0 ? a : divisor(b, a % b); }
+DEVICE constexpr int ceiling(int a, int b) { return (a + b - 1) / b; }
+
+// COUNT floats from memory aligned to ALIGN floats, in the widest loads that allows.
+struct alignas(8) Two {
+    float a, b;
+};
+struct alignas(16) Four {
+    float a, b, c, d;
+};
+
+template <int COUNT, int ALIGN, int AT = 0>
+DEVICE void load(const float* from, float (&to)[COUNT]) {
+    if constexpr (AT + 4 <= COUNT && ALIGN % 4 == 0) {
+        const Four v = *reinterpret_cast<const Four*>(from + AT);
+        to[AT] = v.a, to[AT + 1] = v.b, to[AT + 2] = v.c, to[AT + 3] = v.d;
+        load<COUNT, ALIGN, AT + 4>(from, to);
+    } else if constexpr (AT + 2 <= COUNT && ALIGN % 2 == 0) {
+        const Two v = *reinterpret_cast<const Two*>(from + AT);
+        to[AT] = v.a, to[AT + 1] = v.b;
+        load<COUNT, ALIGN, AT + 2>(from, to);
+    } else if constexpr (AT < COUNT) {
+        to[AT] = from[AT];
+        load<COUNT, ALIGN, AT + 1>(from, to);
+    }
+}
+
+template <int COUNT, int ALIGN, int AT = 0>
+DEVICE void store(float* to, const float (&from)[COUNT]) {
+    if constexpr (AT + 4 <= COUNT && ALIGN % 4 == 0) {
+        *reinterpret_cast<Four*>(to + AT) = Four{from[AT], from[AT + 1], from[AT + 2], from[AT + 3]};
+        store<COUNT, ALIGN, AT + 4>(to, from);
+    } else if constexpr (AT + 2 <= COUNT && ALIGN % 2 == 0) {
+        *reinterpret_cast<Two*>(to + AT) = Two{from[AT], from[AT + 1]};
+        store<COUNT, ALIGN, AT + 2>(to, from);
+    } else if constexpr (AT < COUNT) {
+        to[AT] = from[AT];
+        store<COUNT, ALIGN, AT + 1>(to, from);
+    }
+}
+
+// The closed forms of a dual function; see forms.py. The numbers are shared with plan.py.
+constexpr int EXPONENTIAL = 0, ARC = 1, SERIES = 2, IDENTITY = 3;
+constexpr int MAX_COEFFICIENTS = 32;
+
+struct Layer {
+    int form;
+    int coefficients;  // of the polynomial: Q of an arc, the series itself
+    float linear, arc;
+    float coefficient[MAX_COEFFICIENTS];
+};

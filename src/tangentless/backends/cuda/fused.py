@@ -1,0 +1,204 @@
+"""The fused path: every stage of a program as one launch of `stage.cu` over a batch of pairs.
+
+A batch is as many pairs as the scratch memory between stages holds. Which pairs share a batch never matters to the
+result. All of this works on arrays of NumPy or CuPy alike: the tests run it with the kernels compiled for the host.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tangentless.backends import Advance
+from tangentless.program import Program
+
+from .plan import StagePlan
+from .planes import StageUnits, image_scales, pooled_sums, program_units, stage_planes
+
+Array = NDArray[np.float64]
+Units = NDArray[np.int32]
+Bounds = list[int]
+Launch = Callable[..., None]
+
+ROUNDS = 4  # of a block: enough to share the loading of z, few enough for an even end of the launch
+
+
+class Machine(Protocol):
+    """A GPU, or the emulation of one."""
+
+    xp: Any  # its array module
+
+    def load_stage(self, plan: StagePlan) -> Launch:
+        """The compiled kernel: call it with (left, right, input, output, units, left_step, right_step)."""
+        ...
+
+    def upload(self, values: NDArray[Any]) -> Any:
+        """A copy on the machine."""
+        ...
+
+    def download(self, values: Any) -> NDArray[Any]:
+        """A copy on the host."""
+        ...
+
+    def mark(self) -> Callable[[], None]:
+        """A function that waits for all that was launched so far."""
+        ...
+
+
+@dataclass(frozen=True)
+class FusedImages:
+    """Planes of every stage on one machine, in the roles of x and of z."""
+
+    left: tuple[Any, ...]
+    right: tuple[Any, ...]
+    scales: Any
+
+    def __getitem__(self, part: slice) -> FusedImages:
+        return FusedImages(
+            tuple(planes[part] for planes in self.left), tuple(planes[part] for planes in self.right), self.scales[part]
+        )
+
+    def __len__(self) -> int:
+        return len(self.scales)
+
+
+class FusedPath:
+    """A program's stages on one machine."""
+
+    def __init__(self, program: Program, plans: tuple[StagePlan, ...], machine: Machine) -> None:
+        self.program = program
+        self.plans = plans
+        self.machine = machine
+        self.units: tuple[StageUnits, ...] = program_units(program, plans)
+        self.launches = [machine.load_stage(plan) for plan in plans]
+
+    @property
+    def pair_bytes(self) -> int:
+        """Scratch memory of one pair."""
+        return 4 * sum(plan.output_floats for plan in self.plans)
+
+    @property
+    def factor(self) -> float:
+        """What turns totals into means over the last grid."""
+        return self.units[-1].exit ** 2 / float(self.plans[-1].pool_size) ** 2
+
+    def prepare(self, images: Array) -> tuple[FusedImages, Array]:
+        """Planes for images (N, *grid, C), and squared norms after the last pool."""
+        images = images.reshape(len(images), *self.program.stages[0].grid, self.program.channels)
+        scales = image_scales(images)
+        scaled = images / scales.reshape(-1, 1, 1, 1)
+        squares = np.sum(np.square(scaled), axis=-1)
+        units = self.machine.upload(_selves(len(images)))
+        left, right = [], []
+        kernels: Any = None
+        for stage, plan, stage_units, launch in zip(
+            self.program.stages, self.plans, self.units, self.launches, strict=True
+        ):
+            planes = stage_planes(stage, plan, stage_units, squares, scaled if plan.channels else None)
+            x, z = (self.machine.upload(p) for p in planes)
+            left.append(x)
+            right.append(z)
+            kernels = self._own_kernels(plan, launch, x, z, kernels, units)
+            own = self.machine.download(kernels if plan.last else pooled_sums(kernels, plan))
+            squares = np.asarray(own, dtype=np.float64) * (stage_units.exit / plan.pool_size) ** 2
+        restored = np.ones_like(scales) if self.program.scale_free else scales
+        prepared = FusedImages(tuple(left), tuple(right), self.machine.upload(restored))
+        return prepared, squares * restored**2
+
+    def _own_kernels(self, plan: StagePlan, launch: Launch, x: Any, z: Any, source: Any, units: Any) -> Any:
+        """Kernels of images with themselves after a stage, or their totals after the last."""
+        xp = self.machine.xp
+        if plan.last:
+            output = xp.empty(len(x), dtype=xp.float64)
+        else:
+            output = xp.empty((len(x), plan.output_floats), dtype=xp.float32)
+        launch(x, z, x if source is None else source, output, units, 0, 1)
+        return output
+
+    def values(
+        self,
+        left: FusedImages,
+        right: FusedImages,
+        batch: int,
+        diagonal: int | None = None,
+        advance: Advance | None = None,
+    ) -> Any:
+        """Inner products after the last pool, (n, m) in float64 on the machine.
+
+        With `diagonal`, only entries with row <= column + diagonal are needed.
+        """
+        xp = self.machine.xp
+        totals = xp.zeros((len(left), len(right)), dtype=xp.float64)
+        scratch = [xp.empty((batch, plan.output_floats), dtype=xp.float32) for plan in self.plans[:-1]]
+        work = [plan_batches(len(left), len(right), batch, ROUNDS * plan.slots, diagonal) for plan in self.plans]
+        units = [self.machine.upload(units) for units, _ in work]
+        waiting: tuple[Callable[[], None], int] | None = None
+        for number, pairs in enumerate(_batch_sizes(work[0])):
+            parts = [
+                on_machine[bounds[number] : bounds[number + 1]]
+                for on_machine, (_, bounds) in zip(units, work, strict=True)
+            ]
+            self._run(left, right, parts, scratch, totals)
+            if waiting is not None:  # one batch behind, so that the machine always has the next one at hand
+                _finish(*waiting, advance)
+            waiting = self.machine.mark(), pairs
+        if waiting is not None:
+            _finish(*waiting, advance)
+        totals *= self.factor
+        totals *= left.scales[:, None]
+        totals *= right.scales[None, :]
+        return totals
+
+    def _run(self, left: FusedImages, right: FusedImages, units: list[Any], scratch: list[Any], totals: Any) -> None:
+        source: Any = left.left[0]  # of the first stage, which does not read it
+        outputs = [*scratch, totals]
+        for x, z, output, work, launch in zip(left.left, right.right, outputs, units, self.launches, strict=True):
+            launch(x, z, source, output, work, totals.shape[1], 1)
+            source = output
+
+
+def _selves(count: int) -> Units:
+    """Units of work for every image with itself."""
+    index = np.arange(count, dtype=np.int32)
+    return np.stack([index, index, np.ones_like(index), index], axis=1)
+
+
+def _finish(wait: Callable[[], None], pairs: int, advance: Advance | None) -> None:
+    wait()
+    if advance is not None:
+        advance(pairs)
+
+
+def _batch_sizes(work: tuple[Units, Bounds]) -> list[int]:
+    units, bounds = work
+    return [int(units[start:stop, 2].sum()) for start, stop in itertools.pairwise(bounds)]
+
+
+def plan_batches(rows: int, columns: int, batch: int, span: int, diagonal: int | None = None) -> tuple[Units, Bounds]:
+    """Units of work (right, left, count, slot) of at most `span` pairs each, and where batches of `batch` slots begin.
+
+    The pairs are taken column by column; every unit is a run of rows of one column, within one batch.
+
+    >>> units, bounds = plan_batches(3, 2, batch=4, span=2)
+    >>> units.tolist(), bounds
+    ([[0, 0, 2, 0], [0, 2, 1, 2], [1, 0, 1, 3], [1, 1, 1, 0], [1, 2, 1, 1]], [0, 3, 5])
+    >>> plan_batches(2, 2, batch=4, span=2, diagonal=0)[0].tolist()
+    [[0, 0, 1, 0], [1, 0, 2, 1]]
+    """
+    heights = np.full(columns, rows) if diagonal is None else np.minimum(np.arange(columns) + diagonal + 1, rows)
+    ends = np.cumsum(heights)
+    starts, total = ends - heights, int(ends[-1])
+    per_column = -(-heights // span)
+    first_units = np.repeat(starts, per_column)
+    place_in_column = np.arange(len(first_units)) - np.repeat(np.cumsum(per_column) - per_column, per_column)
+    cuts = np.unique(np.concatenate([first_units + span * place_in_column, np.arange(0, total, batch)]))
+    right = np.searchsorted(ends, cuts, side="right")
+    counts = np.diff(cuts, append=total)
+    bounds = np.searchsorted(cuts, np.arange(0, total + batch, batch))
+    units = np.stack([right, cuts - starts[right], counts, cuts % batch], axis=1).astype(np.int32)
+    return units, [int(bound) for bound in bounds]

@@ -1,0 +1,143 @@
+"""One GPU, through CuPy: memory, compiled kernels, launches. What is missing is said here, with what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tangentless.errors import BackendError
+
+from .compile import OPTIONS, source, stage_options
+from .fused import Launch
+from .plan import StagePlan
+
+INSTALL = "pip install 'tangentless[cuda]'"
+OLDEST = (8, 0)  # compute capability: the fused stages ask for the shared memory and registers of such a GPU
+
+
+def import_cupy() -> Any:
+    """The cupy module, or an error that says how to get it."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise BackendError(f"the cuda backend needs CuPy, which cannot be imported ({error}); {INSTALL}") from error
+    return cupy
+
+
+def count_gpus() -> int:
+    """How many GPUs there are; raises where there are none, or the driver cannot serve them."""
+    cupy = import_cupy()
+    try:
+        count = int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise BackendError(_reason(str(error))) from error
+    if count == 0:
+        raise BackendError("there is no NVIDIA GPU on this machine; use backend='cpu'")
+    return count
+
+
+def gpu_present() -> bool:
+    """Whether the cuda backend can run here."""
+    try:
+        return count_gpus() > 0
+    except BackendError:
+        return False
+
+
+class CudaMachine:
+    """A GPU with its compiled kernels."""
+
+    def __init__(self, index: int) -> None:
+        self.xp = import_cupy()
+        self.device = self.xp.cuda.Device(index)
+        capability = self.device.compute_capability
+        if (int(capability[:-1]), int(capability[-1])) < OLDEST:
+            raise BackendError(
+                f"GPU {index} has compute capability {capability[:-1]}.{capability[-1]}; the cuda backend needs "
+                f"{OLDEST[0]}.{OLDEST[1]} or newer (an A100, an RTX 30, or later); use backend='cpu'"
+            )
+        attributes = self.device.attributes
+        self.shared_limit = int(attributes["MaxSharedMemoryPerBlockOptin"])
+        self.multiprocessors = int(attributes["MultiProcessorCount"])
+        self._stages: dict[StagePlan, Launch] = {}
+        self._general: dict[str, Any] = {}
+
+    @property
+    def name(self) -> str:
+        with self.device:
+            properties = self.xp.cuda.runtime.getDeviceProperties(self.device.id)
+        return str(properties["name"].decode())
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Work on this GPU; whatever ends the work, the GPU is idle and usable afterwards."""
+        with self.device:
+            try:
+                yield
+            except BaseException:
+                self.device.synchronize()
+                raise
+
+    def free_bytes(self) -> int:
+        """Memory that an allocation could use."""
+        free, _ = self.xp.cuda.runtime.memGetInfo()
+        return int(free + self.xp.get_default_memory_pool().free_bytes())
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, self.xp.cuda.memory.OutOfMemoryError)
+
+    def release(self) -> None:
+        """Give cached memory back."""
+        self.xp.get_default_memory_pool().free_all_blocks()
+
+    def load_stage(self, plan: StagePlan) -> Launch:
+        if plan not in self._stages:
+            kernel = self._compile("stage.cu", stage_options(plan), "stage")
+            shared = 4 * plan.shared_floats
+            kernel.max_dynamic_shared_size_bytes = shared
+
+            def launch(
+                left: Any, right: Any, source: Any, output: Any, units: Any, left_step: int, right_step: int
+            ) -> None:
+                steps = np.int32(left_step), np.int32(right_step)
+                kernel((len(units),), (plan.threads,), (left, right, source, output, units, *steps), shared_mem=shared)
+
+            self._stages[plan] = launch
+        return self._stages[plan]
+
+    def general(self, kernel: str, *arguments: Any) -> None:
+        if kernel not in self._general:
+            self._general[kernel] = self._compile("general.cu", OPTIONS, kernel)
+        self._general[kernel]((8 * self.multiprocessors,), (256,), arguments)
+
+    def _compile(self, file: str, options: tuple[str, ...], kernel: str) -> Any:
+        try:
+            return self.xp.RawModule(code=source(file), options=options).get_function(kernel)
+        except self.xp.cuda.compiler.CompileException as error:
+            raise BackendError(f"{file} does not compile for {self.name}: {error}") from error
+
+    def upload(self, values: NDArray[Any]) -> Any:
+        return self.xp.asarray(np.ascontiguousarray(values))
+
+    def download(self, values: Any) -> NDArray[Any]:
+        return np.asarray(self.xp.asnumpy(values))
+
+    def mark(self) -> Callable[[], None]:
+        event = self.xp.cuda.Event(disable_timing=True)
+        event.record()
+        return lambda: event.synchronize()
+
+
+def _reason(message: str) -> str:
+    if "InsufficientDriver" in message or "insufficient" in message:
+        return (
+            "there is no NVIDIA driver, or it is too old for the CUDA runtime of the installed CuPy; install or update "
+            "the driver, install the CuPy that matches it (cupy-cuda12x for CUDA 12), or use backend='cpu'"
+        )
+    if "NoDevice" in message or "no CUDA-capable device" in message:
+        return "there is no NVIDIA GPU on this machine; use backend='cpu'"
+    return f"CUDA cannot be used here: {message}; use backend='cpu'"

@@ -1,0 +1,149 @@
+"""The CUDA backend's own code, kernels included, run on the host and held against the reference.
+
+The kernels are the `.cu` files of the package, compiled by g++ with a shim that runs every thread as a fiber. Shared
+memory starts as NaN, so reading what nobody wrote shows in the result.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cuda_host.machine import COMPILER, HostMachine
+from tangentless.architecture import Architecture
+from tangentless.backends import cuda
+from tangentless.backends.cuda import CudaBackend
+from tangentless.backends.cuda.plan import plan_program
+from tangentless.backends.reference import ReferenceBackend
+from tangentless.kernel import fill, kernel
+from tangentless.program import Program, compile_program
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")
+
+FUSED = [
+    ("conv3 gaussian globalpool", (8, 8), 1),
+    ("conv3 relu conv3 relu globalpool normalize relu", (7, 7), 2),
+    ("conv3 relu conv3 gaussian pool2 conv3 relu globalpool normalize relu", (8, 8), 3),
+    ("conv3 leakyrelu(0.2) conv3 pool2 conv3 polynomial3 pool2 conv3 gaussian(0.5) globalpool", (16, 12), 2),
+    ("conv3 normalize conv3 relu pool2 conv3 relu globalpool normalize", (14, 10), 5),
+    ("myrtle5", (8, 8), 1),
+    ("conv3 relu conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (8, 4), 4),
+]
+GENERAL = [
+    ("conv5 relu globalpool normalize relu", (6, 6), 2),
+    ("pool2 conv3 relu globalpool", (8, 8), 1),
+    ("conv3 gaussian pool3 conv3 relu globalpool normalize gaussian", (9, 6), 1),
+    ("conv3 relu pool2 conv3 relu globalpool normalize relu", (8,), 3),
+    ("relu normalize gaussian(2)", (), 5),
+]
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
+    monkeypatch.setattr(cuda, "count_gpus", lambda: 2)
+    monkeypatch.setattr(cuda, "CudaMachine", HostMachine)
+    return CudaBackend(gpus=(0,))
+
+
+def make_images(program: Program, count: int, seed: int = 0) -> np.ndarray:
+    """Images of many scales, one with a black patch, one non-negative, two alike."""
+    images = np.random.default_rng(seed).standard_normal((count, *program.grid, program.channels))
+    images[0] = np.abs(images[0])
+    if program.grid:
+        images[1, : program.grid[0] // 2 + 1] = 0.0
+    images[2] = images[0] + 1e-4 * images[2]
+    images.flags.writeable = False
+    return images
+
+
+def reference_matrix(program: Program, images: np.ndarray, rows: int) -> np.ndarray:
+    reference = ReferenceBackend()
+    prepared = reference.prepare(program, images)
+    return reference.block(program, prepared[0:rows], prepared[rows : len(images)])
+
+
+@pytest.mark.parametrize(("text", "grid", "channels"), FUSED)
+def test_fused_stages_match_the_reference(backend: CudaBackend, text: str, grid: tuple, channels: int) -> None:
+    program = compile_program(Architecture.parse(text), grid, channels)
+    assert not isinstance(plan_program(program), str)
+    images = make_images(program, 6)
+    found = backend.block(program, backend.prepare(program, images[:4]), backend.prepare(program, images[4:]))
+    np.testing.assert_allclose(found, reference_matrix(program, images, 4), rtol=3e-7)
+
+
+@pytest.mark.parametrize(("text", "grid", "channels"), GENERAL)
+def test_general_path_matches_the_reference(backend: CudaBackend, text: str, grid: tuple, channels: int) -> None:
+    program = compile_program(Architecture.parse(text), grid, channels)
+    assert "general path" in backend.describe(program)
+    images = make_images(program, 5)
+    found = backend.block(program, backend.prepare(program, images[:3]), backend.prepare(program, images[3:]))
+    np.testing.assert_allclose(found, reference_matrix(program, images, 3), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_scale_of_the_images_is_restored(backend: CudaBackend, scale: float) -> None:
+    program = compile_program(Architecture.parse("conv3 relu pool2 conv3 relu globalpool"), (8, 8), 1)
+    images = scale * make_images(program, 5)
+    found = backend.block(program, backend.prepare(program, images[:3]), backend.prepare(program, images[3:]))
+    np.testing.assert_allclose(found, reference_matrix(program, images, 3), rtol=3e-7)
+
+
+def test_zero_image_gives_zero_not_nan(backend: CudaBackend) -> None:
+    program = compile_program(Architecture.parse("myrtle5"), (8, 8), 2)
+    images = make_images(program, 3).copy()
+    images[0] = 0.0
+    prepared = backend.prepare(program, images)
+    found = backend.block(program, prepared, prepared)
+    assert np.array_equal(found[0], np.zeros(3))
+    assert not np.isnan(found).any()
+
+
+def test_bits_do_not_depend_on_batches_tiles_or_gpus(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = compile_program(Architecture.parse("conv3 relu pool2 conv3 gaussian globalpool"), (8, 8), 2)
+    images = make_images(program, 11)
+    prepared = backend.prepare(program, images)
+    whole = backend.block(program, prepared, prepared)
+    monkeypatch.setattr(cuda, "LARGEST_BATCH", 3)
+    monkeypatch.setattr(cuda, "PREPARED_AT_ONCE", 4)
+    two = CudaBackend()
+    again = two.prepare(program, images)
+    assert np.array_equal(two.block(program, again, again), whole)
+    assert np.array_equal(two.block(program, again[2:5], again[3:11]), whole[2:5, 3:11])
+    upper = two.block(program, again, again, upper=True)
+    assert np.array_equal(np.triu(upper), np.triu(whole))
+
+
+def test_progress_counts_every_pair_once(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "LARGEST_BATCH", 4)
+    program = compile_program(Architecture.parse("conv3 relu globalpool"), (4, 4), 1)
+    prepared = backend.prepare(program, make_images(program, 5))
+    counted: list[int] = []
+    backend.block(program, prepared, prepared, upper=True, advance=counted.append)
+    assert sum(counted) == 15
+
+
+def test_memory_that_runs_out_is_answered_by_smaller_batches(backend: CudaBackend) -> None:
+    program = compile_program(Architecture.parse("conv3 relu globalpool"), (4, 4), 1)
+    prepared = backend.prepare(program, make_images(program, 5))
+    whole = backend.block(program, prepared, prepared)
+    path = backend._path(0, program)
+    values, asked = path.values, []
+
+    def short_of_memory(left, right, batch, diagonal, advance):
+        asked.append(batch)
+        if batch > 6:
+            raise MemoryError
+        return values(left, right, batch, diagonal, advance)
+
+    path.values = short_of_memory
+    assert np.array_equal(backend.block(program, prepared, prepared), whole)
+    assert asked[-1] <= 6 < asked[0]
+
+
+def test_symmetric_matrix_through_the_kernel(backend: CudaBackend) -> None:
+    k = kernel("conv3 relu pool2 conv3 relu globalpool normalize relu")
+    images = make_images(k.program((8, 8, 2)), 5)
+    prepared = k.prepare(backend, images)
+    values = fill(k, backend, prepared, prepared, symmetric=True)
+    assert np.array_equal(values, values.T)
+    assert np.array_equal(np.diagonal(values), np.ones(5))
