@@ -1,6 +1,7 @@
-"""Inputs that several tests share: read-only, so that code which writes to its input fails."""
+"""What several tests share. Inputs are read-only, so that code which writes to its input fails."""
 
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,11 @@ def frozen(values):
     values = np.asarray(values)
     values.setflags(write=False)
     return values
+
+
+def hear_interrupts():
+    """To be run in a child process: tests may run where the shell has turned interrupts off."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

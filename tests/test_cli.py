@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tangentless as tl
+from conftest import hear_interrupts
 from tangentless import files
 from tangentless.architecture import NAMED, Architecture
 from tangentless.cli import app
@@ -53,7 +54,8 @@ def command(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
     """The real thing, in a process of its own."""
     code = "import sys; from tangentless.cli import main; sys.argv[0] = 'tangentless'; main()"
     words = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(words, **pipes, text=True, preexec_fn=hear_interrupts, **options)
 
 
 @pytest.fixture

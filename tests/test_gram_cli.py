@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from conftest import hear_interrupts
 from crash.stores import KERNEL, expected, finished_tiles, make, store_hash, vectors
 from tangentless.errors import InputError, StoreDamagedError
 from tangentless.gram import open_gram
@@ -115,7 +116,8 @@ def start_command(data: Path, tmp_path: Path) -> tuple[list[str], subprocess.Pop
     """A command that has written some tiles, and is halted there."""
     np.save(data, vectors(150))
     command = [*PROGRAM, "run", KERNEL, str(data), "k.zarr", *REFERENCE]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, cwd=tmp_path, **pipes, preexec_fn=hear_interrupts)
     while len(finished_tiles(tmp_path / "k.zarr")) < 5:
         assert process.poll() is None
         time.sleep(0.01)

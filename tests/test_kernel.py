@@ -117,6 +117,7 @@ def test_torch_tensors_come_back_as_torch_tensors(X):
         (np.full((2, 8, 8, 2), np.inf), InputError, "NaN or infinite"),
         (np.full((2, 8, 8, 2), 1e200), InputError, "1e\\+200 in row 0"),
         (np.full((2, 8, 8, 2), 1e-200), InputError, "rescale them"),
+        (np.ma.masked_greater(np.ones((2, 8, 8, 2)), 0.5), InputError, "fill the masked values"),
         ([[1.0, 2.0], [3.0]], InputError, "different shapes"),
         (np.ones((2, 7, 8, 2)), ArchitectureError, "pool2 does not divide its 7×8 input"),
         (np.ones((2, 5)), ArchitectureError, "conv3 needs a sequence or an image"),
@@ -150,10 +151,10 @@ def test_import_takes_less_than_a_second_and_so_does_a_warm_first_call(X, tmp_pa
     np.save(tmp_path / "X.npy", X)
     tl.kernel(SMALL)(X)  # compiles, if no one did before
     script = (
-        "import time; start = time.perf_counter()\n"
-        "import tangentless as tl; imported = time.perf_counter()\n"
-        f"import numpy as np; X = np.load({str(tmp_path / 'X.npy')!r}); begin = time.perf_counter()\n"
-        f"tl.kernel({SMALL!r})(X); print(imported - start, time.perf_counter() - begin)\n"
+        "import time; start = time.process_time()\n"  # of the processor: the machine may be busy with other tests
+        "import tangentless as tl; imported = time.process_time()\n"
+        f"import numpy as np; X = np.load({str(tmp_path / 'X.npy')!r}); begin = time.process_time()\n"
+        f"tl.kernel({SMALL!r})(X); print(imported - start, time.process_time() - begin)\n"
     )
     runs = [
         tuple(

@@ -34,6 +34,10 @@ def test_text_form_round_trips(layer):
     assert hash(Architecture.parse(str(layer))) == hash(Architecture((layer,)))
 
 
+def test_numpy_integers_are_integers():
+    assert str(Conv(np.int64(3))) == "conv3"
+
+
 @pytest.mark.parametrize("layer", NONLINEARITIES, ids=str)
 def test_dual_keeps_the_diagonal(layer):
     assert layer.gain() == pytest.approx(1.0, abs=1e-15)
@@ -102,6 +106,7 @@ def test_a_dual_with_a_kink_has_no_short_series():
         (lambda: LeakyReLU("x"), "from 0 to 1"),
         (lambda: Gaussian(0), "above 0"),
         (lambda: Gaussian(float("nan")), "above 0"),
+        (lambda: Gaussian(1e300), "at most 1e9"),
         (lambda: Polynomial(0), "at least 1"),
         (lambda: Polynomial(True), "at least 1"),
     ],

@@ -201,7 +201,7 @@ def tensor_power(vectors: Array, degree: int) -> Array:
     """The distinct coordinates of each vector's tensor power, weighted so that `<x^k, z^k> = <x, z>^k`.
 
     >>> x, z = np.array([[1.0, 2.0]]), np.array([[3.0, -1.0]])
-    >>> float(tensor_power(x, 3)[0] @ tensor_power(z, 3)[0])  # (3 - 2)^3
+    >>> round(float(tensor_power(x, 3)[0] @ tensor_power(z, 3)[0]), 9)  # (3 - 2)^3
     1.0
     """
     columns = []

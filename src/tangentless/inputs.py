@@ -34,6 +34,8 @@ def to_numpy(values: Any) -> tuple[Array, Callable[[Array], Any]]:
     if module == "torch":
         torch = sys.modules["torch"]
         return values.detach().cpu().numpy(), lambda result: torch.from_numpy(result).to(values.device)
+    if isinstance(values, np.ma.MaskedArray):
+        raise InputError("masked arrays have no kernel: fill the masked values first, for example with X.filled(0)")
     if module == "cupy":
         return values.get(), sys.modules["cupy"].asarray
     try:

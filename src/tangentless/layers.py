@@ -42,7 +42,7 @@ class Layer(ABC):
         values = [getattr(self, field.name) for field in fields(self)]
         if not values:
             return self.name
-        if len(values) == 1 and isinstance(values[0], int):
+        if len(values) == 1 and _is_int(values[0]):
             return f"{self.name}{values[0]}"
         return f"{self.name}({', '.join(_number(value) for value in values)})"
 
@@ -182,6 +182,11 @@ class Nonlinearity(Layer):
         """f(1), by which squared norms grow."""
         return float(self.dual(np.ones(1))[0])
 
+    def steepness(self) -> float:
+        """The slope of f at 1, where kernels of similar images live."""
+        below = 1.0 - 1e-6
+        return (self.gain() - float(self.dual(np.array([below]))[0])) / (1.0 - below)
+
     def operation(self, grid: Grid) -> Embed:
         return Embed(self.dual, series=self.series())
 
@@ -246,8 +251,8 @@ class Gaussian(Nonlinearity):
     name: ClassVar[str] = "gaussian"
 
     def __post_init__(self) -> None:
-        if not _is_real(self.gamma) or not 0 < self.gamma < math.inf:
-            raise ParameterError(f"gaussian needs a finite gamma above 0, not {self.gamma!r}")
+        if not _is_real(self.gamma) or not 0 < self.gamma <= 1e9:
+            raise ParameterError(f"gaussian needs a gamma above 0 and at most 1e9, not {self.gamma!r}")
 
     def dual(self, cosine: Array) -> Array:
         return np.exp(self.gamma * (cosine - 1.0))

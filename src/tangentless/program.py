@@ -85,6 +85,12 @@ class Program:
         return max(1, sum(stage.elements for stage in self.stages))
 
     @property
+    def steepness(self) -> float:
+        """The largest slope of a dual at c = 1, by which an embedding multiplies errors of the cosine."""
+        steps = [step.embedding for stage in self.stages for step in stage.steps]
+        return max((one.steepness() for one in steps if isinstance(one, Nonlinearity)), default=1.0)
+
+    @property
     def scale_free(self) -> bool:
         """Whether the scale of the images does not matter: a stage normalises, or the head does so first."""
         embeddings = [step.embedding for stage in self.stages for step in stage.steps]

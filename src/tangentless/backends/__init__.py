@@ -86,6 +86,8 @@ def get_backend(backend: str | Backend, precision: Precision = "float32", n_jobs
     if precision not in ("float32", "float64"):
         raise ParameterError(f"precision is 'float32' or 'float64', not {precision!r}")
     if not isinstance(backend, str):
+        if not hasattr(backend, "prepare"):
+            raise BackendError(f"a backend is a name, {', '.join(NAMES)}, or a backend object, not {backend!r}")
         return backend
     if backend == "reference":
         from .reference import ReferenceBackend

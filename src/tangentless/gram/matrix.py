@@ -88,7 +88,7 @@ class GramMatrix:
         (rows, one_row), (columns, one_column) = (
             _selection(np.ravel(part) if mesh else part, length) for part, length in zip(keys, self.shape, strict=True)
         )
-        if isinstance(rows, np.ndarray) and isinstance(columns, np.ndarray) and not mesh:
+        if not mesh and not any(isinstance(part, slice) for part in keys) and not (one_row or one_column):
             raise InputError("two index arrays pick single entries in NumPy; for a block use K[np.ix_(rows, columns)]")
         values = self._read(rows, columns)
         return values[0 if one_row else slice(None), 0 if one_column else slice(None)]

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from numpy.typing import NDArray
 
+from ..architecture import Architecture
 from ..backends import Backend, Precision
 from ..errors import ParameterError
 from ..inputs import check_images, check_pair, to_numpy
 from ..kernel import Kernel
 from ..kernel import kernel as make_kernel
+from ..layers import Layer
 from .agreement import refuse_differences, settle
 from .compute import Job, ReadPanel
 from .engines import Engine, find_engine
@@ -37,7 +39,7 @@ Images = dict[str, NDArray[Any]]
 
 
 def gram(
-    kernel: Kernel | str,
+    kernel: Kernel | str | Architecture | Iterable[Layer],
     X: Any,
     Z: Any = None,
     *,
@@ -65,7 +67,7 @@ def gram(
     >>> K.shape, float(K[3, 3]), bool(np.all(np.asarray(K) == tl.kernel("normalize relu")(X, backend="reference")))
     ((20, 20), 1.0, True)
     """
-    kernel = make_kernel(kernel) if isinstance(kernel, str) else kernel
+    kernel = kernel if isinstance(kernel, Kernel) else make_kernel(kernel)
     precision = precision if isinstance(backend, str) else getattr(backend, "precision", precision)
     images = check_sets(X, Z)
     files = find_files(store)
@@ -136,8 +138,8 @@ class Run:
         shape, size = x.shape[1:], (len(x), len(x if z is None else z))
         if tile is None:
             tile = choose_tile(self.kernel, shape, size, self.engine.backend, self.budget)
-        elif tile < 1:
-            raise ParameterError(f"a tile has at least one row, not {tile}")
+        elif isinstance(tile, bool) or not isinstance(tile, int) or tile < 1:
+            raise ParameterError(f"tile is a whole number of rows, at least 1, not {tile!r}")
         plan_memory(self.kernel, shape, tile, self.budget)
         return Manifest(
             kernel=repr(self.kernel),

@@ -26,6 +26,7 @@ _TILE_BYTES = 48 << 20  # expanded images of one side of a block
 _LARGEST_TILE = 2048  # images of one side: a block of them, with what the head needs, is some 100 MB
 _PREPARED_AT_ONCE = 512
 _TASK_ELEMENTS = 60_000_000  # work of one task, about 25 ms: short enough to stop soon, long enough to cost nothing
+_STEEPEST = 8.0  # slope of a dual at c = 1 up to which float32 keeps seven digits
 _SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-150}  # of a patch, relative to its image; below it counts as black
 
 
@@ -64,16 +65,15 @@ class CpuBackend:
 
     name = "cpu"
 
-    def __init__(self, precision: Precision = "float32", n_jobs: int | None = None, lanes: int | None = None) -> None:
+    def __init__(self, precision: Precision = "float32", n_jobs: int | None = None) -> None:
         self.precision: Precision = precision
         self.n_jobs = count_workers(n_jobs)
-        self.lanes = lanes or host_lanes(precision)
 
     def __repr__(self) -> str:
         return f"CpuBackend(precision={self.precision!r}, n_jobs={self.n_jobs})"
 
     def prepare(self, program: Program, images: NDArray[Any]) -> FusedImages | GeneralImages:
-        fused = fuse(program, self.precision, self.lanes)
+        fused = self._fuse(program)
         if not isinstance(fused, Fused):
             return prepare_general(program, images)
         parts = [
@@ -91,11 +91,11 @@ class CpuBackend:
             return general_block(program, left, right, upper=upper, advance=advance)
         from .sweep import run_rows
 
-        fused, lanes = left.fused, self.lanes
+        fused, lanes = left.fused, left.fused.lanes
         rows = _expand(left)
         blocks = tuple(_in_lanes(values, lanes) for values in _expand(right))
         totals = np.zeros((len(left), len(blocks[0]) * lanes))
-        tag = lanes_tag(self.precision, lanes, paired=False)
+        tag = lanes_tag(fused.dtype, lanes, paired=False)
 
         def work(task: tuple[int, int, int], scratch: Any) -> int:
             first, end, block = task
@@ -109,21 +109,26 @@ class CpuBackend:
         return program.apply_head(values, left.totals, right.totals)
 
     def describe(self, program: Program) -> str:
-        fused = fuse(program, self.precision, self.lanes)
+        fused = self._fuse(program)
         if isinstance(fused, Fused):
-            return f"cpu: fused, {self.precision}, {self.lanes} images at a time on each of {self.n_jobs} threads"
+            return f"cpu: fused, {fused.dtype}, {fused.lanes} images at a time on each of {self.n_jobs} threads"
         return f"cpu: general path in float64, because {fused}"
+
+    def _fuse(self, program: Program) -> Fused | str:
+        """Steep embeddings multiply rounding errors of cosines, so programs with one run in float64."""
+        dtype = "float64" if program.steepness > _STEEPEST else self.precision
+        return fuse(program, dtype, host_lanes(dtype))
 
     def _prepare_part(self, fused: Fused, images: NDArray[Any]) -> tuple[Array, list[NDArray[Any]], Array]:
         """Scales, squared norms after each pool, and after the last one; a stage at a time, all blocks at once."""
         from .sweep import run_self
 
-        lanes, count, program = self.lanes, len(images), fused.program
+        lanes, dtype, count, program = fused.lanes, fused.dtype, len(images), fused.program
         scales = _root_mean_squares(images)
         pixels = _normalized(images, scales)
-        blocks = [_in_lanes(pixels.reshape(count, -1).astype(self.precision), lanes)]
-        blocks += [aligned_zeros((len(blocks[0]), fused.norm_count * lanes), self.precision) for _ in range(2)]
-        tag = lanes_tag(self.precision, lanes, paired=True)
+        blocks = [_in_lanes(pixels.reshape(count, -1).astype(dtype), lanes)]
+        blocks += [aligned_zeros((len(blocks[0]), fused.norm_count * lanes), dtype) for _ in range(2)]
+        tag = lanes_tag(dtype, lanes, paired=True)
         squares: list[NDArray[Any]] = []
         entrance: NDArray[Any] = _pixel_squares(fused, pixels)
         for last, stage in enumerate(fused.stages):
@@ -143,7 +148,7 @@ class CpuBackend:
             run_parallel(tasks, work, fused.scratch, self.n_jobs, None)
             pooled = sums.reshape(len(sums), -1, lanes).transpose(0, 2, 1).reshape(-1, *stage.pooled)[:count]
             if not final:
-                entrance = (pooled * float(fused.plan.scales[last + 1])).astype(self.precision)
+                entrance = (pooled * float(fused.plan.scales[last + 1])).astype(dtype)
                 squares.append(entrance)
         totals = pooled.reshape(count) * fused.total_scale()
         return scales, squares, totals if program.scale_free else totals * scales**2
