@@ -11,13 +11,16 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import tangentless as tl
 from tangentless import estimators
 from tangentless.errors import ArchitectureError, BackendError, InputError, NotPositiveDefinite, ParameterError
-from tangentless.estimators import KernelRidgeClassifier, KernelRidgeRegressor
+from tangentless.estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
+from tangentless.gram import open_gram
 from tangentless.layers import Conv, GlobalPool, Normalize, ReLU
+from tangentless.solve import solve_ridge
 
 SMALL = "conv3 relu pool2 conv3 relu globalpool normalize relu"
 TINY = "conv3 relu globalpool normalize relu"  # with 4×4 images, for the reference backend
@@ -38,11 +41,26 @@ def digits(rows):
 
 
 def failures_of_checks(estimator):
-    if estimator.kernel != "precomputed":
-        return {}
-    return {
-        "check_positive_only_tag_during_fit": "subtracts its mean from a kernel matrix, which is then none any more",
-    }
+    failures = {}
+    if isinstance(estimator, KernelRidgeClassifier) and estimator.ridge != "loo":
+        failures["check_class_weight_classifiers"] = (
+            "weights act through the ridge, which is small beside these kernels: the noisy points are interpolated"
+        )
+    if estimator.kernel != "precomputed" and (hasattr(estimator, "predict_proba") or hasattr(estimator, "tilt")):
+        if hasattr(estimator, "predict_proba") or estimator.ridge == "loo":
+            failures["check_sample_weight_equivalence_on_dense_data"] = (
+                "ridge, tilt and probabilities go by leave-one-out, and leaving out one of two copies leaves the other"
+            )
+    elif estimator.kernel != "precomputed":
+        failures["check_sample_weight_equivalence_on_dense_data"] = "libsvm stops at a tolerance of 1e-3"
+    if estimator.kernel == "precomputed":
+        if hasattr(estimator, "ridge"):
+            failures["check_positive_only_tag_during_fit"] = (
+                "subtracts its mean from a kernel matrix, which is then none any more"
+            )
+        if hasattr(estimator, "predict_proba"):
+            failures["check_decision_proba_consistency"] = "fits to a kernel matrix that is not square"
+    return failures
 
 
 # Pairwise checks round a kernel matrix to integers, which leaves it positive definite only with a large ridge.
@@ -50,8 +68,13 @@ def failures_of_checks(estimator):
     [
         estimator(**parameters)
         for estimator in (KernelRidgeClassifier, KernelRidgeRegressor)
-        for parameters in ({"kernel": "relu relu"}, {"kernel": "precomputed", "ridge": 10.0})
-    ],
+        for parameters in (
+            {"kernel": "relu relu"},
+            {"kernel": "relu", "ridge": "loo", "tilt": "loo"},
+            {"kernel": "precomputed", "ridge": 10.0},
+        )
+    ]
+    + [KernelSVC("relu relu"), KernelSVC("precomputed")],
     expected_failed_checks=failures_of_checks,
 )
 def test_scikit_learn_accepts_the_estimator(estimator, check):
@@ -350,3 +373,127 @@ def test_at_ridge_zero_duplicate_images_are_named_and_the_suggested_ridge_works(
         model.fit(images, labels)
     suggested = re.search(r"ridge=(\S+) would work", str(caught.value)).group(1)
     assert np.isfinite(model.set_params(ridge=float(suggested)).fit(images, labels).loo_decision_).all()
+
+
+@pytest.mark.parametrize("ridge", [1e-3, "loo"])
+def test_a_tilted_classifier_is_the_solver_on_one_hot_targets(ridge):
+    images, labels = digits(60)
+    model = KernelRidgeClassifier(SMALL, ridge, tilt="loo").fit(images, labels)
+    solution = solve_ridge(tl.kernel(SMALL)(images), np.eye(10)[labels], ridge, tilt="loo", criterion="accuracy")
+    np.testing.assert_array_equal(model.dual_coef_, solution.coefficients)
+    assert (model.ridge_, model.tilt_) == (solution.ridge, solution.tilt)
+    assert model.loo_score_ == np.mean(solution.leave_one_out.argmax(axis=1) == labels)
+
+
+def test_tilt_and_ridge_picked_by_leave_one_out_do_not_lose_to_the_defaults():
+    images, labels = digits(300)
+    plain = KernelRidgeClassifier(SMALL, 1.0).fit(images, labels)
+    chosen = KernelRidgeClassifier(SMALL, "loo", tilt="loo").fit(images, labels)
+    assert chosen.loo_score_ >= plain.loo_score_
+
+
+def test_tilting_by_leave_one_out_equals_refitting_the_estimator():
+    images, targets = random_images(9, (4, 4, 1)), random_images(9, (2,), seed=3)
+    model = KernelRidgeRegressor(TINY, 1e-2, backend="reference", tilt=0.3).fit(images, targets)
+    for i in range(9):
+        others = clone(model).fit(np.delete(images, i, axis=0), np.delete(targets, i, axis=0))
+        np.testing.assert_allclose(model.loo_predictions_[i], others.predict(images[i : i + 1])[0], atol=1e-9)
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_probabilities_are_calibrated_and_agree_with_predictions(classes):
+    images, labels = digits(1000)
+    labels = labels % classes
+    model = KernelRidgeClassifier(SMALL, 1e-2).fit(images[:500], labels[:500])
+    shares = model.predict_proba(images[500:])
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+    np.testing.assert_array_equal(shares.argmax(axis=1), model.predict(images[500:]))
+    right = shares.argmax(axis=1) == labels[500:]
+    assert abs(shares.max(axis=1).mean() - right.mean()) < 0.05  # 500 images: a standard error of 0.02
+    assert -np.log(shares[np.arange(500), labels[500:]]).mean() < 0.5 * np.log(classes)
+
+
+def test_a_weight_of_zero_removes_a_row_and_of_two_repeats_it():
+    images, labels = random_images(12), random_labels(12)
+    weights = np.array([0.0, 2.0] + [1.0] * 10)
+    weighted = KernelRidgeClassifier(SMALL, 0.1).fit(images, labels, sample_weight=weights)
+    rows = [1, *range(1, 12)]
+    repeated = KernelRidgeClassifier(SMALL, 0.1).fit(images[rows], labels[rows])
+    new = random_images(5, seed=9)
+    np.testing.assert_allclose(weighted.decision_function(new), repeated.decision_function(new), atol=1e-9)
+    assert not weighted.dual_coef_[0].any()
+    np.testing.assert_allclose(weighted.loo_decision_[0], weighted.decision_function(images[:1])[0], atol=1e-6)
+
+
+def test_balanced_class_weights_are_sample_weights():
+    images, labels = random_images(12), np.array([0] * 8 + [1] * 4)
+    balanced = KernelRidgeClassifier(SMALL, 0.1, class_weight="balanced").fit(images, labels)
+    by_hand = KernelRidgeClassifier(SMALL, 0.1).fit(images, labels, sample_weight=np.where(labels, 1.5, 0.75))
+    np.testing.assert_allclose(balanced.dual_coef_, by_hand.dual_coef_, rtol=1e-12)
+
+
+@pytest.mark.parametrize("estimator", [KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC])
+def test_a_store_keeps_the_matrix_and_the_next_fit_reads_it(tmp_path, estimator):
+    images, labels = random_images(20), random_labels(20)
+    direct = estimator(SMALL, 0.1).fit(images, labels)
+    kept = estimator(SMALL, 0.1, store=tmp_path / "k.zarr").fit(images, labels)
+    np.testing.assert_array_equal(kept.predict(images), direct.predict(images))
+    np.testing.assert_array_equal(np.asarray(open_gram(tmp_path / "k.zarr")), tl.kernel(SMALL)(images))
+    again = estimator(SMALL, 0.5, store=tmp_path / "k.zarr").fit(images, labels)
+    np.testing.assert_array_equal(again.predict(images), estimator(SMALL, 0.5).fit(images, labels).predict(images))
+    with pytest.raises(ParameterError, match="store keeps a matrix that is computed here"):
+        estimator("precomputed", 0.1, store=tmp_path / "k.zarr").fit(np.eye(4), random_labels(4, 2))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+@pytest.mark.parametrize("kernel", [SMALL, "precomputed"])
+def test_a_support_vector_machine_decides_as_scikit_learn_does(classes, kernel):
+    images, labels = digits(200)
+    labels = np.array(list("abcdefghij"))[labels % classes]
+    K, L = tl.kernel(SMALL)(images[:100]), tl.kernel(SMALL)(images[100:], images[:100])
+    theirs = SVC(C=30.0, kernel="precomputed", class_weight="balanced", break_ties=True).fit(K, labels[:100])
+    ours = KernelSVC(kernel, C=30.0, class_weight="balanced")
+    ours = ours.fit(K if kernel == "precomputed" else images[:100], labels[:100])
+    new = L if kernel == "precomputed" else images[100:]
+    # Kernel entries between other sets of images are the same to the precision of float32 arithmetic, times 100 rows.
+    np.testing.assert_allclose(ours.decision_function(new), theirs.decision_function(L), atol=1e-3)
+    np.testing.assert_array_equal(ours.predict(new), theirs.predict(L))
+    assert ours.score(new, labels[100:]) > 0.6  # 100 images of 10 digits
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "complaint"),
+    [
+        (KernelSVC(SMALL, C=0.0), ParameterError, "C must be a finite number above 0, not 0.0"),
+        (KernelSVC(SMALL, C="1"), ParameterError, "C must be"),
+        (KernelRidgeClassifier(SMALL, tilt="much"), ParameterError, "tilt must be"),
+        (KernelRidgeClassifier(SMALL, ridge="cv"), ParameterError, "ridge must be"),
+        (KernelRidgeClassifier(SMALL, class_weight={0: 1, 1: -1}), ParameterError, "class weights must be finite"),
+        (KernelRidgeClassifier(SMALL, class_weight="even"), InputError, "balanced"),
+    ],
+)
+def test_new_parameters_are_checked(model, error, complaint):
+    with pytest.raises(error, match=complaint):
+        model.fit(random_images(4), random_labels(4, 2))
+
+
+@pytest.mark.parametrize(
+    ("weights", "complaint"),
+    [
+        ([1.0, 1.0], "sample_weight.shape"),
+        ([1.0, -1.0, 1.0, 1.0], "Negative values"),
+        ([1.0, np.nan, 1.0, 1.0], "NaN"),
+        ([0.0, 0.0, 0.0, 0.0], "all sample weights are zero|at least one non-zero"),
+        ([1.0, 0.0, 1.0, 0.0], "1 of 2 classes have no row with a weight above 0"),
+    ],
+)
+@pytest.mark.parametrize("estimator", [KernelRidgeClassifier, KernelSVC])
+def test_bad_sample_weights_are_refused(estimator, weights, complaint):
+    with pytest.raises(InputError, match=complaint):
+        estimator(SMALL).fit(random_images(4), [0, 1, 0, 1], sample_weight=weights)
+
+
+@pytest.mark.parametrize("targets", [np.full(4, 3.0), np.full((4, 2), [1.0, 2.0])])
+def test_a_constant_target_is_refused(targets):
+    with pytest.raises(InputError, match="all rows have the same target"):
+        KernelRidgeRegressor(SMALL).fit(random_images(4), targets)

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import tangentless as tl
+from tangentless import models
 from tangentless.errors import InputError, ParameterError
-from tangentless.estimators import KernelRidgeClassifier, KernelRidgeRegressor
+from tangentless.estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
 from tangentless.files import OutputError
 from tangentless.layers import Conv, GlobalPool, Nonlinearity
 from tangentless.models import load_model, save_model
+from tangentless.preprocessing import ZCA
 
 TEXT = "conv3 relu globalpool normalize relu"
 GENERATOR = np.random.default_rng(0)
@@ -32,14 +40,17 @@ def path(tmp_path: Path) -> Path:
 
 
 def rewrite(path: Path, **changes: Any) -> None:
-    """Replace arrays of a file, or leave out those that are None; `header` changes are merged into it."""
+    """Replace arrays of a file, or leave out those that are None, with checksums that fit, as a forger would.
+
+    `header` changes are merged into the header.
+    """
     with np.load(path, allow_pickle=False) as archive:
         arrays = dict(archive)
-    header = changes.pop("header", None)
-    if header is not None:
-        arrays["header"] = np.array(json.dumps({**json.loads(str(arrays["header"])), **header}))
-    arrays |= changes
-    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    header = {**json.loads(str(arrays.pop("header"))), **changes.pop("header", {})}
+    arrays = {name: array for name, array in (arrays | changes).items() if array is not None and name != "checksum"}
+    header["checksums"] = {name: models._checksum_of(array) for name, array in arrays.items()}
+    text = json.dumps(header)
+    np.savez(path, header=np.array(text), checksum=np.array(hashlib.sha256(text.encode()).hexdigest()), **arrays)
 
 
 @pytest.mark.parametrize(
@@ -87,10 +98,11 @@ def test_a_model_is_readable_without_pickle_and_says_what_it_is(path: Path):
     with np.load(path, allow_pickle=False) as archive:
         header = json.loads(str(archive["header"]))
         assert {name: archive[name].dtype.kind for name in archive.files} == {
-            "header": "U", "images": "f", "coefficients": "f", "leave_one_out": "f", "classes": "i"
+            "header": "U", "checksum": "U", "images": "f", "coefficients": "f", "leave_one_out": "f", "classes": "i"
         }  # fmt: skip
-    assert header["architecture"] == TEXT
-    assert header["package"] == tl.__version__
+    assert header["kernel"] == f"kernel('{TEXT}')"
+    assert header["versions"]["tangentless"] == tl.__version__
+    assert header["versions"].keys() == {"tangentless", "numpy", "scikit-learn"}
     assert header["shape"] == [4, 4, 2]
 
 
@@ -108,19 +120,31 @@ def test_a_model_is_not_overwritten_unless_forced(path: Path):
         ({"header": {"format": "other"}}, "something else"),
         ({"header": {"version": 2}}, "version 2"),
         ({"header": {"kind": "oracle"}}, "oracle"),
-        ({"header": {"kind": None}}, "'kind'"),
-        ({"header": {"architecture": "conv3 rulu globalpool"}}, "relu"),
-        ({"header": {"architecture": "conv3 relu pool3 globalpool"}}, "does not divide"),
+        ({"header": {"kind": None}}, "it is a None"),
+        ({"header": {"kernel": "kernel('conv3 rulu globalpool')"}}, "relu"),
+        ({"header": {"kernel": "kernel('conv3 relu pool3 globalpool')"}}, "does not divide"),
+        ({"header": {"kernel": "print('here')"}}, "there is no kernel print"),
+        ({"header": {"kernel": "kernel('relu' * 100000000000)"}}, "not a kernel"),
+        ({"header": {"kernel": "(3).mirrored()"}}, "cannot be read"),
+        ({"header": {"kernel": "(" * 3000 + ")" * 3000}}, "cannot be read"),
+        ({"header": {"kernel": 3}}, "'kernel'"),
+        ({"header": {"tilt": "much"}}, "tilt"),
+        ({"header": {"tilt_": None}}, "'tilt_'"),
+        ({"header": {"scale_": float("inf")}}, "'scale_'"),
+        ({"header": {"class_weight": 7}}, "'class_weight'"),
+        ({"header": {"preprocessing": [{"epsilon": 1}]}}, "'preprocessing'"),
+        ({"header": {"preprocessing": [{"epsilon": 1, "mirrors": False}]}}, "'whitening0'"),
         ({"header": {"ridge": -1}}, "ridge"),
         ({"header": {"ridge": True}}, "ridge"),
         ({"header": {"flips": 1}}, "'flips'"),
-        ({"header": {"precision": "float8"}}, "float8"),
+        ({"header": {"precision": "float8"}}, "'precision'"),
+        ({"header": {"precision": ["float32"]}}, "'precision'"),
         ({"header": {"shape": [4, 4, 3]}}, "shape"),
         ({"header": None}, "no header"),
         ({"images": None}, "'images'"),
         ({"images": IMAGES[:-1]}, "23 images"),
         ({"images": np.full_like(IMAGES, np.nan)}, "NaN"),
-        ({"images": IMAGES.astype(complex)}, "'images'"),
+        ({"images": IMAGES.astype(complex)}, "images.npy holds neither"),
         ({"coefficients": None}, "'coefficients'"),
         ({"coefficients": np.zeros((24, 2))}, "classes"),
         ({"coefficients": np.full((24, 3), np.inf)}, "infinite"),
@@ -158,20 +182,105 @@ def test_an_archive_with_pickled_objects_is_refused(path: Path):
         load_model(path)
 
 
-def test_damage_anywhere_is_found_or_harmless(path: Path):
-    model = classifier()
+def mutate(good: bytes, generator: np.random.Generator) -> bytes:
+    """Change bits or bytes, or cut out, repeat, swap or put in a stretch; one to three times."""
+    data = bytearray(good)
+    for _ in range(generator.integers(1, 4)):
+        place, other = (int(value) for value in generator.integers(0, max(1, len(data)), 2))
+        length = int(generator.choice([1, 2, 8, 64, 1000]))
+        match int(generator.integers(0, 7)):
+            case 0:
+                data[place : place + 1] = bytes([data[place] ^ (1 << int(generator.integers(0, 8)))]) if data else b""
+            case 1:
+                data[place : place + length] = generator.bytes(length)
+            case 2:
+                del data[place : place + length]
+            case 3:
+                data[place:place] = data[other : other + length]
+            case 4:
+                data[place:place] = generator.bytes(length)
+            case 5:
+                del data[place:]
+            case 6:
+                data[place : place + 4] = bytes(generator.choice([b"\xff" * 4, b"\0" * 4, b"PK\x03\x04", b"\x93NUM"]))
+    return bytes(data)
+
+
+def load_or_refuse(path: Path) -> Any:
+    with contextlib.suppress(InputError):
+        return load_model(path, backend="reference")
+    return None
+
+
+def test_a_thousand_mutated_files_are_refused_or_give_the_right_model(path: Path):
+    model = make_pipeline(ZCA(1e-2), classifier()).fit(IMAGES, CLASSES)
     save_model(path, model)
-    good, expected = path.read_bytes(), model.predict(IMAGES)
-    for position in np.random.default_rng(1).integers(0, len(good), 60):
-        path.write_bytes(good[:position] + bytes([good[position] ^ 0x55]) + good[position + 1 :])
-        try:
-            loaded = load_model(path, backend="reference")
-        except InputError:
-            continue
-        np.testing.assert_array_equal(loaded.predict(IMAGES), expected)
-        path.write_bytes(good[:position])
-        with pytest.raises(InputError):
-            load_model(path)
+    good, generator = path.read_bytes(), np.random.default_rng(1)
+    refused = 0
+    for _ in range(1200):
+        path.write_bytes(mutate(good, generator))
+        loaded = load_or_refuse(path)
+        refused += loaded is None
+        if loaded is not None:
+            np.testing.assert_array_equal(loaded[0].whitening_, model[0].whitening_)
+            np.testing.assert_array_equal(loaded[1].dual_coef_, model[1].dual_coef_)
+            np.testing.assert_array_equal(loaded[1].X_fit_, model[1].X_fit_)
+            np.testing.assert_array_equal(loaded[1].classes_, model[1].classes_)
+            assert (repr(loaded[1].kernel), loaded[1].scale_) == (f"kernel('{TEXT}')", model[1].scale_)
+    assert refused > 1000
+
+
+STRANGE = (
+    None,
+    True,
+    -1,
+    0,
+    1e300,
+    float("nan"),
+    2**70,
+    10**400,
+    "",
+    "loo",
+    "x" * 2000,
+    [],
+    [[]],
+    {},
+    {"a": 1},
+    [1, "b"],
+)
+
+
+def test_forged_headers_are_refused_or_give_a_model_that_predicts(path: Path):
+    save_model(path, classifier())
+    good, generator = path.read_bytes(), np.random.default_rng(2)
+    names = sorted(json.loads(str(np.load(path)["header"])))
+    for name in names:
+        for value in STRANGE:
+            path.write_bytes(good)
+            rewrite(path, header={name: value})
+            load_or_refuse(path)
+    arrays = [np.zeros(0), np.zeros((0, 3)), np.array(3), np.array("text"), IMAGES[:2], np.full((24, 3), np.nan)]
+    for name in ("images", "coefficients", "leave_one_out", "classes", "extra"):
+        for array in [*arrays, generator.integers(0, 9, (24, 3)), generator.standard_normal((24, 3))]:
+            path.write_bytes(good)
+            rewrite(path, **{name: array})
+            loaded = load_or_refuse(path)
+            if loaded is not None:
+                assert len(loaded.predict(IMAGES[:2])) == 2
+
+
+def test_a_small_file_cannot_unpack_to_a_large_one(path: Path):
+    header = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little")
+    shape = b"{'descr': '<f8', 'fortran_order': False, 'shape': (100000000000,), }".ljust(117) + b"\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("images.npy", header + shape)
+    with pytest.raises(InputError, match=r"says that it is \(100000000000,\)"):
+        load_model(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("images.npy", bytes(10_000_000))
+    assert path.stat().st_size < 20_000
+    with pytest.raises(InputError, match="compressed"):
+        load_model(path)
 
 
 class Steep(Nonlinearity):
@@ -191,16 +300,54 @@ def test_what_cannot_be_saved_says_why(path: Path):
         save_model(path, KernelRidgeClassifier(TEXT))
     with pytest.raises(ParameterError, match="precomputed"):
         save_model(path, KernelRidgeClassifier("precomputed").fit(np.eye(24), CLASSES))
-    k = tl.kernel(TEXT)
-    with pytest.raises(ParameterError, match="one architecture"):
-        save_model(path, KernelRidgeClassifier(k + k, backend="reference").fit(IMAGES, CLASSES))
+    with pytest.raises(ParameterError, match=r"StandardScaler \| KernelRidgeClassifier is not"):
+        save_model(path, make_pipeline(StandardScaler(), KernelRidgeClassifier(TEXT)))
     own = [Conv(3), Steep(), GlobalPool()]
     with pytest.raises(ParameterError, match="read back"):
         save_model(path, KernelRidgeClassifier(own, backend="reference", ridge=1.0).fit(IMAGES, CLASSES))
     assert not path.exists()
 
 
-def test_a_kernel_object_of_one_architecture_can_be_saved(path: Path):
-    model = KernelRidgeClassifier(tl.kernel(TEXT), backend="reference").fit(IMAGES, CLASSES)
+@pytest.mark.parametrize(
+    "kernel", [tl.kernel(TEXT), 0.5 * (tl.kernel(TEXT) + tl.kernel(TEXT).mirrored()) * tl.kernel("conv3 globalpool")]
+)
+def test_any_kernel_that_prints_all_it_is_can_be_saved(path: Path, kernel: Any):
+    model = KernelRidgeClassifier(kernel, backend="reference").fit(IMAGES, CLASSES)
     save_model(path, model)
+    assert load_model(path).kernel == kernel
     np.testing.assert_array_equal(load_model(path, backend="reference").predict(IMAGES), model.predict(IMAGES))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_support_vector_machine_comes_back_as_it_was(path: Path, classes: int):
+    model = KernelSVC(TEXT, C=5.0, backend="reference", class_weight={0: 2.0}).fit(IMAGES, CLASSES % classes)
+    save_model(path, model)
+    loaded = load_model(path, backend="reference")
+    assert isinstance(loaded, KernelSVC)
+    np.testing.assert_array_equal(loaded.decision_function(IMAGES), model.decision_function(IMAGES))
+    assert (loaded.C, loaded.class_weight) == (5.0, {0: 2.0})
+    refitted = clone(loaded).fit(IMAGES, CLASSES % classes)
+    np.testing.assert_array_equal(refitted.decision_function(IMAGES), model.decision_function(IMAGES))
+    for name, array in (("counts", np.array([-1, 25, 0])[:classes]), ("support", np.zeros(3, int))):
+        rewrite(path, **{name: array})
+        with pytest.raises(InputError, match=r"do not (go with|belong)"):
+            load_model(path)
+
+
+def test_what_leave_one_out_picked_comes_back_too(path: Path):
+    model = classifier(ridge="loo", tilt="loo")
+    save_model(path, model)
+    loaded = load_model(path, backend="reference")
+    assert (loaded.ridge, loaded.tilt) == ("loo", "loo")
+    assert (loaded.ridge_, loaded.tilt_, loaded.scale_) == (model.ridge_, model.tilt_, model.scale_)
+    np.testing.assert_array_equal(loaded.predict_proba(IMAGES), model.predict_proba(IMAGES))
+
+
+def test_preprocessing_travels_with_the_model(path: Path):
+    model = make_pipeline(ZCA(1e-2, mirrors=True), KernelRidgeClassifier(TEXT, backend="reference", flips=True))
+    model.fit(IMAGES, CLASSES)
+    save_model(path, model)
+    loaded = load_model(path, backend="reference")
+    assert isinstance(loaded, Pipeline)
+    assert loaded[0].get_params() == model[0].get_params()
+    np.testing.assert_array_equal(loaded.decision_function(IMAGES), model.decision_function(IMAGES))

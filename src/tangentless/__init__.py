@@ -14,9 +14,11 @@ from .kernel import kernel
 from .layers import Conv, Gaussian, GlobalPool, LeakyReLU, Normalize, Polynomial, Pool, ReLU
 
 if TYPE_CHECKING:
-    from .estimators import KernelRidgeClassifier, KernelRidgeRegressor
+    from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
+    from .preprocessing import ZCA
 
 __all__ = [
+    "ZCA",
     "Architecture",
     "Conv",
     "Gaussian",
@@ -24,6 +26,7 @@ __all__ = [
     "GramMatrix",
     "KernelRidgeClassifier",
     "KernelRidgeRegressor",
+    "KernelSVC",
     "LeakyReLU",
     "Normalize",
     "Polynomial",
@@ -35,7 +38,12 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_LAZY = {"KernelRidgeClassifier": "estimators", "KernelRidgeRegressor": "estimators"}  # scikit-learn takes a while
+_LAZY = {  # scikit-learn takes a while to import
+    "KernelRidgeClassifier": "estimators",
+    "KernelRidgeRegressor": "estimators",
+    "KernelSVC": "estimators",
+    "ZCA": "preprocessing",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,8 @@
-"""Kernel ridge regression as scikit-learn estimators: from images or a precomputed matrix to predictions.
+"""Kernel ridge regression and support vector machines as scikit-learn estimators, of images or kernel matrices.
 
-Training is exact, one Cholesky factorisation, and leaves leave-one-out predictions and their score behind as fitted
-attributes: an estimate of the error that needs no held-out data. Pipelines, grids and the rest of scikit-learn apply.
+Ridge regression is trained exactly, by one Cholesky factorisation, and leaves leave-one-out predictions and their score
+behind as fitted attributes: an estimate of the error that needs no held-out data. Pipelines, grids and the rest of
+scikit-learn apply.
 
 >>> import numpy as np
 >>> images = np.random.default_rng(0).standard_normal((20, 4, 4, 1))
@@ -14,6 +15,7 @@ attributes: an estimate of the error that needs no held-out data. Pipelines, gri
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Real
@@ -23,40 +25,43 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
+from sklearn.svm import SVC
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 
 from .architecture import Architecture
-from .backends import Backend, Precision
+from .backends import Backend, Precision, get_backend
 from .errors import InputError, ParameterError
 from .kernel import Kernel
 from .kernel import kernel as kernel_of
 from .layers import Layer
-from .solve import check_ridge, check_targets, solve_ridge
+from .solve import (
+    Criterion,
+    Separators,
+    check_ridge,
+    check_targets,
+    check_tilt,
+    fit_scale,
+    is_number,
+    probabilities,
+    solve_ridge,
+)
 
 Array = NDArray[np.float64]
 
 _ENTRIES_AT_ONCE = 2**24  # kernel entries held while predicting: 128 MiB
 
 
-class _KernelRidge(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
-    """What the two estimators share: parameters, the kernel they stand for, and the linear algebra."""
+class _KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
+    """What the estimators share: rows at the door, the kernel they stand for, its matrices in bounded memory."""
 
-    def __init__(
-        self,
-        kernel: str | Architecture | Iterable[Layer] | Kernel = "myrtle5",
-        ridge: float = 1e-4,
-        flips: bool = False,
-        backend: str | Backend = "auto",
-        precision: Precision = "float32",
-        n_jobs: int | None = None,
-    ) -> None:
-        self.kernel = kernel
-        self.ridge = ridge
-        self.flips = flips
-        self.backend = backend
-        self.precision = precision
-        self.n_jobs = n_jobs
+    kernel: str | Architecture | Iterable[Layer] | Kernel
+    flips: bool
+    backend: str | Backend
+    precision: Precision
+    n_jobs: int | None
+    store: str | os.PathLike[str] | None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -71,21 +76,37 @@ class _KernelRidge(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unty
 
     def _read_training(self, X: Any, y: Any, **options: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         """Parameters, rows and targets, checked before any kernel is computed."""
-        check_ridge(self.ridge)
-        if self._precomputed and self.flips:
-            raise ParameterError(
-                "flips=True needs images, and a precomputed matrix has none; compute the matrix with kernel.mirrored()"
-            )
+        self._check_parameters()
         with _input_errors():
             # A single row leaves nothing to predict it from. Of images, the kernel checks that they are finite.
             options |= {"allow_nd": True, "ensure_min_samples": 2, "ensure_all_finite": self._precomputed}
             X, y = validate_data(self, X, y, **options)
+        if self._precomputed and X.shape[0] != X.shape[-1]:
+            raise InputError(f"K must be a square matrix, (n, n), but its shape is {X.shape}")
         self.n_features_in_ = math.prod(X.shape[1:])
         return X, y
 
+    def _check_parameters(self) -> None:
+        if self._precomputed and self.flips:
+            raise ParameterError(
+                "flips=True needs images, and a precomputed matrix has none; compute the matrix with kernel.mirrored()"
+            )
+        if self._precomputed and self.store is not None:
+            raise ParameterError("store keeps a matrix that is computed here, and a precomputed one is not")
+
+    def _read_weights(self, X: NDArray[Any], sample_weight: Any) -> Array | None:
+        if sample_weight is None:
+            return None
+        with _input_errors():
+            weights: Array = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        if not weights.any():
+            raise InputError("all sample weights are zero; at least two rows must count")
+        return weights
+
     def _read_rows(self, X: Any) -> NDArray[Any]:
         """Rows to predict, of the shape of the training rows."""
-        expected = (len(self.dual_coef_),) if self.X_fit_ is None else self.X_fit_.shape[1:]
+        check_is_fitted(self)
+        expected = (self.n_features_in_,) if self.X_fit_ is None else self.X_fit_.shape[1:]
         with _input_errors():
             if len(expected) == 1:
                 rows: NDArray[Any] = validate_data(self, X, reset=False, ensure_all_finite=self.X_fit_ is None)
@@ -96,18 +117,20 @@ class _KernelRidge(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unty
             raise InputError(f"X holds rows of shape {rows.shape[1:]}, but {fitted}")
         return rows
 
-    def _solve(self, X: NDArray[Any], targets: Array) -> Array:
-        """Fit the coefficients; returns the leave-one-out values of the targets."""
-        self.kernel_ = None if self._precomputed else self._kernel_object()
-        self.X_fit_ = None if self._precomputed else X
-        solution = solve_ridge(self._matrix(X), targets, self.ridge, overwrite=not self._precomputed)
-        self.dual_coef_ = solution.coefficients
-        return solution.leave_one_out
-
     def _kernel_object(self) -> Kernel:
         base = self.kernel if isinstance(self.kernel, Kernel) else kernel_of(self.kernel)
         # The sum over an image and its mirror, not their average: a ridge then means what it does on the doubled set.
         return 2.0 * base.mirrored() if self.flips else base
+
+    def _training_matrix(self, X: NDArray[Any]) -> Any:
+        """The kernel matrix of the training rows, an array or, with `store`, a matrix kept there."""
+        self.kernel_ = None if self._precomputed else self._kernel_object()
+        if self.store is None or self.kernel_ is None:
+            return self._matrix(X)
+        from .gram import gram
+
+        options: dict[str, Any] = {"precision": self.precision, "n_jobs": self.n_jobs, "progress": False}
+        return gram(self.kernel_, X, store=self.store, backend=self.backend, **options)
 
     def _matrix(self, X: NDArray[Any], Z: NDArray[Any] | None = None) -> NDArray[Any]:
         """The kernel matrix of the rows of X, with themselves or with those of Z."""
@@ -116,13 +139,63 @@ class _KernelRidge(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unty
         matrix: Array = self.kernel_(X, Z, backend=self.backend, precision=self.precision, n_jobs=self.n_jobs)
         return matrix
 
-    def _values(self, X: Any) -> Array:
-        """Predicted targets, for as many rows at a time as bounded memory allows."""
-        check_is_fitted(self)
+    def _panels(self, X: Any, columns: int) -> Iterator[NDArray[Any]]:
+        """Kernel values of rows against those of the fit, as many rows at a time as bounded memory allows."""
         rows = self._read_rows(X)
-        step = max(1, _ENTRIES_AT_ONCE // len(self.dual_coef_))
-        parts = [self._matrix(rows[i : i + step], self.X_fit_) @ self.dual_coef_ for i in range(0, len(rows), step)]
-        return np.concatenate(parts)
+        step = max(1, _ENTRIES_AT_ONCE // columns)
+        for start in range(0, len(rows), step):
+            yield self._matrix(rows[start : start + step], self.X_fit_)
+
+
+class _KernelRidge(_KernelEstimator):
+    """What the two estimators by ridge regression share: their parameters and the linear algebra."""
+
+    ridge: float | str
+    tilt: float | str
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if not (isinstance(self.ridge, str) and self.ridge == "loo"):
+            check_ridge(self.ridge)
+        check_tilt(self.tilt)
+
+    def _solve(self, X: NDArray[Any], targets: Array, weights: Array | None, criterion: Criterion) -> Array:
+        """Fit the coefficients; returns the leave-one-out values of the targets."""
+        K = self._training_matrix(X)
+        self.X_fit_ = None if self._precomputed else X
+        kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
+        partial = len(kept) < len(X)  # rows without weight take no part
+        solution = solve_ridge(
+            K[np.ix_(kept, kept)] if partial else K,
+            targets[kept],
+            self.ridge,
+            weights=None if weights is None else weights[kept],
+            tilt=self.tilt,
+            criterion=criterion,
+            overwrite=partial or not self._precomputed,
+            backend=self._solver(),
+        )
+        self.ridge_, self.tilt_ = solution.ridge, solution.tilt
+        self.dual_coef_, left_out = solution.coefficients, solution.leave_one_out
+        if partial:
+            self.dual_coef_, left_out = np.zeros_like(targets), np.empty_like(targets)
+            self.dual_coef_[kept], left_out[kept] = solution.coefficients, solution.leave_one_out
+            others = np.setdiff1d(np.arange(len(X)), kept)
+            left_out[others] = K[np.ix_(others, kept)] @ solution.coefficients
+        found: Array = left_out
+        return found
+
+    def _solver(self) -> str:
+        """Where the matrix is solved: on the GPU if the kernel is computed there."""
+        if self._precomputed and self.backend == "auto":
+            return "auto"
+        name = get_backend(self.backend, self.precision, self.n_jobs).name
+        return "cuda" if name == "cuda" else "cpu"
+
+    def _values(self, X: Any) -> Array:
+        """Predicted targets."""
+        check_is_fitted(self)
+        return np.concatenate([panel @ self.dual_coef_ for panel in self._panels(X, len(self.dual_coef_))])
 
 
 class KernelRidgeClassifier(ClassifierMixin, _KernelRidge):  # type: ignore[misc]
@@ -138,12 +211,20 @@ class KernelRidgeClassifier(ClassifierMixin, _KernelRidge):  # type: ignore[misc
         then X is the kernel matrix, (N, N) in `fit`, and (M, N) against the training rows in `predict`.
     ridge
         What is added to the diagonal of the kernel matrix. Zero is allowed: the training set is then interpolated.
+        "loo" picks the most accurate by leave-one-out from a path of 54, at the cost of an eigendecomposition.
     flips
         Train as if the mirror image of every training image were there too: exactly, at half the kernel evaluations and
         an eighth of the solve. `ridge` means what it means on that doubled set, and leaving an image out leaves out its
         mirror image too. Preprocessing should treat an image and its mirror image alike.
     backend, precision, n_jobs
-        How the kernel is computed, as in calling it.
+        How the kernel is computed, as in calling it. With a kernel computed on a GPU, the matrix is solved there too.
+    tilt
+        Train on `Y - tilt Y_loo`, targets less a share of what the other rows predict; the paper's value is 0.3, and
+        "loo" picks the most accurate between -1 and 1 by the leave-one-out predictions of the tilted model itself.
+    class_weight
+        Weights of the classes, a dictionary, or "balanced" for the inverse of their frequency; times `sample_weight`.
+    store
+        A place to keep the kernel matrix of the training rows, from which an interrupted `fit` goes on.
 
     Attributes
     ----------
@@ -151,8 +232,13 @@ class KernelRidgeClassifier(ClassifierMixin, _KernelRidge):  # type: ignore[misc
         The labels, sorted.
     dual_coef_
         The coefficients of the training rows, (N, classes).
+    ridge_, tilt_
+        Those used.
+    scale_
+        The calibration: probabilities are `softmax(scale_ * values)`.
     loo_decision_, loo_predictions_, loo_score_
-        `decision_function` and `predict` of each training row by a model trained on all others, and the accuracy.
+        `decision_function` and `predict` of each training row by a model trained on all others, and the accuracy. Where
+        ridge or tilt were picked by it, the accuracy is a little optimistic.
     X_fit_, kernel_
         The training rows and the kernel object, mirrored if `flips`; None with a precomputed kernel.
     n_features_in_
@@ -169,45 +255,70 @@ class KernelRidgeClassifier(ClassifierMixin, _KernelRidge):  # type: ignore[misc
     True
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def __init__(
+        self,
+        kernel: str | Architecture | Iterable[Layer] | Kernel = "myrtle5",
+        ridge: float | str = 1e-4,
+        flips: bool = False,
+        backend: str | Backend = "auto",
+        precision: Precision = "float32",
+        n_jobs: int | None = None,
+        tilt: float | str = 0.0,
+        class_weight: Any = None,
+        store: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.ridge = ridge
+        self.flips = flips
+        self.backend = backend
+        self.precision = precision
+        self.n_jobs = n_jobs
+        self.tilt = tilt
+        self.class_weight = class_weight
+        self.store = store
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
         _check_labelled(y)
         X, y = self._read_training(X, y)
-        with _input_errors():
-            check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise InputError(f"all labels are of one class, {self.classes_[0]!r}; a classifier needs at least two")
-        one_hot = np.eye(len(self.classes_))[codes]
-        self.loo_decision_ = _decision(self._solve(X, one_hot))
+        self.classes_, codes = _read_classes(y)
+        weights = _combine(self._read_weights(X, sample_weight), self.class_weight, y)
+        _check_classes_left(codes, weights)
+        values = self._solve(X, np.eye(len(self.classes_))[codes], weights, "accuracy")
+        self.scale_ = fit_scale(values, codes, weights)
+        self.loo_decision_ = _decision(values)
         self.loo_predictions_ = self._labels(self.loo_decision_)
-        self.loo_score_ = float(accuracy_score(y, self.loo_predictions_))
+        self.loo_score_ = float(accuracy_score(y, self.loo_predictions_, sample_weight=weights))
         return self
 
     def decision_function(self, X: Any) -> Array:
         """The value of every class, (M, classes); for two classes that of the second less that of the first, (M,)."""
         return _decision(self._values(X))
 
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities of the classes, (M, classes): temperature scaling, fitted to leave-one-out values."""
+        return probabilities(self._values(X), self.scale_)
+
     def predict(self, X: Any) -> NDArray[Any]:
         """The class of each row."""
         return self._labels(self.decision_function(X))
 
     def _labels(self, decision: Array) -> NDArray[Any]:
-        codes = (decision > 0).astype(np.intp) if decision.ndim == 1 else decision.argmax(axis=1)
-        labels: NDArray[Any] = self.classes_[codes]
-        return labels
+        return _winners(self.classes_, decision)
 
 
 class KernelRidgeRegressor(RegressorMixin, _KernelRidge):  # type: ignore[misc]
     """Exact kernel ridge regression of one target or many.
 
     There is no intercept, so centre targets whose mean is far from zero. The parameters are those of
-    `KernelRidgeClassifier`.
+    `KernelRidgeClassifier`, with ridge and tilt picked by the squared error, and no `class_weight`.
 
     Attributes
     ----------
     dual_coef_
         The coefficients of the training rows, of the shape of y.
+    ridge_, tilt_
+        Those used.
     loo_predictions_, loo_score_
         `predict` of each training row by a model trained on all others, and its R^2.
     X_fit_, kernel_, n_features_in_
@@ -221,21 +332,165 @@ class KernelRidgeRegressor(RegressorMixin, _KernelRidge):  # type: ignore[misc]
     True
     """
 
+    def __init__(
+        self,
+        kernel: str | Architecture | Iterable[Layer] | Kernel = "myrtle5",
+        ridge: float | str = 1e-4,
+        flips: bool = False,
+        backend: str | Backend = "auto",
+        precision: Precision = "float32",
+        n_jobs: int | None = None,
+        tilt: float | str = 0.0,
+        store: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.ridge = ridge
+        self.flips = flips
+        self.backend = backend
+        self.precision = precision
+        self.n_jobs = n_jobs
+        self.tilt = tilt
+        self.store = store
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and targets y, (N,) or (N, targets)."""
         X, y = self._read_training(X, y, multi_output=True, y_numeric=True)
-        self.loo_predictions_ = self._solve(X, check_targets(y, len(X)))
-        self.loo_score_ = float(r2_score(y, self.loo_predictions_))
+        targets, weights = check_targets(y, len(X)), self._read_weights(X, sample_weight)
+        if (targets == targets[0]).all():
+            raise InputError(f"all rows have the same target, {targets[0]}; there is nothing to learn from them")
+        self.loo_predictions_ = self._solve(X, targets, weights, "squared error")
+        self.loo_score_ = float(r2_score(y, self.loo_predictions_, sample_weight=weights))
         return self
 
     def predict(self, X: Any) -> Array:
         """The targets of each row."""
         return self._values(X)
+
+
+class KernelSVC(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
+    """Classification by a support vector machine, the hinge loss, on any kernel of this package: libsvm does the fit.
+
+    It needs no positive definite matrix. There is no closed-form leave-one-out; for probabilities wrap it in
+    scikit-learn's `CalibratedClassifierCV`.
+
+    Parameters
+    ----------
+    kernel, flips, backend, precision, n_jobs, class_weight, store
+        As of `KernelRidgeClassifier`; `flips` uses the kernel summed over an image and its mirror image.
+    C
+        The price of a violated margin: smaller is smoother.
+
+    Attributes
+    ----------
+    classes_
+        The labels, sorted.
+    support_
+        The training rows that are support vectors, in the order of their classes.
+    separators_
+        Coefficients, intercepts, and how many support vectors there are of each class.
+    X_fit_, kernel_
+        The support vectors and the kernel object; None with a precomputed kernel.
+    n_features_in_
+        As of `KernelRidgeClassifier`.
+
+    Examples
+    --------
+    >>> X = np.random.default_rng(0).standard_normal((40, 3))
+    >>> model = KernelSVC("relu", C=10.0, backend="reference").fit(X, X[:, 0] > 0)
+    >>> float(model.score(X, X[:, 0] > 0)) > 0.9
+    True
+    """
+
+    def __init__(
+        self,
+        kernel: str | Architecture | Iterable[Layer] | Kernel = "myrtle5",
+        C: float = 1.0,
+        flips: bool = False,
+        backend: str | Backend = "auto",
+        precision: Precision = "float32",
+        n_jobs: int | None = None,
+        class_weight: Any = None,
+        store: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.C = C
+        self.flips = flips
+        self.backend = backend
+        self.precision = precision
+        self.n_jobs = n_jobs
+        self.class_weight = class_weight
+        self.store = store
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
+        _check_labelled(y)
+        X, y = self._read_training(X, y)
+        self.classes_, codes = _read_classes(y)
+        weights = _combine(self._read_weights(X, sample_weight), self.class_weight, y)
+        _check_classes_left(codes, weights)
+        kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
+        K = np.asarray(self._training_matrix(X))
+        machine = SVC(C=self.C, kernel="precomputed").fit(
+            K[np.ix_(kept, kept)], codes[kept], None if weights is None else weights[kept]
+        )
+        self.support_ = kept[machine.support_]
+        self.separators_ = Separators.of(machine)
+        self.X_fit_ = None if self._precomputed else X[self.support_]
+        return self
+
+    def decision_function(self, X: Any) -> Array:
+        """A value for every class, (M, classes), votes over pairs of classes; for two classes a signed value, (M,)."""
+        check_is_fitted(self)
+        columns = self.support_ if self.X_fit_ is None else slice(None)
+        panels = self._panels(X, max(1, len(self.support_)))
+        return np.concatenate([self.separators_.decide(panel[:, columns]) for panel in panels])
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The class of each row."""
+        decision = self.decision_function(X)
+        return _winners(self.classes_, decision)
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if not is_number(self.C) or self.C <= 0:
+            raise ParameterError(f"C must be a finite number above 0, not {self.C!r}")
+
+
+def _read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    with _input_errors():
+        check_classification_targets(y)
+    classes, codes = np.unique(y, return_inverse=True)
+    if len(classes) < 2:
+        raise InputError(f"all labels are of one class, {classes[0]!r}; a classifier needs at least two")
+    return classes, codes
+
+
+def _combine(weights: Array | None, class_weight: Any, y: NDArray[Any]) -> Array | None:
+    """Weights of rows times those of their classes."""
+    if class_weight is None:
+        return weights
+    with _input_errors():
+        of_classes: Array = compute_sample_weight(class_weight, y)
+    if not (np.isfinite(of_classes).all() and (of_classes >= 0).all()):
+        raise ParameterError(f"class weights must be finite numbers of at least 0, not {class_weight!r}")
+    return of_classes if weights is None else weights * of_classes
+
+
+def _check_classes_left(codes: NDArray[np.intp], weights: Array | None) -> None:
+    missing = set() if weights is None else set(codes) - set(codes[weights > 0])
+    if missing:
+        raise InputError(f"{len(missing)} of {codes.max() + 1} classes have no row with a weight above 0; drop them")
+
+
+def _winners(classes: NDArray[Any], decision: Array) -> NDArray[Any]:
+    codes = (decision > 0).astype(np.intp) if decision.ndim == 1 else decision.argmax(axis=1)
+    labels: NDArray[Any] = classes[codes]
+    return labels
 
 
 def _decision(values: Array) -> Array:

@@ -1,37 +1,54 @@
 """Model files: a fitted estimator as an .npz of arrays and one JSON text, so that nothing in it can run when read.
 
-Arrays: `images` (the training images, in their own dtype), `coefficients`, `leave_one_out`, and the `classes` of a
-classifier. The text, `header`, holds the rest: format and version, architecture, ridge, flips, precision, image shape.
-A file is checked whole when it is loaded; what is damaged, or made by something else, raises `InputError`.
+The arrays are the training images (or support vectors) in their own dtype, coefficients, leave-one-out values, classes,
+and the whitening matrix of preprocessing. The text, `header`, holds the rest: format and versions, kernel, parameters,
+image shape, and a checksum of each array; `checksum` is that of the header. A file is read only as far as it is what
+`save_model` writes: stored, not compressed, arrays of plain numbers or text, as long as they say they are. Whatever is
+damaged, or made by something else, raises `InputError`.
 """
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import json
+import math
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sklearn
+from numpy.lib import format as npy
 from numpy.typing import NDArray
+from sklearn.pipeline import Pipeline, make_pipeline
 
-from .architecture import Architecture
 from .backends import Backend
 from .errors import InputError, ParameterError, TangentlessError
-from .estimators import KernelRidgeClassifier, KernelRidgeRegressor
-from .files import check_output, load_archive, save_archive
+from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
+from .files import check_output, save_archive
 from .inputs import check_images
-from .kernel import CompositionalKernel, Kernel
-from .program import compile_program
-from .solve import check_ridge
+from .kernel import Kernel
+from .kernel import kernel as kernel_of
+from .preprocessing import ZCA
+from .solve import Separators, check_ridge, check_tilt, is_number
 
-Model = KernelRidgeClassifier | KernelRidgeRegressor
+Arrays = dict[str, NDArray[Any]]
+Header = dict[str, Any]
 
 FORMAT, VERSION = "tangentless model", 1
-_KINDS: dict[str, type[Any]] = {"classifier": KernelRidgeClassifier, "regressor": KernelRidgeRegressor}
+_KINDS: dict[str, type[Any]] = {
+    "classifier": KernelRidgeClassifier,
+    "regressor": KernelRidgeRegressor,
+    "svc": KernelSVC,
+}
+_MOST_MEMBERS = 16
+_LONGEST_KERNEL = 10_000  # characters
 
 
-def save_model(path: str | Path, model: Model, *, force: bool = False) -> None:
-    """Write a fitted estimator to one file; an existing one is replaced only with `force`.
+def save_model(path: str | Path, model: Any, *, force: bool = False) -> None:
+    """Write a fitted estimator, or a pipeline of `ZCA` and one, to a file; an existing one is replaced with `force`.
 
     >>> import tempfile
     >>> X = np.random.default_rng(0).standard_normal((20, 3))
@@ -43,65 +60,93 @@ def save_model(path: str | Path, model: Model, *, force: bool = False) -> None:
     """
     path = Path(path)
     check_output(path, force=force)
-    save_archive(path, _to_arrays(model))
+    before, estimator = _split_pipeline(model)
+    header, arrays = _describe(estimator)
+    header["preprocessing"] = [{"epsilon": float(step.epsilon), "mirrors": bool(step.mirrors)} for step in before]
+    arrays |= {f"whitening{place}": step.whitening_ for place, step in enumerate(before)}
+    header["checksums"] = {name: _checksum_of(array) for name, array in arrays.items()}
+    text = json.dumps(header)
+    marks = {"header": np.array(text), "checksum": np.array(hashlib.sha256(text.encode()).hexdigest())}
+    save_archive(path, marks | arrays)
 
 
-def load_model(path: str | Path, *, backend: str | Backend = "auto", n_jobs: int | None = None) -> Model:
-    """The estimator that `save_model` wrote, fitted, with a backend of its own."""
-    arrays = load_archive(path)
+def load_model(path: str | Path, *, backend: str | Backend = "auto", n_jobs: int | None = None) -> Any:
+    """The estimator or pipeline that `save_model` wrote, fitted, with a backend of its own.
+
+    >>> load_model("nowhere.npz")
+    Traceback (most recent call last):
+        ...
+    tangentless.errors.InputError: cannot read nowhere.npz: No such file or directory
+    """
+    arrays = _read_archive(Path(path))
     try:
         header = _read_header(arrays)
-        model: Model = _KINDS[header["kind"]](
-            kernel=header["architecture"],
-            ridge=check_ridge(header["ridge"]),
-            flips=header["flips"],
-            backend=backend,
-            precision=header["precision"],
-            n_jobs=n_jobs,
-        )
-        _restore(model, header, arrays)
+        restore = _restore_machine if header["kind"] == "svc" else _restore_ridge
+        images = check_images(_numbers(arrays, "images", "fiub"), "images")
+        kernel = _read_kernel(header, images.shape[1:])
+        options = {"kernel": kernel, "backend": backend, "n_jobs": n_jobs, "precision": header["precision"]}
+        model: Any = restore(header, arrays, images, options | {"flips": header["flips"]})
+        steps = [_restore_zca(step, place, arrays, images) for place, step in enumerate(header["preprocessing"])]
     except TangentlessError as error:
         raise InputError(f"{path} cannot be used as a model: {error}") from None
-    return model
+    return make_pipeline(*steps, model) if steps else model
 
 
-def _to_arrays(model: Model) -> dict[str, NDArray[Any]]:
-    if not hasattr(model, "dual_coef_"):
-        raise ParameterError(f"this {type(model).__name__} is not fitted yet; call fit before saving it")
+def _split_pipeline(model: Any) -> tuple[list[ZCA], Any]:
+    steps = [step for _, step in model.steps] if isinstance(model, Pipeline) else [model]
+    *before, estimator = steps
+    if not isinstance(estimator, tuple(_KINDS.values())) or not all(isinstance(step, ZCA) for step in before):
+        names = " | ".join(type(step).__name__ for step in steps)
+        raise ParameterError(f"a model is an estimator of this package, with ZCA before it or not; {names} is not")
+    for step in steps:
+        if not hasattr(step, "n_features_in_"):
+            raise ParameterError(f"this {type(step).__name__} is not fitted yet; call fit before saving it")
+    return before, estimator
+
+
+def _describe(model: Any) -> tuple[Header, Arrays]:
     if model.X_fit_ is None:
         raise ParameterError("a model of a precomputed matrix has no images to predict from, so it cannot be saved")
-    header = {
+    header: Header = {
         "format": FORMAT,
         "version": VERSION,
-        "package": _package_version(),
+        "versions": {"tangentless": _package_version(), "numpy": np.__version__, "scikit-learn": sklearn.__version__},
         "kind": next(name for name, kind in _KINDS.items() if isinstance(model, kind)),
-        "architecture": _architecture_text(model.kernel),
-        "ridge": float(model.ridge),
+        "kernel": _kernel_text(model.kernel),
         "flips": bool(model.flips),
         "precision": model.precision,
         "shape": list(model.X_fit_.shape[1:]),
-        "leave_one_out_score": model.loo_score_,
     }
-    arrays = {"header": np.array(json.dumps(header)), "images": model.X_fit_, "coefficients": model.dual_coef_}
+    arrays = {"images": model.X_fit_}
+    if not isinstance(model, KernelRidgeRegressor):
+        header["class_weight"] = _plain_weights(model.class_weight)
+        arrays["classes"] = _plain_classes(model.classes_)
+    if isinstance(model, KernelSVC):
+        parts = model.separators_
+        arrays |= {"support": model.support_, "coefficients": parts.coefficients, "intercepts": parts.intercepts}
+        return header | {"C": float(model.C)}, arrays | {"counts": parts.counts}
+    chosen = {"ridge_": model.ridge_, "tilt_": model.tilt_, "leave_one_out_score": model.loo_score_}
+    given = {name: value if value == "loo" else float(value) for name, value in _given(model).items()}
+    arrays["coefficients"] = model.dual_coef_
     if isinstance(model, KernelRidgeClassifier):
-        return {**arrays, "leave_one_out": model.loo_decision_, "classes": _plain_classes(model.classes_)}
-    return {**arrays, "leave_one_out": model.loo_predictions_}
+        return header | chosen | given | {"scale_": model.scale_}, arrays | {"leave_one_out": model.loo_decision_}
+    return header | chosen | given, arrays | {"leave_one_out": model.loo_predictions_}
 
 
-def _architecture_text(kernel: Any) -> str:
-    """The text form, if it says all there is to the kernel."""
-    if isinstance(kernel, Kernel):
-        if not isinstance(kernel, CompositionalKernel):
-            raise ParameterError(f"only the kernel of one architecture can be saved in a model, not {kernel!r}")
-        kernel = kernel.architecture
-    architecture = Architecture.of(kernel)
-    text = str(architecture)
+def _given(model: Any) -> dict[str, Any]:
+    return {"ridge": model.ridge, "tilt": model.tilt}
+
+
+def _kernel_text(kernel: Any) -> str:
+    """What the kernel prints as, if that says all there is to it."""
+    kernel = kernel if isinstance(kernel, Kernel) else kernel_of(kernel)
+    text = repr(kernel)
     try:
-        if Architecture.parse(text) == architecture:
+        if _parse_kernel(text) == kernel:
             return text
-    except TangentlessError:
+    except InputError:
         pass
-    raise ParameterError(f"{text!r} does not read back as the same layers, so a model with it cannot be saved")
+    raise ParameterError(f"{text} does not read back as the same kernel, so a model with it cannot be saved")
 
 
 def _plain_classes(classes: NDArray[Any]) -> NDArray[Any]:
@@ -112,65 +157,206 @@ def _plain_classes(classes: NDArray[Any]) -> NDArray[Any]:
     return classes
 
 
-def _read_header(arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    text = arrays.get("header")
-    if text is None or text.shape != () or text.dtype.kind != "U":
-        raise InputError("it has no header; models are written by `tangentless fit` and `save_model`")
+def _plain_weights(weights: Any) -> Any:
+    """Weights of classes as JSON has them: pairs of class and weight."""
+    if not isinstance(weights, dict):
+        return weights
+    return [[np.asarray(label).item(), float(weight)] for label, weight in weights.items()]
+
+
+def _checksum_of(array: NDArray[Any]) -> str:
+    """A checksum of kind, shape and values."""
+    digest = hashlib.sha256(f"{array.dtype.str} {array.shape}".encode())
+    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _read_archive(path: Path) -> Arrays:
     try:
-        header = json.loads(str(text))
-    except ValueError:
+        with path.open("rb") as stream:
+            if stream.read(2) != b"PK":
+                raise InputError(f"cannot read {path}: it is not a .npz file")
+            archive = zipfile.ZipFile(stream)
+            members = archive.infolist()
+            _check_members(members, path.stat().st_size)
+            return {member.filename.removesuffix(".npy"): _read_member(archive, member) for member in members}
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    except Exception as error:  # zipfile and numpy meet bytes of a stranger's making with errors of every kind
+        raise InputError(f"cannot read {path}: it is not a model, or damaged ({error})") from None
+
+
+def _check_members(members: list[zipfile.ZipInfo], length: int) -> None:
+    """Nothing that could unpack to more than the file itself."""
+    names = [member.filename for member in members]
+    if len(names) > _MOST_MEMBERS or len(set(names)) < len(names):
+        raise ValueError("it has too many members, or two of one name")
+    stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
+    if not stored or sum(member.file_size for member in members) > length:
+        raise ValueError("its members are compressed, or longer than the file")
+
+
+def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(member) as stream:
+        reader: Callable[..., Any] = npy.read_array_header_1_0
+        if npy.read_magic(stream) != (1, 0):
+            reader = npy.read_array_header_2_0
+        shape, by_columns, dtype = reader(stream)
+        body = stream.read()
+    if dtype.hasobject:
+        raise ValueError(f"{member.filename} holds Python objects, which are not read")
+    if dtype.kind not in "biufU":
+        raise ValueError(f"{member.filename} holds neither numbers nor text")
+    if math.prod(shape) * dtype.itemsize != len(body):
+        raise ValueError(f"{member.filename} says that it is {shape} {dtype}, and has {len(body)} bytes")
+    array = np.zeros(shape, dtype) if not body else np.frombuffer(bytearray(body), dtype)
+    return array.reshape(shape, order="F" if by_columns else "C")
+
+
+def _read_header(arrays: Arrays) -> Header:
+    text = _text(arrays, "header")
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
         raise InputError("its header is not JSON") from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise InputError("its header is of something else")
     if header.get("version") != VERSION:
         raise InputError(f"its format is version {header.get('version')}, and this package reads version {VERSION}")
-    expected: dict[str, Any] = {
-        "kind": str,
-        "architecture": str,
-        "ridge": int | float,
-        "flips": bool,
-        "precision": str,
-        "shape": list,
-        "leave_one_out_score": int | float,
-    }
-    for name, kind in expected.items():
-        if not isinstance(header.get(name), kind):
+    if hashlib.sha256(text.encode()).hexdigest() != _text(arrays, "checksum"):
+        raise InputError("its header does not have the checksum that was saved with it")
+    if header.get("kind") not in list(_KINDS):  # it may be of any type, hashable or not
+        raise InputError(f"it is a {header.get('kind')!r}, and not one of {', '.join(_KINDS)}")
+    for name, is_valid in _FIELDS.items():
+        if not is_valid(header.get(name)):
             raise InputError(f"its header has no valid {name!r}")
-    if header["kind"] not in _KINDS:
-        raise InputError(f"it is a {header['kind']!r}, and not one of {', '.join(_KINDS)}")
-    if header["precision"] not in ("float32", "float64"):
-        raise InputError(f"its precision is {header['precision']!r}")
+    data = arrays.keys() - {"header", "checksum"}
+    if header["checksums"] != {name: _checksum_of(arrays[name]) for name in data}:
+        raise InputError("its arrays do not have the checksums that were saved with them")
     return header
 
 
-def _restore(model: Model, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+def _text(arrays: Arrays, name: str) -> str:
+    array = arrays.get(name)
+    if array is None or array.shape != () or array.dtype.kind != "U":
+        raise InputError(f"it has no {name}; models are written by `tangentless fit` and `save_model`")
+    return str(array)
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, dict) and is_number(value.get("epsilon")) and isinstance(value.get("mirrors"), bool)
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "kernel": lambda value: isinstance(value, str) and len(value) <= _LONGEST_KERNEL,
+    "flips": lambda value: isinstance(value, bool),
+    "precision": lambda value: value in ("float32", "float64"),
+    "shape": lambda value: isinstance(value, list),
+    "preprocessing": lambda value: isinstance(value, list) and all(map(_is_step, value)),
+    "checksums": lambda value: isinstance(value, dict),
+}
+
+
+def _field(header: Header, name: str) -> float:
+    if not is_number(header.get(name)):
+        raise InputError(f"its header has no valid {name!r}")
+    return float(header[name])
+
+
+def _choice(header: Header, name: str, check: Callable[[Any], Any]) -> float | str:
+    """A number that passes the check, or "loo"."""
+    if header.get(name) == "loo":
+        return "loo"
+    check(header.get(name))
+    return _field(header, name)
+
+
+def _read_kernel(header: Header, shape: tuple[int, ...]) -> Kernel:
+    if list(shape) != header["shape"]:
+        raise InputError(f"its images are of shape {shape}, but its header says {header['shape']}")
+    kernel = _parse_kernel(header["kernel"])
+    for leaf in kernel.leaves():
+        leaf.program(shape)
+    return kernel
+
+
+def _parse_kernel(text: str) -> Kernel:
+    from .gram.expression import read_kernel
+
+    try:
+        for node in ast.walk(ast.parse(text, mode="eval")):
+            if isinstance(node, ast.BinOp):  # a text times a large number would fill the memory
+                for side in (node.left, node.right):
+                    if isinstance(side, ast.Constant) and not is_number(side.value):
+                        raise InputError(f"{text!r} is not a kernel")
+        return read_kernel(text)
+    except Exception as error:  # a stranger's expression may fail in ways that a kernel's does not
+        raise InputError(f"its kernel cannot be read: {error}") from None
+
+
+def _restore_ridge(header: Header, arrays: Arrays, images: NDArray[Any], options: dict[str, Any]) -> Any:
     """Set what `fit` sets, after checking that the parts belong together."""
-    images = check_images(_numbers(arrays, "images", "fiub"), "images")
-    coefficients, left_out = _numbers(arrays, "coefficients", "f"), _numbers(arrays, "leave_one_out", "f")
-    if list(images.shape[1:]) != header["shape"]:
-        raise InputError(f"its images are of shape {images.shape[1:]}, but its header says {header['shape']}")
-    if len(coefficients) != len(images):
-        raise InputError(f"{len(images)} images do not go with {len(coefficients)} rows of coefficients")
-    compile_program(Architecture.parse(header["architecture"]), images.shape[1:-1], images.shape[-1])
-    model.X_fit_, model.dual_coef_ = images, coefficients
-    model.n_features_in_ = int(np.prod(images.shape[1:]))
+    kind = _KINDS[header["kind"]]
+    options |= {"ridge": _choice(header, "ridge", check_ridge), "tilt": _choice(header, "tilt", check_tilt)}
+    if kind is KernelRidgeClassifier:
+        options["class_weight"] = _read_weights(header)
+    model = kind(**options)
+    _attach(model, images)
+    model.dual_coef_ = _numbers(arrays, "coefficients", "f")
+    model.ridge_, model.tilt_ = _field(header, "ridge_"), _field(header, "tilt_")
+    model.loo_score_ = _field(header, "leave_one_out_score")
+    left_out, expected = _numbers(arrays, "leave_one_out", "f"), model.dual_coef_.shape
+    if len(model.dual_coef_) != len(images):
+        raise InputError(f"{len(images)} images do not go with {len(model.dual_coef_)} rows of coefficients")
+    if isinstance(model, KernelRidgeClassifier):
+        model.classes_, model.scale_ = _read_classes(arrays), _field(header, "scale_")
+        if expected[1:] != (len(model.classes_),):
+            raise InputError(f"{len(model.classes_)} classes do not go with coefficients of shape {expected}")
+        model.loo_decision_ = left_out
+        expected = expected if len(model.classes_) > 2 else expected[:1]
+    if left_out.shape != expected:
+        raise InputError(f"its array 'leave_one_out' is of shape {left_out.shape}, and not {expected}")
+    classifier = isinstance(model, KernelRidgeClassifier)
+    model.loo_predictions_ = model._labels(left_out) if classifier else left_out
+    return model
+
+
+def _restore_machine(header: Header, arrays: Arrays, images: NDArray[Any], options: dict[str, Any]) -> KernelSVC:
+    model = KernelSVC(C=_field(header, "C"), class_weight=_read_weights(header), **options)
+    _attach(model, images)
+    model.classes_ = _read_classes(arrays)
+    model.support_ = _numbers(arrays, "support", "i")
+    names = {"coefficients": "f", "intercepts": "f", "counts": "i"}
+    parts = Separators(*(_numbers(arrays, name, kinds) for name, kinds in names.items()))
+    classes, support = len(model.classes_), len(images)
+    shapes = (model.support_.shape, parts.coefficients.shape, parts.intercepts.shape, parts.counts.shape)
+    if shapes != ((support,), (classes - 1, support), (classes * (classes - 1) // 2,), (classes,)):
+        raise InputError(f"its arrays do not belong together: {support} support vectors, and shapes {shapes}")
+    if (parts.counts < 0).any() or parts.counts.sum() != support:
+        raise InputError(f"counts of {parts.counts.tolist()} do not go with {support} support vectors")
+    model.separators_ = parts
+    return model
+
+
+def _attach(model: Any, images: NDArray[Any]) -> None:
+    model.X_fit_ = images
+    model.n_features_in_ = math.prod(images.shape[1:])
     model.kernel_ = model._kernel_object()
-    model.loo_score_ = float(header["leave_one_out_score"])
-    if isinstance(model, KernelRidgeRegressor):
-        model.loo_predictions_ = _of_shape(left_out, coefficients.shape)
-        return
-    model.classes_ = _classes(arrays, coefficients)
-    model.loo_decision_ = _of_shape(left_out, coefficients.shape if len(model.classes_) > 2 else (len(images),))
-    model.loo_predictions_ = model._labels(left_out)
 
 
-def _of_shape(left_out: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    if left_out.shape != shape:
-        raise InputError(f"its array 'leave_one_out' is of shape {left_out.shape}, and not {shape}")
-    return left_out
+def _restore_zca(step: Any, place: int, arrays: Arrays, images: NDArray[Any]) -> ZCA:
+    zca = ZCA(epsilon=float(step["epsilon"]), mirrors=step["mirrors"])
+    zca.shape_ = images.shape[1:]
+    zca.n_features_in_ = math.prod(zca.shape_)
+    zca.whitening_ = _numbers(arrays, f"whitening{place}", "f")
+    if zca.whitening_.shape != (zca.n_features_in_,) * 2:
+        raise InputError(f"a whitening matrix of shape {zca.whitening_.shape} does not go with images of {zca.shape_}")
+    return zca
 
 
-def _numbers(arrays: dict[str, NDArray[Any]], name: str, kinds: str) -> NDArray[Any]:
+def _numbers(arrays: Arrays, name: str, kinds: str) -> NDArray[Any]:
     array = arrays.get(name)
     if array is None or array.ndim == 0 or array.dtype.kind not in kinds:
         raise InputError(f"it has no valid array {name!r}")
@@ -179,15 +365,23 @@ def _numbers(arrays: dict[str, NDArray[Any]], name: str, kinds: str) -> NDArray[
     return array
 
 
-def _classes(arrays: dict[str, NDArray[Any]], coefficients: NDArray[Any]) -> NDArray[Any]:
+def _read_classes(arrays: Arrays) -> NDArray[Any]:
     classes = arrays.get("classes")
-    if classes is None or classes.ndim != 1 or classes.dtype.kind not in "biufU":
+    if classes is None or classes.ndim != 1 or len(classes) < 2:
         raise InputError("it has no valid array 'classes'")
-    if coefficients.ndim != 2 or coefficients.shape[1] != len(classes) or len(classes) < 2:
-        raise InputError(f"{len(classes)} classes do not go with coefficients of shape {coefficients.shape}")
     if len(np.unique(classes)) != len(classes):
         raise InputError("its classes are not distinct")
     return classes
+
+
+def _read_weights(header: Header) -> Any:
+    weights = header.get("class_weight")
+    if weights is None or weights == "balanced":
+        return weights
+    try:
+        return {label: float(weight) for label, weight in weights}
+    except (TypeError, ValueError):
+        raise InputError("its header has no valid 'class_weight'") from None
 
 
 def _package_version() -> str:

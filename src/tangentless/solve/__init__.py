@@ -1,5 +1,40 @@
 """Solving with kernel matrices: everything here takes a matrix and knows nothing of images."""
 
-from .ridge import RidgeSolution, check_ridge, check_targets, solve_ridge
+from .calibration import fit_scale, probabilities
+from .checks import check_ridge, check_targets, check_weights, is_number
+from .conjugate import ConjugateSolution, NotConverged, Step, solve_conjugate
+from .diagnosis import Diagnosis, diagnose
+from .memory import DoesNotFit, memory_needed
+from .nystroem import NystroemSolution, choose_landmarks, solve_nystroem
+from .path import RidgePath, ridge_path
+from .ridge import RidgeSolution, solve_ridge
+from .scores import Criterion
+from .svm import Separators
+from .tilt import check_tilt
 
-__all__ = ["RidgeSolution", "check_ridge", "check_targets", "solve_ridge"]
+__all__ = [
+    "ConjugateSolution",
+    "Criterion",
+    "Diagnosis",
+    "DoesNotFit",
+    "NotConverged",
+    "NystroemSolution",
+    "RidgePath",
+    "RidgeSolution",
+    "Separators",
+    "Step",
+    "check_ridge",
+    "check_targets",
+    "check_tilt",
+    "check_weights",
+    "choose_landmarks",
+    "diagnose",
+    "fit_scale",
+    "is_number",
+    "memory_needed",
+    "probabilities",
+    "ridge_path",
+    "solve_conjugate",
+    "solve_nystroem",
+    "solve_ridge",
+]

@@ -1,0 +1,122 @@
+"""Conjugate gradients on a stored matrix far larger than the memory they use: residual, peak memory, a killed run.
+
+Three processes: one computes the store, if it is not there; one solves with a checkpoint, and is killed after some
+steps; one goes on from the checkpoint to the end, and reports. With --compare a fourth solves by Cholesky, in the
+memory of the whole matrix, and the predictions of both are compared.
+
+    python benchmarks/solve_conjugate.py FOLDER [--rows 20000] [--landmarks 1000] [--compare]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from tangentless.gram import gram, open_gram
+from tangentless.solve import Step, solve_conjugate, solve_ridge
+from tangentless.solve.conjugate import multiply
+
+KERNEL = "normalize relu relu"
+RIDGE, TOLERANCE, TARGETS = 1e-3, 1e-8, 10
+KILLED_AFTER = 5  # steps
+
+
+def data(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Points of ten clusters, and which cluster each is of."""
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, TARGETS, rows)
+    centres = generator.standard_normal((TARGETS, 20))
+    return centres[labels] + generator.standard_normal((rows, 20)), np.eye(TARGETS)[labels]
+
+
+def peak_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def make(folder: Path, rows: int) -> None:
+    gram(KERNEL, data(rows)[0], store=folder / "k.zarr", tile=2048, progress=False)
+
+
+def solve(folder: Path, rows: int, landmarks: int, *, dies: bool) -> None:
+    K, Y = open_gram(folder / "k.zarr"), data(rows)[1]
+    first: list[int] = []
+
+    def watch(step: Step) -> None:
+        first.append(step.number)
+        print(f"step {step.number}: residual {step.residual:.1e}, {step.seconds:.0f} s, {step.seconds_left:.0f} s left")
+        if dies and step.number >= KILLED_AFTER:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    begun = time.monotonic()
+    solution = solve_conjugate(
+        K,
+        Y,
+        RIDGE,
+        tolerance=TOLERANCE,
+        landmarks=landmarks,
+        checkpoint=folder / "run.npz",
+        checkpoint_seconds=0,
+        progress=watch,
+    )
+    np.save(folder / "coefficients.npy", solution.coefficients)
+    report = {
+        "rows": rows,
+        "landmarks": landmarks,
+        "matrix_gigabytes": 8 * rows**2 / 1e9,
+        "resumed_at_step": first[0],
+        "steps": solution.steps,
+        "residual": solution.residual,
+        "seconds": time.monotonic() - begun,
+        "peak_gigabytes": peak_bytes() / 1e9,
+    }
+    (folder / "solve_conjugate.json").write_text(json.dumps(report, indent=1))
+    print(json.dumps(report, indent=1))
+
+
+def compare(folder: Path, rows: int) -> None:
+    K, Y = open_gram(folder / "k.zarr"), data(rows)[1]
+    exact = multiply(K, solve_ridge(K, Y, RIDGE).coefficients)
+    close = multiply(K, np.load(folder / "coefficients.npy"))
+    same = float(np.mean(exact.argmax(axis=1) == close.argmax(axis=1)))
+    print(
+        f"predictions differ by at most {np.abs(exact - close).max():.1e}; {100 * same:.2f} % of classes are the same"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--landmarks", type=int, default=1000)
+    parser.add_argument("--compare", action="store_true")
+    parser.add_argument("--part", choices=["make", "die", "solve", "compare"], help="one process of the four")
+    options = parser.parse_args()
+    folder, rows, landmarks = options.folder, options.rows, options.landmarks
+    match options.part:
+        case "make":
+            make(folder, rows)
+        case "die" | "solve":
+            solve(folder, rows, landmarks, dies=options.part == "die")
+        case "compare":
+            compare(folder, rows)
+        case None:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "run.npz").unlink(missing_ok=True)
+            for part in ("make", "die", "solve", *(["compare"] if options.compare else [])):
+                ended = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--part", part], check=False)
+                expected = -signal.SIGKILL if part == "die" else 0
+                if ended.returncode != expected:
+                    raise SystemExit(f"{part} ended with {ended.returncode}, not {expected}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Kernel matrices as they come in, an array here or on a GPU or a matrix in a store, to the one that is worked in."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from .blocked import EPSILON, restore, set_diagonal, spans
+from .memory import check_fits, memory_needed
+from .processors import Processor, is_cupy
+
+_ROWS_AT_ONCE = 128  # a panel of the matrix that checks look at
+_TOO_LARGE = (
+    "solve on a GPU with more (backend='cuda'), give overwrite=True if K may be used up, or train on fewer rows"
+)
+
+
+def load(on: Processor, matrix: Any, targets: int, *, overwrite: bool) -> Any:
+    """A float64 matrix in row order in the memory of the processor, the one given where that may be overwritten."""
+    stored = is_stored(matrix)
+    if overwrite and not stored and _is_ready(on, matrix):
+        return matrix if matrix.flags.c_contiguous else matrix.T  # it is symmetric
+    rows = len(matrix)
+    needed = memory_needed(rows, targets, block=on.block_rows(rows))
+    check_fits(needed, on.free_bytes(), f"{rows:,} rows solved on the {on.name}", _TOO_LARGE)
+    work = on.xp.empty((rows, rows))
+    if not stored:
+        for part in spans(rows, _ROWS_AT_ONCE):
+            work[part] = on.xp.asarray(matrix[part], dtype=np.float64)
+        return work
+    for part in spans(rows, matrix.manifest.tile):  # every tile is read once
+        work[part, part.start :] = on.xp.asarray(matrix[part, part.start :])
+    diagonal = work.diagonal().copy()
+    restore(on, work)
+    set_diagonal(on, work, diagonal)
+    return work
+
+
+def check_kernel(K: Any) -> Any:
+    """K as an array, if it is square, finite and symmetric to half its digits; a matrix in a store, which is, as it is.
+
+    >>> check_kernel([[1.0, 0.5], [0.4, 1.0]])
+    Traceback (most recent call last):
+        ...
+    tangentless.errors.InputError: K is not symmetric: K[0, 1] = 0.5, but K[1, 0] = 0.4
+    """
+    if is_stored(K):
+        if not K.manifest.symmetric:
+            raise InputError(f"{K!r} is of two sets of images; solve the store of k(X)")
+        return K
+    matrix: Any = K if is_cupy(K) else as_numbers(K, "K")
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+        raise InputError(f"K must be a square matrix, (n, n), but its shape is {matrix.shape}")
+    # Half the digits: any order of summation agrees to far more, and what was never symmetric to far less.
+    precision = np.finfo(matrix.dtype).eps if matrix.dtype.kind == "f" else EPSILON
+    for part in spans(len(matrix), _ROWS_AT_ONCE):
+        rows = matrix[part, : part.stop].astype(np.float64, copy=False)
+        columns = matrix[: part.stop, part].T.astype(np.float64, copy=False)
+        check_finite(rows, "K", part.start)
+        check_finite(columns, "K", part.start)
+        allowed = math.sqrt(precision) * max(float(abs(rows).max()), float(abs(columns).max()))
+        if float((difference := abs(rows - columns)).max()) > allowed:
+            i, j = divmod(int(difference.argmax()), difference.shape[1])
+            one, other = f"K[{part.start + i}, {j}] = {float(rows[i, j]):.6g}", f"K[{j}, {part.start + i}] = "
+            raise InputError(f"K is not symmetric: {one}, but {other}{float(columns[i, j]):.6g}")
+    return matrix
+
+
+def as_numbers(values: Any, name: str) -> NDArray[Any]:
+    """The values as an array of real numbers."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InputError(f"{name} has rows of different lengths") from None
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name} must hold real numbers, but its dtype is {array.dtype}")
+    return array
+
+
+def check_finite(values: Any, name: str, start: int = 0) -> None:
+    """Refuse NaN and infinite values, with the first row that has one."""
+    finite = abs(values) < math.inf
+    if not bool(finite.all()):
+        row = start + int((~finite).reshape(len(values), -1).any(axis=1).argmax())
+        raise InputError(f"{name} holds NaN or infinite values, first in row {row}")
+
+
+def is_stored(K: Any) -> bool:
+    """Whether K is a matrix in a store."""
+    return hasattr(K, "manifest") and hasattr(K, "store")
+
+
+def _is_ready(on: Processor, matrix: Any) -> bool:
+    if not isinstance(matrix, on.xp.ndarray) or matrix.dtype != np.float64:
+        return False
+    flags = matrix.flags
+    writeable = getattr(flags, "writeable", True) and getattr(flags, "aligned", True)
+    return bool((flags.c_contiguous or flags.f_contiguous) and writeable)

@@ -1,0 +1,34 @@
+"""What a solution needs, said before it starts: one matrix of float64 and some blocks beside it."""
+
+from __future__ import annotations
+
+from ..errors import TangentlessError
+
+_ENTRY = 8  # bytes of a float64
+
+
+class DoesNotFit(TangentlessError, MemoryError):  # noqa: N818 (what happened, as NotPositiveDefinite)
+    """A matrix that is too large for the memory it was to be solved in."""
+
+
+def memory_needed(rows: int, targets: int = 1, *, block: int | None = None, matrices: int = 1) -> int:
+    """Bytes for an exact solution: the matrix, panels of a block's width beside it, and a few copies of the targets.
+
+    >>> f"{memory_needed(50_000, 10, block=4096) / 1e9:.0f} GB"
+    '27 GB'
+    """
+    side = 0 if block is None or block >= rows else block
+    panels = 4 * side * rows
+    return _ENTRY * (matrices * rows**2 + panels + 6 * rows * targets)
+
+
+def check_fits(needed: int, free: int | None, what: str, instead: str) -> None:
+    """Refuse what cannot fit, and name the alternative.
+
+    >>> check_fits(20 * 10**9, 16 * 10**9, "50,000 rows", "use a GPU")
+    Traceback (most recent call last):
+        ...
+    tangentless.solve.memory.DoesNotFit: 50,000 rows need 20.0 GB of memory, and 16.0 GB are free; use a GPU
+    """
+    if free is not None and needed > free:
+        raise DoesNotFit(f"{what} need {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free; {instead}")

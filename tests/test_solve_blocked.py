@@ -1,0 +1,217 @@
+"""The blocked solver: the same answers for any block, on either side of 32-bit indices, on a CPU or a GPU."""
+
+import contextlib
+import sys
+import types
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+import tangentless as tl
+from tangentless.errors import BackendError, InputError, NotPositiveDefinite, ParameterError
+from tangentless.gram import gram
+from tangentless.solve import DoesNotFit, memory_needed, processors, solve_ridge
+from tangentless.solve.matrices import check_kernel
+from tangentless.solve.processors import CentralProcessor
+
+# Condition numbers of the matrices below are under 1e4, and float64 carries 16 digits.
+AGREEMENT = 1e-10
+
+
+def random_kernel_matrix(rows, seed=0):
+    features = np.random.default_rng(seed).standard_normal((rows, 2 * rows))
+    return features @ features.T / features.shape[1]
+
+
+def random_targets(rows, columns=3):
+    return np.random.default_rng(1).standard_normal((rows, columns))
+
+
+def refit_without_each_row(K, Y, ridge):
+    predictions = np.empty_like(Y)
+    for i in range(len(K)):
+        rest = np.delete(np.arange(len(K)), i)
+        predictions[i] = K[i, rest] @ np.linalg.solve(K[np.ix_(rest, rest)] + ridge * np.eye(len(rest)), Y[rest])
+    return predictions
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of 7 rows for matrices of more than 20, so that 20 and 21 stand for 46,340 and 46,341."""
+    monkeypatch.setattr(processors, "LARGEST_INDEXED", 20)
+    monkeypatch.setattr(processors, "_CPU_BLOCK", 7)
+    monkeypatch.setattr(processors, "_GPU_BLOCK", 7)
+
+
+@pytest.fixture
+def fake_cupy(monkeypatch):
+    """NumPy under CuPy's name: what the GPU's processor calls is called, with CuPy's conventions."""
+
+    class Array(np.ndarray):
+        __module__ = "cupy"
+
+        def get(self):
+            return np.array(self)
+
+    def cholesky(block):
+        return np.linalg.cholesky(np.tril(block) + np.tril(block, -1).T)
+
+    cupy = types.ModuleType("cupy")
+    for name in ("empty", "zeros", "empty_like", "zeros_like", "eye", "arange", "tril", "triu", "einsum", "divide"):
+        setattr(cupy, name, getattr(np, name))
+    cupy.ndarray, cupy.asnumpy = np.ndarray, np.array
+    cupy.asarray = np.asarray
+    cupy.linalg = types.SimpleNamespace(cholesky=cholesky, norm=np.linalg.norm)
+    errors = types.SimpleNamespace(CUDARuntimeError=RuntimeError)
+    cupy.cuda = types.SimpleNamespace(
+        runtime=types.SimpleNamespace(getDeviceCount=lambda: 1, memGetInfo=lambda: (10**9, 10**9), **vars(errors)),
+        memory=types.SimpleNamespace(OutOfMemoryError=MemoryError),
+    )
+    cupy.get_default_memory_pool = lambda: types.SimpleNamespace(free_bytes=lambda: 0)
+    cupyx = types.ModuleType("cupyx")
+    cupyx.errstate = lambda linalg: contextlib.nullcontext()
+    cupyx_linalg = types.ModuleType("cupyx.scipy.linalg")
+    cupyx_linalg.solve_triangular = scipy.linalg.solve_triangular
+    modules = {"cupy": cupy, "cupyx": cupyx, "cupyx.scipy": types.ModuleType("cupyx.scipy")}
+    for name, module in (modules | {"cupyx.scipy.linalg": cupyx_linalg}).items():
+        monkeypatch.setitem(sys.modules, name, module)
+    cupy.device_array = lambda values: np.array(values).view(Array)
+    return cupy
+
+
+@pytest.mark.parametrize("rows", [1, 6, 7, 8, 13, 20, 21, 28, 60])
+@pytest.mark.parametrize("ridge", [0.0, 0.3])
+def test_any_number_of_blocks_gives_the_answer_of_one(small_blocks, rows, ridge):
+    K, Y = random_kernel_matrix(rows), random_targets(rows)
+    solution = solve_ridge(K, Y, ridge, tilt=0.3)
+    exact = np.linalg.inv(K + ridge * np.eye(rows))
+    left_out = Y - exact @ Y / exact.diagonal()[:, None]
+    np.testing.assert_allclose(solution.coefficients, exact @ (Y - 0.3 * left_out), rtol=0, atol=AGREEMENT * 100)
+    untilted = solve_ridge(K, Y, ridge)
+    np.testing.assert_allclose(untilted.leave_one_out, left_out, rtol=0, atol=AGREEMENT)
+    assert untilted.residual < 1e-13
+
+
+@pytest.mark.parametrize("rows", [20, 21, 40])
+def test_leave_one_out_equals_refitting_on_either_side_of_the_boundary(small_blocks, rows):
+    K, Y = random_kernel_matrix(rows), random_targets(rows)
+    np.testing.assert_allclose(
+        solve_ridge(K, Y, 1e-3).leave_one_out, refit_without_each_row(K, Y, 1e-3), rtol=0, atol=1e-9
+    )
+
+
+def test_no_library_is_handed_more_than_a_block(small_blocks, monkeypatch):
+    sizes = []
+    for name in ("factorise", "invert"):
+        original = getattr(CentralProcessor, name)
+        monkeypatch.setattr(
+            CentralProcessor,
+            name,
+            lambda self, block, original=original: sizes.append(len(block)) or original(self, block),
+        )
+    solve_ridge(random_kernel_matrix(21), random_targets(21), 1.0)
+    assert sizes == [7] * 6
+    sizes.clear()
+    solve_ridge(random_kernel_matrix(20), random_targets(20), 1.0)
+    assert sizes == [20] * 2
+
+
+@pytest.mark.parametrize("bad", [3, 16, 24, 29])
+def test_failures_in_any_block_name_the_row_and_a_ridge_that_works(small_blocks, bad):
+    K = random_kernel_matrix(30)
+    K[bad, :] = K[:, bad] = K[:, bad - 1]
+    K[bad, bad] = K[bad - 1, bad - 1]
+    with pytest.raises(NotPositiveDefinite, match=rf"\({bad - 1} and {bad}\): drop one of each; ridge=1e-1\d would"):
+        solve_ridge(K, np.ones(30))
+
+
+def test_blocks_overwrite_the_given_matrix_only_when_told(small_blocks):
+    K, Y = random_kernel_matrix(30), random_targets(30)
+    before = K.copy()
+    first = solve_ridge(K, Y, 0.1)
+    assert np.array_equal(K, before)
+    second = solve_ridge(K, Y, 0.1, overwrite=True)
+    assert not np.array_equal(K, before)
+    assert np.array_equal(np.triu(K, 1), np.triu(before, 1))
+    np.testing.assert_array_equal(first.coefficients, second.coefficients)
+
+
+@pytest.mark.parametrize("tile", [16, 64])
+def test_a_matrix_in_a_store_gives_the_answer_of_the_array(tmp_path, small_blocks, tile):
+    X, Y = np.random.default_rng(0).standard_normal((50, 8)), random_targets(50)
+    stored = gram("normalize relu", X, store=tmp_path / "k.zarr", backend="reference", tile=tile, progress=False)
+    K = tl.kernel("normalize relu")(X, backend="reference")
+    one, other = solve_ridge(stored, Y, 1e-3), solve_ridge(K, Y, 1e-3)
+    np.testing.assert_array_equal(one.coefficients, other.coefficients)
+    np.testing.assert_array_equal(one.leave_one_out, other.leave_one_out)
+
+
+def test_a_store_of_two_sets_is_refused(tmp_path):
+    X = np.eye(6)
+    stored = gram("relu", X, X[:4], store=tmp_path / "k.zarr", backend="reference", progress=False)
+    with pytest.raises(InputError, match="two sets of images; solve the store of k"):
+        check_kernel(stored)
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+def test_the_gpu_runs_the_same_algorithm(small_blocks, fake_cupy, kind):
+    K, Y = random_kernel_matrix(40), random_targets(40)
+    expected = solve_ridge(K, Y, 0.1, tilt="loo")
+    given = fake_cupy.device_array(K) if kind == "device" else K
+    found = solve_ridge(given, Y, 0.1, tilt="loo", backend="cuda" if kind == "host" else "auto")
+    np.testing.assert_allclose(found.coefficients, expected.coefficients, rtol=0, atol=AGREEMENT)
+    np.testing.assert_allclose(found.leave_one_out, expected.leave_one_out, rtol=0, atol=AGREEMENT)
+    assert np.array_equal(given, K)
+
+
+def test_the_gpu_explains_failures_as_the_cpu_does(small_blocks, fake_cupy):
+    K = random_kernel_matrix(30)
+    K[17, :] = K[:, 17] = K[:, 4]
+    K[17, 17] = K[4, 4]
+    messages = []
+    for backend in ("cpu", "cuda"):
+        with pytest.raises(NotPositiveDefinite) as caught:
+            solve_ridge(K, np.ones(30), backend=backend)
+        messages.append(str(caught.value))
+    assert "(4 and 17): drop one of each" in messages[1]
+    assert messages[0] == messages[1]
+
+
+def test_a_matrix_on_the_gpu_is_not_silently_moved(fake_cupy):
+    with pytest.raises(BackendError, match=r"K is on the GPU.*K\.get\(\)"):
+        solve_ridge(fake_cupy.device_array(np.eye(3)), np.ones(3), 1.0, backend="cpu")
+
+
+def test_an_unknown_backend_is_refused():
+    with pytest.raises(ParameterError, match="'auto', 'cpu', 'cuda', not 'tpu'"):
+        solve_ridge(np.eye(3), np.ones(3), backend="tpu")
+
+
+def test_what_cannot_fit_is_refused_before_it_starts_and_named(monkeypatch):
+    monkeypatch.setattr(CentralProcessor, "free_bytes", lambda self: 10_000)
+    with pytest.raises(DoesNotFit, match=r"100 rows solved on the cpu need 0\.0 GB.*backend='cuda'.*overwrite=True"):
+        solve_ridge(np.eye(100), np.ones(100), 1.0)
+    assert solve_ridge(np.eye(100), np.ones(100), 1.0, overwrite=True).coefficients[0] == pytest.approx(0.5)
+
+
+def test_memory_is_said_beforehand():
+    assert memory_needed(10_000, 10, block=10_000) == pytest.approx(8e8, rel=0.01)
+    assert memory_needed(50_000, 10, block=4096) < 1.35 * 8 * 50_000**2
+    assert CentralProcessor().free_bytes() > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [46_340, 46_341])
+def test_a_cpu_solves_on_either_side_of_32_bit_indices(rows):
+    if memory_needed(rows, 1, block=2048) > CentralProcessor().free_bytes():
+        pytest.skip("needs 20.3 GB of free memory")
+    features = np.random.default_rng(0).standard_normal((rows, 20))
+    K = np.empty((rows, rows))
+    np.matmul(features, features.T, out=K)
+    Y = np.ones((rows, 1))
+    solution = solve_ridge(K, Y, 100.0, overwrite=True)
+    # The exact answer by the identity of Woodbury, from a matrix of 20 rows.
+    exact = (Y - features @ np.linalg.solve(100.0 * np.eye(20) + features.T @ features, features.T @ Y)) / 100.0
+    np.testing.assert_allclose(solution.coefficients, exact, rtol=0, atol=1e-12)
+    assert solution.residual < 1e-12
