@@ -1,8 +1,10 @@
 """Check and time the CUDA backend on one GPU, in one run of a few minutes.
 
 For every case: the kernels build, 225 random pairs agree with float64, results have the same bits for other batch sizes
-and tiles, no entry is NaN, and the rate in pairs per second, whole and by stage. The images come from a file of
-whitened CIFAR-10 and MNIST images (arrays `cifar` and `mnist`) and from scikit-learn's digits.
+and tiles, no entry is NaN, and the rate in pairs per second, whole, by stage and as a share of the special-function and
+issue ceilings, which are measured first. PyTorch compiled layer by layer runs beside it as the rival. The images come
+from a file of whitened CIFAR-10 and MNIST images (arrays `cifar` and `mnist`) and from scikit-learn's digits; the
+10,000 images of the symmetric matrix are these, shifted.
 
     python benchmarks/cuda_check.py data/cuda_check.npz OUTPUT_FOLDER [--quick]
 """
@@ -42,6 +44,25 @@ CASES = [
     (SMALL, "digits"),
 ]
 
+CEILINGS = r"""
+extern "C" __global__ void special(float* output, int rounds) {
+    float a[16];
+    for (int i = 0; i < 16; i++) a[i] = -0.01f * (threadIdx.x + i);
+    for (int r = 0; r < rounds; r++)
+        for (int i = 0; i < 16; i++) asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(a[i]));
+    for (int i = 1; i < 16; i++) a[0] += a[i];
+    output[blockIdx.x * blockDim.x + threadIdx.x] = a[0];
+}
+extern "C" __global__ void issued(float* output, int rounds) {
+    float a[16];
+    for (int i = 0; i < 16; i++) a[i] = 0.01f * (threadIdx.x + i);
+    for (int r = 0; r < rounds; r++)
+        for (int i = 0; i < 16; i++) asm volatile("fma.rn.f32 %0, %0, 0f3F000000, 0f3F000000;" : "+f"(a[i]));
+    for (int i = 1; i < 16; i++) a[0] += a[i];
+    output[blockIdx.x * blockDim.x + threadIdx.x] = a[0];
+}
+"""
+
 
 def load_images(path: Path) -> dict[str, np.ndarray]:
     stored = np.load(path)
@@ -49,13 +70,23 @@ def load_images(path: Path) -> dict[str, np.ndarray]:
     return {"cifar": stored["cifar"], "mnist": stored["mnist"][..., None] / 255.0, "digits": digits}
 
 
-def use_lines(lines: int) -> None:
-    """Make threads take this many offsets where the grid allows."""
+def leave_out_tensor_cores() -> None:
+    """Make first layers run without them, to see what they are worth."""
+    plan._patch_steps = lambda *_: 0
 
-    def chosen(width: int, layers: Any) -> int:
-        return 1 if width % 2 else lines if width % lines == 0 else 2
 
-    plan._lines = chosen
+def measure_ceilings() -> dict[str, float]:
+    """Special functions and float32 instructions per second of all threads, in kernels that do nothing else."""
+    properties = cupy.cuda.runtime.getDeviceProperties(0)
+    blocks, threads, rounds = 4 * properties["multiProcessorCount"], 512, 20000
+    output = cupy.zeros(blocks * threads, dtype=cupy.float32)
+    rates = {}
+    for name, kernel_function in (("special_functions", "special"), ("issued_instructions", "issued")):
+        function = cupy.RawModule(code=CEILINGS, options=("-std=c++17",)).get_function(kernel_function)
+        work = functools.partial(function, (blocks,), (threads,), (output, np.int32(rounds)))
+        work()
+        rates[name] = 16.0 * rounds * len(output) / min(seconds(work, 3))
+    return rates
 
 
 def seconds(work: Any, repeats: int) -> list[float]:
@@ -101,7 +132,7 @@ def resources(backend: CudaBackend, path: FusedPath) -> list[dict[str, int]]:
                 "local_bytes": kernel_function.local_size_bytes,
                 "threads": stage_plan.threads,
                 "shared_bytes": 4 * stage_plan.shared_floats,
-                "lines": stage_plan.lines,
+                "tensor_cores": stage_plan.patch_steps > 0,
             }
         )
     return found
@@ -130,8 +161,7 @@ def same_bits(backend: CudaBackend, program: Program, left: Any, right: Any) -> 
     return bool(same and np.array_equal(whole, wide))
 
 
-def run_case(architecture: str, name: str, images: np.ndarray, lines: int, repeats: int) -> dict[str, Any]:
-    use_lines(lines)
+def run_case(architecture: str, name: str, images: np.ndarray, repeats: int) -> dict[str, Any]:
     program = compile_program(Architecture.parse(architecture), images.shape[1:-1], images.shape[-1])
     backend = CudaBackend()
     started = time.perf_counter()
@@ -150,7 +180,6 @@ def run_case(architecture: str, name: str, images: np.ndarray, lines: int, repea
     result: dict[str, Any] = {
         "architecture": Architecture.parse(architecture).short_name,
         "images": name,
-        "lines": lines,
         "build_seconds": build,
         "prepare_microseconds_per_image": prepared / (2 * side) * 1e6,
         "pairs": side * side,
@@ -188,11 +217,13 @@ def check_general(images: np.ndarray) -> float:
     return float(np.abs(found / wanted - 1).max())
 
 
-def check_symmetric(images: np.ndarray) -> dict[str, Any]:
-    """A symmetric matrix through the public interface."""
+def check_symmetric(images: np.ndarray, count: int) -> dict[str, Any]:
+    """A symmetric matrix through the public interface; images beyond those given are the same, shifted."""
     k = kernel("myrtle10-gaussian")
     backend = CudaBackend()
     k(images[:64], backend=backend)
+    shifted = [np.roll(images, shift, axis=2) for shift in range(-(-count // len(images)))]
+    images = np.concatenate(shifted)[:count]
     started = time.perf_counter()
     values = k(images, backend=backend)
     elapsed = time.perf_counter() - started
@@ -206,19 +237,20 @@ def check_symmetric(images: np.ndarray) -> dict[str, Any]:
     }
 
 
-def build(architecture: str, shape: tuple[int, ...], lines: int) -> None:
+def build(architecture: str, shape: tuple[int, ...], tensor_cores: bool) -> None:
     """Compile a case's kernels; CuPy keeps them on disk for the process that runs them."""
-    use_lines(lines)
+    if not tensor_cores:
+        leave_out_tensor_cores()
     program = compile_program(Architecture.parse(architecture), shape[:-1], shape[-1])
     CudaBackend()._path(0, program)
 
 
-def build_all(cases: list[tuple[str, str]], images: dict[str, np.ndarray], lines: list[int]) -> float:
+def build_all(cases: list[tuple[str, str]], images: dict[str, np.ndarray], tensor_cores: bool) -> float:
     """All kernels, in as many processes as there are cores to spare; seconds."""
     started = time.perf_counter()
-    jobs = [(architecture, images[name].shape[1:], n) for architecture, name in cases for n in lines]
-    with ProcessPoolExecutor(12, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for job in [pool.submit(build, *job) for job in jobs]:
+    with ProcessPoolExecutor(8, mp_context=multiprocessing.get_context("spawn")) as pool:
+        jobs = [pool.submit(build, architecture, images[name].shape[1:], tensor_cores) for architecture, name in cases]
+        for job in jobs:
             job.exception()  # whoever needs the kernel will meet the same one
     return time.perf_counter() - started
 
@@ -226,11 +258,17 @@ def build_all(cases: list[tuple[str, str]], images: dict[str, np.ndarray], lines
 def run_tiny(images: np.ndarray) -> None:
     """Every kernel once on little data, for compute-sanitizer."""
     for text, size in (("myrtle10-gaussian", 16), ("myrtle5", 32), ("conv5 relu pool2 conv3 relu globalpool", 8)):
-        for lines in (2, 4):
-            use_lines(lines)
-            some = images[:3, :size, :size]
-            values = kernel(text)(some, some[:2], backend=CudaBackend())
-            print(text, size, lines, "nan", int(np.isnan(values).sum()), flush=True)
+        some = images[:3, :size, :size]
+        values = kernel(text)(some, some[:2], backend=CudaBackend())
+        print(text, size, "nan", int(np.isnan(values).sum()), flush=True)
+
+
+def rival_rate(architecture: str, images: np.ndarray) -> float:
+    from cuda_rival import Rival
+
+    cupy.get_default_memory_pool().free_all_blocks()
+    program = compile_program(Architecture.parse(architecture), images.shape[1:-1], images.shape[-1])
+    return Rival(program).pairs_per_second(images)
 
 
 def guarded(work: Any) -> Any:
@@ -247,33 +285,45 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--quick", action="store_true", help="the first case only")
     parser.add_argument("--tiny", action="store_true", help="little data and no timing, for compute-sanitizer")
-    parser.add_argument("--lines", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--without-tensor-cores", dest="tensor_cores", action="store_false")
+    parser.add_argument("--no-rival", dest="rival", action="store_false")
+    parser.add_argument("--symmetric", type=int, default=10000, help="images of the symmetric matrix; 0: none")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     images = load_images(arguments.images)
     if arguments.tiny:
         run_tiny(images["cifar"])
         return
+    if not arguments.tensor_cores:
+        leave_out_tensor_cores()
     started = time.perf_counter()
     cases = CASES[:1] if arguments.quick else CASES
     report: dict[str, Any] = {
         "gpu": cupy.cuda.runtime.getDeviceProperties(0)["name"].decode(),
         "cupy": cupy.__version__,
         "nvrtc": list(cupy.cuda.nvrtc.getVersion()),
-        "build_seconds": build_all(cases, images, arguments.lines),
+        "build_seconds": build_all(cases, images, arguments.tensor_cores),
+        "ceilings": measure_ceilings(),
         "general_error": guarded(lambda: check_general(images["cifar"])),
         "cases": [],
     }
     print(report, flush=True)
     for architecture, name in cases:
-        for lines in arguments.lines:
-            case = guarded(functools.partial(run_case, architecture, name, images[name], lines, 3))
-            report["cases"].append(case)
-            print_case(case, time.perf_counter() - started)
-            (arguments.output / "cuda_check.json").write_text(json.dumps(report, indent=1))
-    use_lines(arguments.lines[0])
-    report["symmetric"] = guarded(lambda: check_symmetric(images["cifar"]))
-    print(report["symmetric"], flush=True)
+        case = guarded(functools.partial(run_case, architecture, name, images[name], 3))
+        if "pairs_per_second" in case:
+            case["share_of_special_functions"] = case["elements_per_second"] / report["ceilings"]["special_functions"]
+        report["cases"].append(case)
+        print_case(case, time.perf_counter() - started)
+        (arguments.output / "cuda_check.json").write_text(json.dumps(report, indent=1))
+    if arguments.symmetric:
+        report["symmetric"] = guarded(lambda: check_symmetric(images["cifar"], arguments.symmetric))
+        print(report["symmetric"], f"[{time.perf_counter() - started:.0f} s]", flush=True)
+    (arguments.output / "cuda_check.json").write_text(json.dumps(report, indent=1))
+    for case, (architecture, name) in zip(report["cases"], cases, strict=True):
+        if name == "cifar" and arguments.rival:
+            rival = guarded(functools.partial(rival_rate, architecture, images[name]))
+            case["compiled_torch_pairs_per_second"] = rival
+            print(architecture, "compiled torch", rival, f"[{time.perf_counter() - started:.0f} s]", flush=True)
     (arguments.output / "cuda_check.json").write_text(json.dumps(report, indent=1))
 
 
@@ -284,7 +334,7 @@ def print_case(case: dict[str, Any], elapsed: float) -> None:
     stages = " ".join(f"{t:.3f}" for t in case["stage_microseconds"])
     used = " ".join(f"{r['registers']}/{r['local_bytes']}" for r in case["resources"])
     print(
-        f"{case['architecture'][:24]:24s} {case['images']:6s} lines {case['lines']} "
+        f"{case['architecture'][:24]:24s} {case['images']:6s} "
         f"{case['pairs_per_second']:12,.0f}/s ({case['elements_per_second']:.3g} el/s) us/pair {stages} | "
         f"K {case['error']:.1e} 1-K {case['error_of_one_minus_k']:.1e} nan {case['nan']} bits {case['same_bits']} "
         f"regs/local {used} prep {case['prepare_microseconds_per_image']:.0f} us [{elapsed:.0f} s]",

@@ -5,6 +5,7 @@
 #pragma once
 #include <ucontext.h>
 
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -34,7 +35,8 @@ struct Fiber {
 struct Block {
     int index = 0, blocks = 1, threads = 0, current = 0, progress = 0;
     std::vector<Fiber> fibers;
-    std::vector<float> exchange[2];  // by thread; two take turns
+    std::vector<double> exchange[2];  // by thread; two take turns
+    std::vector<std::array<unsigned, 6>> fragments[2];
     std::vector<int> turn;           // by thread
     std::vector<Barrier> warps;
     std::map<int, Barrier> teams;
@@ -71,7 +73,8 @@ inline void run_block(int index, int blocks, int threads, size_t shared_bytes, s
     block.warps.assign(threads / 32 + 1, {});
     block.teams.clear();
     block.turn.assign(threads, 0);
-    for (auto& values : block.exchange) values.assign(threads, 0.0f);
+    for (auto& values : block.exchange) values.assign(threads, 0.0);
+    for (auto& values : block.fragments) values.assign(threads, {});
     block.shared.resize(shared_bytes + 128);
     float* words = reinterpret_cast<float*>(block.shared.data());
     for (size_t i = 0; i < block.shared.size() / 4; i++) words[i] = std::numeric_limits<float>::quiet_NaN();
@@ -112,13 +115,59 @@ inline void sync_warp() { emulation::wait(emulation::block.warps[thread_index() 
 inline void sync_block() { emulation::wait(emulation::block.teams[-1], emulation::block.threads); }
 inline void sync_team(int team, int threads) { emulation::wait(emulation::block.teams[team], threads); }
 
-inline float from_lane(float value, int lane) {
+inline double from_lane(double value, int lane) {
     const int thread = thread_index();
     auto& values = emulation::block.exchange[emulation::block.turn[thread]++ & 1];
     values[thread] = value;
     sync_warp();
     return values[thread / 32 * 32 + lane];
 }
+inline float from_lane(float value, int lane) { return static_cast<float>(from_lane(static_cast<double>(value), lane)); }
+template <int DISTANCE>
+inline float from_before(float value) {
+    const int lane = thread_index() % 32;
+    return from_lane(value, lane < DISTANCE ? lane : lane - DISTANCE);
+}
+template <int DISTANCE>
+inline float from_after(float value) {
+    const int lane = thread_index() % 32;
+    return from_lane(value, lane + DISTANCE > 31 ? lane : lane + DISTANCE);
+}
+
+namespace emulation {
+inline float half_of(unsigned word, int which) {
+    const unsigned short bits = which == 0 ? word & 0xffff : word >> 16;
+    _Float16 value;
+    std::memcpy(&value, &bits, 2);
+    return value;
+}
+}  // namespace emulation
+
+// Rows of A and columns of B are handed round, then every lane works out its four entries.
+inline void multiply(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    const int thread = thread_index(), base = thread / 32 * 32, g = thread % 32 / 4, t = thread % 4;
+    auto& all = emulation::block.fragments[emulation::block.turn[thread]++ & 1];
+    all[thread] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    sync_warp();
+    for (int entry = 0; entry < 4; entry++) {
+        const int upper = entry / 2, column = 2 * t + entry % 2;
+        double total = sum[entry];
+        for (int k = 0; k < 16; k++) {
+            const auto& left = all[base + 4 * g + k % 8 / 2];
+            const auto& right = all[base + 4 * column + k % 8 / 2];
+            total += (double)emulation::half_of(left[upper + 2 * (k / 8)], k % 2) * emulation::half_of(right[4 + k / 8], k % 2);
+        }
+        sum[entry] = static_cast<float>(total);
+    }
+}
+
+inline unsigned shared_address(const float* shared) {
+    return static_cast<unsigned>(reinterpret_cast<const char*>(shared) - emulation::block.shared.data());
+}
+inline void copy_ahead(unsigned shared, const float* global) {
+    std::memcpy(emulation::block.shared.data() + shared, global, 16);
+}
+inline void wait_for_copies() {}
 
 inline char* shared_memory() {
     const auto address = reinterpret_cast<size_t>(emulation::block.shared.data());
@@ -128,3 +177,4 @@ inline char* shared_memory() {
 inline float fast_exp2(float x) { return std::exp2(x); }
 inline float fast_sqrt(float x) { return std::sqrt(x); }
 inline float saturate(float x) { return x > 1.0f ? 1.0f : x > 0.0f ? x : 0.0f; }
+inline float add_if(float sum, float value, bool condition) { return condition ? sum + value : sum; }

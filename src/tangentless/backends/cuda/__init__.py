@@ -34,7 +34,7 @@ logger = logging.getLogger("tangentless")
 
 TILE = 2048  # images on a side of a block: seconds of work, so that the ends of blocks do not matter
 PREPARED_AT_ONCE = 1024
-LARGEST_BATCH = 65536  # pairs in one launch: enough that its uneven end does not matter
+LARGEST_BATCH = 131072  # pairs in one launch: enough that its uneven end does not matter
 SHARE_OF_MEMORY = 0.5  # of what is free, for the kernels between stages
 
 
@@ -164,12 +164,7 @@ class CudaBackend:
     def _plan(self, program: Program) -> tuple[StagePlan, ...] | str:
         if self.precision == "float64":
             return "float64 was asked for"
-        plans = plan_program(program)
-        if not isinstance(plans, str):
-            limit = min(machine.shared_limit for machine in self.machines)
-            if any(4 * plan.shared_floats > limit for plan in plans):
-                return f"it needs more than the {limit // 1024} KB of shared memory of this GPU"
-        return plans
+        return plan_program(program, min(machine.shared_limit for machine in self.machines))
 
     def _path(self, index: int, program: Program) -> FusedPath | GeneralPath:
         key = index, program

@@ -18,6 +18,12 @@ DEVICE long long global_index() { return (long long)blockIdx.x * blockDim.x + th
 DEVICE long long global_threads() { return (long long)gridDim.x * blockDim.x; }
 
 DEVICE float from_lane(float value, int lane) { return __shfl_sync(~0u, value, lane); }
+DEVICE double from_lane(double value, int lane) { return __shfl_sync(~0u, value, lane); }
+// From so many lanes before or after this one; where there is none, any number.
+template <int DISTANCE>
+DEVICE float from_before(float value) { return __shfl_up_sync(~0u, value, DISTANCE); }
+template <int DISTANCE>
+DEVICE float from_after(float value) { return __shfl_down_sync(~0u, value, DISTANCE); }
 // A value that all lanes share, told so that the compiler can keep it, and what follows from it, in uniform registers.
 DEVICE int uniform(int value) { return __reduce_max_sync(~0u, value); }
 DEVICE void sync_warp() { __syncwarp(); }
@@ -45,6 +51,32 @@ DEVICE float fast_sqrt(float x) {
 
 DEVICE float saturate(float x) { return __saturatef(x); }
 
+// A predicated addition: it needs no register for a factor.
+DEVICE float add_if(float sum, float value, bool condition) {
+    asm("{.reg .pred p; setp.ne.s32 p, %2, 0; @p add.ftz.f32 %0, %0, %1;}" : "+f"(sum) : "f"(value), "r"((int)condition));
+    return sum;
+}
+
+// sum += A B on the tensor cores, all lanes of a warp together: A 16x16, B 16x8, two float16 in each word.
+DEVICE void multiply(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Where something lies in shared memory. Opaque, so that the compiler keeps it and does not work it out anew.
+DEVICE unsigned shared_address(const float* shared) {
+    unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("" : "+r"(address));
+    return address;
+}
+
+// Copies of 16 bytes from global to shared memory that go on in the background.
+DEVICE void copy_ahead(unsigned shared, const float* global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 #endif
 
 // Compile-time indices: unroll<3>([&](auto i) { constexpr int n = i.value; ... }) runs its body for n = 0, 1, 2.
@@ -65,22 +97,31 @@ DEVICE constexpr int divisor(int a, int b) { return b == 0 ? a : divisor(b, a % 
 DEVICE constexpr int ceiling(int a, int b) { return (a + b - 1) / b; }
 
 // COUNT floats from memory aligned to ALIGN floats, in the widest loads that allows.
+#ifdef HOST_EMULATION
 struct alignas(8) Two {
-    float a, b;
+    float x, y;
 };
 struct alignas(16) Four {
-    float a, b, c, d;
+    float x, y, z, w;
 };
+struct alignas(16) Words {
+    unsigned x, y, z, w;
+};
+#else
+using Two = float2;
+using Four = float4;
+using Words = uint4;
+#endif
 
 template <int COUNT, int ALIGN, int AT = 0>
 DEVICE void load(const float* from, float (&to)[COUNT]) {
     if constexpr (AT + 4 <= COUNT && ALIGN % 4 == 0) {
         const Four v = *reinterpret_cast<const Four*>(from + AT);
-        to[AT] = v.a, to[AT + 1] = v.b, to[AT + 2] = v.c, to[AT + 3] = v.d;
+        to[AT] = v.x, to[AT + 1] = v.y, to[AT + 2] = v.z, to[AT + 3] = v.w;
         load<COUNT, ALIGN, AT + 4>(from, to);
     } else if constexpr (AT + 2 <= COUNT && ALIGN % 2 == 0) {
         const Two v = *reinterpret_cast<const Two*>(from + AT);
-        to[AT] = v.a, to[AT + 1] = v.b;
+        to[AT] = v.x, to[AT + 1] = v.y;
         load<COUNT, ALIGN, AT + 2>(from, to);
     } else if constexpr (AT < COUNT) {
         to[AT] = from[AT];

@@ -18,14 +18,14 @@ from tangentless.backends import Advance
 from tangentless.program import Program
 
 from .plan import StagePlan
-from .planes import StageUnits, image_scales, pooled_sums, program_units, stage_planes
+from .planes import StageUnits, image_scales, pooled_sums, program_units, stage_rows
 
 Array = NDArray[np.float64]
 Units = NDArray[np.int32]
 Bounds = list[int]
 Launch = Callable[..., None]
 
-ROUNDS = 4  # of a block: enough to share the loading of z, few enough for an even end of the launch
+ROUNDS = 8  # of a block: enough to share the loading of z, few enough for an even end of the launch
 
 
 class Machine(Protocol):
@@ -89,26 +89,26 @@ class FusedPath:
 
     def prepare(self, images: Array) -> tuple[FusedImages, Array]:
         """Planes for images (N, *grid, C), and squared norms after the last pool."""
+        xp = self.machine.xp
         images = images.reshape(len(images), *self.program.stages[0].grid, self.program.channels)
         scales = image_scales(images)
-        scaled = images / scales.reshape(-1, 1, 1, 1)
-        squares = np.sum(np.square(scaled), axis=-1)
+        scaled = self.machine.upload(images / scales.reshape(-1, 1, 1, 1))
+        squares = xp.sum(xp.square(scaled), axis=-1)
         units = self.machine.upload(_selves(len(images)))
         left, right = [], []
         kernels: Any = None
         for stage, plan, stage_units, launch in zip(
             self.program.stages, self.plans, self.units, self.launches, strict=True
         ):
-            planes = stage_planes(stage, plan, stage_units, squares, scaled if plan.channels else None)
-            x, z = (self.machine.upload(p) for p in planes)
+            x, z = stage_rows(stage, plan, stage_units, squares, scaled if plan.channels else None, xp)
             left.append(x)
             right.append(z)
             kernels = self._own_kernels(plan, launch, x, z, kernels, units)
-            own = self.machine.download(kernels if plan.last else pooled_sums(kernels, plan))
-            squares = np.asarray(own, dtype=np.float64) * (stage_units.exit / plan.pool_size) ** 2
+            own = kernels if plan.last else pooled_sums(kernels, plan)
+            squares = own.astype(xp.float64) * (stage_units.exit / plan.pool_size) ** 2
         restored = np.ones_like(scales) if self.program.scale_free else scales
         prepared = FusedImages(tuple(left), tuple(right), self.machine.upload(restored))
-        return prepared, squares * restored**2
+        return prepared, self.machine.download(squares) * restored**2
 
     def _own_kernels(self, plan: StagePlan, launch: Launch, x: Any, z: Any, source: Any, units: Any) -> Any:
         """Kernels of images with themselves after a stage, or their totals after the last."""

@@ -23,6 +23,7 @@ Planes = NDArray[np.float32]
 
 LOG2_E = math.log2(math.e)
 NEVER = -1e30  # an exponent: two to this power is zero
+NEVER_IN_HALF = -60000.0  # the same in float16
 NEGLIGIBLE = 1e-15  # a norm this far below a typical one counts as zero
 
 
@@ -64,37 +65,125 @@ def image_scales(images: Array) -> Array:
     return np.asarray(np.exp2(exponents))
 
 
-def stage_planes(
-    stage: Stage, plan: StagePlan, units: StageUnits, squares: Array, images: Array | None
-) -> tuple[Planes, Planes]:
-    """Planes of images as x and as z, each (N, planes, H, W), from the squared norms at the stage's entrance."""
-    norms = stage.norms(squares)
-    shape = (len(squares), plan.planes, *stage.grid)
-    left, right = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
-    if images is not None:
-        left[:, : plan.channels] = right[:, : plan.channels] = np.moveaxis(images, -1, 1)
+def stage_rows(
+    stage: Stage, plan: StagePlan, units: StageUnits, squares: Any, images: Any | None, xp: Any
+) -> tuple[Any, Any]:
+    """Rows of images as x and as z, each (N, H, floats), from squared norms at the entrance, (N, H, W)."""
+    left, right = [], []
     before = (units.entrance, *units.layers)
-    for i, (layer, entering, leaving) in enumerate(zip(plan.layers, before, units.layers, strict=False)):
-        norm = norms[:, i]
+    for i, (step, layer, entering, leaving) in enumerate(
+        zip(stage.steps, plan.layers, before, units.layers, strict=False)
+    ):
+        squares = _window_sums(squares, xp)
+        norm = xp.sqrt(squares)
+        squares = embedded_squares(squares, step.embedding)
         nonzero = norm > NEGLIGIBLE * units.typical[i]
-        inverse = np.divide(entering, norm, out=np.zeros_like(norm), where=nonzero)
-        outer = np.where(nonzero, norm if layer.keep_norms else 1.0, 0.0) / leaving
-        x, z = left[:, plan.channels + 2 * i :], right[:, plan.channels + 2 * i :]
-        x[:, 0], x[:, 1], z[:, 0], z[:, 1] = inverse, outer, inverse, outer
-        if layer.form == EXPONENTIAL:
-            x[:, 0] = inverse * (layer.gamma * LOG2_E)
-            logarithm = np.log2(outer, out=np.zeros_like(outer), where=nonzero)
-            x[:, 1] = np.where(nonzero, logarithm - layer.gamma * LOG2_E, NEVER)
-    return left, right
+        safe = xp.where(nonzero, norm, 1.0)
+        inverse = xp.where(nonzero, entering / safe, 0.0)
+        outer = xp.where(nonzero, (safe if layer.keep_norms else 1.0) / leaving, 0.0)
+        exponential = layer.form == EXPONENTIAL
+        x = _planes_of_x(layer.gamma * LOG2_E, inverse, outer, xp) if exponential else (inverse, outer)
+        if i == 0 and images is not None:
+            first = _first_rows(plan, images, x, (inverse, outer), xp)
+            left.append(first[0])
+            right.append(first[1])
+        beyond = (0.0, NEVER if exponential else 0.0)
+        left += [_widened(p, plan.spans[0], xp, value) for p, value in zip(x, beyond, strict=True)]
+        right += [_widened(p, plan.spans[1], xp) for p in (inverse, outer)]
+    return tuple(_joined(rows, floats, xp) for rows, floats in zip((left, right), plan.row_floats, strict=True))
+
+
+def _planes_of_x(exponent: float, inverse: Any, outer: Any, xp: Any) -> tuple[Any, Any]:
+    """What x brings to an exponential: its share of the exponent's factor, and the exponent without it."""
+    logarithm = xp.log2(xp.where(outer > 0, outer, 1.0))
+    return inverse * exponent, xp.where(outer > 0, logarithm - exponent, NEVER)
+
+
+def _first_rows(plan: StagePlan, images: Any, x: tuple[Any, Any], z: tuple[Any, Any], xp: Any) -> tuple[Any, Any]:
+    """The images themselves, channel by channel, or the patches around all positions in the order of tensor cores."""
+    if not plan.patch_steps:
+        channels = xp.moveaxis(images, -1, 2)
+        return tuple(_widened(channels, span, xp).reshape(*images.shape[:2], -1) for span in plan.spans)
+    patches = _patches(images, xp)
+    rows = []
+    for side, (inverse, outer) in enumerate((x, z)):
+        entries = _widened(xp.moveaxis(patches * inverse[..., None], -1, 2), plan.spans[side], xp)
+        high, low = _halves(entries, xp)
+        room = [(0, 0), (0, 0), (0, 16 * plan.patch_steps - entries.shape[2]), (0, 0)]
+        high, low = xp.pad(high, room), xp.pad(low, room)
+        if plan.layers[0].form == EXPONENTIAL:
+            exponent = outer if side == 0 else xp.where(outer > 0, xp.log2(xp.where(outer > 0, outer, 1.0)), NEVER)
+            exponent = xp.maximum(_widened(exponent, plan.spans[side], xp, NEVER), NEVER_IN_HALF)
+            _add_exponents(high, low, exponent, entries.shape[2], side, xp)
+        position, entry, part = _patch_order(plan, side)
+        both = xp.stack([high, low])
+        ordered = xp.moveaxis(both[part, :, :, entry, position], 0, -1)
+        rows.append(xp.ascontiguousarray(ordered).view(xp.float32))
+    return rows[0], rows[1]
+
+
+def _add_exponents(high: Any, low: Any, exponent: Any, at: int, side: int, xp: Any) -> None:
+    """The part of the exponent that one image knows, in three float16, times ones on the other side."""
+    mine, others = at + 2 * side, at + 2 * (1 - side)
+    first, second = _halves(exponent, xp)
+    third, _ = _halves(exponent - first.astype(xp.float64) - second.astype(xp.float64), xp)
+    high[:, :, mine], low[:, :, mine], high[:, :, mine + 1] = first, second, third
+    high[:, :, others : others + 2] = 1.0
+
+
+def _patch_order(plan: StagePlan, side: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Position, entry and part (high, low) of every float16 of a row, as the lanes of a warp want them.
+
+    The matrix A (x) of a tensor core's step is 16×16: lane (g, t) has rows g and g + 8, columns 2t, 2t + 1, 2t + 8 and
+    2t + 9. B (z) is 16×8: lane (g, t) has rows 2t, 2t + 1, 2t + 8, 2t + 9 and column g. Of their product, lane (g, t)
+    gets rows g, g + 8 and columns 2t, 2t + 1. Which positions stand for which rows and columns is ours to choose: such
+    that a thread gets neighbouring ones.
+    """
+    tiles, steps, size = plan.block[side] // 2, plan.patch_steps, plan.block[side]
+    if side == 0:
+        tile, step, part, g, t, word, half = np.indices((tiles, steps, 2, 8, 4, 4, 2))
+        position, entry = size * g + 2 * tile + word % 2, 2 * t + half + 8 * (word // 2)
+    else:
+        tile, step, g, t, part, word, half = np.indices((tiles, steps, 8, 4, 2, 2, 2))
+        position, entry = size * (g // 2) + 2 * tile + g % 2, 2 * t + half + 8 * word
+    return position.ravel(), (entry + 16 * step).ravel(), part.ravel()
+
+
+def _patches(images: Any, xp: Any) -> Any:
+    """The 3×3 surroundings of every position, (N, H, W, 9 C)."""
+    _, height, width, _ = images.shape
+    padded = xp.pad(images, [(0, 0), (1, 1), (1, 1), (0, 0)])
+    return xp.concatenate([padded[:, a : a + height, b : b + width] for a in range(3) for b in range(3)], axis=-1)
+
+
+def _window_sums(values: Any, xp: Any) -> Any:
+    """Zero-padded sums over 3×3 positions."""
+    padded = xp.pad(values, [(0, 0), (1, 1), (1, 1)])
+    rows = padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]
+    return rows[:, :, :-2] + rows[:, :, 1:-1] + rows[:, :, 2:]
+
+
+def _halves(values: Any, xp: Any) -> tuple[Any, Any]:
+    """Numbers as the sum of two float16."""
+    high = values.astype(xp.float16)
+    return high, (values - high.astype(xp.float64)).astype(xp.float16)
+
+
+def _widened(values: Any, span: int, xp: Any, value: float = 0.0) -> Any:
+    room = [(0, 0)] * (values.ndim - 1) + [(0, span - values.shape[-1])]
+    return xp.pad(values, room, constant_values=value)
+
+
+def _joined(rows: list[Any], floats: int, xp: Any) -> Any:
+    joined = xp.concatenate([row.astype(xp.float32) for row in rows], axis=-1)
+    return xp.ascontiguousarray(_widened(joined, floats, xp))
 
 
 def pooled_sums(kernels: Any, plan: StagePlan) -> Any:
     """The diagonal of pooled kernels in the layout of `stage.cu`, (N, H / 2, W / 2), on the machine they are on."""
-    offsets, half_height, half = plan.height // plan.parts // 2, plan.height // 2, plan.width // 2
-    parts = kernels.reshape(len(kernels), plan.parts, offsets + 1, half_height, half + plan.warps_across, half)
-    own, over = parts[:, 0, 0, :, 0], parts[:, 0, 0, :, -1]  # offset (0, 0), and what the last warp had to add to it
-    before, over_before = parts[:, -1, -1, :, 0], parts[:, -1, -1, :, -1]  # the same of the last part
-    return (own + over) + (before + over_before)
+    kernels = kernels.reshape(len(kernels), *plan.output_shape)
+    both = kernels[:, 0, 0] + kernels[:, -1, -1]  # offset 0, and what the last pass has to add to it
+    return both.diagonal(axis1=2, axis2=3)
 
 
 def _power_of_two(value: float) -> float:

@@ -1,204 +1,209 @@
 // One stage of a program, fused: (3x3 window sum, embedding) for every layer, then a pool, for many pairs of images.
 //
-// A pair of images x, z has a kernel value for every pair of positions (j, k) of x and (m, n) of z. At a fixed offset
-// (u, v) = (m - j, n - k) a window sum is a plain 3x3 box filter over (j, k), so every offset is a stencil problem of its own
-// through all layers of the stage. Offsets count modulo the size of the grid; where j or m (k or n) passes from the last row
-// (column) to the first, the *link* between neighbours is cut. That way all offsets have the same shape and no lane idles.
+// A pair of images x, z has a kernel value for every pair of positions (j, k) of x and (m, n) of z. A window sum adds the
+// values at (j + a, k + b, m + a, n + b): rows j and m move together, and so do columns k and n. At a fixed offset u = m - j
+// rows stream by, and a row is a matrix over (k, n) in which a window runs along diagonals.
 //
-//   thread   STRIP neighbouring columns k  x  LINES neighbouring offsets v; neighbours in k come by shuffle
-//   warp     a whole row: WIDTH / STRIP strips  x  GROUPS groups of lines  (x PAIRS pairs, on small grids)
-//   team     the warps of one pair: WARPS_ACROSS to cover all v, times PARTS that share out the offsets u
-//   block    one image z, TEAMS teams; the teams take the images x of the block's unit in turn
+//   thread   BLOCK_K x BLOCK_N values of a row; what it needs of x depends on k alone and what it needs of z on n alone
+//   warp     LANES_K x LANES_N threads hold a whole row; ROWS rows at different offsets u where they are small
+//   team     WARPS warps work on one pair (PAIRS pairs, on very small grids), OFFSETS offsets u at a time, in PASSES passes
+//   block    one image z in shared memory, TEAMS teams; the teams take the images x of the block's unit in turn
 //
-// Rows stream through the thread's registers: at every step row t enters, and layer l works on row t - l. A layer keeps two
-// rows of horizontal sums. u runs through its part in order, all rows of one u after those of the last.
+// At every step row t enters, and the d-th window works on row t - d. A window keeps the last row and the sum of the last two
+// in registers. Offsets count modulo HEIGHT; where j or m passes from the last row to the first, the *link* between rows is cut.
+// So all offsets have the same shape, and passes and pairs follow one another without a pause. Rows of x come through a ring in
+// shared memory, copied ahead.
 //
-// Pooling 2x2: offset u of row j goes to offset (u + (j & 1)) >> 1 of row j >> 1, so a pooled value gathers from three u,
-// 2U - 1, 2U and 2U + 1, and from three v. The thread that owns it visits these u in order and keeps the sum in shared
-// memory until it is complete, then writes it once. Values from the last line of a group are handed to the owner by
-// shuffle; across warps and parts they go to places of their own in the output ("over" rows), and the next stage
-// adds them when it reads. Every sum has one fixed order: the results do not depend on tiles, launches or timing.
+// The first layer, where the images have few channels: its window sum is the inner product of two patches, so tensor cores
+// compute whole rows of it. Patches are scaled to the length one, which makes the sum a cosine, and every number is split into
+// two float16, x = h + l; h h' + h l' + l h' misses the product by 2^-24. The exponent of an exponential comes out complete.
+//
+// Pooling 2x2: rows (j, m) go to row (j >> 1, m >> 1), so an even offset u is joined by the even rows of u + 1 and the odd rows of
+// u - 1. All three are done at the same time; they meet in shared memory. What belongs to the pass before or after goes to a
+// place of its own in the output ("over"), and the next stage adds it when it reads. Every sum has one fixed order: the results
+// do not depend on tiles, launches or timing.
 //
 // Parameters, all set on the compiler's command line:
 //   HEIGHT WIDTH       the grid
-//   CHANNELS           of the images; 0: the input is the output of another stage, with IN_PARTS, IN_WARPS, IN_SLOTS its layout
+//   CHANNELS           of the images; 0: the input is the output of another stage, IN_OFFSETS of its offsets to a pass
+//   PATCH_STEPS        16 entries of a patch to a step; 0: the first layer runs without tensor cores
 //   LAYER_LIST         the forms of the embeddings
 //   LAST               1: the pool takes the whole grid, and the output is one double per pair
-//   STRIP LINES GROUPS PAIRS PARTS TEAMS BLOCKS   the shares above; BLOCKS per multiprocessor
-//   SHARED_BYTES OUTPUT_FLOATS                    the sizes the launch goes by
+//   BLOCK_K BLOCK_N LANES_K LANES_N PAIRS WARPS TEAMS BLOCKS   the shares above; BLOCKS per multiprocessor
+//   RING UNROLL        rows of x in shared memory, steps in one turn of the loop
+//   SHARED_BYTES OUTPUT_FLOATS X_FLOATS Z_FLOATS               the sizes the launch goes by; the last two of a row
 #include "device.cuh"
 
 constexpr Layer LAYER[] = {LAYER_LIST};
 constexpr int LAYERS = sizeof(LAYER) / sizeof(Layer);
+constexpr bool POOLED = !LAST, PATCHES = PATCH_STEPS > 0;
+constexpr int WINDOWS = PATCHES ? LAYERS - 1 : LAYERS;  // in registers; the row that leaves is so many steps behind
 
-constexpr int STRIPS = WIDTH / STRIP;
-constexpr int LINE_GROUPS = WIDTH / LINES;
-constexpr int WARPS_ACROSS = ceiling(LINE_GROUPS, GROUPS);
-constexpr int LANES = STRIPS * GROUPS;  // of one pair in a warp
-constexpr int TEAM_WARPS = WARPS_ACROSS * PARTS;
-constexpr int TEAM_THREADS = 32 * TEAM_WARPS;
+constexpr int LANES = LANES_K * LANES_N;
+constexpr int ROWS = 32 / LANES;
+constexpr int OFFSETS = PAIRS > 1 || ROWS * WARPS > HEIGHT ? HEIGHT : ROWS * WARPS;
+constexpr int PASSES = HEIGHT / OFFSETS;
+constexpr int TEAM_THREADS = 32 * WARPS;
 constexpr int THREADS = TEAMS * TEAM_THREADS;
-constexpr int OFFSETS = HEIGHT / PARTS;  // offsets u of one part
-constexpr int SLOTS = TEAMS * PAIRS;     // pairs a block works on at a time
-static_assert(WIDTH % STRIP == 0 && WIDTH % LINES == 0 && HEIGHT % PARTS == 0 && LANES * PAIRS <= 32);
+constexpr int SLOTS = TEAMS * PAIRS;  // pairs a block works on at a time
+constexpr int SPAN_K = LANES_K * BLOCK_K, SPAN_N = LANES_N * BLOCK_N;
+static_assert(LANES <= 32 && SPAN_K >= WIDTH && SPAN_N >= WIDTH && HEIGHT % OFFSETS == 0 && HEIGHT > 1);
+static_assert(PAIRS == 1 || (WARPS == 1 && PAIRS * HEIGHT <= ROWS));
+static_assert(!PATCHES || (LANES_K == 8 && LANES_N == 4 && BLOCK_K % 2 == 0 && BLOCK_N % 2 == 0));
+static_assert(!POOLED || (BLOCK_K % 2 == 0 && BLOCK_N % 2 == 0 && OFFSETS % 2 == 0 && WIDTH % 2 == 0));
+static_assert((RING & (RING - 1)) == 0 && RING >= WINDOWS + 4 && UNROLL % 2 == 0);
 
-// Link cuts inside a thread's columns can only be where n is a multiple of COMMON.
-constexpr int COMMON = divisor(STRIP, LINES);
-constexpr int REACH = STRIP + LINES - 1;  // columns n that a thread touches
+// A thread's block may reach beyond the grid: the first column (row) of a block that can be beyond its end.
+constexpr int CUT_K = WIDTH % BLOCK_K, CUT_N = WIDTH % BLOCK_N;
 
-// Shared memory, in floats. Images x: planes [CHANNELS + 2 * LAYERS][HEIGHT][WIDTH]. Image z: values used together lie together,
-// and rows run on beyond the end, with the first columns again.
-constexpr int X_PLANE = ceiling(HEIGHT * WIDTH, 4) * 4;
-constexpr int X_PLANES = CHANNELS + 2 * LAYERS;
-constexpr int X_FLOATS = X_PLANES * X_PLANE;
-constexpr int Z_COLUMNS = ceiling(WIDTH + REACH, 4) * 4;
-constexpr int Z_PLANE = HEIGHT * Z_COLUMNS;
-constexpr int CHANNEL_PAIRS = CHANNELS / 2;
-constexpr int Z_LAYERS_AT = ceiling(CHANNELS, 2) * 2 * Z_PLANE;
-constexpr int Z_FLOATS = Z_LAYERS_AT + 2 * LAYERS * Z_PLANE;
+// Shared memory, in floats: a row of x or z is its patches or channels, then two planes for each layer.
+constexpr int X_LAYERS_AT = PATCHES ? BLOCK_K / 2 * PATCH_STEPS * 256 : CHANNELS * SPAN_K;
+constexpr int Z_LAYERS_AT = PATCHES ? BLOCK_N / 2 * PATCH_STEPS * 128 : CHANNELS * SPAN_N;
+constexpr int X_ROW = ceiling(X_LAYERS_AT + 2 * LAYERS * SPAN_K, 4) * 4;
+constexpr int Z_ROW = ceiling(Z_LAYERS_AT + 2 * LAYERS * SPAN_N, 4) * 4;
+constexpr int HALF_K = POOLED ? BLOCK_K / 2 : 1, HALF_N = POOLED ? BLOCK_N / 2 : 1;
+constexpr int SHARES = HALF_K * HALF_N;                           // pooled values of a thread
+constexpr int EXCHANGE_ROW = LANES * SHARES;                      // of an even or odd row at one offset
+constexpr int EXCHANGE = POOLED ? PAIRS * OFFSETS * 2 * EXCHANGE_ROW : 0;  // of one pair of rows; two take turns
+constexpr int TOTALS = LAST ? 2 * TEAM_THREADS : 0;
+constexpr int TEAM_FLOATS = PAIRS * RING * X_ROW + 2 * EXCHANGE + TOTALS;
+static_assert(4 * (HEIGHT * Z_ROW + TEAMS * TEAM_FLOATS) == SHARED_BYTES && X_ROW == X_FLOATS && Z_ROW == Z_FLOATS);
 
-// The pooled output of a pair, in floats: [PARTS][POOLED_OFFSETS + 1][HEIGHT / 2][POOLED_ROW]; the last offset of a part
-// belongs to the first of the next. A row holds [offset v][column k], then the over rows of each warp across.
-constexpr bool POOLED = !LAST;
+// The pooled output of a pair: [PASSES][OFFSETS / 2 + 1][HEIGHT / 2][k][n]; the last offset of a pass belongs to the next one.
 constexpr int HALF_HEIGHT = HEIGHT / 2, HALF_WIDTH = WIDTH / 2;
-constexpr int HALF_STRIP = POOLED ? STRIP / 2 : 1, HALF_LINES = POOLED ? LINES / 2 : 1;
-constexpr int POOLED_OFFSETS = OFFSETS / 2;
-constexpr int POOLED_ROW = (HALF_WIDTH + WARPS_ACROSS) * HALF_WIDTH;
-constexpr long long POOLED_FLOATS = (long long)PARTS * (POOLED_OFFSETS + 1) * HALF_HEIGHT * POOLED_ROW;
-static_assert(!POOLED || (STRIP % 2 == 0 && LINES % 2 == 0 && OFFSETS % 2 == 0));
-
-constexpr int SUM_FLOATS = POOLED ? HALF_HEIGHT * 32 * HALF_LINES * HALF_STRIP : 0;  // of a warp
-constexpr int OVER_FLOATS = POOLED ? ceiling(HALF_HEIGHT * PAIRS * STRIPS * HALF_STRIP, 4) * 4 : 0;
-constexpr int WARP_FLOATS = SUM_FLOATS + OVER_FLOATS;
-constexpr int TOTAL_FLOATS = LAST ? 2 * THREADS : 0;
-constexpr int SHARED_FLOATS = Z_FLOATS + SLOTS * X_FLOATS + TEAMS * TEAM_WARPS * WARP_FLOATS + TOTAL_FLOATS;
-static_assert(4 * SHARED_FLOATS == SHARED_BYTES && (LAST || POOLED_FLOATS == OUTPUT_FLOATS), "plan.py sees other sizes");
-
-// The input from another stage, if it is one: its layout as above, on this grid.
-constexpr int IN_ROW = (WIDTH + IN_WARPS) * WIDTH;
-constexpr int IN_OFFSETS = HEIGHT / IN_PARTS;
-constexpr long long IN_FLOATS = (long long)IN_PARTS * (IN_OFFSETS + 1) * HEIGHT * IN_ROW;
+constexpr int POOLED_ROW = HALF_WIDTH * HALF_WIDTH;
+constexpr long long POOLED_FLOATS = (long long)PASSES * (OFFSETS / 2 + 1) * HALF_HEIGHT * POOLED_ROW;
+static_assert(LAST || POOLED_FLOATS == OUTPUT_FLOATS);
+constexpr long long IN_FLOATS = (long long)(HEIGHT / IN_OFFSETS) * (IN_OFFSETS + 1) * HEIGHT * WIDTH * WIDTH;
 
 // A block's work: `count` images x from `left` on, against image z = `right`; the pairs' kernels lie from `slot` on.
 struct Unit {
     int right, left, count, slot;
 };
 
-using Values = float[LINES][STRIP];
+using Values = float[BLOCK_K][BLOCK_N];
 
 // What a thread is responsible for.
 struct Place {
-    int warp, lane, team, part, pair;  // pair: within the warp
-    int strip, line_group;
-    int left_lane, right_lane, lower_lane;  // neighbours in k, and the thread with the lines before these
-    float lower;                            // 1: that thread is in this warp, 0: it is not
-    bool last_group;                        // the thread with the lines after these is not, so this one keeps what is over
-    bool owner;                             // not a stand-in for another lane
-    int across;
-    int column;         // the first n
-    float in[REACH + 1];  // links into column + d from the left; the ends also know the ends of the strips
-    float ends[2];      // is there a strip on the left, on the right
+    int warp, lane, team, pair, index;      // pair: of those the team works on; index: of the offset
+    int at, k, n;                           // in the row: the thread, and the first of its columns
+    bool owner;                             // not a stand-in for another thread
+    float has_above, has_above_left, has_left, has_below, has_below_right, has_right;
+    float inside_k, inside_n, inside;       // does the grid go on beyond CUT_K, CUT_N, both
 };
-
-DEVICE int lane_of(int group, int strip) {
-    // Neighbouring lanes share what they load: lanes 2i and 2i + 1 have the same columns n, lanes i and i ^ 2 the same k.
-    if constexpr (GROUPS % 4 == 0 && STRIP == 4 && (LINES == 2 || LINES == 4)) {
-        const int low = group & 3;
-        const int mixed = LINES == 2 ? (low >> 1) | ((low & 1) << 1) : low;
-        return (strip + (mixed & 1)) % STRIPS * GROUPS + (group & ~3) + mixed;
-    } else {
-        return strip * GROUPS + group;
-    }
-}
 
 DEVICE Place find_place() {
     Place p;
     p.warp = uniform(thread_index() / 32);
     p.lane = thread_index() % 32;
-    p.team = p.warp / TEAM_WARPS;
-    p.part = p.warp % TEAM_WARPS / WARPS_ACROSS;
-    p.across = p.warp % WARPS_ACROSS;
-    const int worker = p.lane % (PAIRS * LANES);
-    p.pair = worker / LANES;
-    int group = 0;
-    for (int g = 0; g < GROUPS; g++)
-        for (int s = 0; s < STRIPS; s++)
-            if (lane_of(g, s) == worker % LANES) group = g, p.strip = s;
-    const int base = p.pair * LANES;
-    p.left_lane = base + lane_of(group, (p.strip + STRIPS - 1) % STRIPS);
-    p.right_lane = base + lane_of(group, (p.strip + 1) % STRIPS);
-    p.lower_lane = base + lane_of(group == 0 ? 0 : group - 1, p.strip);
-    p.lower = group > 0 ? 1.0f : 0.0f;
-    const int wanted = p.across * GROUPS + group;
-    p.line_group = wanted % LINE_GROUPS;
-    p.owner = p.lane < PAIRS * LANES && wanted < LINE_GROUPS;
-    p.last_group = p.owner && (group == GROUPS - 1 || wanted == LINE_GROUPS - 1);
-    p.column = (p.strip * STRIP + p.line_group * LINES) % WIDTH;
-    for (int d = 0; d <= REACH; d++) p.in[d] = (p.column + d) % WIDTH == 0 ? 0.0f : 1.0f;
-    p.ends[0] = p.strip == 0 ? 0.0f : 1.0f;
-    p.ends[1] = p.strip == STRIPS - 1 ? 0.0f : 1.0f;
+    p.team = TEAMS == 1 ? 0 : p.warp / WARPS;
+    const int worker = p.lane % (ROWS * LANES);
+    const int row = p.warp % WARPS * ROWS + worker / LANES;
+    p.pair = PAIRS == 1 ? 0 : row / HEIGHT % PAIRS;
+    p.index = row % OFFSETS;
+    p.at = worker % LANES;
+    p.k = p.at / LANES_N * BLOCK_K, p.n = p.at % LANES_N * BLOCK_N;
+    p.owner = p.lane == worker && row < PAIRS * OFFSETS && p.k < WIDTH && p.n < WIDTH;
+    p.has_above = p.k > 0 ? 1.0f : 0.0f;
+    p.has_left = p.n > 0 ? 1.0f : 0.0f;
+    p.has_below = p.k + BLOCK_K < WIDTH ? 1.0f : 0.0f;
+    p.has_right = p.n + BLOCK_N < WIDTH ? 1.0f : 0.0f;
+    p.has_above_left = p.has_above * p.has_left;
+    p.has_below_right = p.has_below * p.has_right;
+    p.inside_k = p.k + CUT_K < WIDTH ? 1.0f : 0.0f;
+    p.inside_n = p.n + CUT_N < WIDTH ? 1.0f : 0.0f;
+    p.inside = p.inside_k * p.inside_n;
     return p;
 }
 
-// ---------------------------------------------------------------------------------------------------- loading the images
-
-// x: planes as they come, but the rows of layer l's planes turned by l + 1, since that layer runs so many rows behind.
-DEVICE void load_left(const float* image, float* shared, int index, int threads) {
-    for (int i = index; i < X_PLANES * HEIGHT * WIDTH; i += threads) {
-        const int plane = i / (HEIGHT * WIDTH), at = i % (HEIGHT * WIDTH);
-        const int turn = plane < CHANNELS ? 0 : (plane - CHANNELS) / 2 + 1;
-        const int row = (at / WIDTH + turn) % HEIGHT;
-        shared[plane * X_PLANE + row * WIDTH + at % WIDTH] = image[i];
-    }
+DEVICE void sync_pair(int team) {
+    if constexpr (WARPS == 1)
+        sync_warp();
+    else
+        sync_team(team, TEAM_THREADS);
 }
 
-// z: channels in pairs, an odd last one alone but with as much room; the two planes of a layer as pairs.
-DEVICE void load_right(const float* image, float* shared, int index, int threads) {
-    for (int i = index; i < X_PLANES * HEIGHT * Z_COLUMNS; i += threads) {
-        const int plane = i / (HEIGHT * Z_COLUMNS), row = i / Z_COLUMNS % HEIGHT, column = i % Z_COLUMNS;
-        const float value = image[(plane * HEIGHT + row) * WIDTH + column % WIDTH];
-        const int at = row * Z_COLUMNS + column;
-        if (plane < 2 * CHANNEL_PAIRS)
-            shared[plane / 2 * 2 * Z_PLANE + 2 * at + plane % 2] = value;
-        else if (plane < CHANNELS)
-            shared[2 * CHANNEL_PAIRS * Z_PLANE + at + row * Z_COLUMNS] = value;
-        else
-            shared[Z_LAYERS_AT + (plane - CHANNELS) / 2 * 2 * Z_PLANE + 2 * at + (plane - CHANNELS) % 2] = value;
+// ---------------------------------------------------------------------------------------------------- the first layer
+
+// Cosines of patches, or complete exponents: on the tensor cores. All tiles take each step together, so that none waits for
+// the result of its last one.
+DEVICE void patch_products(const float* x, const float* z, Values& out) {
+    constexpr int TILES_K = BLOCK_K / 2, TILES_N = BLOCK_N / 2;
+    float sum[TILES_K][TILES_N][4] = {};
+#pragma unroll
+    for (int s = 0; s < PATCH_STEPS; s++) {
+        unsigned high_x[TILES_K][4], low_x[TILES_K][4], high_z[TILES_N][2], low_z[TILES_N][2];
+#pragma unroll
+        for (int r = 0; r < TILES_K; r++) {
+            const Words h = *reinterpret_cast<const Words*>(x + ((r * PATCH_STEPS + s) * 2) * 128);
+            const Words l = *reinterpret_cast<const Words*>(x + ((r * PATCH_STEPS + s) * 2 + 1) * 128);
+            high_x[r][0] = h.x, high_x[r][1] = h.y, high_x[r][2] = h.z, high_x[r][3] = h.w;
+            low_x[r][0] = l.x, low_x[r][1] = l.y, low_x[r][2] = l.z, low_x[r][3] = l.w;
+        }
+#pragma unroll
+        for (int c = 0; c < TILES_N; c++) {
+            const Words w = *reinterpret_cast<const Words*>(z + (c * PATCH_STEPS + s) * 128);
+            high_z[c][0] = w.x, high_z[c][1] = w.y, low_z[c][0] = w.z, low_z[c][1] = w.w;
+        }
+        auto multiply_all = [&](const auto& of_x, const auto& of_z) {
+#pragma unroll
+            for (int c = 0; c < TILES_N; c++)
+#pragma unroll
+                for (int r = 0; r < TILES_K; r++) multiply(sum[r][c], of_x[r], of_z[c]);
+        };
+        multiply_all(low_x, high_z);
+        multiply_all(high_x, low_z);
+        multiply_all(high_x, high_z);
     }
+#pragma unroll
+    for (int r = 0; r < TILES_K; r++)
+#pragma unroll
+        for (int c = 0; c < TILES_N; c++) {
+            out[2 * r][2 * c] = sum[r][c][0], out[2 * r][2 * c + 1] = sum[r][c][1];
+            out[2 * r + 1][2 * c] = sum[r][c][2], out[2 * r + 1][2 * c + 1] = sum[r][c][3];
+        }
 }
-
-// ---------------------------------------------------------------------------------------------------- arithmetic
-
-constexpr int X_ALIGN = WIDTH % 4 == 0 && STRIP % 4 == 0 ? 4 : WIDTH % 2 == 0 && STRIP % 2 == 0 ? 2 : 1;
 
 // Inner products of pixels: the kernel of the images themselves, at one row of x and one of z.
-DEVICE void products(const float* x, const float* z, Values& out, const Place& place) {
-    unroll<CHANNEL_PAIRS>([&](auto pair) {
-        constexpr int c = 2 * pair.value;
-        float x0[STRIP], x1[STRIP], zz[2 * REACH];
-        load<STRIP, X_ALIGN>(x + c * X_PLANE, x0);
-        load<STRIP, X_ALIGN>(x + (c + 1) * X_PLANE, x1);
-        load<2 * REACH, 2 * COMMON>(z + c * Z_PLANE, zz);
+DEVICE void pixel_products(const float* x, const float* z, Values& out) {
+    unroll<CHANNELS>([&](auto channel) {
+        constexpr int c = channel.value;
+        float xs[BLOCK_K], zs[BLOCK_N];
+        load<BLOCK_K, BLOCK_K>(x + c * SPAN_K, xs);
+        load<BLOCK_N, BLOCK_N>(z + c * SPAN_N, zs);
 #pragma unroll
-        for (int o = 0; o < LINES; o++)
+        for (int i = 0; i < BLOCK_K; i++)
 #pragma unroll
-            for (int i = 0; i < STRIP; i++) {
-                const float first = x0[i] * zz[2 * (i + o)];
-                out[o][i] = fmaf(x1[i], zz[2 * (i + o) + 1], c == 0 ? first : fmaf(x0[i], zz[2 * (i + o)], out[o][i]));
-            }
+            for (int o = 0; o < BLOCK_N; o++) out[i][o] = c == 0 ? xs[i] * zs[o] : fmaf(xs[i], zs[o], out[i][o]);
     });
-    if constexpr (CHANNELS % 2 == 1) {
-        constexpr int c = CHANNELS - 1;
-        float xx[STRIP], zz[REACH];
-        load<STRIP, X_ALIGN>(x + c * X_PLANE, xx);
-        load<REACH, COMMON>(z + c * Z_PLANE - place.column, zz);
+}
+
+constexpr int IN_ALIGN = divisor(divisor(WIDTH, BLOCK_N), 4);
+
+// A row of another stage's output, or what the pass before has to add to it.
+DEVICE void add_row(const float* row, const Place& place, Values& out, bool first) {
 #pragma unroll
-        for (int o = 0; o < LINES; o++)
+    for (int i = 0; i < BLOCK_K; i++)
 #pragma unroll
-            for (int i = 0; i < STRIP; i++)
-                out[o][i] = c == 0 ? xx[i] * zz[i + o] : fmaf(xx[i], zz[i + o], out[o][i]);
+        for (int o = 0; o < BLOCK_N; o += IN_ALIGN) {
+            float values[IN_ALIGN] = {};
+            if ((CUT_K == 0 || place.k + i < WIDTH) && (CUT_N == 0 || place.n + o < WIDTH))
+                load<IN_ALIGN, IN_ALIGN>(row + (place.k + i) * WIDTH + place.n + o, values);
+#pragma unroll
+            for (int e = 0; e < IN_ALIGN; e++) out[i][o + e] = first ? values[e] : out[i][o + e] + values[e];
+        }
+}
+
+DEVICE void read_row(const float* pair, int u, int j, const Place& place, Values& out) {
+    const int part = u / IN_OFFSETS, offset = u % IN_OFFSETS;
+    add_row(pair + ((part * (IN_OFFSETS + 1) + offset) * HEIGHT + j) * WIDTH * WIDTH, place, out, true);
+    if (offset == 0) {
+        const int before = part == 0 ? HEIGHT / IN_OFFSETS - 1 : part - 1;
+        add_row(pair + ((before * (IN_OFFSETS + 1) + IN_OFFSETS) * HEIGHT + j) * WIDTH * WIDTH, place, out, false);
     }
 }
+
+// ---------------------------------------------------------------------------------------------------- embeddings
 
 template <int L, int I>
 DEVICE float polynomial(float x) {
@@ -209,401 +214,452 @@ DEVICE float polynomial(float x) {
         return coefficient;
 }
 
+// linear s + arc max(s, 0)
+template <int L>
+DEVICE float straight(float s) {
+    const float positive = fmaxf(s, 0.0f);
+    if constexpr (LAYER[L].linear != 0.0f || LAYER[L].arc != 1.0f)
+        return fmaf(LAYER[L].arc, positive, LAYER[L].linear * s);
+    else
+        return positive;
+}
+
 // A A' f(S / (A A')), from what the planes of layer L hold for x (xr, xa) and for z (zr, za):
-//   exponential   xr zr = gamma log2(e) / (A A'),  xa = log2(A) - gamma log2(e),  za = A'
+//   exponential   xr zr = gamma log2(e) / (A A'),  xa = log2(A) - gamma log2(e),  za = A', by which the caller multiplies
 //   others        xr zr = 1 / (A A'),  xa = A,  za = A'
 // all zero (xa of the exponential: far below) where A is zero.
 template <int L>
 DEVICE float embed(float sum, float xr, float xa, float zr, float za) {
-    constexpr Layer layer = LAYER[L];
-    if constexpr (layer.form == EXPONENTIAL) {
-        return fast_exp2(fmaf(sum * xr, zr, xa)) * za;
-    } else if constexpr (layer.form == ARC) {
+    constexpr int form = LAYER[L].form;
+    if constexpr (form == EXPONENTIAL) {
+        return fast_exp2(fmaf(sum * xr, zr, xa));
+    } else if constexpr (form == ARC) {
         // linear S + arc (max(S, 0) + D sqrt(w) Q(w)) with D = A A' - |S| and w = D / (A A'); arc is folded into Q.
         const float distance = fmaf(xa, za, -fabsf(sum));
         const float relative = saturate(distance * (xr * zr));
-        const float bend = distance * fast_sqrt(relative);
-        const float positive = fmaxf(sum, 0.0f);
-        float straight = positive;
-        if constexpr (layer.linear != 0.0f || layer.arc != 1.0f) straight = fmaf(layer.arc, positive, layer.linear * sum);
-        return fmaf(bend, polynomial<L, 0>(relative), straight);
-    } else if constexpr (layer.form == SERIES) {
+        return fmaf(distance * fast_sqrt(relative), polynomial<L, 0>(relative), straight<L>(sum));
+    } else if constexpr (form == SERIES) {
         return polynomial<L, 0>(sum * xr * zr) * (xa * za);
     } else {
         return sum;
     }
 }
 
-template <int L, class Consume>
-DEVICE void embed_all(const Values& sum, const float* x, const float* z, Consume&& consume) {
-    float xr[STRIP], xa[STRIP], zz[2 * REACH];
-    load<STRIP, X_ALIGN>(x + (CHANNELS + 2 * L) * X_PLANE, xr);
-    load<2 * REACH, 2 * COMMON>(z + Z_LAYERS_AT + 2 * L * Z_PLANE, zz);
-    load<STRIP, X_ALIGN>(x + (CHANNELS + 2 * L + 1) * X_PLANE, xa);
-#pragma unroll
-    for (int o = 0; o < LINES; o++)
-#pragma unroll
-        for (int i = 0; i < STRIP; i++)
-            consume(o, i, embed<L>(sum[o][i], xr[i], xa[i], zz[2 * (i + o)], zz[2 * (i + o) + 1]));
-}
-
-// Sums of three neighbours along k. Where a link cannot be cut, two outputs share the sum of a pair.
-DEVICE void horizontal(const Values& in, Values& out, const Place& place) {
-#pragma unroll
-    for (int o = 0; o < LINES; o++) {
-        const float from_left = from_lane(in[o][STRIP - 1], place.left_lane);
-        const float from_right = from_lane(in[o][0], place.right_lane);
-        auto add_left = [&](int i, float sum) {  // the value at i - 1
-            if (i == 0) {
-                const float link = o % COMMON == 0 ? place.in[o] * place.ends[0] : place.ends[0];
-                return fmaf(from_left, link, sum);
-            }
-            return (i + o) % COMMON == 0 ? fmaf(in[o][i - 1], place.in[i + o], sum) : sum + in[o][i - 1];
-        };
-        auto add_right = [&](int i, float sum) {  // the value at i + 1
-            if (i == STRIP - 1) {
-                const float link = (STRIP + o) % COMMON == 0 ? place.in[STRIP + o] * place.ends[1] : place.ends[1];
-                return fmaf(from_right, link, sum);
-            }
-            return (i + 1 + o) % COMMON == 0 ? fmaf(in[o][i + 1], place.in[i + 1 + o], sum) : sum + in[o][i + 1];
-        };
-#pragma unroll
-        for (int i = 0; i < STRIP; i++) {
-            const bool even = (i + o) % 2 == 0;
-            if (COMMON % 2 == 0 && even && i + 1 < STRIP)
-                out[o][i] = add_left(i, in[o][i] + in[o][i + 1]);
-            else if (COMMON % 2 == 0 && !even && i > 0)
-                out[o][i] = add_right(i, in[o][i - 1] + in[o][i]);
-            else
-                out[o][i] = add_right(i, add_left(i, in[o][i]));
-        }
-    }
-}
-
-// Sums of three neighbours along j, for the row before the one that enters. The steps take turns, so that two rows share the
-// sum of a pair: before a first step `older` is two rows back and `newer` one; before a second, `older` is the sum of both.
-template <bool FIRST>
-DEVICE void vertical(Values& older, Values& newer, const Values& in, Values& out, bool linked) {
-#pragma unroll
-    for (int o = 0; o < LINES; o++)
-#pragma unroll
-        for (int i = 0; i < STRIP; i++) {
-            if (linked) {
-                const float pair = newer[o][i] + in[o][i];
-                out[o][i] = older[o][i] + (FIRST ? pair : in[o][i]);
-                older[o][i] = FIRST ? pair : newer[o][i];
-            } else {
-                out[o][i] = FIRST ? older[o][i] + newer[o][i] : older[o][i];
-                older[o][i] = FIRST ? in[o][i] : 0.0f;
-            }
-            newer[o][i] = in[o][i];
-        }
-}
-
-// ---------------------------------------------------------------------------------------------------- pooling
-
-// Where the row that leaves the last layer belongs, and the sums under way.
-constexpr int SHARES = HALF_LINES * HALF_STRIP;
-constexpr int SHARES_ALIGN = SHARES % 4 == 0 ? 4 : SHARES % 2 == 0 ? 2 : 1;
-constexpr int OVER_ALIGN = HALF_STRIP % 2 == 0 ? 2 : 1;
-
-struct Pool {
-    int offset, half_row;       // u within the part, j / 2
-    float held[SHARES], held_over[HALF_STRIP];  // the even row of an even offset waits for the odd one
-    float* sums;                // of this thread, in shared memory: [HALF_HEIGHT][32 lanes]
-    float* overs;
-    float* output;              // of the pair and part, at this thread's first place
-    float* over_output;
-    bool write;
-    double total;
-};
-
-template <int COUNT>
-DEVICE void add_to(float (&sum)[COUNT], const float (&more)[COUNT]) {
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) sum[i] += more[i];
-}
-
-// A completed row of pooled values, at an offset of the part.
-DEVICE void write_pooled(const float (&share)[SHARES], const float (&over)[HALF_STRIP], const Pool& pool, const Place& place,
-                         int offset) {
-    const int row = (offset * HALF_HEIGHT + pool.half_row) * POOLED_ROW;
-    if (pool.write) {
-#pragma unroll
-        for (int m = 0; m < HALF_LINES; m++) {
-            float line[HALF_STRIP];
-#pragma unroll
-            for (int k = 0; k < HALF_STRIP; k++) line[k] = share[m * HALF_STRIP + k];
-            store<HALF_STRIP, OVER_ALIGN>(pool.output + row + m * HALF_WIDTH, line);
-        }
-        if (place.last_group) store<HALF_STRIP, OVER_ALIGN>(pool.over_output + row, over);
-    }
-}
-
-// One row's share of the pooled sums: `share` for places of this thread, `over` for those of the next group of lines. An odd
-// offset completes sums with its even rows and starts the next ones with its odd rows; an even offset adds in between.
-template <bool ODD_ROW>
-DEVICE void pool_row(const Values& in, Pool& pool, const Place& place) {
-    float share[SHARES], over[HALF_STRIP];
-#pragma unroll
-    for (int k = 0; k < HALF_STRIP; k++) {
-#pragma unroll
-        for (int m = 0; m < HALF_LINES; m++) {
-            float sum = in[2 * m][2 * k] + in[2 * m][2 * k + 1];
-            sum += in[2 * m + 1][2 * k];
-            if (m > 0) sum += in[2 * m - 1][2 * k + 1];
-            share[m * HALF_STRIP + k] = sum;
-        }
-        over[k] = in[LINES - 1][2 * k + 1];
-    }
-    const bool odd_offset = pool.offset % 2 == 1;
-    if (!ODD_ROW && !odd_offset) {
-#pragma unroll
-        for (int i = 0; i < SHARES; i++) pool.held[i] = share[i];
-#pragma unroll
-        for (int k = 0; k < HALF_STRIP; k++) pool.held_over[k] = over[k];
-        return;
-    }
-    if (ODD_ROW && !odd_offset) add_to(share, pool.held), add_to(over, pool.held_over);
-#pragma unroll
-    for (int k = 0; k < HALF_STRIP; k++) share[k] = fmaf(from_lane(over[k], place.lower_lane), place.lower, share[k]);
-
-    float* sums = pool.sums + pool.half_row * 32 * SHARES;
-    float* overs = pool.overs + pool.half_row * PAIRS * STRIPS * HALF_STRIP;
-    const bool start = odd_offset ? ODD_ROW : pool.offset == 0;
-    const bool ends = ODD_ROW && pool.offset == OFFSETS - 1;
-    if (!start) {
-        float before[SHARES], over_before[HALF_STRIP];
-        load<SHARES, SHARES_ALIGN>(sums, before);
-        add_to(share, before);
-        if (place.last_group) {
-            load<HALF_STRIP, OVER_ALIGN>(overs, over_before);
-            add_to(over, over_before);
-        }
-    }
-    if (odd_offset && (!ODD_ROW || ends)) {
-        write_pooled(share, over, pool, place, pool.offset / 2 + ODD_ROW);
+// The same from the cosine, or from the complete exponent.
+template <int L>
+DEVICE float embed_cosine(float cosine, float xa, float za) {
+    constexpr int form = LAYER[L].form;
+    if constexpr (form == EXPONENTIAL) {
+        return fast_exp2(cosine);
+    } else if constexpr (form == ARC) {
+        const float relative = saturate(1.0f - fabsf(cosine));
+        return fmaf(relative * fast_sqrt(relative), polynomial<L, 0>(relative), straight<L>(cosine)) * (xa * za);
+    } else if constexpr (form == SERIES) {
+        return polynomial<L, 0>(cosine) * (xa * za);
     } else {
-        store<SHARES, SHARES_ALIGN>(sums, share);
-        if (place.last_group) store<HALF_STRIP, OVER_ALIGN>(overs, over);
+        return cosine * (xa * za);
     }
-    if (ODD_ROW && ++pool.half_row == HALF_HEIGHT) pool.half_row = 0, pool.offset++;
 }
 
-DEVICE void pool_all(const Values& in, Pool& pool) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int o = 0; o < LINES; o++) {
-        float line = in[o][0];
-#pragma unroll
-        for (int i = 1; i < STRIP; i++) line += in[o][i];
-        sum += line;
+DEVICE void embed_patches(Values& values, const float* x, const float* z) {
+    float xa[BLOCK_K], za[BLOCK_N];
+    if constexpr (LAYER[0].form != EXPONENTIAL) {
+        load<BLOCK_K, BLOCK_K>(x + X_LAYERS_AT + SPAN_K, xa);
+        load<BLOCK_N, BLOCK_N>(z + Z_LAYERS_AT + SPAN_N, za);
     }
-    pool.total += sum;
+#pragma unroll
+    for (int i = 0; i < BLOCK_K; i++)
+#pragma unroll
+        for (int o = 0; o < BLOCK_N; o++) values[i][o] = embed_cosine<0>(values[i][o], xa[i], za[o]);
+}
+
+// `factor`: what the values of a column are still to be multiplied by, if they are exponentials.
+template <int L>
+DEVICE void embed_all(const Values& sum, const float* x, const float* z, Values& out, float (&factor)[BLOCK_N]) {
+    float xr[BLOCK_K], xa[BLOCK_K], zr[BLOCK_N];
+    load<BLOCK_K, BLOCK_K>(x + X_LAYERS_AT + 2 * L * SPAN_K, xr);
+    load<BLOCK_N, BLOCK_N>(z + Z_LAYERS_AT + 2 * L * SPAN_N, zr);
+    load<BLOCK_K, BLOCK_K>(x + X_LAYERS_AT + (2 * L + 1) * SPAN_K, xa);
+    load<BLOCK_N, BLOCK_N>(z + Z_LAYERS_AT + (2 * L + 1) * SPAN_N, factor);
+#pragma unroll
+    for (int i = 0; i < BLOCK_K; i++)
+#pragma unroll
+        for (int o = 0; o < BLOCK_N; o++) out[i][o] = embed<L>(sum[i][o], xr[i], xa[i], zr[o], factor[o]);
+}
+
+// ---------------------------------------------------------------------------------------------------- windows
+
+// Sums of three neighbours along the diagonal. Two outputs share the sum of a pair.
+DEVICE void diagonal(const Values& in, Values& out, const Place& place) {
+    constexpr int K = BLOCK_K - 1, N = BLOCK_N - 1;
+    float before_k[BLOCK_N], before_n[BLOCK_K], after_k[BLOCK_N], after_n[BLOCK_K];  // beyond the block's four sides
+    before_k[0] = from_before<LANES_N + 1>(in[K][N]);
+    after_k[N] = from_after<LANES_N + 1>(in[0][0]);
+#pragma unroll
+    for (int o = 1; o < BLOCK_N; o++) {
+        before_k[o] = from_before<LANES_N>(in[K][o - 1]);
+        after_k[o - 1] = from_after<LANES_N>(in[0][o]);
+    }
+#pragma unroll
+    for (int i = 1; i < BLOCK_K; i++) {
+        before_n[i] = from_before<1>(in[i - 1][N]);
+        after_n[i - 1] = from_after<1>(in[i][0]);
+    }
+    auto add_before = [&](int i, int o, float sum) {
+        if (i == 0) return fmaf(before_k[o], o == 0 ? place.has_above_left : place.has_above, sum);
+        return o == 0 ? fmaf(before_n[i], place.has_left, sum) : sum + in[i - 1][o - 1];
+    };
+    auto add_after = [&](int i, int o, float sum) {
+        const bool cut_k = CUT_K > 0 && i + 1 == CUT_K, cut_n = CUT_N > 0 && o + 1 == CUT_N;
+        const float inside = cut_k && cut_n ? place.inside : cut_k ? place.inside_k : place.inside_n;
+        if (i == K && o == N) return fmaf(after_k[o], place.has_below_right, sum);
+        if (i == K) return fmaf(after_k[o], cut_n ? place.has_below * inside : place.has_below, sum);
+        if (o == N) return fmaf(after_n[i], cut_k ? place.has_right * inside : place.has_right, sum);
+        return cut_k || cut_n ? fmaf(in[i + 1][o + 1], inside, sum) : sum + in[i + 1][o + 1];
+    };
+#pragma unroll
+    for (int i = 0; i < BLOCK_K; i++)
+#pragma unroll
+        for (int o = 0; o < BLOCK_N; o++) {
+            if (i % 2 == 0 && i < K && o < N) {
+                const float pair = add_after(i, o, in[i][o]);
+                out[i][o] = add_before(i, o, pair);
+                out[i + 1][o + 1] = add_after(i + 1, o + 1, pair);
+            } else if (i % 2 == 0 || o == 0) {
+                out[i][o] = add_after(i, o, add_before(i, o, in[i][o]));
+            }
+        }
+}
+
+// Sums of three rows, for the row before the one that enters; `link` is 0 where the latter is the first of its kind.
+DEVICE void vertical(Values& newest, Values& pair, const Values& in, Values& out, float link) {
+#pragma unroll
+    for (int i = 0; i < BLOCK_K; i++)
+#pragma unroll
+        for (int o = 0; o < BLOCK_N; o++) {
+            out[i][o] = add_if(pair[i][o], in[i][o], link != 0.0f);
+            pair[i][o] = fmaf(newest[i][o], link, in[i][o]);
+            newest[i][o] = in[i][o];
+        }
 }
 
 // ---------------------------------------------------------------------------------------------------- the stream of rows
 
-// A row of another stage's output: offset u of this grid, row j. What other warps and parts had to add comes second and third.
-DEVICE void add_row(const float* row, const Place& place, Values& out, bool first) {
-    constexpr int ALIGN = X_ALIGN;
-#pragma unroll
-    for (int o = 0; o < LINES; o++) {
-        const int v = place.line_group * LINES + o;
-        float main[STRIP];
-        load<STRIP, ALIGN>(row + v * WIDTH + place.strip * STRIP, main);
-        if (v % IN_SLOTS == 0) {
-            const int over = (v / IN_SLOTS + IN_WARPS - 1) % IN_WARPS;
-            float handed[STRIP];
-            load<STRIP, ALIGN>(row + (WIDTH + over) * WIDTH + place.strip * STRIP, handed);
-#pragma unroll
-            for (int i = 0; i < STRIP; i++) main[i] += handed[i];
+// Where a stream of rows is: row j of the image x number `round` of this team, at its offset of `pass`.
+struct Cursor {
+    int j, pass, round, m;
+    DEVICE void start(int rows_before) { j = HEIGHT - 1 - rows_before, pass = PASSES - 1, round = -1, m = 0; }
+    DEVICE void advance(const Place& place) {
+        if (++j == HEIGHT) {
+            j = 0;
+            if (++pass == PASSES) pass = 0, round++;
+            m = pass * OFFSETS + place.index;
+        } else if (++m == HEIGHT) {
+            m = 0;
         }
-#pragma unroll
-        for (int i = 0; i < STRIP; i++) out[o][i] = first ? main[i] : out[o][i] + main[i];
     }
-}
+};
 
-DEVICE void read_row(const float* pair, int u, int j, const Place& place, Values& out) {
-    const int part = u / IN_OFFSETS, offset = u % IN_OFFSETS;
-    add_row(pair + ((part * (IN_OFFSETS + 1) + offset) * HEIGHT + j) * IN_ROW, place, out, true);
-    if (offset == 0) {
-        const int before = (part + IN_PARTS - 1) % IN_PARTS;
-        add_row(pair + ((before * (IN_OFFSETS + 1) + IN_OFFSETS) * HEIGHT + j) * IN_ROW, place, out, false);
-    }
-}
-
-constexpr int STEPS = OFFSETS * HEIGHT + LAYERS;
-
-// The state of a stream between steps.
 struct Stream {
-    Values older[LAYERS], newer[LAYERS];
-    Values next;      // input read ahead
-    const float* x;   // this thread's columns in the rows that are entering now
-    const float* z;
-    int calm;         // so many further steps meet no cut link
+    Values newest[WINDOWS + 1], pair[WINDOWS + 1];  // one more than needed: there may be none
+    Values next;                                    // input read ahead
+    int z_rows[WINDOWS + 1];                        // where the rows that entered last are in z
+    float links[WINDOWS + 1];
+    Cursor entering, ahead;
 };
 
-// Row t of the stream: row j of x at offset u of the part, so row m of z. Rows from before the start are any rows.
-struct Row {
-    int j, m;
-    DEVICE Row(int t, int first_offset) {
-        j = (t + HEIGHT) % HEIGHT;
-        m = (j + (t + HEIGHT) / HEIGHT - 1 + first_offset + HEIGHT) % HEIGHT;
-    }
-    DEVICE bool cut() const { return j == 0 || m == 0; }
+// Everything a thread works with that does not change.
+struct Work {
+    Place place;
+    Unit unit;
+    int rounds;
+    const float* left;
+    const float* input;
+    void* output;
+    int left_step, right_step;
+    float *z, *ring, *exchange;
+    unsigned copies;  // where this thread's copies go, in the first row of the ring
+
+    DEVICE int image(int round) const { return (round * TEAMS + place.team) * PAIRS + place.pair; }
+    DEVICE int kept_image(int round) const { return image(round) < unit.count ? image(round) : unit.count - 1; }
+    DEVICE int last_row() const { return rounds * PASSES * HEIGHT; }
+    // A row of x or z, at this thread's columns or at its share of the patches.
+    DEVICE const float* x_row(int t) const { return ring + place.pair * X_ROW + place.k + ring_at(t); }
+    DEVICE const float* x_patches(int t) const { return ring + 4 * place.lane + ring_at(t); }
+    DEVICE const float* z_row(int at) const { return z + place.n + at; }
+    DEVICE const float* z_patches(int at) const { return z + 4 * place.lane + at; }
+    DEVICE static int ring_at(int t) { return (t & (RING - 1)) * PAIRS * X_ROW; }
 };
 
-// One step of all layers at time t. CUT: some row on its way has no link to the one before. Otherwise the rows of z follow one
-// another in memory, as those of x always do, and the pointers just move on.
-template <int TURN, bool CUT>
-DEVICE void step(int t, Stream& s, Pool& pool, const Place& place, const float* x, const float* z, const float* input) {
-    bool linked[LAYERS];
-    const float* z_rows[LAYERS + 1];
-    if constexpr (CUT) {
-        const int first_offset = place.part * OFFSETS;
-        bool still = false;
+// Row t of the stream of x, for all pairs of the team.
+DEVICE void copy_row(const Work& work, int t) {
+    constexpr int SHARE = 4 * TEAM_THREADS;
+    if (t < 0) return;
+    const int round = t / (PASSES * HEIGHT), j = t % HEIGHT, first = thread_index() % TEAM_THREADS * 4;
 #pragma unroll
-        for (int l = 0; l <= LAYERS; l++) {
-            const Row row(t - l, first_offset);
-            z_rows[l] = z + 2 * (row.m * Z_COLUMNS + place.column);
-            if (l < LAYERS) linked[l] = !row.cut();
-            if (l < LAYERS - 1) still = still || row.cut();
-        }
-        const Row row(t, first_offset);
-        const int ahead = row.j > row.m ? HEIGHT - row.j : HEIGHT - row.m;  // the next cut enters so many steps later
-        s.calm = still ? 0 : ahead - 1;
-        s.x = x + row.j * WIDTH;
-        s.z = z_rows[0];
-    } else {
-        s.calm--;
-        s.x += WIDTH;
-        s.z += 2 * Z_COLUMNS;
+    for (int p = 0; p < PAIRS; p++) {
+        const int image = (round * TEAMS + work.place.team) * PAIRS + p;
+        const int kept = work.unit.left + (image < work.unit.count ? image : work.unit.count - 1);
+        const float* from = work.left + first + (long long)(kept * HEIGHT + j) * X_ROW;
+        const unsigned to = work.copies + 4 * (Work::ring_at(t) + p * X_ROW);
 #pragma unroll
-        for (int l = 0; l <= LAYERS; l++) {
-            z_rows[l] = s.z - 2 * l * Z_COLUMNS;
-            if (l < LAYERS) linked[l] = true;
-        }
-    }
-
-    Values sum, now, wide;
-    if constexpr (CHANNELS > 0) {
-        products(s.x, s.z, now, place);
-    } else {
-#pragma unroll
-        for (int o = 0; o < LINES; o++)
-#pragma unroll
-            for (int i = 0; i < STRIP; i++) now[o][i] = s.next[o][i];
-        read_row(input, ((t + 1) / HEIGHT + place.part * OFFSETS) % HEIGHT, (t + 1) % HEIGHT, place, s.next);
-    }
-    horizontal(now, wide, place);
-    vertical<TURN % 2 == 0>(s.older[0], s.newer[0], wide, sum, linked[0]);
-    unroll<LAYERS>([&](auto layer) {
-        constexpr int l = layer.value;
-        embed_all<l>(sum, s.x, z_rows[l + 1], [&](int o, int i, float value) { now[o][i] = value; });
-        if constexpr (l + 1 < LAYERS) {
-            horizontal(now, wide, place);
-            vertical<(TURN + l + 1) % 2 == 0>(s.older[l + 1], s.newer[l + 1], wide, sum, linked[l + 1]);
-        }
-    });
-    if (t >= LAYERS && t < STEPS) {
-        if constexpr (LAST)
-            pool_all(now, pool);
-        else
-            pool_row<(TURN + LAYERS) % 2 == 1>(now, pool, place);
+        for (int i = 0; i < X_ROW; i += SHARE)
+            if (i + SHARE <= X_ROW || i + first < X_ROW) copy_ahead(to + 4 * i, from + i);
     }
 }
 
-// All rows of all offsets u of the part. The first row has no link to what is before it, so the zeros the registers start
-// with reach nothing that is kept, nor do the rows that enter after the end. Six steps to a turn of the loop: after so many, every row of sums is back in the registers
-// it came from.
-DEVICE void stream(Pool& pool, const Place& place, const float* x, const float* z, const float* input) {
-    Stream s;
+DEVICE void read_ahead(Stream& s, const Work& work) {
+    s.ahead.advance(work.place);
+    const int u = s.ahead.pass * OFFSETS + work.place.index, round = s.ahead.round < 0 ? 0 : s.ahead.round;
+    const long long slot = work.unit.slot + work.kept_image(round);
+    read_row(work.input + slot * IN_FLOATS, u, s.ahead.j, work.place, s.next);
+}
+
+// The two halves of a window sum can change places. Which order leaves the compiler more registers was measured.
+constexpr bool ROWS_FIRST = PATCHES && WINDOWS > 1;
+
+// One step of all layers at time t. `leave` takes the row that leaves: its values and the factors of its columns.
+template <class Leave>
+DEVICE void step(int t, Stream& s, const Work& work, Leave&& leave) {
+    const Place& place = work.place;
 #pragma unroll
-    for (int l = 0; l < LAYERS; l++)
+    for (int d = WINDOWS; d > 0; d--) s.z_rows[d] = s.z_rows[d - 1], s.links[d] = s.links[d - 1];
+    s.entering.advance(place);
+    s.z_rows[0] = s.entering.m * Z_ROW;
+    s.links[0] = s.entering.j == 0 || s.entering.m == 0 ? 0.0f : 1.0f;
+
+    Values now, half, sum;
+    float factor[BLOCK_N];
+    if constexpr (PATCHES) {
+        patch_products(work.x_patches(t), work.z_patches(s.z_rows[0]), now);
+        embed_patches(now, work.x_row(t), work.z_row(s.z_rows[0]));
+    } else if constexpr (CHANNELS > 0) {
+        pixel_products(work.x_row(t), work.z_row(s.z_rows[0]), now);
+    } else {
 #pragma unroll
-        for (int o = 0; o < LINES; o++)
+        for (int i = 0; i < BLOCK_K; i++)
 #pragma unroll
-            for (int i = 0; i < STRIP; i++) s.older[l][o][i] = 0.0f, s.newer[l][o][i] = 0.0f;
-    s.calm = 0;
-    s.x = x, s.z = z;
-    if constexpr (CHANNELS == 0) read_row(input, place.part * OFFSETS, 0, place, s.next);
-#pragma unroll 1
-    for (int t = 0; t < STEPS; t += 6)
-        unroll<6>([&](auto turn) {
-            constexpr int n = turn.value;
-            if (s.calm > 0)
-                step<n, false>(t + n, s, pool, place, x, z, input);
-            else
-                step<n, true>(t + n, s, pool, place, x, z, input);
-        });
+            for (int o = 0; o < BLOCK_N; o++) now[i][o] = s.next[i][o];
+        read_ahead(s, work);
+    }
+    unroll<WINDOWS>([&](auto window) {
+        constexpr int d = window.value, l = PATCHES ? d + 1 : d;
+        if constexpr (ROWS_FIRST) {
+            vertical(s.newest[d], s.pair[d], now, half, s.links[d]);
+            diagonal(half, sum, place);
+        } else {
+            diagonal(now, half, place);
+            vertical(s.newest[d], s.pair[d], half, sum, s.links[d]);
+        }
+        embed_all<l>(sum, work.x_row(t - d - 1), work.z_row(s.z_rows[d + 1]), now, factor);
+        if constexpr (LAYER[l].form == EXPONENTIAL && d + 1 < WINDOWS)
+#pragma unroll
+            for (int i = 0; i < BLOCK_K; i++)
+#pragma unroll
+                for (int o = 0; o < BLOCK_N; o++) now[i][o] *= factor[o];
+    });
+    leave(now, factor);
+}
+
+// Whether a row leaves the last layer without its columns' factors.
+constexpr bool FACTORED = WINDOWS > 0 && LAYER[LAYERS - 1].form == EXPONENTIAL;
+
+// ---------------------------------------------------------------------------------------------------- pooling
+
+constexpr int CHUNK = SHARES % 4 == 0 ? 4 : SHARES % 2 == 0 ? 2 : 1;
+
+DEVICE float* exchange_row(const Work& work, int row_pair, int odd, int index) {
+    const int row = ((row_pair & 1) * PAIRS + work.place.pair) * OFFSETS + index;
+    return work.exchange + (row * 2 + odd) * EXCHANGE_ROW + work.place.at * CHUNK;
+}
+
+// The 2x2 sums of a row over (k, n), left where other threads find them.
+DEVICE void pool_row(const Values& in, const float (&factor)[BLOCK_N], float* row) {
+    float share[SHARES];
+#pragma unroll
+    for (int i = 0; i < HALF_K; i++)
+#pragma unroll
+        for (int o = 0; o < HALF_N; o++) {
+            const float first = in[2 * i][2 * o] + in[2 * i + 1][2 * o];
+            const float second = in[2 * i][2 * o + 1] + in[2 * i + 1][2 * o + 1];
+            share[i * HALF_N + o] = FACTORED ? fmaf(second, factor[2 * o + 1], first * factor[2 * o]) : first + second;
+        }
+#pragma unroll
+    for (int at = 0; at < SHARES; at += CHUNK) {
+        float values[CHUNK];
+#pragma unroll
+        for (int e = 0; e < CHUNK; e++) values[e] = share[at + e];
+        store<CHUNK, CHUNK>(row + at * LANES, values);
+    }
+}
+
+constexpr int OUT_ALIGN = divisor(divisor(HALF_WIDTH, HALF_N), CHUNK);
+
+// Pooled values number `at` and following of a thread, of a row of the output.
+DEVICE void write_chunk(const float (&values)[CHUNK], float* row, int at, const Place& place) {
+#pragma unroll
+    for (int e = 0; e < CHUNK; e += OUT_ALIGN) {
+        float some[OUT_ALIGN];
+#pragma unroll
+        for (int i = 0; i < OUT_ALIGN; i++) some[i] = values[e + i];
+        const int k = place.k / 2 + (at + e) / HALF_N, n = place.n / 2 + (at + e) % HALF_N;
+        if (k < HALF_WIDTH && n < HALF_WIDTH) store<OUT_ALIGN, OUT_ALIGN>(row + k * HALF_WIDTH + n, some);
+    }
+}
+
+// A pair of rows that all offsets of the pass have left behind: complete sums go to the output. Two neighbouring offsets share
+// the work where there is enough of it.
+DEVICE void write_pooled(const Work& work, int row_pair) {
+    constexpr int CHUNKS = SHARES / CHUNK;
+    constexpr bool TWO = CHUNKS % 2 == 0;
+    constexpr int MINE = TWO ? CHUNKS / 2 : CHUNKS;
+    const Place& place = work.place;
+    const int u = place.index / 2 * 2, begin = TWO ? place.index % 2 * MINE : 0;
+    const int half_row = row_pair % HALF_HEIGHT, pass = row_pair / HALF_HEIGHT % PASSES;
+    const int image = work.image(row_pair / (HALF_HEIGHT * PASSES));
+    const bool wanted = row_pair >= 0 && 2 * row_pair < work.last_row() && image < work.unit.count && place.owner &&
+                        (TWO || place.index % 2 == 0);
+    float* pair = static_cast<float*>(work.output) + (work.unit.slot + image) * POOLED_FLOATS;
+    float* row = pair + ((pass * (OFFSETS / 2 + 1) + u / 2) * HALF_HEIGHT + half_row) * POOLED_ROW;
+#pragma unroll
+    for (int c = 0; c < MINE; c++) {
+        const int at = (begin + c) * CHUNK;
+        float share[CHUNK], more[CHUNK];
+        auto read = [&](int odd, int index) { load<CHUNK, CHUNK>(exchange_row(work, row_pair, odd, index) + at * LANES, more); };
+        load<CHUNK, CHUNK>(exchange_row(work, row_pair, 0, u) + at * LANES, share);
+        read(1, u);
+#pragma unroll
+        for (int e = 0; e < CHUNK; e++) share[e] += more[e];
+        read(0, u + 1);
+#pragma unroll
+        for (int e = 0; e < CHUNK; e++) share[e] += more[e];
+        read(1, u == 0 ? 0 : u - 1);
+#pragma unroll
+        for (int e = 0; e < CHUNK; e++) share[e] += u == 0 ? 0.0f : more[e];
+        if (wanted) write_chunk(share, row, at, place);
+        if (wanted && u + 2 == OFFSETS) {
+            read(1, u + 1);
+            write_chunk(more, row + HALF_HEIGHT * POOLED_ROW, at, place);
+        }
+    }
+}
+
+// The sum of a whole row.
+DEVICE float row_total(const Values& in, const float (&factor)[BLOCK_N], const Place& place) {
+    float total = 0.0f;
+#pragma unroll
+    for (int o = 0; o < BLOCK_N; o++) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < BLOCK_K; i++) sum = CUT_K > 0 && i >= CUT_K ? fmaf(in[i][o], place.inside_k, sum) : sum + in[i][o];
+        if (FACTORED) sum *= factor[o];
+        total = CUT_N > 0 && o >= CUT_N ? fmaf(sum, place.inside_n, total) : total + sum;
+    }
+    return total;
+}
+
+// The totals of a team's threads, added up in one fixed order and written.
+DEVICE void write_totals(double total, const Work& work, int round) {
+    constexpr int GROUP = PAIRS > 1 ? OFFSETS * LANES : 32;  // lanes of a warp that share a pair
+    constexpr bool TREE = 32 % GROUP == 0;
+    constexpr int PARTIAL = TREE ? WARPS : 32 * WARPS;
+    const Place& place = work.place;
+    if (!place.owner) total = 0.0;
+    if constexpr (TREE)
+#pragma unroll
+        for (int d = 1; d < GROUP; d *= 2) total += from_lane(total, place.lane ^ d);
+    double* totals = reinterpret_cast<double*>(work.exchange);
+    const int warp = place.warp % WARPS;
+    if (!TREE)
+        totals[warp * 32 + place.lane] = total;
+    else if (place.lane % GROUP == 0)
+        totals[place.lane / GROUP * PARTIAL + warp] = total;
+    sync_pair(place.team);
+    const int pair = thread_index() % TEAM_THREADS;
+    const int image = (round * TEAMS + place.team) * PAIRS + pair;
+    if (pair < PAIRS && image < work.unit.count) {
+        const double* of_pair = totals + (TREE ? pair * PARTIAL : pair * GROUP);
+        double sum = 0.0;
+        for (int i = 0; i < (PAIRS > 1 && !TREE ? GROUP : PARTIAL); i++) sum += of_pair[i];
+        static_cast<double*>(work.output)[(long long)(work.unit.left + image) * work.left_step +
+                                          (long long)work.unit.right * work.right_step] = sum;
+    }
 }
 
 // ---------------------------------------------------------------------------------------------------- the kernel
 
-DEVICE void sync_pair(int team) {
-    if constexpr (TEAM_WARPS == 1)
-        sync_warp();
-    else
-        sync_team(team, TEAM_THREADS);
-}
-
-// The totals of a team's threads, added up in the order of the threads.
-DEVICE void write_totals(double total, double* shared, const Place& place, const Unit& unit, int first, double* output,
-                         int left_step, int right_step) {
-    const int index = thread_index() % TEAM_THREADS;
-    double* team = shared + place.team * TEAM_THREADS;
-    team[index] = place.owner ? total : 0.0;
-    sync_pair(place.team);
-    if (index < PAIRS && first + index < unit.count) {
-        double sum = 0.0;
-        for (int w = 0; w < TEAM_WARPS; w++)
-            for (int lane = 0; lane < LANES; lane++) sum += team[w * 32 + index * LANES + lane];
-        output[(long long)(unit.left + first + index) * left_step + (long long)unit.right * right_step] = sum;
+// All rows of all offsets of all pairs of the team. The stream starts one row early where that makes the leaving rows come in
+// pairs. The rows before the first are made of zeros in the ring; none of them is linked to the first.
+DEVICE void stream(const Work& work) {
+    constexpr int EARLY = WINDOWS % 2;
+    const Place& place = work.place;
+    Stream s;
+#pragma unroll
+    for (int d = 0; d <= WINDOWS; d++) {
+#pragma unroll
+        for (int i = 0; i < BLOCK_K; i++)
+#pragma unroll
+            for (int o = 0; o < BLOCK_N; o++) s.newest[d][i][o] = 0.0f, s.pair[d][i][o] = 0.0f;
+        s.z_rows[d] = 0, s.links[d] = 0.0f;
     }
+    s.entering.start(EARLY), s.ahead.start(EARLY);
+    if constexpr (CHANNELS == 0) read_ahead(s, work);
+    double total = 0.0;
+
+    copy_row(work, -EARLY);
+    copy_row(work, 1 - EARLY);
+    const int end = work.last_row() + WINDOWS;
+    int turn = -EARLY;
+#pragma unroll 1
+    for (; turn < end; turn += UNROLL)
+        unroll<UNROLL / 2>([&](auto period) {
+            const int t = turn + 2 * period.value, row_pair = (t - WINDOWS) >> 1;
+            wait_for_copies();
+            sync_pair(place.team);
+            if constexpr (POOLED) write_pooled(work, row_pair - 1);
+            copy_row(work, t + 2);
+            copy_row(work, t + 3);
+            unroll<2>([&](auto parity) {
+                step(t + parity.value, s, work, [&](const Values& values, const float (&factor)[BLOCK_N]) {
+                    if constexpr (POOLED) {
+                        if (place.owner) pool_row(values, factor, exchange_row(work, row_pair, parity.value, place.index));
+                    } else {
+                        const int row = t + parity.value - WINDOWS;
+                        if (row >= 0) total += row_total(values, factor, place);
+                        if (row >= 0 && row < work.last_row() && (row + 1) % (PASSES * HEIGHT) == 0) {
+                            write_totals(total, work, row / (PASSES * HEIGHT));
+                            total = 0.0;
+                        }
+                    }
+                });
+            });
+        });
+    if constexpr (POOLED) {
+        sync_pair(place.team);
+        if (turn == end) write_pooled(work, work.last_row() / 2 - 1);
+    }
+    wait_for_copies();
 }
 
-// left, right: planes of the images, [image][X_PLANES][HEIGHT][WIDTH]. input: kernels of the stage before. output: pooled kernels
+// left, right: rows of the images, [image][HEIGHT][X_ROW or Z_ROW]. input: kernels of the stage before. output: pooled kernels
 // [slot][POOLED_FLOATS], or totals at left * left_step + right * right_step.
 KERNEL(THREADS, BLOCKS)
 stage(const float* left, const float* right, const float* input, void* output, const Unit* units, int left_step,
       int right_step) {
     Unit unit = units[block_index()];
-    unit.count = uniform(unit.count);
-    const Place place = find_place();
-    float* z = reinterpret_cast<float*>(shared_memory());
-    float* x_all = z + Z_FLOATS;
-    float* sums = x_all + SLOTS * X_FLOATS;
-    constexpr long long IMAGE = (long long)X_PLANES * HEIGHT * WIDTH;
-    load_right(right + unit.right * IMAGE, z, thread_index(), THREADS);
+    unit.left = uniform(unit.left), unit.count = uniform(unit.count), unit.slot = uniform(unit.slot);
+    Work work{find_place(), unit, 0, left, input, output, left_step, right_step, nullptr, nullptr, nullptr, 0};
+    const int index = thread_index(), team = work.place.team;
+    work.z = reinterpret_cast<float*>(shared_memory());
+    work.ring = work.z + HEIGHT * Z_ROW + team * TEAM_FLOATS;
+    work.exchange = work.ring + PAIRS * RING * X_ROW;
+    const float* z = right + (long long)unit.right * HEIGHT * Z_ROW;
+    work.copies = shared_address(work.ring + index % TEAM_THREADS * 4);
+    const unsigned z_copies = shared_address(work.z);
+    for (int i = 4 * index; i < HEIGHT * Z_ROW; i += 4 * THREADS) copy_ahead(z_copies + 4 * i, z + i);
+    for (int i = index % TEAM_THREADS; i < PAIRS * RING * X_ROW; i += TEAM_THREADS) work.ring[i] = 0.0f;
+    wait_for_copies();
     sync_block();
-    const int index = thread_index() % TEAM_THREADS;
-    float* x_team = x_all + place.team * PAIRS * X_FLOATS;
-    for (int first = place.team * PAIRS; first < unit.count; first += SLOTS) {
-        for (int p = 0; p < PAIRS; p++) {
-            const int member = first + p < unit.count ? first + p : unit.count - 1;
-            load_left(left + (unit.left + member) * IMAGE, x_team + p * X_FLOATS, index, TEAM_THREADS);
-        }
-        sync_pair(place.team);
-        const bool wanted = place.owner && first + place.pair < unit.count;
-        const long long slot = unit.slot + (first + place.pair < unit.count ? first + place.pair : unit.count - 1);
-        Pool pool;
-        pool.offset = pool.half_row = 0;
-        pool.total = 0.0;
-        if constexpr (POOLED) {
-            constexpr long long PART = (long long)(POOLED_OFFSETS + 1) * HALF_HEIGHT * POOLED_ROW;
-            float* pair = static_cast<float*>(output) + slot * POOLED_FLOATS + place.part * PART + place.strip * HALF_STRIP;
-            pool.output = pair + place.line_group * HALF_LINES * HALF_WIDTH;
-            pool.over_output = pair + (HALF_WIDTH + place.across) * HALF_WIDTH;
-            float* warp_sums = sums + place.warp * WARP_FLOATS;
-            pool.sums = warp_sums + place.lane * HALF_LINES * HALF_STRIP;
-            pool.overs = warp_sums + SUM_FLOATS + (place.pair * STRIPS + place.strip) * HALF_STRIP;
-            pool.write = wanted;
-        }
-        stream(pool, place, x_team + place.pair * X_FLOATS + place.strip * STRIP, z, input + slot * IN_FLOATS);
-        if constexpr (LAST)
-            write_totals(pool.total, reinterpret_cast<double*>(sums), place, unit, first, static_cast<double*>(output),
-                         left_step, right_step);
-        sync_pair(place.team);
-    }
+    work.rounds = uniform((unit.count - team * PAIRS + SLOTS - 1) / SLOTS);
+    if (work.rounds > 0) stream(work);
 }

@@ -1,0 +1,135 @@
+"""Every kind of kernel compiles with NVRTC for every supported GPU, within its registers; no GPU is needed for that."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+
+from tangentless.architecture import Architecture
+from tangentless.backends.cuda.compile import ADDED_BY_CUPY, OPTIONS, source, stage_options
+from tangentless.backends.cuda.plan import StagePlan, plan_program
+from tangentless.program import compile_program
+
+nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="CuPy, and NVRTC with it, is not installed")
+
+RECORD = Path(__file__).parents[1] / "benchmarks" / "results" / "cuda_registers.json"
+SHARED_KILOBYTES = {80: 163, 90: 227, 100: 227, 120: 99}  # of a block, by compute capability
+VARIANTS = [
+    ("myrtle10-gaussian", (32, 32), 3),
+    ("myrtle10", (32, 32), 3),
+    ("myrtle5", (32, 32), 3),
+    ("myrtle10-gaussian", (28, 28), 1),
+    ("conv3 gaussian conv3 gaussian pool2 conv3 relu globalpool normalize gaussian", (8, 8), 1),
+    ("conv3 leakyrelu(0.2) conv3 pool2 conv3 polynomial3 pool2 conv3 gaussian(0.5) globalpool", (16, 12), 2),
+    ("conv3 relu conv3 relu pool2 conv3 relu globalpool", (32, 32), 8),
+    ("conv3 relu conv3 relu pool2 conv3 relu globalpool", (16, 16), 16),
+]
+# Local memory that is known of, in bytes of a thread: two windows of 32 values just miss the registers, three by more.
+MOST_LOCAL_BYTES = {(32, 3): 256, (32, 2): 96}
+ROUNDING_LOCAL_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Build:
+    """What the compiler says of one kernel."""
+
+    capability: int
+    architecture: str
+    stage: int
+    registers: int
+    local_bytes: int
+
+
+def known_architectures() -> list[int]:
+    try:
+        supported = {int(a) for a in nvrtc.getSupportedArchs()}
+    except (AttributeError, RuntimeError, OSError):
+        return [80, 90]
+    return [capability for capability in SHARED_KILOBYTES if capability in supported]
+
+
+def compile_cubin(text: str, options: tuple[str, ...], capability: int) -> bytes:
+    program = nvrtc.createProgram(text, "kernel.cu", (), ())
+    try:
+        nvrtc.compileProgram(program, (f"-arch=sm_{capability}", *ADDED_BY_CUPY, *options))
+        return bytes(nvrtc.getCUBIN(program))
+    except nvrtc.NVRTCError as error:
+        raise AssertionError(nvrtc.getProgramLog(program)) from error
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def resources(cubin: bytes) -> tuple[int, int]:
+    """Registers and bytes of local memory of the only kernel in a cubin, from its ELF sections.
+
+    In `.nv.info`, attribute 0x2f04 is followed by a symbol and its registers, 0x1104 by a symbol and its stack frame.
+    """
+    registers = local = 0
+    names = _sections(cubin)
+    info = names[".nv.info"]
+    at = 0
+    while at + 4 <= len(info):
+        code, size = int.from_bytes(info[at : at + 2], "little"), int.from_bytes(info[at + 2 : at + 4], "little")
+        if code & 0xFF != 4:  # no payload behind it
+            at += 4
+            continue
+        value = int.from_bytes(info[at + 8 : at + 12], "little")
+        if code == 0x2F04:
+            registers = value
+        elif code == 0x1104:
+            local = value
+        at += 4 + size
+    return registers, local
+
+
+def _sections(elf: bytes) -> dict[str, bytes]:
+    def number(at: int, size: int) -> int:
+        return int.from_bytes(elf[at : at + size], "little")
+
+    headers, size, count, names = number(40, 8), number(58, 2), number(60, 2), number(62, 2)
+    table = [(number(h, 4), number(h + 24, 8), number(h + 32, 8)) for h in range(headers, headers + size * count, size)]
+    text = elf[table[names][1] : table[names][1] + table[names][2]]
+    return {text[n:].split(b"\0", 1)[0].decode(): elf[start : start + length] for n, start, length in table}
+
+
+def allowed_local_bytes(plan: StagePlan) -> int:
+    return MOST_LOCAL_BYTES.get((plan.block[0] * plan.block[1], plan.windows), ROUNDING_LOCAL_BYTES)
+
+
+@pytest.mark.parametrize("capability", known_architectures())
+@pytest.mark.parametrize(("architecture", "grid", "channels"), VARIANTS)
+def test_stages_compile_within_their_registers(
+    architecture: str, grid: tuple[int, int], channels: int, capability: int
+) -> None:
+    program = compile_program(Architecture.parse(architecture), grid, channels)
+    plans = plan_program(program, 1024 * SHARED_KILOBYTES[capability])
+    assert not isinstance(plans, str)
+    for stage, plan in enumerate(plans, start=1):
+        registers, local = resources(compile_cubin(source("stage.cu"), stage_options(plan), capability))
+        _record(Build(capability, f"{architecture} {grid[0]}x{grid[1]}x{channels}", stage, registers, local))
+        assert 0 < registers <= 255
+        assert local <= allowed_local_bytes(plan), f"stage {stage} spills {local} bytes"
+
+
+@pytest.mark.parametrize("capability", known_architectures())
+def test_general_kernels_compile(capability: int) -> None:
+    assert compile_cubin(source("general.cu"), OPTIONS, capability)
+
+
+def _record(build: Build) -> None:
+    """Keep the figures, where the environment asks for a record."""
+    if "TANGENTLESS_RECORD" not in os.environ:
+        return
+    stored = json.loads(RECORD.read_text()) if RECORD.exists() else []
+    kept = [b for b in stored if (b["capability"], b["architecture"], b["stage"]) != _key(build)]
+    RECORD.parent.mkdir(exist_ok=True)
+    ordered = sorted([*kept, asdict(build)], key=lambda b: (b["architecture"], b["stage"], b["capability"]))
+    RECORD.write_text(json.dumps(ordered, indent=1) + "\n")
+
+
+def _key(build: Build) -> tuple[int, str, int]:
+    return build.capability, build.architecture, build.stage

@@ -1,0 +1,66 @@
+"""The CUDA backend on a real GPU: values, bits and errors. Run with `pytest -m gpu`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tangentless.architecture import Architecture
+from tangentless.backends import cuda
+from tangentless.backends.cuda import CudaBackend, gpu_present
+from tangentless.backends.reference import ReferenceBackend
+from tangentless.errors import BackendError
+from tangentless.kernel import kernel
+from tangentless.program import Program, compile_program
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpu_present(), reason="no NVIDIA GPU, or no CuPy to use it")]
+
+CASES = [
+    ("myrtle10-gaussian", (32, 32), 3),
+    ("myrtle5", (32, 32), 3),
+    ("myrtle5", (28, 28), 1),
+    ("conv3 leakyrelu(0.2) conv3 pool2 conv3 polynomial3 pool2 conv3 gaussian(0.5) globalpool", (16, 12), 2),
+    ("conv3 gaussian conv3 relu pool2 conv3 relu globalpool normalize relu", (16, 16), 16),
+    ("conv3 relu conv3 relu globalpool normalize relu", (7, 7), 2),
+    ("conv5 relu pool2 conv3 relu globalpool normalize relu", (8, 8), 3),
+]
+
+
+def make_images(program: Program, count: int) -> np.ndarray:
+    images = np.random.default_rng(0).standard_normal((count, *program.grid, program.channels))
+    images[0] = np.abs(images[0])
+    images[1, : program.grid[0] // 2] = 0.0
+    return images
+
+
+@pytest.mark.parametrize(("text", "grid", "channels"), CASES)
+def test_values_match_the_reference(text: str, grid: tuple[int, int], channels: int) -> None:
+    program = compile_program(Architecture.parse(text), grid, channels)
+    images = make_images(program, 5)
+    backend, reference = CudaBackend(), ReferenceBackend()
+    found = backend.block(program, backend.prepare(program, images[:2]), backend.prepare(program, images[2:]))
+    wanted = reference.block(program, reference.prepare(program, images[:2]), reference.prepare(program, images[2:]))
+    np.testing.assert_allclose(found, wanted, rtol=3e-7)
+
+
+def test_bits_do_not_depend_on_batches_or_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = compile_program(Architecture.parse("myrtle5"), (16, 16), 3)
+    backend = CudaBackend()
+    prepared = backend.prepare(program, make_images(program, 40))
+    whole = backend.block(program, prepared, prepared)
+    monkeypatch.setattr(cuda, "LARGEST_BATCH", 77)
+    assert np.array_equal(backend.block(program, prepared, prepared), whole)
+    assert np.array_equal(backend.block(program, prepared[3:17], prepared[20:40]), whole[3:17, 20:40])
+
+
+def test_symmetric_matrix_through_the_kernel() -> None:
+    k = kernel("myrtle5")
+    images = make_images(k.program((16, 16, 1)), 30)
+    values = k(images, backend=CudaBackend())
+    assert np.array_equal(values, values.T)
+    assert np.array_equal(np.diagonal(values), np.ones(30))
+
+
+def test_a_gpu_that_is_not_there_is_named() -> None:
+    with pytest.raises(BackendError, match="99"):
+        CudaBackend(gpus=(99,))
