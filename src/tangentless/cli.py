@@ -208,6 +208,8 @@ def predict(
     force: ForceOption = False,
 ) -> None:
     """Predict the classes (or numbers) of images with a model."""
+    from sklearn.pipeline import Pipeline
+
     from .estimators import KernelRidgeRegressor
     from .files import check_output, load_array, save_array
     from .models import load_model
@@ -220,15 +222,16 @@ def predict(
         check_output(output, force=force)
     fitted, images = load_model(model), _load_images(x, key)
     truth = None if labels is None else _load_truth(load_array(labels), len(images))
-    pairs = len(images) * len(fitted.dual_coef_) * (2 if fitted.flips else 1)
+    estimator = fitted[-1] if isinstance(fitted, Pipeline) else fitted
+    pairs = len(images) * len(estimator.X_fit_) * (2 if estimator.flips else 1)
     with progress_bar("kernel") as progress:
-        fitted.backend = Watched(_backend(backend, fitted.precision, jobs), progress, pairs)
+        estimator.backend = Watched(_backend(backend, estimator.precision, jobs), progress, pairs)
         predictions, taken = timed(lambda: fitted.predict(images))
     if output is not None:
         save_array(output, predictions)
         print(f"{output}: {len(predictions):,} predictions, {predictions.dtype}; {_pace(pairs, taken)}")
     if truth is not None:
-        regression = isinstance(fitted, KernelRidgeRegressor)
+        regression = isinstance(estimator, KernelRidgeRegressor)
         print(f"{_score(_compare(truth, predictions, regression), regression)} on {len(truth):,} images")
 
 

@@ -36,10 +36,11 @@ def _evaluate(node: ast.expr) -> Any:
             return -_evaluate(node.operand)
         case ast.Tuple() | ast.List():
             return tuple(_evaluate(item) for item in node.elts)
-        case ast.BinOp(op=ast.Add()):
-            return _evaluate(node.left) + _evaluate(node.right)
-        case ast.BinOp(op=ast.Mult()):
-            return _evaluate(node.left) * _evaluate(node.right)
+        case ast.BinOp(op=ast.Add() | ast.Mult() as operation):
+            left, right = _evaluate(node.left), _evaluate(node.right)
+            if not isinstance(left, Kernel | float | int) or not isinstance(right, Kernel | float | int):
+                raise ValueError(f"{ast.unparse(node)} is no sum or product of kernels")  # nor a text of any length
+            return left + right if isinstance(operation, ast.Add) else left * right
         case ast.Call(func=ast.Attribute(attr="mirrored", value=base), args=[], keywords=[]):
             return _evaluate(base).mirrored()
         case ast.Call(func=ast.Name(id=name)):
