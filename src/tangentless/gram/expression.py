@@ -38,7 +38,7 @@ def _evaluate(node: ast.expr) -> Any:
             return tuple(_evaluate(item) for item in node.elts)
         case ast.BinOp(op=ast.Add() | ast.Mult() as operation):
             left, right = _evaluate(node.left), _evaluate(node.right)
-            if not isinstance(left, Kernel | float | int) or not isinstance(right, Kernel | float | int):
+            if not all(isinstance(side, Kernel | float | int) for side in (left, right)):
                 raise ValueError(f"{ast.unparse(node)} is no sum or product of kernels")  # nor a text of any length
             return left + right if isinstance(operation, ast.Add) else left * right
         case ast.Call(func=ast.Attribute(attr="mirrored", value=base), args=[], keywords=[]):
