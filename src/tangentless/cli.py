@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from .errors import InputError, ParameterError, TangentlessError
+from .experiments.cli import app as experiments_app
 from .gram.cli import app as gram_app
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ app = typer.Typer(
 )
 
 app.add_typer(gram_app, name="gram")
+app.add_typer(experiments_app, name="reproduce")
 
 ArchitectureArgument = Annotated[
     str, typer.Argument(metavar="ARCH", help="A name, such as myrtle5, or layers in quotes.")

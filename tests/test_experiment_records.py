@@ -1,0 +1,98 @@
+"""What a run of an experiment leaves behind."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tangentless.errors import InputError
+from tangentless.experiments.records import Run, Score, read_record, read_records
+
+
+def new_run(folder, **data):
+    return Run("squares", folder, configuration={"numbers": [2]}, data=data)
+
+
+def test_piece_is_computed_once(tmp_path):
+    calls = []
+    for _ in range(2):
+        piece = new_run(tmp_path).piece({"number": 2}, lambda: calls.append(1) or 4)
+        assert piece.value == 4
+    assert len(calls) == 1
+
+
+def test_piece_of_other_data_or_another_question_is_computed_anew(tmp_path):
+    new_run(tmp_path, digits="a").piece({"number": 2}, lambda: 4)
+    assert new_run(tmp_path, digits="b").piece({"number": 2}, lambda: 5).value == 5
+    assert new_run(tmp_path, digits="a").piece({"number": 3}, lambda: 9).value == 9
+
+
+def test_piece_that_is_damaged_or_another_is_refused_by_name(tmp_path):
+    new_run(tmp_path).piece({"number": 2}, lambda: 4)
+    (path,) = (tmp_path / "pieces").iterdir()
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "of": {"number": 3}}))
+    with pytest.raises(InputError, match=path.name):
+        new_run(tmp_path).piece({"number": 2}, lambda: 4)
+    path.write_text(path.read_text()[:40])
+    with pytest.raises(InputError, match="remove it and run again"):
+        new_run(tmp_path).piece({"number": 2}, lambda: 4)
+
+
+def test_value_that_is_not_finite_is_refused_and_leaves_nothing(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        new_run(tmp_path).piece({"number": 2}, lambda: float("nan"))
+    assert not list((tmp_path / "pieces").iterdir())
+
+
+def test_record_says_what_ran_where_and_on_what(tmp_path):
+    run = new_run(tmp_path, digits={"train": "abc"})
+    run.piece({"number": 2}, lambda: 4)
+    record = read_record(run.finish([{"square": 4}]))
+    assert record["configuration"] == {"numbers": [2]}
+    assert record["data"] == {"digits": {"train": "abc"}}
+    assert list(record["seconds_by_machine"]) == [run.machine]
+    assert {"tangentless", "numpy", "python", "processor"} <= record["environment"].keys()
+
+
+def test_other_json_files_are_no_records(tmp_path):
+    (tmp_path / "speed.json").write_text('{"rates": [1]}')
+    new_run(tmp_path).finish([{"square": 4}])
+    assert [record["experiment"] for record in read_records(tmp_path)] == ["squares"]
+    with pytest.raises(InputError, match="not the record"):
+        read_record(tmp_path / "speed.json")
+
+
+@pytest.mark.parametrize(
+    ("right", "rows", "low", "high"), [(0, 10, 0, 0.3085), (10, 10, 0.6915, 1), (50, 100, 0.3983, 0.6017)]
+)
+def test_interval_is_that_of_clopper_and_pearson(right, rows, low, high):
+    assert Score(right, rows).interval == pytest.approx((low, high), abs=1e-4)
+
+
+SLOW_RUN = """
+import sys, time
+from pathlib import Path
+from tangentless.experiments.records import Run
+run = Run("slow", Path(sys.argv[1]), configuration={}, data={})
+for number in range(1000):
+    run.piece({"number": number}, lambda: time.sleep(0.01) or [number] * 1000)
+"""
+
+
+def test_killed_run_leaves_whole_pieces_only(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", SLOW_RUN, str(tmp_path)])
+    pieces = tmp_path / "pieces"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and (not pieces.is_dir() or len(list(pieces.glob("*.json"))) < 5):
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    found = list(pieces.glob("slow-*.json"))
+    assert len(found) >= 5
+    values = [json.loads(path.read_text())["value"] for path in found]
+    assert sorted(value[0] for value in values) == list(range(len(found)))
+    run = Run("slow", tmp_path, configuration={}, data={})
+    assert run.piece({"number": 3}, lambda: None).value == [3] * 1000
