@@ -65,3 +65,19 @@ class StoreWriteError(StoreError):
 
 class ClusterError(TangentlessError, RuntimeError):
     """A cluster that is gone, or whose workers cannot do the work."""
+
+
+class DatasetError(TangentlessError, OSError):
+    """Base class of what can go wrong with the files of a data set."""
+
+
+class DatasetMissingError(DatasetError):
+    """Files of a data set that are nowhere to be found."""
+
+
+class DatasetDamagedError(DatasetError):
+    """A file of a data set that is cut short, or not the one that was published."""
+
+
+class DownloadError(DatasetError):
+    """A file that could not be downloaded."""

@@ -1,0 +1,155 @@
+"""Data sets of images, from their publishers' own files, and folders of one's own.
+
+Files are looked for in a folder, in the layout they are published in, packed or not; what is not there is downloaded.
+Every file is checked against a published checksum, and none is executed: the pickles of CIFAR are read as plain data.
+
+>>> digits = load("digits")
+>>> digits.train.images.shape, len(digits.test), digits.classes[7]
+((1000, 8, 8, 1), 797, '7')
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DatasetDamagedError, DatasetMissingError, ParameterError
+from .catalogue import CATALOGUE, Entry
+from .formats import LayoutError
+from .sources import Source, damaged, find_sources, hashes_of
+
+__all__ = ["NAMES", "Dataset", "Split", "data_folders", "load"]
+
+NAMES = (*CATALOGUE, "digits")
+_DIGITS_TRAIN = 1000
+_DIGITS_HASH = "65e5b4619795efb40c1082f4c350c049e4ad552200d369b6ae99e21eef5e72c5"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Split:
+    """Images, uint8 (N, H, W, C), and the number of the class of each, int64 (N,)."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        return f"Split({len(self):,} images of {'×'.join(map(str, self.images.shape[1:]))})"
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: Any) -> Split:
+        """Some of the images: a slice, numbers or a mask.
+
+        >>> len(load("digits").train.take(slice(10)))
+        10
+        """
+        return Split(self.images[indices], self.labels[indices])
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images to train on and to test with, the names of their classes, and the sha256 of each file they came from."""
+
+    name: str
+    train: Split
+    test: Split
+    classes: tuple[str, ...]
+    hashes: Mapping[str, str] = field(repr=False)
+
+
+def load(name: str, folder: str | Path | None = None, download: bool = True, *, verify: bool = True) -> Dataset:
+    """A data set by name: "mnist", "cifar10", "cifar10.1", "cifar100" or "digits".
+
+    Parameters
+    ----------
+    name
+        "cifar10.1" (version 6) has test images only; its training split is empty. "cifar100" has the 100 fine labels.
+        "digits" comes with scikit-learn, 8×8 with values 0 to 16; the first 1,000 train and the other 797 test, which
+        were mostly written by others.
+    folder
+        Where the publisher's files are, and where they are downloaded to. Without one they are looked for in
+        `$TANGENTLESS_DATA`, then in the cache folder of the user, and downloaded to the latter.
+    download
+        Whether what is in neither may be downloaded.
+    verify
+        Whether every file must have the published checksum. Without that, files of the same layout are read however
+        many images they hold, such as a part of a data set or another one in its format.
+    """
+    if name == "digits":
+        return _load_digits()
+    if name not in CATALOGUE:
+        raise ParameterError(f"there is no data set {name!r}; there are {', '.join(NAMES)}")
+    entry, folders = CATALOGUE[name], data_folders(folder)
+    sources = [source for place in folders for source in find_sources(entry.editions, place)]
+    complete = next((source for source in sources if not source.missing()), None)
+    if complete is None:
+        raise _not_found(entry, folders, sources)
+    return _assemble(name, complete, verify=verify)
+
+
+def data_folders(folder: str | Path | None = None) -> tuple[Path, ...]:
+    """The folders that data sets are looked for in; downloads go to the last."""
+    if folder is not None:
+        return (Path(folder).expanduser(),)
+    import platformdirs
+
+    cache = Path(platformdirs.user_cache_dir("tangentless"))
+    given = os.environ.get("TANGENTLESS_DATA")
+    return (Path(given).expanduser(), cache) if given else (cache,)
+
+
+def _assemble(name: str, source: Source, *, verify: bool) -> Dataset:
+    contents = source.read(verify=verify)
+    hashes = hashes_of(contents)
+    entry, edition = CATALOGUE[name], source.edition
+    train, test = (_join(entry, source, parts, contents) for parts in (edition.train, edition.test))
+    return Dataset(name, train, test, entry.classes, hashes)
+
+
+def _join(entry: Entry, source: Source, parts: tuple[tuple[str, ...], ...], contents: dict[str, bytes]) -> Split:
+    """The images of several files, one after the other."""
+    images, labels = [np.empty((0, *entry.shape), np.uint8)], [np.empty(0, np.int64)]
+    for files in parts:
+        path = source.place / " and ".join(files)
+        try:
+            some, of_class = source.edition.read(*(contents.pop(file) for file in files))
+        except LayoutError as error:
+            raise damaged(path, str(error)) from None
+        if some.shape[1:] != entry.shape:
+            raise damaged(path, f"its images are of shape {some.shape[1:]}, and not {entry.shape}")
+        if len(of_class) and not 0 <= of_class.min() <= of_class.max() < len(entry.classes):
+            raise damaged(path, f"it has labels from {of_class.min()} to {of_class.max()}")
+        images.append(some)
+        labels.append(of_class)
+    return Split(np.concatenate(images), np.concatenate(labels))
+
+
+def _not_found(entry: Entry, folders: tuple[Path, ...], partial: list[Source]) -> DatasetMissingError:
+    advice = "put them there, set TANGENTLESS_DATA to the folder that has them, or load with download=True"
+    if partial:
+        lacking = "; ".join(f"{source.place} lacks {', '.join(source.missing())}" for source in partial)
+        return DatasetMissingError(f"{entry.title} is not complete: {lacking}; {advice}")
+    names = [edition.archive or ", ".join(edition.files()) for edition in entry.editions]
+    places = " or ".join(str(folder) for folder in folders)
+    return DatasetMissingError(f"{entry.title} is not in {places}: looked for {' or '.join(names)}; {advice}")
+
+
+def _load_digits() -> Dataset:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images, labels = digits.images[..., None].astype(np.uint8), digits.target.astype(np.int64)
+    found = hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()
+    if found != _DIGITS_HASH:
+        raise DatasetDamagedError("the digits of scikit-learn are not the ones known here; install scikit-learn again")
+    whole, cut = Split(images, labels), _DIGITS_TRAIN
+    classes = tuple("0123456789")
+    return Dataset("digits", whole.take(slice(cut)), whole.take(slice(cut, None)), classes, {"digits": found})

@@ -1,0 +1,114 @@
+"""Where the files of a data set are: in a folder, each as it is or still in its .gz, or all in one .tar.gz.
+
+A file counts only when its digest is the published one. Archives are read in memory: nothing is unpacked to disk.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import DatasetDamagedError, DatasetError
+from .catalogue import Digest, Edition
+
+LARGEST = 400_000_000  # bytes of a file: twice the largest, so that a small .gz cannot fill the memory
+_BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A place that holds an edition, or part of one."""
+
+    edition: Edition
+    place: Path  # the folder of the files, or the archive
+
+    def missing(self) -> tuple[str, ...]:
+        """The files that are not there; an archive is opened only when it is read."""
+        if self.place.is_file():
+            return ()
+        return tuple(name for name in self.edition.files() if self._find(name) is None)
+
+    def read(self, *, verify: bool) -> dict[str, bytes]:
+        """The contents of all its files, checked against their digests."""
+        contents = self._read_archive(verify) if self.place.is_file() else self._read_folder()
+        for name, content in contents.items() if verify else ():
+            check_digest(self.place / name, content, self.edition.digests[name])
+        return contents
+
+    def _find(self, name: str) -> Path | None:
+        for suffix in ("", ".gz") if self.edition.zipped else ("",):
+            if (path := self.place / f"{name}{suffix}").is_file():
+                return path
+        return None
+
+    def _read_folder(self) -> dict[str, bytes]:
+        return {name: read_file(path) for name in self.edition.files() if (path := self._find(name)) is not None}
+
+    def _read_archive(self, verify: bool) -> dict[str, bytes]:
+        if verify:
+            (digest,) = self.edition.remote.values()
+            check_digest(self.place, read_file(self.place, unzip=False), digest)
+        wanted = {f"{self.edition.folders[0]}/{name}": name for name in self.edition.files()}
+        contents = {}
+        try:
+            with tarfile.open(self.place, "r|gz") as archive:  # a stream, which is unzipped only once
+                for member in archive:
+                    if member.name in wanted and member.isreg() and member.size <= LARGEST:
+                        stream = archive.extractfile(member)
+                        contents[wanted[member.name]] = stream.read() if stream else b""
+        except _BROKEN as error:
+            raise damaged(self.place, f"it is cut short or damaged ({error})") from None
+        except OSError as error:
+            raise DatasetError(f"cannot read {self.place}: {error.strerror or error}") from None
+        if lacking := [name for name in self.edition.files() if name not in contents]:
+            raise damaged(self.place, f"it has no {', '.join(lacking)}")
+        return contents
+
+
+def find_sources(editions: tuple[Edition, ...], folder: Path) -> Iterator[Source]:
+    """Every place in a folder that holds at least one file of an edition."""
+    for edition in editions:
+        for below in edition.folders:
+            # The folder of the files itself may be given, too.
+            for place in (folder / below, folder) if folder.name == below else (folder / below,):
+                source = Source(edition, place)
+                if place.is_dir() and len(source.missing()) < len(edition.files()):
+                    yield source
+        if edition.archive is not None and (folder / edition.archive).is_file():
+            yield Source(edition, folder / edition.archive)
+
+
+def check_digest(path: Path, content: bytes, digest: Digest) -> None:
+    """Refuse a content that does not have the digest."""
+    kind, _, expected = digest.partition(":")
+    if (found := hashlib.new(kind, content, usedforsecurity=False).hexdigest()) != expected:
+        raise damaged(path, f"its {kind} is {found}, and that of the published file {expected}")
+
+
+def read_file(path: Path, *, unzip: bool = True) -> bytes:
+    """The content of a file, or of what is in a .gz."""
+    try:
+        with gzip.open(path) if unzip and path.suffix == ".gz" else path.open("rb") as stream:
+            content = stream.read(LARGEST + 1)
+    except _BROKEN as error:
+        raise damaged(path, f"it is cut short or damaged ({error})") from None
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {error.strerror or error}") from None
+    if len(content) > LARGEST:
+        raise damaged(path, f"it is longer than {LARGEST:,} bytes")
+    return content
+
+
+def hashes_of(contents: Mapping[str, bytes]) -> dict[str, str]:
+    """The sha256 of each file, for records of what was computed from what."""
+    return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+
+
+def damaged(path: Path, problem: str) -> DatasetDamagedError:
+    """An error that names the file and says what to do."""
+    return DatasetDamagedError(f"{path} cannot be used: {problem}; delete it and get it again from its publisher")
