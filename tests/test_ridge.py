@@ -9,35 +9,13 @@ from hypothesis import strategies as st
 from sklearn.kernel_ridge import KernelRidge
 
 import tangentless as tl
+from matrices import image_kernel_matrix, random_kernel_matrix, random_targets, refit_without_each_row
 from tangentless.errors import InputError, NotPositiveDefinite, ParameterError
 from tangentless.solve import solve_ridge
 
 RIDGES = (0.0, 1e-4, 1e-2, 1.0, 10.0)
 # Condition numbers below reach 1e4 or so, and float64 carries 16 digits: 1e-9 leaves some to spare.
 AGREEMENT = 1e-9
-
-
-def random_kernel_matrix(rows, seed=0, features=None):
-    features = np.random.default_rng(seed).standard_normal((rows, 2 * rows if features is None else features))
-    return features @ features.T / features.shape[1]
-
-
-def image_kernel_matrix(rows):
-    images = np.random.default_rng(7).standard_normal((rows, 8, 8, 1))
-    return tl.kernel("conv3 relu pool2 conv3 relu globalpool normalize relu")(images)
-
-
-def random_targets(rows, columns=3, seed=1):
-    return np.random.default_rng(seed).standard_normal((rows, columns))
-
-
-def refit_without_each_row(K, Y, ridge):
-    predictions = np.empty_like(Y)
-    for i in range(len(K)):
-        rest = np.delete(np.arange(len(K)), i)
-        alpha = np.linalg.solve(K[np.ix_(rest, rest)] + ridge * np.eye(len(rest)), Y[rest])
-        predictions[i] = K[i, rest] @ alpha
-    return predictions
 
 
 def message_of(K, ridge=0.0, **options):

@@ -9,6 +9,7 @@ import pytest
 import scipy.linalg
 
 import tangentless as tl
+from matrices import random_kernel_matrix, random_targets, refit_without_each_row
 from tangentless.errors import BackendError, InputError, NotPositiveDefinite, ParameterError
 from tangentless.gram import gram
 from tangentless.solve import DoesNotFit, memory_needed, processors, solve_ridge
@@ -17,23 +18,6 @@ from tangentless.solve.processors import CentralProcessor
 
 # Condition numbers of the matrices below are under 1e4, and float64 carries 16 digits.
 AGREEMENT = 1e-10
-
-
-def random_kernel_matrix(rows, seed=0):
-    features = np.random.default_rng(seed).standard_normal((rows, 2 * rows))
-    return features @ features.T / features.shape[1]
-
-
-def random_targets(rows, columns=3):
-    return np.random.default_rng(1).standard_normal((rows, columns))
-
-
-def refit_without_each_row(K, Y, ridge):
-    predictions = np.empty_like(Y)
-    for i in range(len(K)):
-        rest = np.delete(np.arange(len(K)), i)
-        predictions[i] = K[i, rest] @ np.linalg.solve(K[np.ix_(rest, rest)] + ridge * np.eye(len(rest)), Y[rest])
-    return predictions
 
 
 @pytest.fixture

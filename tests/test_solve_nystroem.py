@@ -5,16 +5,12 @@ import pytest
 from sklearn.datasets import load_digits
 
 import tangentless as tl
+from matrices import random_kernel_matrix
 from tangentless.errors import InputError, NotPositiveDefinite, ParameterError
 from tangentless.gram import gram
 from tangentless.solve import choose_landmarks, solve_nystroem, solve_ridge
 
 SMALL = "conv3 relu pool2 conv3 relu globalpool normalize relu"
-
-
-def random_kernel_matrix(rows):
-    features = np.random.default_rng(0).standard_normal((rows, 2 * rows))
-    return features @ features.T / features.shape[1]
 
 
 @pytest.mark.parametrize("columns", [1, 3])

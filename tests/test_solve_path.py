@@ -6,26 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.kernel_ridge import KernelRidge
 
-import tangentless as tl
+from matrices import image_kernel_matrix, random_kernel_matrix, random_targets
 from tangentless.errors import InputError, NotPositiveDefinite, ParameterError
 from tangentless.solve import path as path_module
 from tangentless.solve import ridge_path, solve_ridge
 
 AGREEMENT = 1e-9  # condition numbers below reach 1e5 or so
-
-
-def random_kernel_matrix(rows, seed=0):
-    features = np.random.default_rng(seed).standard_normal((rows, 2 * rows))
-    return features @ features.T / features.shape[1]
-
-
-def image_kernel_matrix(rows):
-    images = np.random.default_rng(7).standard_normal((rows, 8, 8, 1))
-    return tl.kernel("conv3 relu pool2 conv3 relu globalpool normalize relu")(images)
-
-
-def random_targets(rows, columns=3, seed=1):
-    return np.random.default_rng(seed).standard_normal((rows, columns))
 
 
 def one_hot(rows, classes=3):

@@ -198,7 +198,36 @@ class _KernelRidge(_KernelEstimator):
         return np.concatenate([panel @ self.dual_coef_ for panel in self._panels(X, len(self.dual_coef_))])
 
 
-class KernelRidgeClassifier(ClassifierMixin, _KernelRidge):  # type: ignore[misc]
+class _Classifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
+    """What the two classifiers share: labels at the door, and the class of a decision."""
+
+    class_weight: Any
+
+    def _read_labelled(
+        self, X: Any, y: Any, sample_weight: Any
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.intp], Array | None]:
+        """Rows, their labels, the labels as numbers of classes, and the weights of the rows."""
+        _check_labelled(y)
+        X, y = self._read_training(X, y)
+        self.classes_, codes = _read_classes(y)
+        weights = _combine(self._read_weights(X, sample_weight), self.class_weight, y)
+        _check_classes_left(codes, weights)
+        return X, y, codes, weights
+
+    def decision_function(self, X: Any) -> Array:
+        raise NotImplementedError
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The class of each row."""
+        return self._labels(self.decision_function(X))
+
+    def _labels(self, decision: Array) -> NDArray[Any]:
+        codes = (decision > 0).astype(np.intp) if decision.ndim == 1 else decision.argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[codes]
+        return labels
+
+
+class KernelRidgeClassifier(_Classifier, _KernelRidge):
     """Classification by exact kernel ridge regression on one-hot targets, one column of zeros and ones for each class.
 
     The class with the largest value is predicted. Zeros and ones are the paper's choice; targets centred by adding one
@@ -279,11 +308,7 @@ class KernelRidgeClassifier(ClassifierMixin, _KernelRidge):  # type: ignore[misc
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
-        _check_labelled(y)
-        X, y = self._read_training(X, y)
-        self.classes_, codes = _read_classes(y)
-        weights = _combine(self._read_weights(X, sample_weight), self.class_weight, y)
-        _check_classes_left(codes, weights)
+        X, y, codes, weights = self._read_labelled(X, y, sample_weight)
         values = self._solve(X, np.eye(len(self.classes_))[codes], weights, "accuracy")
         self.scale_ = fit_scale(values, codes, weights)
         self.loo_decision_ = _decision(values)
@@ -298,13 +323,6 @@ class KernelRidgeClassifier(ClassifierMixin, _KernelRidge):  # type: ignore[misc
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, (M, classes): temperature scaling, fitted to leave-one-out values."""
         return probabilities(self._values(X), self.scale_)
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The class of each row."""
-        return self._labels(self.decision_function(X))
-
-    def _labels(self, decision: Array) -> NDArray[Any]:
-        return _winners(self.classes_, decision)
 
 
 class KernelRidgeRegressor(RegressorMixin, _KernelRidge):  # type: ignore[misc]
@@ -372,7 +390,7 @@ class KernelRidgeRegressor(RegressorMixin, _KernelRidge):  # type: ignore[misc]
         return self._values(X)
 
 
-class KernelSVC(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
+class KernelSVC(_Classifier):
     """Classification by a support vector machine, the hinge loss, on any kernel of this package: libsvm does the fit.
 
     It needs no positive definite matrix. There is no closed-form leave-one-out; for probabilities wrap it in
@@ -428,11 +446,7 @@ class KernelSVC(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
-        _check_labelled(y)
-        X, y = self._read_training(X, y)
-        self.classes_, codes = _read_classes(y)
-        weights = _combine(self._read_weights(X, sample_weight), self.class_weight, y)
-        _check_classes_left(codes, weights)
+        X, y, codes, weights = self._read_labelled(X, y, sample_weight)
         kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
         K = np.asarray(self._training_matrix(X))
         machine = SVC(C=self.C, kernel="precomputed").fit(
@@ -449,11 +463,6 @@ class KernelSVC(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         columns = self.support_ if self.X_fit_ is None else slice(None)
         panels = self._panels(X, max(1, len(self.support_)))
         return np.concatenate([self.separators_.decide(panel[:, columns]) for panel in panels])
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The class of each row."""
-        decision = self.decision_function(X)
-        return _winners(self.classes_, decision)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -485,12 +494,6 @@ def _check_classes_left(codes: NDArray[np.intp], weights: Array | None) -> None:
     missing = set() if weights is None else set(codes) - set(codes[weights > 0])
     if missing:
         raise InputError(f"{len(missing)} of {codes.max() + 1} classes have no row with a weight above 0; drop them")
-
-
-def _winners(classes: NDArray[Any], decision: Array) -> NDArray[Any]:
-    codes = (decision > 0).astype(np.intp) if decision.ndim == 1 else decision.argmax(axis=1)
-    labels: NDArray[Any] = classes[codes]
-    return labels
 
 
 def _decision(values: Array) -> Array:

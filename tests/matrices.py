@@ -1,0 +1,28 @@
+"""Kernel matrices and targets that the tests of the solvers share."""
+
+import numpy as np
+
+import tangentless as tl
+
+
+def random_kernel_matrix(rows, seed=0, features=None):
+    features = np.random.default_rng(seed).standard_normal((rows, 2 * rows if features is None else features))
+    return features @ features.T / features.shape[1]
+
+
+def image_kernel_matrix(rows):
+    images = np.random.default_rng(7).standard_normal((rows, 8, 8, 1))
+    return tl.kernel("conv3 relu pool2 conv3 relu globalpool normalize relu")(images)
+
+
+def random_targets(rows, columns=3, seed=1):
+    return np.random.default_rng(seed).standard_normal((rows, columns))
+
+
+def refit_without_each_row(K, Y, ridge):
+    """Predictions of each row by a model of the others, solved anew for each."""
+    predictions = np.empty_like(Y)
+    for i in range(len(K)):
+        rest = np.delete(np.arange(len(K)), i)
+        predictions[i] = K[i, rest] @ np.linalg.solve(K[np.ix_(rest, rest)] + ridge * np.eye(len(rest)), Y[rest])
+    return predictions
