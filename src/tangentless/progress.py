@@ -26,8 +26,10 @@ SHOWN_AFTER = 2.0  # seconds: what is done sooner needs no bar
 
 
 @contextlib.contextmanager
-def progress_bar(label: str, *, stream: TextIO | None = None, after: float = SHOWN_AFTER) -> Iterator[Progress]:
-    """A function of pairs done and pairs in all, which draws a bar once `after` seconds have passed.
+def progress_bar(
+    label: str, *, unit: str = "pairs", stream: TextIO | None = None, after: float = SHOWN_AFTER
+) -> Iterator[Progress]:
+    """A function of pairs (or other units) done and in all, which draws a bar once `after` seconds have passed.
 
     >>> import tangentless as tl
     >>> with progress_bar("kernel") as progress:
@@ -37,7 +39,7 @@ def progress_bar(label: str, *, stream: TextIO | None = None, after: float = SHO
     if not stream.isatty():
         yield lambda done, total: None
         return
-    bar = _make_bar(stream)
+    bar = _make_bar(stream, unit)
     task = bar.add_task(label, total=None)
     # A timer, not the first report: preparation and compilation report nothing, and may take long too.
     timer = threading.Timer(after, bar.start)
@@ -81,14 +83,14 @@ class Watched:
         return self.backend.describe(program)
 
 
-def _make_bar(stream: TextIO) -> RichProgress:
+def _make_bar(stream: TextIO, unit: str) -> RichProgress:
     from rich import progress
     from rich.console import Console
     from rich.text import Text
 
     class Rate(progress.ProgressColumn):
         def render(self, task: progress.Task) -> Text:
-            return Text(f"{task.speed:,.0f} pairs/s" if task.speed else "", style="progress.data.speed")
+            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "", style="progress.data.speed")
 
     return progress.Progress(
         progress.TextColumn("{task.description}"),

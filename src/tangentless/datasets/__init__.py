@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 
 from ..errors import DatasetDamagedError, DatasetMissingError, ParameterError
 from .catalogue import CATALOGUE, Entry
+from .download import download as fetch_edition
+from .folders import from_folder
 from .formats import LayoutError
 from .sources import Source, damaged, find_sources, hashes_of
 
-__all__ = ["NAMES", "Dataset", "Split", "data_folders", "load"]
+__all__ = ["NAMES", "Dataset", "Split", "data_folders", "from_folder", "load"]
 
 NAMES = (*CATALOGUE, "digits")
 _DIGITS_TRAIN = 1000
@@ -88,11 +90,13 @@ def load(name: str, folder: str | Path | None = None, download: bool = True, *, 
     if name not in CATALOGUE:
         raise ParameterError(f"there is no data set {name!r}; there are {', '.join(NAMES)}")
     entry, folders = CATALOGUE[name], data_folders(folder)
-    sources = [source for place in folders for source in find_sources(entry.editions, place)]
-    complete = next((source for source in sources if not source.missing()), None)
-    if complete is None:
-        raise _not_found(entry, folders, sources)
-    return _assemble(name, complete, verify=verify)
+    source = _find(entry, folders)
+    if source is None and download:
+        fetch_edition(entry.editions[0], folders[-1])
+        source = _find(entry, folders[-1:])
+    if source is None:
+        raise _not_found(entry, folders)
+    return _assemble(name, source, verify=verify)
 
 
 def data_folders(folder: str | Path | None = None) -> tuple[Path, ...]:
@@ -104,6 +108,12 @@ def data_folders(folder: str | Path | None = None) -> tuple[Path, ...]:
     cache = Path(platformdirs.user_cache_dir("tangentless"))
     given = os.environ.get("TANGENTLESS_DATA")
     return (Path(given).expanduser(), cache) if given else (cache,)
+
+
+def _find(entry: Entry, folders: tuple[Path, ...]) -> Source | None:
+    """The first place that has all files of an edition."""
+    sources = (source for folder in folders for source in find_sources(entry.editions, folder))
+    return next((source for source in sources if not source.missing()), None)
 
 
 def _assemble(name: str, source: Source, *, verify: bool) -> Dataset:
@@ -132,7 +142,8 @@ def _join(entry: Entry, source: Source, parts: tuple[tuple[str, ...], ...], cont
     return Split(np.concatenate(images), np.concatenate(labels))
 
 
-def _not_found(entry: Entry, folders: tuple[Path, ...], partial: list[Source]) -> DatasetMissingError:
+def _not_found(entry: Entry, folders: tuple[Path, ...]) -> DatasetMissingError:
+    partial = [source for folder in folders for source in find_sources(entry.editions, folder)]
     advice = "put them there, set TANGENTLESS_DATA to the folder that has them, or load with download=True"
     if partial:
         lacking = "; ".join(f"{source.place} lacks {', '.join(source.missing())}" for source in partial)

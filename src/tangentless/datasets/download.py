@@ -1,0 +1,151 @@
+"""Downloads that go on where they were broken off, and count only with the published digest.
+
+What has arrived is kept in a file beside the target, `.NAME.part`, by whoever holds its lock. After a broken
+connection, or in another process on another day, the rest of it is asked for. pooch then checks the whole against its
+digest, and moves it to its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..errors import DownloadError
+from ..progress import Progress, progress_bar
+from .catalogue import Digest, Edition
+
+TRIES = 4  # in a row that bring nothing
+_PAUSE = 0.5  # seconds before the second try; doubled before each that follows
+_WAIT = (10.0, 60.0)  # seconds for a connection, and for the next bytes
+_CHUNK = 1 << 18
+
+
+def download(edition: Edition, folder: Path) -> None:
+    """Put the files of an edition, or its archive, where they are looked for in a folder."""
+    place = folder if edition.archive is not None else folder / edition.folders[0]
+    for address, digest in edition.remote.items():
+        fetch(address, digest, place)
+
+
+def fetch(address: str, digest: Digest, folder: Path) -> Path:
+    """The file of an address, in the folder, downloaded unless it is there already."""
+    import pooch
+
+    target = folder / address.rpartition("/")[2]
+    part = target.with_name(f".{target.name}.part")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _hold(part) as stream, progress_bar(f"downloading {target.name}", unit="kB") as progress:
+            if not target.is_file():  # another process may have been first
+                get = functools.partial(_get, stream=stream, progress=progress)
+                pooch.retrieve(address, digest, fname=target.name, path=folder, downloader=get)
+    except ValueError:  # of pooch, for a wrong digest
+        part.unlink(missing_ok=True)
+        raise DownloadError(
+            f"what {address} sent does not have the published checksum, and was thrown away; try again, "
+            f"and if that does not help, get the file elsewhere and put it in {folder}"
+        ) from None
+    except DownloadError:
+        raise
+    except OSError as error:
+        raise DownloadError(f"cannot write {target}: {error.strerror or error}") from None
+    part.unlink(missing_ok=True)
+    return target
+
+
+def _get(address: str, output: str, _: Any, *, stream: BinaryIO, progress: Progress) -> None:
+    """Bring the part to its full length, in as many requests as that takes, and copy it to the output."""
+    import requests
+    from urllib3.exceptions import HTTPError
+
+    failures, problem = 0, ""
+    while failures < TRIES:
+        before = stream.seek(0, os.SEEK_END)
+        try:
+            if _request(address, stream, progress):
+                stream.seek(0)
+                with Path(output).open("wb") as copy:
+                    shutil.copyfileobj(stream, copy, _CHUNK)
+                return
+            problem = "the connection broke"
+        except (requests.RequestException, HTTPError) as error:
+            problem = str(error)
+            if _is_final(error):
+                break
+        failures = 0 if stream.seek(0, os.SEEK_END) > before else failures + 1
+        time.sleep(_PAUSE * 2**failures if failures else 0)
+    raise _gave_up(address, stream, problem)
+
+
+def _request(address: str, stream: BinaryIO, progress: Progress) -> bool:
+    """Ask for what the part lacks, and add it; whether it is complete then."""
+    import requests
+
+    have = stream.seek(0, os.SEEK_END)
+    # What a server zips on the way would not have the digest of the file.
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    with requests.get(address, headers=headers, stream=True, timeout=_WAIT) as response:
+        start, total = _extent(response)
+        if response.status_code == 416 and total == have:  # there is no more to send
+            return True
+        if response.status_code != 416:
+            response.raise_for_status()
+        if response.status_code == 416 or start != have:
+            stream.truncate(0)  # the part is of another file, or the server sends the whole only
+            have = 0
+        if response.status_code == 416 or start != have:
+            return False
+        try:
+            for chunk in response.raw.stream(_CHUNK, decode_content=False):
+                stream.write(chunk)
+                have += len(chunk)
+                progress(have // 1000, (total or have) // 1000)
+        finally:
+            stream.flush()
+    return total is None or have == total
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether the server has answered that there is no such file, or not for us: asking again would not help."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return status is not None and 400 <= status < 500 and status not in (408, 429)
+
+
+def _extent(response: Any) -> tuple[int, int | None]:
+    """Where the bytes of a response begin, and how many the file has, if the server says so."""
+    if response.status_code in (206, 416):
+        span, _, total = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
+        start = span.partition("-")[0]
+        return int(start) if start.isdigit() else 0, int(total) if total.isdigit() else None
+    length = response.headers.get("Content-Length", "")
+    return 0, int(length) if length.isdigit() else None
+
+
+@contextlib.contextmanager
+def _hold(part: Path) -> Iterator[BinaryIO]:
+    """The part, open at its end, by one process at a time where the system has locks."""
+    while True:
+        with part.open("a+b") as stream:
+            with contextlib.suppress(ImportError, OSError):
+                fcntl: Any = importlib.import_module("fcntl")
+                fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
+            # Whoever held it before may have removed it: then it is another file that has this name now, or none.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(stream.fileno()), part.stat()):
+                    yield stream
+                    return
+
+
+def _gave_up(address: str, stream: BinaryIO, problem: str) -> DownloadError:
+    kept = stream.seek(0, os.SEEK_END)
+    return DownloadError(
+        f"cannot download {address}: {problem}; {kept:,} bytes are kept, and the next try goes on from there; "
+        f"or get the file by other means and put it in {Path(stream.name).parent}"
+    )
