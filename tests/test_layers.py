@@ -5,7 +5,16 @@ import pytest
 
 from tangentless.architecture import Architecture
 from tangentless.errors import ParameterError
-from tangentless.forms import MAX_DEGREE, Arc, Exponential, Series, arc_polynomial, exp2_polynomial, series_of
+from tangentless.forms import (
+    MAX_DEGREE,
+    Arc,
+    Exponential,
+    Series,
+    angle_polynomial,
+    arc_polynomial,
+    exp2_polynomial,
+    series_of,
+)
 from tangentless.layers import LAYERS, Conv, Gaussian, GlobalPool, LeakyReLU, Normalize, Polynomial, Pool, ReLU
 
 NONLINEARITIES = [
@@ -84,6 +93,8 @@ def test_polynomials_reach_the_tolerance_asked_for(tolerance):
     kappa = np.sqrt(t * (2 - t)) - (1 - t) * np.arccos(1 - t)
     polynomial = np.polynomial.Polynomial(arc_polynomial(tolerance))
     assert np.abs(t**1.5 * polynomial(t) - kappa / np.pi).max() <= tolerance + 1e-15
+    angle = np.sqrt(t) * np.polynomial.Polynomial(angle_polynomial(tolerance))(t)
+    assert np.abs(angle - 2 * np.arcsin(np.sqrt(t / 2)) / np.pi).max() <= tolerance + 1e-15
     x = np.linspace(-0.5, 0.5, 4001)
     assert np.abs(np.polynomial.Polynomial(exp2_polynomial(tolerance))(x) - np.exp2(x)).max() <= tolerance + 1e-15
 

@@ -8,6 +8,7 @@ kernel('myrtle10-gaussian')
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from . import classical
 from .architecture import Architecture
 from .gram import GramMatrix, gram, open_gram
 from .kernel import kernel
@@ -32,6 +33,7 @@ __all__ = [
     "Polynomial",
     "Pool",
     "ReLU",
+    "classical",
     "gram",
     "kernel",
     "open_gram",

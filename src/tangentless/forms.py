@@ -12,7 +12,8 @@ The ReLU's dual has a square-root singularity at c = 1, where kernels of similar
 
     kappa(c) = max(c, 0) + t^(3/2) Q(t),
 
-and Q is smooth on [0, 1], so a short polynomial replaces acos and loses no digits near c = 1.
+and Q is smooth on [0, 1], so a short polynomial replaces acos and loses no digits near c = 1. Its slope, which tangent
+kernels need, is 1 - acos(c) / pi, and acos(1 - t) / pi = t^(1/2) R(t) with R as smooth.
 """
 
 from __future__ import annotations
@@ -90,6 +91,14 @@ def arc_polynomial(tolerance: float) -> tuple[float, ...]:
 
 
 @functools.cache
+def angle_polynomial(tolerance: float) -> tuple[float, ...]:
+    """Coefficients of R, with `t^(1/2) |error| <= tolerance` on [0, 1]."""
+    coefficients = fit(_angle_remainder, 0.0, 1.0, tolerance, np.sqrt)
+    assert coefficients is not None, "R is analytic beyond [0, 1]"
+    return coefficients
+
+
+@functools.cache
 def exponential_series(gamma: float, tolerance: float) -> tuple[float, ...] | None:
     """Coefficients of exp(gamma (c - 1)) on [-1, 1], or None where a polynomial would be long."""
     return fit(lambda c: np.exp(gamma * (c - 1)), -1.0, 1.0, tolerance, np.ones_like)
@@ -118,4 +127,12 @@ def _arc_remainder(t: Array) -> Array:
     total = np.zeros_like(t)
     for k in range(64, -1, -1):
         total = total * t + math.comb(2 * k, k) / (8.0**k * (2 * k + 1) * (k + 1.5))
+    return total * math.sqrt(2.0) / math.pi
+
+
+def _angle_remainder(t: Array) -> Array:
+    """R(t), from the same series."""
+    total = np.zeros_like(t)
+    for k in range(64, -1, -1):
+        total = total * t + math.comb(2 * k, k) / (8.0**k * (2 * k + 1))
     return total * math.sqrt(2.0) / math.pi

@@ -14,6 +14,7 @@ parameters do. Matrices are filled tile by tile, so memory beyond the result sta
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -97,8 +98,8 @@ class Kernel(ABC):
         """Entries between two prepared sets; with `upper`, those left of the diagonal are void."""
 
     @abstractmethod
-    def leaves(self) -> Iterator[CompositionalKernel]:
-        """The compositional kernels this one is made of, with repetition."""
+    def leaves(self) -> Iterator[Elementary]:
+        """The elementary kernels this one is made of, with repetition."""
 
     def mirrored(self) -> Mirrored:
         """The average over an image and its mirror: training on it equals training with flipped copies.
@@ -120,11 +121,43 @@ class Kernel(ABC):
         return Scaled(float(factor), self) if isinstance(factor, Real) else cast(Kernel, NotImplemented)
 
 
+class Elementary(Kernel):
+    """A kernel that is not made of others: it knows its own work and memory."""
+
+    @property
+    @abstractmethod
+    def definition(self) -> str:
+        """All there is to it, in a line: a store is only continued with the same."""
+
+    @abstractmethod
+    def elements(self, shape: tuple[int, ...]) -> int:
+        """Numbers computed for a pair of images of a shape, the unit of work; raises where the shape does not fit."""
+
+    @abstractmethod
+    def image_numbers(self, shape: tuple[int, ...]) -> int:
+        """Numbers that a prepared image takes at most."""
+
+    def leaves(self) -> Iterator[Elementary]:
+        yield self
+
+
 @dataclass(frozen=True, repr=False)
-class CompositionalKernel(Kernel):
+class CompositionalKernel(Elementary):
     """The kernel of one architecture."""
 
     architecture: Architecture
+
+    @property
+    def definition(self) -> str:
+        return str(self.architecture)
+
+    def elements(self, shape: tuple[int, ...]) -> int:
+        return self.program(shape).elements
+
+    def image_numbers(self, shape: tuple[int, ...]) -> int:
+        """Its pixels, and at every step its norms and their inverses."""
+        stages = self.program(shape).stages
+        return math.prod(shape) + sum(2 * (len(stage.steps) + 1) * math.prod(stage.grid) for stage in stages) + 8
 
     def program(self, shape: tuple[int, ...]) -> Program:
         """This kernel compiled for images of one shape, (*grid, channels)."""
@@ -138,9 +171,6 @@ class CompositionalKernel(Kernel):
         self, backend: Backend, left: _Leaf, right: _Leaf, *, upper: bool = False, advance: Advance | None = None
     ) -> Array:
         return backend.block(left.program, left.images, right.images, upper=upper, advance=advance)
-
-    def leaves(self) -> Iterator[CompositionalKernel]:
-        yield self
 
     def __repr__(self) -> str:
         return f"kernel({self.architecture.short_name!r})"
@@ -159,7 +189,7 @@ class Mirrored(Kernel):
         mirror = self.base.prepare(backend, np.flip(images, axis=-2))
         crossed = [
             np.diagonal(self.base.block(backend, straight[part], mirror[part], upper=True))
-            for part in _slices(len(images), 16)
+            for part in slices(len(images), 16)
         ]
         return _Two(straight, mirror, (straight.diagonal + np.concatenate(crossed)) / 2)
 
@@ -171,7 +201,7 @@ class Mirrored(Kernel):
         values /= 2
         return values
 
-    def leaves(self) -> Iterator[CompositionalKernel]:
+    def leaves(self) -> Iterator[Elementary]:
         for _ in range(2):
             yield from self.base.leaves()
 
@@ -199,7 +229,7 @@ class _Combined(Kernel):
         self.combine(values, others, out=values)
         return values
 
-    def leaves(self) -> Iterator[CompositionalKernel]:
+    def leaves(self) -> Iterator[Elementary]:
         yield from self.first.leaves()
         yield from self.second.leaves()
 
@@ -250,7 +280,7 @@ class Scaled(Kernel):
     ) -> Array:
         return self.factor * self.base.block(backend, left.first, right.first, upper=upper, advance=advance)
 
-    def leaves(self) -> Iterator[CompositionalKernel]:
+    def leaves(self) -> Iterator[Elementary]:
         yield from self.base.leaves()
 
     def __repr__(self) -> str:
@@ -264,14 +294,14 @@ def fill(
     values = np.empty((len(left), len(right)))
     pairs = len(left) * (len(left) + 1) // 2 if symmetric else values.size
     advance = _counter(progress, pairs * sum(1 for _ in kernel.leaves())) if progress else None
-    for rows in _slices(len(left), left.tile):
-        for columns in _slices(len(right), right.tile):
+    for rows in slices(len(left), left.tile):
+        for columns in slices(len(right), right.tile):
             if symmetric and columns.start < rows.start:
                 continue
             upper = symmetric and columns.start == rows.start
             tile = kernel.block(backend, left[rows], right[columns], upper=upper, advance=advance)
             if upper:
-                _complete(tile, left[rows].diagonal)
+                complete(tile, left[rows].diagonal)
             values[rows, columns] = tile
             if symmetric and not upper:
                 values[columns, rows] = tile.T
@@ -319,11 +349,12 @@ class _Two:
         return _Two(self.first[part], self.second[part], self.diagonal[part])
 
 
-def _slices(length: int, size: int) -> list[slice]:
+def slices(length: int, size: int) -> list[slice]:
+    """The parts of a range, all but the last of one size."""
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
-def _complete(tile: Array, diagonal: Array) -> None:
+def complete(tile: Array, diagonal: Array) -> None:
     """Copy the part right of the diagonal to the left of it, and put the exact diagonal in."""
     below = np.tril_indices(len(tile), -1)
     tile[below] = tile.T[below]

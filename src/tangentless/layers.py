@@ -42,7 +42,7 @@ class Layer(ABC):
         values = [getattr(self, field.name) for field in fields(self)]
         if not values:
             return self.name
-        if len(values) == 1 and _is_int(values[0]):
+        if len(values) == 1 and is_whole(values[0]):
             return f"{self.name}{values[0]}"
         return f"{self.name}({', '.join(_number(value) for value in values)})"
 
@@ -67,7 +67,7 @@ class Conv(Window):
     name: ClassVar[str] = "conv"
 
     def __post_init__(self) -> None:
-        if not _is_int(self.size) or self.size < 1 or self.size % 2 == 0:
+        if not is_whole(self.size) or self.size < 1 or self.size % 2 == 0:
             raise ParameterError(f"conv needs an odd size of at least 1, such as conv3, not {self.size!r}")
 
     def output_grid(self, grid: Grid) -> Grid:
@@ -106,7 +106,7 @@ class Pool(Window):
     name: ClassVar[str] = "pool"
 
     def __post_init__(self) -> None:
-        if not _is_int(self.size) or self.size < 1:
+        if not is_whole(self.size) or self.size < 1:
             raise ParameterError(f"pool needs a size of at least 1, such as pool2, not {self.size!r}")
 
     def output_grid(self, grid: Grid) -> Grid:
@@ -223,7 +223,7 @@ class LeakyReLU(Nonlinearity):
     name: ClassVar[str] = "leakyrelu"
 
     def __post_init__(self) -> None:
-        if not _is_real(self.slope) or not 0 <= self.slope <= 1:
+        if not is_real(self.slope) or not 0 <= self.slope <= 1:
             raise ParameterError(f"leakyrelu needs a slope from 0 to 1, not {self.slope!r}")
 
     def dual(self, cosine: Array) -> Array:
@@ -251,7 +251,7 @@ class Gaussian(Nonlinearity):
     name: ClassVar[str] = "gaussian"
 
     def __post_init__(self) -> None:
-        if not _is_real(self.gamma) or not 0 < self.gamma <= 1e9:
+        if not is_real(self.gamma) or not 0 < self.gamma <= 1e9:
             raise ParameterError(f"gaussian needs a gamma above 0 and at most 1e9, not {self.gamma!r}")
 
     def dual(self, cosine: Array) -> Array:
@@ -279,7 +279,7 @@ class Polynomial(Nonlinearity):
     name: ClassVar[str] = "polynomial"
 
     def __post_init__(self) -> None:
-        if not _is_int(self.degree) or self.degree < 1:
+        if not is_whole(self.degree) or self.degree < 1:
             raise ParameterError(f"polynomial needs a degree of at least 1, not {self.degree!r}")
 
     def dual(self, cosine: Array) -> Array:
@@ -318,9 +318,11 @@ def _number(value: float) -> str:
     return text.removesuffix(".0")
 
 
-def _is_int(value: object) -> bool:
+def is_whole(value: object) -> bool:
+    """Whether a parameter is a whole number, of Python or NumPy."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _is_real(value: object) -> bool:
+def is_real(value: object) -> bool:
+    """Whether a parameter is a real number, of Python or NumPy."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)

@@ -278,7 +278,7 @@ def _read_kernel(header: Header, shape: tuple[int, ...]) -> Kernel:
         raise InputError(f"its images are of shape {shape}, but its header says {header['shape']}")
     kernel = _parse_kernel(header["kernel"])
     for leaf in kernel.leaves():
-        leaf.program(shape)
+        leaf.elements(shape)  # raises where images of this shape do not fit
     return kernel
 
 

@@ -143,7 +143,7 @@ class Run:
         plan_memory(self.kernel, shape, tile, self.budget)
         return Manifest(
             kernel=repr(self.kernel),
-            architectures=tuple(str(leaf.architecture) for leaf in self.kernel.leaves()),
+            architectures=tuple(leaf.definition for leaf in self.kernel.leaves()),
             preprocessing=preprocessing,
             x=Data.of(x),
             z=None if z is None else Data.of(z),

@@ -91,7 +91,7 @@ def choose_tile(kernel: Kernel, shape: tuple[int, ...], size: tuple[int, int], b
     >>> choose_tile(kernel("myrtle10"), (32, 32, 3), (50_000, 50_000), "cuda", 4 << 30)
     1024
     """
-    elements = max(1, sum(leaf.program(shape).elements for leaf in kernel.leaves()))
+    elements = max(1, sum(leaf.elements(shape) for leaf in kernel.leaves()))
     by_work = math.sqrt(_WORK.get(backend, _WORK_ELSEWHERE) / elements)
     by_files = math.sqrt(math.prod(size) / _FILES)
     by_rows = max(size) / _TILE_ROWS
@@ -144,9 +144,5 @@ def _least_memory(tile: int, image_bytes: int) -> int:
 
 
 def _image_bytes(kernel: Kernel, shape: tuple[int, ...]) -> int:
-    """What a prepared image takes at most: in float64, its pixels, and at every step its norms and their inverses."""
-    numbers = math.prod(shape)
-    for leaf in kernel.leaves():
-        stages = leaf.program(shape).stages
-        numbers += math.prod(shape) + sum(2 * (len(stage.steps) + 1) * math.prod(stage.grid) for stage in stages) + 8
-    return 8 * numbers
+    """What an image takes at most, in float64: its pixels, and what every kernel prepares of it."""
+    return 8 * (math.prod(shape) + sum(leaf.image_numbers(shape) for leaf in kernel.leaves()))

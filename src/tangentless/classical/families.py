@@ -1,0 +1,142 @@
+"""Many kernels of the same points at once: inner products and distances are computed once and shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError, ParameterError
+from ..inputs import check_images, check_pair, to_numpy
+from ..kernel import complete, slices
+from .vectors import (
+    Gaussian,
+    Pair,
+    Vectors,
+    bell,
+    by_rows,
+    check_depth,
+    read_rows,
+    relu_networks,
+    to_distances,
+    to_gaps,
+)
+
+Array = NDArray[np.float64]
+Function = Callable[[Array, Vectors, Vectors], Array]  # of inner products of some rows with all columns
+_ROWS_OF_MEDIAN = 5000
+
+
+def ntk_family(
+    X: Any, Z: Any = None, depths: Iterable[int] = range(1, 6), *, n_jobs: int | None = None
+) -> dict[Pair, Array]:
+    """The matrices of `NTK(depth, fixed)` for some depths and every number of fixed layers, by (depth, fixed).
+
+    Depths 1 to 5 are 15 matrices; fixed = depth - 1 is the NNGP. They take 8 bytes an entry each, 3 GB for all 15 of
+    5,000 points: ask for a few depths at a time where that is too much, for little more time.
+
+    >>> family = ntk_family(np.random.default_rng(0).standard_normal((20, 4)), depths=[1, 3])
+    >>> sorted(family)
+    [(1, 0), (3, 0), (3, 1), (3, 2)]
+    """
+    pairs: list[Pair] = []
+    for depth in dict.fromkeys(depths):
+        check_depth(depth)
+        pairs += [(int(depth), fixed) for fixed in range(depth)]
+    if not pairs:
+        raise ParameterError("a family needs at least one depth")
+    left, right = _read(X, Z, unit=True)
+    diagonals = np.array([[depth - fixed] for depth, fixed in pairs]) * left.norms**2
+
+    def tangents(products: Array, near: Vectors, far: Vectors) -> Array:
+        return relu_networks(pairs, to_gaps(products, near, far), near.norms, far.norms)
+
+    return dict(zip(pairs, _fill(left, right, tangents, diagonals, n_jobs), strict=True))
+
+
+def squared_distances(X: Any, Z: Any = None, *, n_jobs: int | None = None) -> Array:
+    """Squared distances of all rows, without cancellation: 0 between equal rows, whatever their scale.
+
+    >>> squared_distances([[0.0, 1.0], [2.0, 1.0]])
+    array([[0., 4.],
+           [4., 0.]])
+    """
+    left, right = _read(X, Z, unit=False)
+    values: Array = _fill(left, right, to_distances, np.zeros((1, len(left))), n_jobs)[0]
+    return values
+
+
+def gaussian_family(X: Any, Z: Any = None, *, gammas: Iterable[float]) -> Iterator[tuple[float, Array]]:
+    """The matrices of `Gaussian(gamma)` for some gammas, one at a time, from distances computed once.
+
+    >>> X = np.random.default_rng(0).standard_normal((20, 4))
+    >>> [(gamma, K.shape) for gamma, K in gaussian_family(X, gammas=[0.1, 1.0])]
+    [(0.1, (20, 20)), (1.0, (20, 20))]
+    """
+    kernels = [Gaussian(gamma) for gamma in gammas]  # refused before anything is computed
+    distances = squared_distances(X, Z)
+    return ((kernel.gamma, bell(distances, kernel.gamma)) for kernel in kernels)
+
+
+def median_squared_distance(X: Any, *, rows: int = _ROWS_OF_MEDIAN) -> float:
+    """The median of the squared distances between two different rows; of many rows, of so many evenly spaced ones.
+
+    >>> median_squared_distance([[0.0], [1.0], [3.0]])
+    4.0
+    """
+    points = check_images(to_numpy(X)[0], "X")
+    if len(points) < 2:
+        raise InputError("a median distance needs at least two rows")
+    chosen = points[np.linspace(0, len(points) - 1, min(rows, len(points))).astype(int)]
+    median = float(np.median(squared_distances(chosen)[np.triu_indices(len(chosen), 1)]))
+    if median == 0:
+        raise InputError(
+            "the median distance between rows is 0: more than half of all pairs are equal, as with constant features; "
+            "drop repeated rows or choose gamma yourself"
+        )
+    return median
+
+
+def _read(X: Any, Z: Any, *, unit: bool) -> tuple[Vectors, Vectors]:
+    """Both sides, checked; one and the same for X alone."""
+    points = check_images(to_numpy(X)[0], "X")
+    left = _vectors(points, unit)
+    if Z is None:
+        return left, left
+    others = check_images(to_numpy(Z)[0], "Z")
+    check_pair(points, others)
+    return left, _vectors(others, unit)
+
+
+def _vectors(points: NDArray[Any], unit: bool) -> Vectors:
+    rows, norms = read_rows(points, unit=unit)
+    return Vectors(rows, norms, norms**2)
+
+
+def _fill(left: Vectors, right: Vectors, function: Function, diagonals: Array, n_jobs: int | None) -> Array:
+    """As many matrices as there are diagonals, (count, n, m), tile by tile; of symmetric ones, each pair once."""
+    values = np.empty((len(diagonals), len(left), len(right)))
+    for rows in slices(len(left), left.tile):
+        for columns in slices(len(right), right.tile):
+            if left is right and columns.start < rows.start:
+                continue
+            tile = values[:, rows, columns]
+            _fill_tile(tile, left[rows], right[columns], function, n_jobs)
+            if left is right and rows == columns:
+                for one, diagonal in zip(tile, diagonals[:, rows], strict=True):
+                    complete(one, diagonal)
+            elif left is right:
+                values[:, columns, rows] = tile.transpose(0, 2, 1)
+    return values
+
+
+def _fill_tile(tile: Array, near: Vectors, far: Vectors, function: Function, n_jobs: int | None) -> None:
+    products = near.rows @ far.rows.T
+
+    def work(part: slice) -> int:
+        tile[:, part] = function(products[part], near[part], far)
+        return tile[0, part].size
+
+    by_rows(len(near), work, n_jobs)

@@ -1,0 +1,349 @@
+"""Kernels of vectors: functions of the inner product, the distance or the angle of two points.
+
+Points are (N, C); sequences and images are read as the vectors of all their numbers. Arithmetic is float64 on the
+processor, whatever the backend and precision. Every kernel is defined at zero vectors and exact at duplicates.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backends import Advance, Backend
+from ..errors import InputError, ParameterError
+from ..forms import angle_polynomial, arc_polynomial
+from ..kernel import Elementary, slices
+from ..layers import is_real, is_whole
+
+Array = NDArray[np.float64]
+Pair = tuple[int, int]  # (depth, fixed)
+_TILE = 1024
+_ROWS_PER_TASK = 16  # a few megabytes of results, which the allocator reuses
+_TOLERANCE = 2e-15
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """Rows as a kernel reads them, of length one or as they came, their norms, and the kernel's diagonal."""
+
+    rows: Array
+    norms: Array
+    diagonal: Array
+
+    @property
+    def tile(self) -> int:
+        return _TILE
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, part: slice) -> Vectors:
+        return Vectors(self.rows[part], self.norms[part], self.diagonal[part])
+
+
+class VectorKernel(Elementary):
+    """What kernels of vectors share: inner products of all pairs by one matrix product, then a function of each."""
+
+    unit: ClassVar[bool] = False  # whether rows are scaled to length one first
+
+    def prepare(self, backend: Backend, images: NDArray[Any]) -> Vectors:
+        rows, norms = read_rows(images, unit=self.unit)
+        return Vectors(rows, norms, self._diagonal(norms))
+
+    def block(
+        self, backend: Backend, left: Vectors, right: Vectors, *, upper: bool = False, advance: Advance | None = None
+    ) -> Array:
+        values = left.rows @ right.rows.T
+
+        def work(part: slice) -> int:
+            values[part] = self._entries(values[part], left[part], right)
+            return sum(len(right) - i for i in range(part.start, part.stop)) if upper else values[part].size
+
+        by_rows(len(left), work, getattr(backend, "n_jobs", None), advance)
+        return values
+
+    @abstractmethod
+    def _diagonal(self, norms: Array) -> Array:
+        """k(x, x) from the norms of rows."""
+
+    @abstractmethod
+    def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
+        """Kernel values of some rows from their inner products, which may be overwritten."""
+
+    @property
+    def definition(self) -> str:
+        return repr(self)
+
+    def elements(self, shape: tuple[int, ...]) -> int:
+        return math.prod(shape)
+
+    def image_numbers(self, shape: tuple[int, ...]) -> int:
+        return math.prod(shape) + 2
+
+
+@dataclass(frozen=True)
+class Linear(VectorKernel):
+    """x·z.
+
+    >>> Linear()(np.array([[1.0, 2.0], [3.0, 0.0]]))
+    array([[5., 3.],
+           [3., 9.]])
+    """
+
+    def _diagonal(self, norms: Array) -> Array:
+        return norms**2
+
+    def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
+        return products
+
+
+@dataclass(frozen=True)
+class Polynomial(VectorKernel):
+    """(x·z + offset)^degree.
+
+    >>> Polynomial(degree=2, offset=1.0)(np.array([[1.0, 2.0]]), np.array([[3.0, 0.0]]))
+    array([[16.]])
+    """
+
+    degree: int = 2
+    offset: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.degree) or self.degree < 1:
+            raise ParameterError(f"a polynomial kernel needs a degree of at least 1, not {self.degree!r}")
+        if not is_real(self.offset) or not 0 <= self.offset < math.inf:
+            raise ParameterError(
+                f"a polynomial kernel needs a finite offset of at least 0, not {self.offset!r}: with a negative one it "
+                "is not positive semidefinite"
+            )
+        object.__setattr__(self, "degree", int(self.degree))
+        object.__setattr__(self, "offset", float(self.offset))
+
+    def _diagonal(self, norms: Array) -> Array:
+        return self._power(norms**2)
+
+    def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
+        return self._power(products)
+
+    def _power(self, products: Array) -> Array:
+        products += self.offset
+        with np.errstate(over="ignore"):
+            values = products**self.degree
+        if not np.isfinite(values).all():
+            raise InputError(
+                f"inner products of size {np.abs(products).max():.0e} to the power of {self.degree} leave the range of "
+                "float64; rescale the rows"
+            )
+        return values
+
+
+@dataclass(frozen=True)
+class Gaussian(VectorKernel):
+    """exp(-gamma |x - z|²).
+
+    >>> Gaussian(gamma=0.5)(np.array([[1.0, 2.0]]), np.array([[1.0, 0.0]])).round(6)  # exp(-2)
+    array([[0.135335]])
+    """
+
+    gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not is_real(self.gamma) or not 0 < self.gamma < math.inf:
+            raise ParameterError(
+                f"a Gaussian kernel needs a finite gamma above 0, not {self.gamma!r}; "
+                "Gaussian.median(X) finds one by the median heuristic"
+            )
+        object.__setattr__(self, "gamma", float(self.gamma))
+
+    @classmethod
+    def median(cls, X: Any, factor: float = 1.0) -> Gaussian:
+        """The median heuristic: gamma is `factor` over the median squared distance between two rows of X.
+
+        The bandwidth is found once, on training rows, so that the kernel stays a function of two points.
+
+        >>> Gaussian.median([[0.0], [1.0], [3.0]])  # squared distances 1, 4 and 9
+        Gaussian(gamma=0.25)
+        """
+        from .families import median_squared_distance
+
+        return cls(factor / median_squared_distance(X))
+
+    def _diagonal(self, norms: Array) -> Array:
+        return np.ones_like(norms)
+
+    def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
+        return bell(to_distances(products, left, right), self.gamma, out=products)
+
+
+@dataclass(frozen=True)
+class ArcCosine(VectorKernel):
+    """The arc-cosine kernel of Cho and Saul (2009), of order 0, 1 or 2, with t the angle between x and z:
+
+        order 0    (π - t) / π
+        order 1    |x| |z| (sin t + (π - t) cos t) / π
+        order 2    |x|² |z|² (3 sin t cos t + (π - t) (1 + 2 cos² t)) / π
+
+    Order 1 is a layer of ReLUs. A zero vector has no angle: its values are 0.
+
+    >>> ArcCosine(order=0)(np.array([[1.0, 0.0], [0.0, 2.0]]))
+    array([[1. , 0.5],
+           [0.5, 1. ]])
+    """
+
+    order: int = 1
+    unit: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.order) or not 0 <= self.order <= 2:
+            raise ParameterError(f"arc-cosine kernels have order 0, 1 or 2, not {self.order!r}")
+        object.__setattr__(self, "order", int(self.order))
+
+    def _diagonal(self, norms: Array) -> Array:
+        return (3.0 if self.order == 2 else 1.0) * self._scale(norms) ** 2
+
+    def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
+        gap = to_gaps(products, left, right)
+        near = np.abs(gap)
+        cosine = np.copysign(1.0 - near, gap)
+        acute = np.sqrt(near) * np.polynomial.polynomial.polyval(near, angle_polynomial(_TOLERANCE))
+        values = np.where(gap < 0, acute, 1.0 - acute)  # (π - t) / π
+        if self.order == 1:
+            far = near * np.sqrt(near) * np.polynomial.polynomial.polyval(near, arc_polynomial(_TOLERANCE))
+            values = np.maximum(cosine, 0.0) + far
+        elif self.order == 2:
+            values = values * (1.0 + 2.0 * cosine**2) + 3.0 / np.pi * np.sqrt(near * (2.0 - near)) * cosine
+        values *= np.multiply.outer(self._scale(left.norms), self._scale(right.norms))
+        return values
+
+    def _scale(self, norms: Array) -> Array:
+        return np.where(norms > 0, norms**self.order, 0.0)
+
+
+@dataclass(frozen=True)
+class NTK(VectorKernel):
+    """The tangent kernel of a fully connected ReLU network of infinite width, its first layers fixed or trained.
+
+    `depth` counts layers of weights, so depth 1 is linear and depth L has L - 1 layers of ReLUs; `fixed` of them, from
+    the input on, are not trained. There are no biases, and ReLUs are scaled to keep the norm, so that k(x, x) =
+    (depth - fixed) |x|². With all layers but the last fixed it is the `NNGP`. These are the kernels of Arora et al.
+    (2020), "Harnessing the power of infinitely wide deep nets on small-data tasks", which leave ReLUs unscaled: theirs
+    are smaller by a factor of 2^(depth - 1).
+
+    >>> NTK(depth=2)(np.array([[1.0, 0.0], [0.0, 2.0]])).round(6)
+    array([[2.     , 0.63662],
+           [0.63662, 8.     ]])
+    """
+
+    depth: int = 2
+    fixed: int = 0
+    unit: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_depth(self.depth)
+        if not is_whole(self.fixed) or not 0 <= self.fixed < self.depth:
+            raise ParameterError(
+                f"of {self.depth} layers, from 0 to {self.depth - 1} may be fixed, not {self.fixed!r}: "
+                "at least the last one is trained"
+            )
+        object.__setattr__(self, "depth", int(self.depth))
+        object.__setattr__(self, "fixed", int(self.fixed))
+
+    def _diagonal(self, norms: Array) -> Array:
+        return (self.depth - self.fixed) * norms**2
+
+    def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
+        return _relu_network((self.depth, self.fixed), products, left, right)
+
+
+@dataclass(frozen=True)
+class NNGP(VectorKernel):
+    """The Gaussian process of a fully connected ReLU network of infinite width: as `NTK`, only the last layer trained.
+
+    >>> X = np.random.default_rng(0).standard_normal((5, 3))
+    >>> bool(np.all(NNGP(depth=4)(X) == NTK(depth=4, fixed=3)(X)))
+    True
+    """
+
+    depth: int = 2
+    unit: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_depth(self.depth)
+        object.__setattr__(self, "depth", int(self.depth))
+
+    def _diagonal(self, norms: Array) -> Array:
+        return norms**2
+
+    def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
+        return _relu_network((self.depth, self.depth - 1), products, left, right)
+
+
+def check_depth(depth: Any) -> None:
+    """Refuse what is not a number of layers."""
+    if not is_whole(depth) or depth < 1:
+        raise ParameterError(f"a network has at least 1 layer of weights, not {depth!r}")
+
+
+def read_rows(images: NDArray[Any], *, unit: bool) -> tuple[Array, Array]:
+    """Rows (N, C) and their norms; with `unit`, rows of length one, zero where they were zero."""
+    rows = np.ascontiguousarray(images, dtype=np.float64).reshape(len(images), -1)
+    norms: Array = np.linalg.norm(rows, axis=1)
+    if unit:
+        rows = rows / np.where(norms > 0, norms, 1.0)[:, None]
+    return rows, norms
+
+
+def to_distances(products: Array, left: Vectors, right: Vectors) -> Array:
+    """Squared distances in place of inner products."""
+    from .pairs import squared_distances
+
+    squared_distances(products, left.rows, right.rows, left.norms**2, right.norms**2)
+    return products
+
+
+def to_gaps(products: Array, left: Vectors, right: Vectors) -> Array:
+    """Gaps, as `pairs` defines them, in place of cosines."""
+    from .pairs import gaps
+
+    gaps(products, left.rows, right.rows)
+    return products
+
+
+def bell(distances: Array, gamma: float, out: Array | None = None) -> Array:
+    """exp(-gamma d) of squared distances."""
+    values = np.multiply(distances, -gamma, out=out)
+    return np.exp(values, out=values)
+
+
+def relu_networks(pairs: Iterable[Pair], gap: Array, left_norms: Array, right_norms: Array) -> Array:
+    """Tangent kernels of some (depth, fixed), (pairs, n, m), from gaps (n, m) and norms."""
+    from .pairs import relu_layers
+
+    pairs = list(pairs)
+    deepest = max(depth for depth, _ in pairs)
+    places = np.full((deepest, deepest), -1)
+    for place, (depth, fixed) in enumerate(pairs):
+        places[depth - 1, fixed] = place
+    out = np.empty((len(pairs), *gap.shape))
+    polynomials = (np.array(polynomial(_TOLERANCE)) for polynomial in (arc_polynomial, angle_polynomial))
+    relu_layers(gap, left_norms, right_norms, *polynomials, places, min(fixed for _, fixed in pairs), out)
+    return out
+
+
+def _relu_network(pair: Pair, products: Array, left: Vectors, right: Vectors) -> Array:
+    values: Array = relu_networks([pair], to_gaps(products, left, right), left.norms, right.norms)[0]
+    return values
+
+
+def by_rows(count: int, work: Callable[[slice], int], n_jobs: int | None, advance: Advance | None = None) -> None:
+    """Share out rows among threads; `work` returns the pairs it has finished."""
+    from ..backends.cpu.workers import count_workers, run_parallel
+
+    tasks = iter(slices(count, _ROWS_PER_TASK))
+    run_parallel(tasks, lambda part, _: work(part), lambda: None, count_workers(n_jobs), advance)
