@@ -22,7 +22,7 @@ from tangentless.estimators import KernelRidgeClassifier, KernelRidgeRegressor, 
 from tangentless.files import OutputError
 from tangentless.layers import Conv, GlobalPool, Nonlinearity
 from tangentless.models import load_model, save_model
-from tangentless.preprocessing import ZCA
+from tangentless.preprocessing import ZCA, RandAugment, Standardize
 
 TEXT = "conv3 relu globalpool normalize relu"
 GENERATOR = np.random.default_rng(0)
@@ -351,3 +351,42 @@ def test_preprocessing_travels_with_the_model(path: Path):
     assert isinstance(loaded, Pipeline)
     assert loaded[0].get_params() == model[0].get_params()
     np.testing.assert_array_equal(loaded.decision_function(IMAGES), model.decision_function(IMAGES))
+
+
+def test_every_kind_of_preprocessing_travels_with_the_model(path: Path):
+    images = np.random.default_rng(0).integers(0, 256, (len(IMAGES), 4, 4, 3), dtype=np.uint8)
+    augmentation = RandAugment(1, 3, ["FlipLR", "Equalize"], seed=5)
+    for steps in (
+        [Standardize(mean=[100.0] * 3), ZCA(1e-2)],
+        [ZCA(1e-2, copies=2, augmentation=augmentation), Standardize(scale=2.0)],
+    ):
+        model = make_pipeline(*steps, KernelRidgeClassifier(TEXT, backend="reference")).fit(images, CLASSES)
+        save_model(path, model, force=True)
+        loaded = load_model(path, backend="reference")
+        for ours, theirs in zip(loaded[:-1], model[:-1], strict=True):
+            assert repr(ours) == repr(theirs)
+        np.testing.assert_array_equal(loaded.decision_function(images), model.decision_function(images))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "pickle"},
+        {"kind": ["zca"]},
+        {"scale": 0},
+        {"scale": None},
+        {"mean": "middle"},
+        {"std": [None]},
+        {"kind": "zca", "epsilon": 1, "mirrors": False, "copies": -1},
+        {"kind": "zca", "epsilon": 1, "mirrors": False, "augmentation": {"operation": 1}},
+        {"kind": "zca", "epsilon": 1, "mirrors": False, "augmentation": {"seed": "x"}},
+        {"kind": "zca", "epsilon": 1, "mirrors": False, "augmentation": [1]},
+    ],
+)
+def test_forged_preprocessing_is_refused(change, path: Path):
+    model = make_pipeline(Standardize(), KernelRidgeClassifier(TEXT, backend="reference")).fit(IMAGES, CLASSES)
+    save_model(path, model)
+    (step,) = json.loads(str(np.load(path)["header"]))["preprocessing"]
+    rewrite(path, header={"preprocessing": [step | change]})
+    with pytest.raises(InputError, match="has no valid 'preprocessing'"):
+        load_model(path)

@@ -1,4 +1,4 @@
-"""ZCA whitening: its definition, mirror images, and bad input."""
+"""Whitening and standardisation: their definitions, mirror images, batches, copies, and bad input."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,9 @@ from sklearn.datasets import load_digits
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from tangentless import preprocessing
 from tangentless.errors import InputError, ParameterError
 from tangentless.estimators import KernelRidgeClassifier
-from tangentless.preprocessing import ZCA
+from tangentless.preprocessing import CIFAR10, ZCA, RandAugment, Standardize, add_mirrors, mirror, rows, zca
 
 SMALL = "conv3 relu pool2 conv3 relu globalpool normalize relu"
 
@@ -18,7 +17,7 @@ def random_images(rows, shape=(4, 6, 2), seed=0):
     return np.random.default_rng(seed).standard_normal((rows, *shape)).cumsum(axis=1)
 
 
-@parametrize_with_checks([ZCA()])
+@parametrize_with_checks([ZCA(), Standardize()])
 def test_scikit_learn_accepts_the_transformer(estimator, check):
     check(estimator)
 
@@ -55,7 +54,7 @@ def test_scale_and_brightness_of_an_image_do_not_matter_and_one_colour_is_zero()
 def test_integers_and_any_number_at_once_give_the_same(monkeypatch):
     images = np.random.default_rng(0).integers(0, 256, (50, 4, 4, 1), dtype=np.uint8)
     white = ZCA(1e-3).fit_transform(images)
-    monkeypatch.setattr(preprocessing, "_ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(rows, "ROWS_AT_ONCE", 7)
     np.testing.assert_allclose(ZCA(1e-3).fit_transform(images.astype(float)), white, atol=1e-10)
 
 
@@ -81,3 +80,116 @@ def test_bad_images_are_refused():
         ZCA().fit(np.ones((2, 2, 2, 2, 2)))
     with pytest.raises(InputError, match=r"images of shape \(6, 4, 2\), but ZCA was fitted to \(4, 6, 2\)"):
         ZCA().fit(random_images(9)).transform(random_images(9, (6, 4, 2)))
+
+
+def test_batches_give_the_matrix_of_all_images():
+    images = random_images(60)
+    whole = ZCA(1e-3, mirrors=True).fit(images)
+    batches = ZCA(1e-3, mirrors=True).fit_batches(images[start : start + 25] for start in range(0, 60, 25))
+    np.testing.assert_allclose(batches.whitening_, whole.whitening_, atol=1e-10)
+    assert (batches.shape_, batches.n_features_in_) == ((4, 6, 2), 48)
+    with pytest.raises(InputError, match=r"images of shape \(6, 4, 2\)"):
+        ZCA().fit_batches([images, images.reshape(60, 6, 4, 2)])
+    with pytest.raises(InputError, match="no batches"):
+        ZCA().fit_batches([])
+
+
+def test_mirrors_count_like_the_images_themselves():
+    images = random_images(40)
+    doubled, _ = add_mirrors(images, np.zeros(40))
+    np.testing.assert_allclose(
+        ZCA(1e-3, mirrors=True).fit(images).whitening_, ZCA(1e-3).fit(doubled).whitening_, atol=1e-10
+    )
+
+
+def test_copies_are_counted_and_made_a_chunk_at_a_time(monkeypatch):
+    images = np.random.default_rng(0).integers(0, 256, (50, 4, 6, 3), dtype=np.uint8)
+    augmentation = RandAugment(seed=3)
+    everything = np.concatenate([images, *(augmentation.copy(images, copy, 0) for copy in range(4))])
+    expected = ZCA(1e-3).fit(everything).whitening_
+    monkeypatch.setattr(rows, "ROWS_AT_ONCE", 7)
+    found = ZCA(1e-3, copies=4, augmentation=augmentation).fit(images)
+    np.testing.assert_allclose(found.whitening_, expected, atol=1e-10)
+    assert np.abs(found.whitening_ - ZCA(1e-3, copies=4).fit(images).whitening_).max() > 1e-3  # of another seed
+    with pytest.raises(InputError, match=r"RandAugment changes images of bytes .* not float64"):
+        ZCA(copies=1).fit(images / 255)
+
+
+class OtherModule:
+    """NumPy under another name, so that what is written for CuPy runs here."""
+
+    def __getattr__(self, name):
+        return getattr(np, name)
+
+
+def test_the_arithmetic_of_the_gpu_is_that_of_the_cpu(monkeypatch):
+    images = random_images(60)
+    expected = ZCA(1e-3, mirrors=True).fit(images)
+    processor = zca.find_processor("cpu", None)
+    processor.xp = OtherModule()
+    monkeypatch.setattr(zca, "find_processor", lambda *_: processor)
+    found = ZCA(1e-3, mirrors=True, backend="cuda").fit(images)
+    np.testing.assert_allclose(found.whitening_, expected.whitening_, atol=1e-10)
+    np.testing.assert_allclose(found.transform(images), expected.transform(images), atol=1e-10)
+
+
+@pytest.mark.gpu
+def test_the_gpu_gives_the_matrix_of_the_cpu():
+    images = np.random.default_rng(0).integers(0, 256, (500, 16, 16, 3), dtype=np.uint8)
+    cpu, gpu = (ZCA(mirrors=True, copies=2, backend=backend).fit(images) for backend in ("cpu", "cuda"))
+    np.testing.assert_allclose(gpu.whitening_, cpu.whitening_, atol=1e-7)
+    np.testing.assert_allclose(gpu.transform(images), cpu.transform(images), atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "options", [{"copies": -1}, {"copies": 1.5}, {"augmentation": "random"}, {"backend": "tpu"}, {"backend": "auto"}]
+)
+def test_other_bad_parameters_are_refused(options):
+    with pytest.raises(ParameterError, match=next(iter(options))):
+        ZCA(**options).fit(random_images(4))
+
+
+def test_standardised_channels_have_mean_0_and_deviation_1():
+    images = np.random.default_rng(0).integers(0, 256, (30, 5, 4, 3), dtype=np.uint8)
+    standard = Standardize(scale=255).fit_transform(images)
+    np.testing.assert_allclose(standard.mean(axis=(0, 1, 2)), 0, atol=1e-12)
+    np.testing.assert_allclose(standard.std(axis=(0, 1, 2)), 1, atol=1e-12)
+
+
+def test_given_means_are_the_formula_of_the_paper():
+    images = np.random.default_rng(0).integers(0, 256, (3, 5, 4, 3), dtype=np.uint8)
+    expected = (images / 255 - [0.4914, 0.4822, 0.4465]) / [0.2023, 0.1994, 0.2010]
+    np.testing.assert_allclose(Standardize(**CIFAR10).fit(images[:1]).transform(images), expected, atol=1e-12)
+
+
+def test_a_channel_of_one_value_is_not_divided_and_large_means_do_not_cancel():
+    images = np.full((20, 2, 2, 2), 0.1)
+    images[..., 1] = 1e8 + np.random.default_rng(0).standard_normal((20, 2, 2))
+    standard = Standardize().fit_transform(images)
+    np.testing.assert_allclose(standard[..., 0], 0, atol=1e-15)
+    np.testing.assert_allclose(standard[..., 1].std(), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"mean": (0.5,)}, "mean must be 3 numbers"),
+        ({"mean": "middle"}, "mean must be one number for each channel"),
+        ({"std": (1, 2, float("nan"))}, "std must be 3 numbers"),
+        ({"std": (1, 0, 1)}, "every std must be above 0"),
+        ({"scale": 0}, "scale must be a finite number above 0"),
+    ],
+)
+def test_bad_statistics_are_refused(options, problem):
+    with pytest.raises((ParameterError, InputError), match=problem):
+        Standardize(**options).fit(np.ones((4, 2, 2, 3)))
+
+
+def test_mirroring_swaps_left_and_right_and_keeps_labels():
+    images = random_images(5)
+    both, labels = add_mirrors(images, np.arange(5))
+    np.testing.assert_array_equal(both[5:], images[:, :, ::-1])
+    assert labels.tolist() == [*range(5), *range(5)]
+    np.testing.assert_array_equal(mirror(mirror(images)), images)
+    with pytest.raises(InputError, match=r"shape \(4, 4\) has not"):
+        mirror(np.eye(4))

@@ -16,7 +16,7 @@ from .layers import Conv, Gaussian, GlobalPool, LeakyReLU, Normalize, Polynomial
 
 if TYPE_CHECKING:
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
-    from .preprocessing import ZCA
+    from .preprocessing import ZCA, RandAugment, Standardize
 
 __all__ = [
     "ZCA",
@@ -32,7 +32,9 @@ __all__ = [
     "Normalize",
     "Polynomial",
     "Pool",
+    "RandAugment",
     "ReLU",
+    "Standardize",
     "classical",
     "gram",
     "kernel",
@@ -44,6 +46,8 @@ _LAZY = {  # scikit-learn takes a while to import
     "KernelRidgeClassifier": "estimators",
     "KernelRidgeRegressor": "estimators",
     "KernelSVC": "estimators",
+    "RandAugment": "preprocessing",
+    "Standardize": "preprocessing",
     "ZCA": "preprocessing",
 }
 

@@ -1,7 +1,7 @@
 """Model files: a fitted estimator as an .npz of arrays and one JSON text, so that nothing in it can run when read.
 
 The arrays are the training images (or support vectors) in their own dtype, coefficients, leave-one-out values, classes,
-and the whitening matrix of preprocessing. The text, `header`, holds the rest: format and versions, kernel, parameters,
+and those of preprocessing. The text, `header`, holds the rest: format and versions, kernel, parameters,
 image shape, and a checksum of each array; `checksum` is that of the header. A file is read only as far as it is what
 `save_model` writes: stored, not compressed, arrays of plain numbers or text, as long as they say they are. Whatever is
 damaged, or made by something else, raises `InputError`.
@@ -31,7 +31,7 @@ from .files import check_output, save_archive
 from .inputs import check_images
 from .kernel import Kernel
 from .kernel import kernel as kernel_of
-from .preprocessing import ZCA
+from .preprocessing.saving import STEPS, Step, describe_step, restore_step
 from .solve import Separators, check_ridge, check_tilt, is_number
 
 Arrays = dict[str, NDArray[Any]]
@@ -48,7 +48,7 @@ _LONGEST_KERNEL = 10_000  # characters
 
 
 def save_model(path: str | Path, model: Any, *, force: bool = False) -> None:
-    """Write a fitted estimator, or a pipeline of `ZCA` and one, to a file; an existing one is replaced with `force`.
+    """Write a fitted estimator, alone or after preprocessing in a pipeline, to a file; `force` replaces one.
 
     >>> import tempfile
     >>> X = np.random.default_rng(0).standard_normal((20, 3))
@@ -62,8 +62,9 @@ def save_model(path: str | Path, model: Any, *, force: bool = False) -> None:
     check_output(path, force=force)
     before, estimator = _split_pipeline(model)
     header, arrays = _describe(estimator)
-    header["preprocessing"] = [{"epsilon": float(step.epsilon), "mirrors": bool(step.mirrors)} for step in before]
-    arrays |= {f"whitening{place}": step.whitening_ for place, step in enumerate(before)}
+    steps = [describe_step(step) for step in before]
+    header["preprocessing"] = [text for text, _ in steps]
+    arrays |= {f"{name}{place}": array for place, (_, own) in enumerate(steps) for name, array in own.items()}
     header["checksums"] = {name: _checksum_of(array) for name, array in arrays.items()}
     text = json.dumps(header)
     marks = {"header": np.array(text), "checksum": np.array(hashlib.sha256(text.encode()).hexdigest())}
@@ -86,18 +87,20 @@ def load_model(path: str | Path, *, backend: str | Backend = "auto", n_jobs: int
         kernel = _read_kernel(header, images.shape[1:])
         options = {"kernel": kernel, "backend": backend, "n_jobs": n_jobs, "precision": header["precision"]}
         model: Any = restore(header, arrays, images, options | {"flips": header["flips"]})
-        steps = [_restore_zca(step, place, arrays, images) for place, step in enumerate(header["preprocessing"])]
+        steps = [_restore_step(step, place, arrays, images) for place, step in enumerate(header["preprocessing"])]
     except TangentlessError as error:
         raise InputError(f"{path} cannot be used as a model: {error}") from None
     return make_pipeline(*steps, model) if steps else model
 
 
-def _split_pipeline(model: Any) -> tuple[list[ZCA], Any]:
+def _split_pipeline(model: Any) -> tuple[list[Step], Any]:
     steps = [step for _, step in model.steps] if isinstance(model, Pipeline) else [model]
     *before, estimator = steps
-    if not isinstance(estimator, tuple(_KINDS.values())) or not all(isinstance(step, ZCA) for step in before):
+    if not isinstance(estimator, tuple(_KINDS.values())) or not all(isinstance(step, STEPS) for step in before):
         names = " | ".join(type(step).__name__ for step in steps)
-        raise ParameterError(f"a model is an estimator of this package, with ZCA before it or not; {names} is not")
+        raise ParameterError(
+            f"a model is an estimator of this package, with ZCA or Standardize before it or not; {names} is not"
+        )
     for step in steps:
         if not hasattr(step, "n_features_in_"):
             raise ParameterError(f"this {type(step).__name__} is not fitted yet; call fit before saving it")
@@ -245,16 +248,12 @@ def _text(arrays: Arrays, name: str) -> str:
     return str(array)
 
 
-def _is_step(value: Any) -> bool:
-    return isinstance(value, dict) and is_number(value.get("epsilon")) and isinstance(value.get("mirrors"), bool)
-
-
 _FIELDS: dict[str, Callable[[Any], bool]] = {
     "kernel": lambda value: isinstance(value, str) and len(value) <= _LONGEST_KERNEL,
     "flips": lambda value: isinstance(value, bool),
     "precision": lambda value: value in ("float32", "float64"),
     "shape": lambda value: isinstance(value, list),
-    "preprocessing": lambda value: isinstance(value, list) and all(map(_is_step, value)),
+    "preprocessing": lambda value: isinstance(value, list),
     "checksums": lambda value: isinstance(value, dict),
 }
 
@@ -346,14 +345,8 @@ def _attach(model: Any, images: NDArray[Any]) -> None:
     model.kernel_ = model._kernel_object()
 
 
-def _restore_zca(step: Any, place: int, arrays: Arrays, images: NDArray[Any]) -> ZCA:
-    zca = ZCA(epsilon=float(step["epsilon"]), mirrors=step["mirrors"])
-    zca.shape_ = images.shape[1:]
-    zca.n_features_in_ = math.prod(zca.shape_)
-    zca.whitening_ = _numbers(arrays, f"whitening{place}", "f")
-    if zca.whitening_.shape != (zca.n_features_in_,) * 2:
-        raise InputError(f"a whitening matrix of shape {zca.whitening_.shape} does not go with images of {zca.shape_}")
-    return zca
+def _restore_step(step: Any, place: int, arrays: Arrays, images: NDArray[Any]) -> Step:
+    return restore_step(step, lambda name: _numbers(arrays, f"{name}{place}", "f"), images.shape[1:])
 
 
 def _numbers(arrays: Arrays, name: str, kinds: str) -> NDArray[Any]:

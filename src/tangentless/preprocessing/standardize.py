@@ -1,0 +1,111 @@
+"""Standardisation: each channel to mean 0 and standard deviation 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from ..errors import InputError, ParameterError
+from ..solve import is_number
+from .rows import parts, read_rows
+
+Array = NDArray[np.float64]
+Values = Sequence[float] | Array | None
+
+CIFAR10 = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010), "scale": 255.0}
+"""What the paper standardises CIFAR-10 with, where it does not whiten: `Standardize(**CIFAR10)`."""
+
+
+class Standardize(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
+    """Channels less their mean, over their standard deviation: (N, H, W, C) in, float64 of the same shape out.
+
+    Parameters
+    ----------
+    mean, std
+        One number for each channel, or None to take them from the training images.
+    scale
+        What values are divided by before that; with means and deviations of values from 0 to 1, 255 for bytes.
+
+    Attributes
+    ----------
+    mean_, std_
+        What is subtracted, and divided by, for each channel. A channel of one value is not divided.
+    shape_, n_features_in_
+        The shape of an image, and how many numbers that is.
+
+    Examples
+    --------
+    >>> images = np.random.default_rng(0).integers(0, 256, (100, 4, 4, 3), dtype=np.uint8)
+    >>> standard = Standardize().fit_transform(images)
+    >>> bool(np.allclose(standard.mean(axis=(0, 1, 2)), 0)), bool(np.allclose(standard.std(axis=(0, 1, 2)), 1))
+    (True, True)
+    >>> Standardize(**CIFAR10).fit(images).mean_
+    array([0.4914, 0.4822, 0.4465])
+    """
+
+    def __init__(self, mean: Values = None, std: Values = None, scale: float = 1.0) -> None:
+        self.mean = mean
+        self.std = std
+        self.scale = scale
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Take mean and deviation of each channel of images X, where they are not given."""
+        if not is_number(self.scale) or self.scale <= 0:
+            raise ParameterError(f"scale must be a finite number above 0, not {self.scale!r}")
+        rows = read_rows(self, X, reset=True)
+        self.shape_ = rows.shape[1:]
+        self.n_features_in_ = math.prod(self.shape_)
+        mean, std = self._given("mean"), self._given("std")
+        if std is not None and not (std > 0).all():
+            raise ParameterError(f"every std must be above 0, not {self.std!r}")
+        self.mean_ = self._means(rows) if mean is None else mean
+        self.std_ = self._deviations(rows) if std is None else std
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """Standardised images, float64."""
+        check_is_fitted(self)
+        rows = read_rows(self, X, reset=False)
+        result = np.empty(rows.shape)
+        for part in parts(len(rows)):
+            np.divide(rows[part], self.scale, out=result[part])
+            result[part] -= self.mean_
+            result[part] /= self.std_
+        return result
+
+    def _given(self, name: str) -> Array | None:
+        values = getattr(self, name)
+        if values is None:
+            return None
+        try:
+            array: Array = np.array(values, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ParameterError(f"{name} must be one number for each channel, not {values!r}") from None
+        if array.shape != self.shape_[-1:] or not np.isfinite(array).all():
+            raise InputError(f"{name} must be {self.shape_[-1]} numbers, one for each channel, not {values!r}")
+        return array
+
+    def _means(self, rows: NDArray[Any]) -> Array:
+        channels = self.shape_[-1]
+        total: Array = np.zeros(channels)
+        for part in parts(len(rows)):
+            total += (rows[part].reshape(-1, channels) / self.scale).sum(axis=0)
+        means: Array = total / (rows.size // channels)
+        return means
+
+    def _deviations(self, rows: NDArray[Any]) -> Array:
+        """About the images' own means: two passes, since a sum of squares would cancel."""
+        channels, means = self.shape_[-1], self._means(rows)
+        total = np.zeros(channels)
+        for part in parts(len(rows)):
+            total += np.square(rows[part].reshape(-1, channels) / self.scale - means).sum(axis=0)
+        deviations: Array = np.sqrt(total / (rows.size // channels))
+        # Of equal values, rounding may leave a little.
+        safe: Array = np.where(deviations > 1e-12 * np.abs(means), deviations, 1.0)
+        return safe
