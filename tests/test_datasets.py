@@ -240,6 +240,7 @@ def test_a_malicious_pickle_is_refused_and_runs_nothing(protocol, tmp_path):
         b"cnumpy.core.multiarray\n_reconstruct\n(S'x'\ntR(K\x01t}b.",  # a state that is no tuple
         b"cnumpy\nndarray\nK\x00\x85R.",  # arrays are not made by their class
         b"cnumpy\ndtype\nU\x02u1\x85RK\x01\x85R.",  # what was made is not called
+        b"cnumpy.core.multiarray\n_reconstruct\nNR(K\x01K\x02cnumpy\ndtype\nNRNU\x00tb.",  # nothing is of its type
         b"(cos\nsystem\nS'true'\no.",
         b"(S'true'\nios\nsystem\n.",
         b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x04true\x85R.",
@@ -273,6 +274,21 @@ def test_a_pickle_that_asks_for_four_billion_places_gets_one():
 def test_an_array_that_is_not_what_it_says_is_refused(array, problem):
     with pytest.raises(UnreadablePickle, match=problem):
         read_pickle(b"\x80\x02}(" + text("data") + array + b"u.")
+
+
+@pytest.mark.filterwarnings("ignore:invalid escape sequence")
+def test_mutated_pickles_are_refused_or_read_but_never_fail_otherwise():
+    good, generator = cifar10_pickled(IMAGES[:1, :2, :2], LABELS[:1]), np.random.default_rng(0)
+    refused = 0
+    for _ in range(3000):
+        data = bytearray(good)
+        for place, other in generator.integers(0, len(data), (generator.integers(1, 4), 2)):
+            data[place] = good[other] if generator.random() < 0.5 else generator.integers(256)
+        try:
+            read_pickle(bytes(data))
+        except UnreadablePickle:
+            refused += 1
+    assert refused > 1000
 
 
 def test_plain_pickles_of_both_protocols_are_read_as_pickle_reads_them():

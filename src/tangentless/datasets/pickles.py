@@ -49,11 +49,11 @@ def read_pickle(data: bytes) -> Any:
         for instruction, argument, _ in pickletools.genops(data):
             machine.run(instruction.name, argument)
         (value,) = machine.stack
+        return _finish(value)
     except UnreadablePickle:
         raise
     except Exception as error:  # a stranger's bytes fail in every way: too short, nothing on the stack, not hashable
         raise UnreadablePickle(f"it is cut short or damaged ({error})") from None
-    return _finish(value)
 
 
 class _Part:
