@@ -46,7 +46,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = server.content[start:]
         with contextlib.suppress(ConnectionError):
             self.wfile.write(body if drop is None else body[:drop])
-            time.sleep(server.slowness)
+            server.released.wait(server.slowness)
 
     def log_message(self, *arguments):
         pass
@@ -56,10 +56,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def server():
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
         running.content, running.plan, running.asked, running.ranges, running.slowness = CONTENT, [], [], True, 0
+        running.released = threading.Event()
         running.address = f"http://127.0.0.1:{running.server_port}/file.bin"
         thread = threading.Thread(target=running.serve_forever, args=(0.02,))
         thread.start()
         yield running
+        running.released.set()
         running.shutdown()
         thread.join()
 
@@ -89,7 +91,7 @@ def test_a_broken_download_goes_on_where_it_broke(server, tmp_path):
     assert names_in(tmp_path) == ["file.bin"]
 
 
-def test_another_process_goes_on_after_one_has_given_up(server, tmp_path):
+def test_a_later_call_goes_on_after_one_has_given_up(server, tmp_path):
     server.plan = [600_000] + [0] * download.TRIES
     with pytest.raises(DownloadError, match=r"cannot download .*; 600,000 bytes are kept, and the next try goes on"):
         download.fetch(server.address, DIGEST, tmp_path)
@@ -98,6 +100,25 @@ def test_another_process_goes_on_after_one_has_given_up(server, tmp_path):
     download.fetch(server.address, DIGEST, tmp_path)
     assert server.asked == ["bytes=600000-"]
     assert names_in(tmp_path) == ["file.bin"]
+
+
+def test_what_a_killed_process_had_is_not_lost(server, tmp_path):
+    server.plan, server.slowness = [600_000], 30
+    process = multiprocessing.get_context("spawn").Process(
+        target=download.fetch, args=(server.address, DIGEST, tmp_path)
+    )
+    process.start()
+    part, deadline = tmp_path / ".file.bin.part", time.monotonic() + 60
+    while not (part.exists() and part.stat().st_size):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.join()
+    had = part.stat().st_size
+    server.slowness = 0
+    download.fetch(server.address, DIGEST, tmp_path)
+    assert server.asked == [None, f"bytes={had}-"]
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
 def test_a_part_that_is_complete_is_not_asked_for_again(server, tmp_path):

@@ -23,8 +23,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def run_for(seconds: float, stream: io.StringIO, after: float) -> str:
-    with progress_bar("kernel", stream=stream, after=after) as progress:
+def run_for(seconds: float, stream: io.StringIO, after: float, unit: str = "pairs") -> str:
+    with progress_bar("kernel", unit=unit, stream=stream, after=after) as progress:
         end = time.monotonic() + seconds
         steps = 20
         for step in range(1, steps + 1):
@@ -50,6 +50,10 @@ def test_a_bar_shows_label_rate_and_time_left():
     assert "kernel" in text
     assert "pairs/s" in text
     assert "0:00:0" in text
+
+
+def test_a_rate_is_in_the_unit_that_is_counted():
+    assert "kB/s" in run_for(0.6, Terminal(), after=0.05, unit="kB")
 
 
 def test_a_bar_appears_even_while_nothing_is_reported():
