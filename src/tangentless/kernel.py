@@ -183,15 +183,8 @@ class Mirrored(Kernel):
     base: Kernel
 
     def prepare(self, backend: Backend, images: NDArray[Any]) -> _Two:
-        if images.ndim < 3:
-            raise InputError("vectors have no mirror image; mirrored() needs sequences or images")
-        straight = self.base.prepare(backend, images)
-        mirror = self.base.prepare(backend, np.flip(images, axis=-2))
-        crossed = [
-            np.diagonal(self.base.block(backend, straight[part], mirror[part], upper=True))
-            for part in slices(len(images), 16)
-        ]
-        return _Two(straight, mirror, (straight.diagonal + np.concatenate(crossed)) / 2)
+        both = Crossed(self.base).prepare(backend, images)
+        return _Two(both.first, both.second, (both.first.diagonal + both.diagonal) / 2)
 
     def block(
         self, backend: Backend, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
@@ -207,6 +200,41 @@ class Mirrored(Kernel):
 
     def __repr__(self) -> str:
         return f"{_inside(self.base, Sum, Product, Scaled)}.mirrored()"
+
+
+@dataclass(frozen=True, repr=False)
+class Crossed(Kernel):
+    """k(x, mirror z), the other half of `mirrored()`: with M its matrix, flipped copies train on K + M.
+
+    It is symmetric where mirroring both images leaves k as it is, as it does in compositional kernels.
+
+    >>> Crossed(kernel("myrtle5"))
+    Crossed(kernel('myrtle5'))
+    """
+
+    base: Kernel
+
+    def prepare(self, backend: Backend, images: NDArray[Any]) -> _Two:
+        if images.ndim < 3:
+            raise InputError("vectors have no mirror image; mirrored() needs sequences or images")
+        straight = self.base.prepare(backend, images)
+        mirror = self.base.prepare(backend, np.flip(images, axis=-2))
+        crossed = [
+            np.diagonal(self.base.block(backend, straight[part], mirror[part], upper=True))
+            for part in slices(len(images), 16)
+        ]
+        return _Two(straight, mirror, np.concatenate(crossed))
+
+    def block(
+        self, backend: Backend, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
+    ) -> Array:
+        return self.base.block(backend, left.first, right.second, upper=upper, advance=advance)
+
+    def leaves(self) -> Iterator[Elementary]:
+        yield from self.base.leaves()
+
+    def __repr__(self) -> str:
+        return f"Crossed({self.base!r})"
 
 
 @dataclass(frozen=True, repr=False)

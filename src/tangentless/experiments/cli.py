@@ -6,13 +6,18 @@ experiment, add a function here, and its rows to `paper.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import ParameterError
-from .console import say_files
+from .console import say, say_files
+
+if TYPE_CHECKING:
+    from ..datasets import Dataset
+    from .tables import Settings, Table
 
 app = typer.Typer(
     help="The paper's experiments, at any scale: numbers beside the paper's, a JSON record, and pictures. "
@@ -35,6 +40,13 @@ OutputOption = Annotated[
 ]
 StoreOption = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Keep kernel matrices here, tile by tile; in memory by default.")
+]
+CopiesOption = Annotated[
+    int, typer.Option("--zca-copies", min=0, help="Augmented copies that ZCA is fitted to as well; the paper's are 20.")
+]
+RidgeOption = Annotated[float | None, typer.Option(min=0, help="A ridge for all rows, in place of the paper's.")]
+RecordOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Name of the record; by default that of the table and the size.")
 ]
 OUTPUT = Path("out/reproduce")
 
@@ -66,6 +78,130 @@ def parse_names(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in known if not wanted or name in wanted)
 
 
+@app.command("cifar10-subsets")
+def cifar10_subsets(
+    sizes: SizesOption = "10,20,40,80,160,320,640,1280",
+    kernels: KernelsOption = "",
+    trials: TrialsOption = 20,
+    draws: Annotated[str, typer.Option(help="balanced, uniform, or both by default.")] = "",
+    test: TestOption = None,
+    seed: SeedOption = 0,
+    backend: BackendOption = "auto",
+    data: DataOption = None,
+    output: OutputOption = OUTPUT,
+) -> None:
+    """CIFAR-10 from few images: random subsets, both kernels and a linear one, with error bars."""
+    from ..backends import get_backend
+    from ..datasets import load
+    from .cifar10_subsets import DRAWS, KERNELS, Subsets, reproduce, show
+
+    subsets = Subsets(
+        sizes=parse_sizes(sizes),
+        kernels=parse_names(kernels, KERNELS),
+        trials=trials,
+        seed=seed,
+        draws=parse_names(draws, DRAWS),
+    )
+    on = get_backend(backend)
+    outcome = reproduce(load("cifar10", data), subsets, test=test, backend=on, folder=output, say=say)
+    show(outcome.rows)
+    say_files(outcome.files)
+
+
+@app.command()
+def mnist(
+    kernels: KernelsOption = "",
+    train: TrainOption = None,
+    test: TestOption = None,
+    ridge: RidgeOption = None,
+    seed: SeedOption = 0,
+    backend: BackendOption = "auto",
+    data: DataOption = None,
+    store: StoreOption = None,
+    output: OutputOption = OUTPUT,
+    record: RecordOption = None,
+) -> None:
+    """The table of MNIST: Myrtle5 against Gaussian, arc-cosine and tangent kernels, and Gabor filters."""
+    from ..datasets import load
+    from .mnist import TABLE
+    from .tables import Settings
+
+    methods = parse_names(kernels, TABLE.names())
+    settings = Settings(methods, train, test, seed, ridge, record)
+    _reproduce(TABLE, load("mnist", data), settings, backend, store, output)
+
+
+@app.command()
+def cifar10(
+    kernels: KernelsOption = "",
+    train: TrainOption = None,
+    test: TestOption = None,
+    ridge: RidgeOption = None,
+    zca_copies: CopiesOption = 0,
+    seed: SeedOption = 0,
+    backend: BackendOption = "auto",
+    data: DataOption = None,
+    store: StoreOption = None,
+    output: OutputOption = OUTPUT,
+    record: RecordOption = None,
+) -> None:
+    """The table of CIFAR-10: Myrtle5, 7 and 10, with and without ZCA, Gaussians, flips and tilting."""
+    from ..datasets import load
+    from ..errors import DatasetMissingError
+    from .cifar10 import table
+    from .tables import Settings
+
+    cifar10, others = load("cifar10", data), []
+    try:
+        others = [load("cifar10.1", data, download=False)]
+    except DatasetMissingError as error:
+        say(f"Without CIFAR-10.1: {error}")
+    rows = table(zca_copies)
+    methods = parse_names(kernels, rows.names())
+    settings = Settings(methods, train, test, seed, ridge, record)
+    _reproduce(rows, cifar10, settings, backend, store, output, others)
+
+
+@app.command()
+def cifar100(
+    kernels: KernelsOption = "",
+    train: TrainOption = None,
+    test: TestOption = None,
+    ridge: RidgeOption = None,
+    zca_copies: CopiesOption = 0,
+    seed: SeedOption = 0,
+    backend: BackendOption = "auto",
+    data: DataOption = None,
+    store: StoreOption = None,
+    output: OutputOption = OUTPUT,
+    record: RecordOption = None,
+) -> None:
+    """The table of CIFAR-100: Myrtle10-Gaussian with and without flips."""
+    from ..datasets import load
+    from .cifar100 import table
+    from .tables import Settings
+
+    rows = table(zca_copies)
+    methods = parse_names(kernels, rows.names())
+    settings = Settings(methods, train, test, seed, ridge, record)
+    _reproduce(rows, load("cifar100", data), settings, backend, store, output)
+
+
+@app.command()
+def report(
+    records: Annotated[Path, typer.Argument(metavar="[RECORDS]", help="The folder of records.")] = Path(
+        "benchmarks/results"
+    ),
+    page: Annotated[Path, typer.Option(help="The page to write; its pictures go into images/ beside it.")] = Path(
+        "docs/results.md"
+    ),
+) -> None:
+    """Write the page of results from stored records."""
+    from .report import write_report
+
+    say_files(write_report(records, page))
+
+
 @app.command()
 def nonlinearities(output: OutputOption = OUTPUT) -> None:
     """Draw the duals of ReLU and Gaussian against the angle."""
@@ -80,3 +216,22 @@ def architectures(output: OutputOption = OUTPUT) -> None:
     from .architectures import draw
 
     say_files(draw(output))
+
+
+def _reproduce(
+    table: Table,
+    dataset: Dataset,
+    settings: Settings,
+    backend: str,
+    store: Path | None,
+    output: Path,
+    others: Sequence[Dataset] = (),
+) -> None:
+    """Run a table, and show it beside the paper's."""
+    from ..backends import get_backend
+    from .tables import reproduce, show
+
+    on = get_backend(backend)
+    outcome = reproduce(table, dataset, settings, backend=on, folder=output, others=others, store=store, say=say)
+    show(outcome.rows)
+    say_files(outcome.files)

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
-def say(text: str) -> None:
-    """Print a line of text, marked up."""
+def say(text: str, style: str | None = None) -> None:
+    """Print a line of text."""
     from rich.console import Console
 
-    Console(highlight=False, soft_wrap=True).print(text)
+    Console(highlight=False, soft_wrap=True, markup=False).print(text, style=style)
 
 
-def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table whose first column is text and whose others are numbers."""
     from rich import box
     from rich.console import Console
@@ -39,4 +39,4 @@ def percent(share: float | None) -> str:
 
 def say_files(paths: Iterable[Path]) -> None:
     """Say which files a run has written."""
-    say("[dim]" + "\n".join(map(str, paths)) + "[/dim]")
+    say("\n".join(map(str, paths)), style="dim")

@@ -1,0 +1,350 @@
+"""The paper's experiments, on a toy data set: what they compute, how they resume, and what they leave behind."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tangentless import KernelRidgeClassifier, kernel
+from tangentless.backends import get_backend
+from tangentless.cli import app
+from tangentless.errors import InputError, ParameterError
+from tangentless.experiments import cifar10, cifar10_subsets, cifar100, mnist, paper, tables
+from tangentless.experiments.cifar10_subsets import Subsets, draw
+from tangentless.experiments.records import read_record
+from tangentless.experiments.report import write_report
+from tangentless.experiments.whitening import Whitening
+from tangentless.kernel import Crossed
+from tangentless.solve import solve_ridge
+from toys import CLASSES, toy
+
+CPU = get_backend("cpu", n_jobs=1)
+QUICK = Subsets(sizes=(8, 16), kernels=("myrtle5", "linear"), trials=2, ridges=(0.0, 1e-2, 1.0))
+
+
+def silent(text):
+    pass
+
+
+def run_subsets(folder, subsets=QUICK, test=20):
+    return cifar10_subsets.reproduce(toy(), subsets, test=test, backend=CPU, folder=folder, say=silent)
+
+
+def run_table(folder, *methods, table=None, dataset=None, **options):
+    settings = tables.Settings(methods, **{"train": 40, "test": 20} | options)
+    return tables.reproduce(
+        table or cifar10.table(), dataset or toy(), settings, backend=CPU, folder=folder, say=silent
+    )
+
+
+class TestSubsets:
+    def test_accuracies_are_those_of_separate_classifiers(self, tmp_path):
+        outcome = run_subsets(tmp_path)
+        data, zca = toy(), Whitening(1e-5).fit(toy(), tmp_path / "pieces")
+        for name, k in {"myrtle5": kernel("myrtle5"), "linear": None}.items():
+            row = next(r for r in outcome.rows if (r["kernel"], r["draw"], r["size"]) == (name, "balanced", 16))
+            for trial in range(2):
+                chosen = draw(data.train.labels, QUICK, trial)["balanced"][16]
+                X, T = (zca.transform(images) for images in (data.train.images[chosen], data.test.images[:20]))
+                flat = X.reshape(16, -1), T.reshape(20, -1)
+                K, beside = (
+                    (flat[0] @ flat[0].T, flat[1] @ flat[0].T)
+                    if k is None
+                    else (k(X, backend=CPU), k(T, X, backend=CPU))
+                )
+                own, best = row["by leave-one-out"], row["by test mean"]
+                for way, ridge in ((own, own["ridges"][trial]), (best, best["ridge"])):
+                    model = KernelRidgeClassifier("precomputed", ridge=ridge).fit(K, data.train.labels[chosen])
+                    assert way["accuracies"][trial] == model.score(beside, data.test.labels[:20])
+
+    def test_ridge_by_leave_one_out_is_the_best_of_the_grid(self, tmp_path):
+        row = run_subsets(tmp_path, Subsets((16,), ("myrtle5",), 1, ridges=(1e-2, 1.0, 1e4))).rows[0]
+        data, zca = toy(), Whitening(1e-5).fit(toy(), tmp_path / "pieces")
+        chosen = draw(data.train.labels, Subsets((16,)), 0)["balanced"][16]
+        K = kernel("myrtle5")(zca.transform(data.train.images[chosen]), backend=CPU)
+        Y = np.eye(CLASSES)[data.train.labels[chosen]]
+        shares = {}
+        for ridge in (1e-2, 1.0, 1e4):
+            loo = solve_ridge(K, Y, ridge).leave_one_out
+            shares[ridge] = (-(loo.argmax(1) == Y.argmax(1)).mean(), ((loo - Y) ** 2).mean())
+        assert row["by leave-one-out"]["ridges"] == [min(shares, key=shares.get)]
+
+    def test_balanced_draws_have_all_classes_and_sizes_nest(self):
+        labels = toy().train.labels
+        drawn = draw(labels, QUICK, trial=1)
+        assert np.bincount(labels[drawn["balanced"][8]]).tolist() == [2] * CLASSES
+        for sizes in drawn.values():
+            assert set(sizes[8]) < set(sizes[16])
+        assert set(drawn["uniform"][16]) != set(draw(labels, QUICK, trial=0)["uniform"][16])
+
+    def test_sizes_that_cannot_be_drawn_are_refused(self):
+        labels = toy().train.labels
+        with pytest.raises(ParameterError, match="multiples of 4, or --draws uniform"):
+            draw(labels, Subsets((10,)), 0)
+        with pytest.raises(ParameterError, match="is more"):
+            draw(labels, Subsets((160,)), 0)
+        assert len(draw(labels, Subsets((10,), draws=("uniform",)), 0)["uniform"][10]) == 10
+
+    def test_second_run_computes_nothing(self, tmp_path, monkeypatch):
+        first = run_subsets(tmp_path)
+        monkeypatch.setattr(cifar10_subsets, "fill", lambda *arguments, **options: pytest.fail("computed again"))
+        assert run_subsets(tmp_path).rows == first.rows
+
+    def test_record_and_pictures_are_written(self, tmp_path):
+        outcome = run_subsets(tmp_path)
+        record = read_record(tmp_path / "cifar10-subsets.json")
+        assert record["results"] == outcome.rows
+        assert record["data"] == {"cifar10": dict(toy().hashes)}
+        assert record["configuration"]["test images"] == 20
+        assert [path.suffix for path in outcome.files] == [".json", ".png", ".svg"]
+        assert all(path.stat().st_size > 1000 for path in outcome.files)
+
+    def test_singular_matrix_loses_its_ridge_only(self):
+        found = cifar10_subsets._fit_all(
+            np.ones((4, 4)), np.eye(2)[[0, 0, 0, 1]], np.ones((4, 3)), np.zeros(3), [0.0, 1.0]
+        )
+        assert found["right"][0] is None
+        assert found["right"][1] == 3
+        assert cifar10_subsets._choose(found) == 1
+
+
+KILLED = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from pathlib import Path
+import test_experiments as t
+print("ready", flush=True)
+t.run_subsets(Path(sys.argv[1]), t.Subsets(sizes=(16, 32), kernels=("myrtle5",), trials=30, ridges=(1e-2,)))
+"""
+
+
+def test_killed_run_goes_on_and_ends_with_the_same_numbers(tmp_path):
+    """The process is killed for good, in the middle of a trial; what it had finished is not computed again."""
+    subsets = Subsets(sizes=(16, 32), kernels=("myrtle5",), trials=6, ridges=(1e-2,))
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(Path(__file__).parent)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    pieces = tmp_path / "killed" / "pieces"
+    deadline = time.monotonic() + 120
+    while len(list(pieces.glob("cifar10-subsets-*.json"))) < 2 and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = {path.name: path.stat().st_mtime_ns for path in pieces.iterdir() if path.suffix == ".json"}
+    assert 2 <= len(before) < 30
+    resumed = run_subsets(tmp_path / "killed", subsets)
+    assert not [name for name, when in before.items() if (pieces / name).stat().st_mtime_ns != when]
+    assert resumed.rows == run_subsets(tmp_path / "whole", subsets).rows
+
+
+class TestTables:
+    def test_flips_are_those_of_the_doubled_set(self, tmp_path):
+        """K + M of the table, and all 2n images side by side with the same ridge."""
+        outcome = run_table(tmp_path, "myrtle10-gaussian", "myrtle10-gaussian+flips", ridge=1e-3)
+        data, zca = toy(), Whitening(1e-5).fit(toy(), tmp_path / "pieces")
+        chosen = tables.choose(80, 40, 0)
+        X, T = (zca.transform(i).astype(np.float32) for i in (data.train.images[chosen], data.test.images[:20]))
+        k, labels = kernel("myrtle10-gaussian"), data.train.labels[chosen]
+        plain, flipped = (
+            next(row for row in outcome.rows if row["method"] == name and row["tilt asked"] == 0.0)
+            for name in ("myrtle10-gaussian", "myrtle10-gaussian+flips")
+        )
+        both = np.concatenate([X, X[:, :, ::-1]])
+        doubled = KernelRidgeClassifier(k, 1e-3, backend=CPU).fit(both, np.concatenate([labels, labels]))
+        single = KernelRidgeClassifier(k, 1e-3, backend=CPU).fit(X, labels)
+        assert flipped["accuracy"] == doubled.score(T, data.test.labels[:20])
+        assert plain["accuracy"] == single.score(T, data.test.labels[:20])
+        assert plain["leave-one-out accuracy"] == single.loo_score_
+
+    def test_crossed_is_the_other_half_of_mirrored(self, rng):
+        X = rng.standard_normal((4, 4, 4, 2))
+        k = kernel("conv3 relu pool2 conv3 gaussian globalpool normalize relu")
+        K, M, both = (one(X, backend="reference") for one in (k, Crossed(k), k.mirrored()))
+        np.testing.assert_allclose((K + M) / 2, both, rtol=1e-14)
+        np.testing.assert_allclose(M, k(X, X[:, :, ::-1], backend="reference"), rtol=1e-12)
+
+    def test_tilts_are_those_of_the_classifier(self, tmp_path):
+        rows = run_table(tmp_path, "myrtle5", ridge=1e-2).rows
+        data, zca = toy(), Whitening(1e-5).fit(toy(), tmp_path / "pieces")
+        chosen = tables.choose(80, 40, 0)
+        X, T = (zca.transform(i).astype(np.float32) for i in (data.train.images[chosen], data.test.images[:20]))
+        for row, tilt in zip(rows, (0.0, 0.3, "loo"), strict=True):
+            model = KernelRidgeClassifier("myrtle5", 1e-2, backend=CPU, tilt=tilt)
+            model.fit(X, data.train.labels[chosen])
+            assert row["tilt"] == model.tilt_
+            assert row["accuracy"] == model.score(T, data.test.labels[:20])
+
+    def test_flips_share_the_blocks_of_the_plain_row(self, tmp_path, monkeypatch):
+        computed = []
+        fill = tables._Worker._fill
+
+        def counted(self, method, kernel, images, tested, label):
+            computed.append(label)
+            return fill(self, method, kernel, images, tested, label)
+
+        monkeypatch.setattr(tables._Worker, "_fill", counted)
+        run_table(tmp_path, "myrtle10-gaussian", "myrtle10-gaussian+flips", ridge=1e-3)
+        assert len(computed) == len(set(computed)) == 4
+
+    def test_stores_outlive_the_run_and_grow(self, tmp_path, monkeypatch):
+        options = {"backend": CPU, "store": tmp_path / "store", "say": silent}
+        names = ("myrtle10-gaussian", "myrtle10-gaussian+flips")
+
+        def rows(train, folder):
+            settings = tables.Settings(names, train, 10, ridge=1e-3)
+            found = tables.reproduce(cifar10.table(), toy(), settings, folder=tmp_path / folder, **options).rows
+            return [(row["method"], row["tilt"], row["right"], row["leave-one-out accuracy"]) for row in found]
+
+        first = rows(24, "first")
+        assert len(list((tmp_path / "store").glob("*.zarr"))) == 4
+        grown = rows(32, "grown")
+        options["store"] = None
+        assert grown == rows(32, "in memory")
+        assert first == rows(24, "first in memory")
+
+    def test_other_test_sets_are_scored_too(self, tmp_path):
+        settings = tables.Settings(("myrtle5",), 40, 10, ridge=1e-2)
+        newer = toy(train=0, test=20, name="cifar10.1", seed=1)
+        outcome = tables.reproduce(
+            cifar10.table(), toy(), settings, backend=CPU, folder=tmp_path, others=[newer], say=silent
+        )
+        found = {(row["test set"], row["paper"]) for row in outcome.rows}
+        assert found == {("cifar10", 0.858), ("cifar10.1", 0.716)}
+
+    def test_more_images_than_there_are_is_refused(self):
+        with pytest.raises(ParameterError, match="too many"):
+            tables.choose(10, 11, 0)
+
+    def test_classical_rows_choose_by_leave_one_out(self, tmp_path):
+        data = toy(side=28, channels=1, name="mnist", train=60)
+        methods = ("gaussian", "arc-cosine", "ntk", "gabor-gaussian")
+        outcome = run_table(tmp_path, *methods, table=mnist.TABLE, dataset=data)
+        for row in outcome.rows:
+            best = max(one["leave-one-out accuracy"] for one in row["candidates"])
+            picked = next(one for one in row["candidates"] if one["kernel"] == row["kernel"])
+            assert picked["leave-one-out accuracy"] == best
+            assert picked["ridge"] == row["ridge"]
+            assert row["accuracy"] > 0.5
+
+    def test_preprocessings_are_told_apart(self, tmp_path):
+        rows = run_table(tmp_path, "myrtle5-no-zca", "myrtle5", ridge=1e-2).rows
+        assert rows[0]["preprocessing"] != rows[-1]["preprocessing"]
+        copies = run_table(tmp_path, "myrtle5", ridge=1e-2, table=cifar10.table(copies=1)).rows
+        assert copies[0]["preprocessing"]["zca"]["copies"] == 1
+        assert len(list((tmp_path / "pieces").glob("*-zca-*.npy"))) == 2
+
+    def test_cifar100_has_its_own_epsilon_and_ridge(self, tmp_path):
+        row = run_table(tmp_path, "myrtle10-gaussian", table=cifar100.table(), dataset=toy(name="cifar100")).rows[0]
+        assert row["ridge"] == 1e-4
+        assert row["preprocessing"]["zca"]["epsilon"] == 1e-4
+
+
+class TestGabor:
+    def test_stripes_are_answered_by_their_own_direction(self):
+        x = np.arange(28)
+        for turn in (0, 4):  # waves along x, and along y
+            wave = 127 + 120 * np.cos(2 * np.pi * x / 6)
+            image = np.broadcast_to(wave if turn == 0 else wave[:, None], (28, 28)).astype(np.uint8)
+            answers = mnist.gabor_features(image[None, ..., None])[0, 2:5, 2:5].mean(axis=(0, 1))
+            assert answers.argmax() == 8 + turn  # of the second wavelength, 6
+
+    def test_flat_images_have_no_features_inside(self):
+        flat = mnist.gabor_features(np.full((1, 28, 28, 1), 200, np.uint8))
+        edge = np.abs(flat).max()
+        assert np.abs(flat[0, 3, 3]).max() < 0.1 * edge
+
+
+class TestWhitening:
+    def test_it_is_fitted_once(self, tmp_path, monkeypatch):
+        first = Whitening(1e-5).fit(toy(), tmp_path)
+        monkeypatch.setattr("tangentless.preprocessing.ZCA.fit", lambda *given: pytest.fail("fitted again"))
+        again = Whitening(1e-5).fit(toy(), tmp_path)
+        images = toy().test.images
+        np.testing.assert_array_equal(first.transform(images), again.transform(images))
+
+    def test_file_of_another_shape_is_refused(self, tmp_path):
+        Whitening(1e-5).fit(toy(), tmp_path)
+        (path,) = tmp_path.iterdir()
+        np.save(path, np.eye(3))
+        with pytest.raises(InputError, match="remove it"):
+            Whitening(1e-5).fit(toy(), tmp_path)
+
+
+class TestReport:
+    def test_page_has_every_row_and_says_what_was_not_run(self, tmp_path):
+        run_table(tmp_path / "records", "myrtle5", ridge=1e-2)
+        run_table(tmp_path / "records", "myrtle5", ridge=1e-2, train=60)
+        run_subsets(tmp_path / "records")
+        (tmp_path / "records" / "rates.json").write_text('{"rates": []}')
+        files = write_report(tmp_path / "records", tmp_path / "docs" / "results.md")
+        page = (tmp_path / "docs" / "results.md").read_text()
+        for rows in paper.TABLES.values():
+            assert all(f"| {row.label} |" in page for row in rows)
+        (line,) = [line for line in page.splitlines() if line.startswith("| Myrtle5 Kernel | 85.8")]
+        assert "| 60 | 20 |" in line  # the larger of the two
+        assert "| Myrtle7 Kernel | 86.6 | not run yet |" in page
+        assert "| CKN | 82.2 | *cited* |" in page
+        assert "over 2 random subsets" in page
+        assert {path.name for path in files} >= {"results.md", "learning-curve.png", "cifar10-subsets.png"}
+        assert all(path.exists() for path in files)
+
+    def test_page_of_an_empty_folder_has_no_figures(self, tmp_path):
+        (tmp_path / "records").mkdir()
+        assert write_report(tmp_path / "records", tmp_path / "results.md") == [tmp_path / "results.md"]
+
+    def test_missing_folder_is_named(self, tmp_path):
+        with pytest.raises(InputError, match="no folder"):
+            write_report(tmp_path / "nowhere", tmp_path / "results.md")
+
+
+class TestCommands:
+    def invoke(self, *arguments):
+        return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+
+    @pytest.mark.parametrize("name", ["nonlinearities", "architectures"])
+    def test_figures_come_as_png_and_svg(self, tmp_path, name):
+        assert self.invoke(name, "-o", tmp_path).exit_code == 0
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert b"<svg" in (tmp_path / f"{name}.svg").read_bytes()
+        first = (tmp_path / f"{name}.svg").read_bytes()
+        self.invoke(name, "-o", tmp_path)
+        assert (tmp_path / f"{name}.svg").read_bytes() == first
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (("cifar10-subsets", "--sizes", "ten"), "sizes are whole numbers"),
+            (("cifar10-subsets", "--kernels", "resnet"), "there is no resnet here; there are myrtle5"),
+            (("mnist", "--data", "nowhere", "--kernels", "lenet"), "there is no"),
+        ],
+    )
+    def test_wrong_options_are_one_line(self, arguments, message):
+        result = self.invoke(*arguments)
+        assert result.exit_code == 2
+        assert message in result.output
+        assert "Traceback" not in result.output
+
+    def test_unwritable_output_is_one_line(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        result = self.invoke("nonlinearities", "-o", tmp_path / "file" / "below")
+        assert result.exit_code == 2
+        assert "cannot make the folder" in result.output
+
+
+def test_paper_numbers_are_complete():
+    assert [len(rows) for rows in paper.TABLES.values()] == [8, 19, 6]
+    assert all(list(values) == list(paper.SUBSET_SIZES) for values in paper.SUBSETS.values())
+    kernels = {"mnist": mnist.TABLE, "cifar10": cifar10.table(), "cifar100": cifar100.table()}
+    for name, table in kernels.items():
+        assert {method.name for method in table.methods} <= {row.method for row in paper.TABLES[name]}
+
+
+def test_records_hold_no_numbers_that_json_lacks(tmp_path):
+    run_table(tmp_path, "myrtle5", ridge=1e-2)
+    json.loads((tmp_path / "cifar10-40.json").read_text(), parse_constant=lambda name: pytest.fail(name))
