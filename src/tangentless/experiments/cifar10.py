@@ -9,6 +9,7 @@ accuracy; augmented copies for ZCA are an option. The Gaussian kernel's bandwidt
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,8 @@ def whiten(whitening: Whitening) -> Preprocessing:
 
 
 def _standardise(dataset: Dataset, folder: Path, backend: str) -> Transform:
-    standardize = Standardize(**CIFAR10).fit(dataset.train.images)
+    settings: Any = CIFAR10
+    standardize = Standardize(**settings).fit(dataset.train.images)
     return lambda images: standardize.transform(images).astype(np.float32)
 
 
