@@ -78,6 +78,12 @@ class HostMachine:
         return lambda: None
 
 
+def emulate(monkeypatch: Any) -> None:
+    """Make the backend believe that there is one GPU, which is the host."""
+    monkeypatch.setattr(cuda, "count_gpus", lambda: 1)
+    monkeypatch.setattr(cuda, "CudaMachine", HostMachine)
+
+
 @functools.cache
 def compiled(file: str, defines: tuple[str, ...]) -> ctypes.CDLL:
     """A shared library of one of the `.cpp` files here; kept for the next run as long as nothing changes."""

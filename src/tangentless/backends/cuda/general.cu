@@ -8,6 +8,20 @@ struct Pair {
     int left, right;
 };
 
+constexpr int TABLE = 4, TABLE_PIECES = 53, TABLE_TERMS = 20;  // as in general.py and forms.py
+
+// f(c) from the table that forms.py describes: which piece is in the exponent of 1 - |c|.
+DEVICE double from_table(double cosine, const double* table) {
+    const double distance = 1.0 - fabs(cosine);
+    const int halvings = distance > 0.0 ? -1 - ilogb(distance) : TABLE_PIECES;
+    const int piece = halvings < 0 ? 0 : halvings;  // c = 0 is the end of the first
+    const double place = ldexp(distance, piece + 2) - 3.0;
+    const double* coefficient = table + ((cosine < 0.0) * (TABLE_PIECES + 1) + piece) * TABLE_TERMS;
+    double value = 0.0;
+    for (int i = TABLE_TERMS - 1; i >= 0; i--) value = value * place + coefficient[i];
+    return value;
+}
+
 // f(c): the forms of forms.py, in full.
 DEVICE double dual(double cosine, int form, double linear, double arc, double gamma, const double* coefficient, int coefficients) {
     if (form == EXPONENTIAL) return exp(gamma * (cosine - 1.0));
@@ -15,6 +29,7 @@ DEVICE double dual(double cosine, int form, double linear, double arc, double ga
         constexpr double PI = 3.14159265358979323846;
         return linear * cosine + arc * (sqrt(1.0 - cosine * cosine) + cosine * (PI - acos(cosine))) / PI;
     }
+    if (form == TABLE) return from_table(cosine, coefficient);
     double value = 0.0;
     for (int i = coefficients - 1; i >= 0; i--) value = value * cosine + coefficient[i];
     return value;

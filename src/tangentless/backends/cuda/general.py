@@ -1,11 +1,13 @@
-"""The general path: any program with closed forms, operation by operation, in float64.
+"""The general path: any program, operation by operation, in float64.
 
-Images that are large, windows or pools that the fused stages do not take, and `precision="float64"` run here. A batch
-of pairs holds two copies of its kernels at full resolution, 8 (H W)^2 bytes a pair each.
+Images that are large, windows or pools that the fused stages do not take, nonlinearities without a closed form, and
+`precision="float64"` run here. A batch of pairs holds two copies of its kernels at full resolution, 8 (H W)^2 bytes a
+pair each. Duals are evaluated in full: by their closed form, or from a table of float64 precision.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,12 +17,15 @@ from numpy.typing import NDArray
 
 from tangentless.backends import Advance
 from tangentless.errors import BackendError
+from tangentless.forms import tabulate
+from tangentless.layers import Nonlinearity
 from tangentless.program import Embedding, Program, Stage, embedded_squares
 
-from .plan import layer_form
+from .plan import SERIES, LayerForm, layer_form
 
 Array = NDArray[np.float64]
 Pairs = NDArray[np.int32]
+TABLE = 4  # a form that only general.cu knows
 
 
 class GeneralMachine(Protocol):
@@ -156,12 +161,27 @@ def pair_batches(rows: int, columns: int, batch: int, diagonal: int | None = Non
         yield pairs[start : start + batch]
 
 
-def _form(embedding: Embedding, machine: GeneralMachine) -> FormArguments:
+@functools.lru_cache(maxsize=64)
+def full_form(embedding: Embedding) -> LayerForm:
+    """An embedding in float64: the form that it declares if that is exact, and a table of its dual otherwise."""
     form = layer_form(embedding)
-    if form is None:
+    if not isinstance(embedding, Nonlinearity) or (form is not None and form.form != SERIES):
+        assert form is not None, "only nonlinearities can lack a form"
+        return form
+    exact = embedding.series()
+    if exact is not None:
+        return LayerForm(SERIES, exact)
+    table = tabulate(embedding.dual)
+    if table is None:
         raise BackendError(
-            f"{embedding} has no closed form that the GPU knows; give its class a form(), or use backend='cpu'"
+            f"the dual of {embedding} is not smooth between -1 and 1, as that of an activation would be, so the GPU "
+            "has no table of it; check its dual(), or use backend='cpu'"
         )
+    return LayerForm(TABLE, tuple(table.ravel().tolist()))
+
+
+def _form(embedding: Embedding, machine: GeneralMachine) -> FormArguments:
+    form = full_form(embedding)
     coefficients = np.array(form.coefficients or (0.0,))
     numbers = (np.float64(form.linear), np.float64(form.arc), np.float64(form.gamma))
     return (
