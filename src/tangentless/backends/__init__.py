@@ -74,9 +74,13 @@ def _best_name() -> str:
     """The fastest backend that can run here, logged the first time it is asked for."""
     name, reason = "cpu", "CuPy is not installed"
     if importlib.util.find_spec("cupy") is not None:
-        from .cuda import gpu_present
+        from .cuda import check_gpus
 
-        name, reason = ("cuda", "there is a GPU") if gpu_present() else ("cpu", "there is no usable GPU")
+        try:
+            check_gpus()
+            name, reason = "cuda", "there is a GPU"
+        except BackendError as error:
+            reason = str(error)
     logger.info("backend 'auto' chose %r: %s", name, reason)
     return name
 

@@ -23,10 +23,10 @@ from tangentless.program import Program
 
 from .fused import FusedImages, FusedPath
 from .general import GeneralImages, GeneralPath, apply_head
-from .machine import CudaMachine, count_gpus, gpu_present
+from .machine import CudaMachine, check_gpus, count_gpus, gpu_present
 from .plan import StagePlan, plan_program
 
-__all__ = ["CudaBackend", "CudaImages", "gpu_present"]
+__all__ = ["CudaBackend", "CudaImages", "check_gpus", "gpu_present"]
 
 Array = NDArray[np.float64]
 T = TypeVar("T")

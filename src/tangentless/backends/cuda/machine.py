@@ -40,12 +40,36 @@ def count_gpus() -> int:
     return count
 
 
+def check_gpus() -> None:
+    """Raise where the cuda backend cannot run with every GPU of this host."""
+    cupy = import_cupy()
+    for index in range(count_gpus()):
+        check_capability(index, cupy.cuda.Device(index).compute_capability)
+
+
 def gpu_present() -> bool:
     """Whether the cuda backend can run here."""
     try:
-        return count_gpus() > 0
+        check_gpus()
     except BackendError:
         return False
+    return True
+
+
+def check_capability(index: int, capability: str) -> None:
+    """Refuse a GPU that is too old, given its compute capability as CuPy writes it.
+
+    >>> check_capability(0, "75")
+    Traceback (most recent call last):
+        ...
+    tangentless.errors.BackendError: GPU 0 has compute capability 7.5; the cuda backend needs 8.0 or newer (an A100, an
+    RTX 30, or later); use backend='cpu'
+    """
+    if (int(capability[:-1]), int(capability[-1])) < OLDEST:
+        raise BackendError(
+            f"GPU {index} has compute capability {capability[:-1]}.{capability[-1]}; the cuda backend needs "
+            f"{OLDEST[0]}.{OLDEST[1]} or newer (an A100, an RTX 30, or later); use backend='cpu'"
+        )
 
 
 class CudaMachine:
@@ -54,12 +78,7 @@ class CudaMachine:
     def __init__(self, index: int) -> None:
         self.xp = import_cupy()
         self.device = self.xp.cuda.Device(index)
-        capability = self.device.compute_capability
-        if (int(capability[:-1]), int(capability[-1])) < OLDEST:
-            raise BackendError(
-                f"GPU {index} has compute capability {capability[:-1]}.{capability[-1]}; the cuda backend needs "
-                f"{OLDEST[0]}.{OLDEST[1]} or newer (an A100, an RTX 30, or later); use backend='cpu'"
-            )
+        check_capability(index, self.device.compute_capability)
         attributes = self.device.attributes
         self.shared_limit = int(attributes["MaxSharedMemoryPerBlockOptin"])
         self.multiprocessors = int(attributes["MultiProcessorCount"])
