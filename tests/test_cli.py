@@ -310,6 +310,15 @@ def test_bench_takes_other_backends():
     assert "0e+00" in succeed("bench", TEXT, "--shape", "4,4,1", "--seconds", 0.02, "--backend", "reference")
 
 
+def test_bench_on_cuda_says_what_is_missing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)  # what Python does with a module that cannot be imported
+    assert "pip install 'tangentless[cuda]'" in refuse("bench", "--backend", "cuda")
+
+
+def test_bench_takes_images_for_cuda_only(data: Path):
+    assert "--backend cuda" in refuse("bench", TEXT, "--images", data / "x.npy")
+
+
 # demo
 
 

@@ -12,6 +12,7 @@ import pytest
 from tangentless.architecture import Architecture
 from tangentless.backends.cuda.compile import ADDED_BY_CUPY, OPTIONS, source, stage_options
 from tangentless.backends.cuda.plan import StagePlan, plan_program
+from tangentless.bench import ceilings
 from tangentless.program import compile_program
 
 nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="CuPy, and NVRTC with it, is not installed")
@@ -118,6 +119,11 @@ def test_stages_compile_within_their_registers(
 @pytest.mark.parametrize("capability", known_architectures())
 def test_general_kernels_compile(capability: int) -> None:
     assert compile_cubin(source("general.cu"), OPTIONS, capability)
+
+
+@pytest.mark.parametrize("capability", known_architectures())
+def test_kernels_that_measure_ceilings_compile(capability: int) -> None:
+    assert compile_cubin(ceilings.source(), ceilings.OPTIONS, capability)
 
 
 def _record(build: Build) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from tangentless.architecture import Architecture
-from tangentless.backends import cuda
+from tangentless.backends import cuda, get_backend
+from tangentless.backends.cpu import CpuBackend
 from tangentless.backends.cuda import CudaBackend, gpu_present
 from tangentless.backends.reference import ReferenceBackend
+from tangentless.bench.gpu import GpuRecord, bench_gpu
 from tangentless.errors import BackendError
 from tangentless.kernel import kernel
+from tangentless.layers import Conv, GlobalPool, Nonlinearity, ReLU
 from tangentless.program import Program, compile_program
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpu_present(), reason="no NVIDIA GPU, or no CuPy to use it")]
@@ -24,6 +29,18 @@ CASES = [
     ("conv3 relu conv3 relu globalpool normalize relu", (7, 7), 2),
     ("conv5 relu pool2 conv3 relu globalpool normalize relu", (8, 8), 3),
 ]
+
+
+class Step(Nonlinearity):
+    """The dual of sqrt(2) for x > 0, which no short polynomial comes near."""
+
+    name = "step"
+
+    def dual(self, cosine: np.ndarray) -> np.ndarray:
+        return 1 - np.arccos(cosine) / np.pi
+
+    def activation(self, preactivation: np.ndarray) -> np.ndarray:
+        return np.sqrt(2.0) * (preactivation > 0)
 
 
 def make_images(program: Program, count: int) -> np.ndarray:
@@ -59,6 +76,44 @@ def test_symmetric_matrix_through_the_kernel() -> None:
     values = k(images, backend=CudaBackend())
     assert np.array_equal(values, values.T)
     assert np.array_equal(np.diagonal(values), np.ones(30))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_duals_without_a_closed_form_match_the_reference(precision: str) -> None:
+    program = compile_program(Architecture.of([Conv(3), Step(), Conv(3), ReLU(), GlobalPool()]), (8, 8), 2)
+    images = make_images(program, 5)
+    assert "general path" in CudaBackend(precision).describe(program)
+    found, wanted, literal = (
+        backend.block(program, backend.prepare(program, images[:2]), backend.prepare(program, images[2:]))
+        for backend in (CudaBackend(precision), CpuBackend("float64"), ReferenceBackend())
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-13)
+    # The reference takes norms from kernels, where this dual turns a rounding error of 1e-16 into one of 1e-8.
+    np.testing.assert_allclose(found, literal, rtol=1e-8)
+
+
+def test_the_benchmark_measures_and_compares() -> None:
+    text = "conv3 gaussian pool2 conv3 relu globalpool normalize relu"
+    reports: list[GpuRecord] = []
+    record = bench_gpu([(text, (8, 8, 1))], matrix=300, references=2, rival=False, report=reports.append)
+    assert [len(one.cases) for one in reports] == [0, 1, 1, 1]
+    (case,) = record.cases
+    assert case.pairs_per_second > 0
+    assert 0 < case.share_of_special_functions < 1
+    assert case.error < 3e-7
+    assert case.reference_error is not None
+    assert case.reference_error < 1e-12
+    assert case.not_finite == 0
+    assert case.same_bits
+    assert case.rival_missing == "left out"
+    assert record.matrix is not None
+    assert record.matrix.symmetric
+    assert record.ceilings.instructions > record.ceilings.special_functions
+    json.dumps(record.to_json())
+
+
+def test_automatic_choice_is_the_gpu() -> None:
+    assert get_backend("auto").name == "cuda"
 
 
 def test_a_gpu_that_is_not_there_is_named() -> None:

@@ -271,7 +271,11 @@ def describe(
 @app.command()
 def bench(
     architectures: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARCH]...", help="Default: myrtle5, myrtle10, myrtle10-gaussian.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[ARCH]...",
+            help="Default: myrtle5, myrtle10, myrtle10-gaussian; on cuda also myrtle7, and images of other shapes.",
+        ),
     ] = None,
     shape: ShapeOption = "32,32,3",
     seconds: Annotated[float, typer.Option(min=0.01, help="Time for each measurement.")] = 2.0,
@@ -279,15 +283,29 @@ def bench(
     backend: BackendOption = "cpu",
     precision: PrecisionOption = "float32",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file too.")] = None,
+    images: Annotated[
+        list[str] | None,
+        typer.Option(help="On cuda: a file of images like X, or several; else images are synthetic, and said to be."),
+    ] = None,
+    matrix: Annotated[
+        int, typer.Option(min=0, help="On cuda: images of the symmetric matrix that k(X) computes; 0: none.")
+    ] = 10_000,
+    rival: Annotated[bool, typer.Option(help="On cuda: run PyTorch, compiled layer by layer, in turns.")] = True,
 ) -> None:
-    """Measure speed, and error against the reference, on this machine."""
-    import json
+    """Measure speed, and error against the reference, on this machine.
 
-    from .files import atomic_file
+    With --backend cuda also the share of the GPU's ceilings, PyTorch beside it, and a whole matrix.
+    """
     from .reports import bench_table
     from .timing import environment
 
     size, rows = _parse_shape(shape), []
+    if backend == "cuda":
+        cases = [(name, size) for name in architectures] if architectures else None
+        _bench_gpu(cases, images or [], matrix, check, rival, json_file)
+        return
+    if images:
+        raise ParameterError("--images are for --backend cuda; other backends are timed on synthetic ones")
     for name in architectures or ["myrtle5", "myrtle10", "myrtle10-gaussian"]:
         rows += _bench_one(name, size, seconds, check, backend, precision)
     here = environment()
@@ -295,8 +313,57 @@ def bench(
     _print_table(bench_table(rows))
     if json_file is not None:
         content = {"environment": here, "shape": size, "precision": precision, "rows": [row.to_json() for row in rows]}
-        with atomic_file(json_file) as stream:
-            stream.write(json.dumps(content, indent=1).encode())
+        _write_json(json_file, content)
+
+
+def _bench_gpu(
+    cases: list[tuple[str, tuple[int, ...]]] | None,
+    sources: list[str],
+    matrix: int,
+    check: int,
+    rival: bool,
+    json_file: Path | None,
+) -> None:
+    from .backends import get_backend
+    from .reports import gpu_table, matrix_line
+
+    get_backend("cuda")  # says what is missing before anything is read
+    from .bench.gpu import STANDARD, GpuRecord, bench_gpu, summary
+
+    def report(record: GpuRecord) -> None:
+        if json_file is not None:  # after every case: what was measured stays, whatever stops the run
+            _write_json(json_file, {"command": _command(), **record.to_json()})
+        if record.cases and record.matrix is None and record.cases[-1].reference_error is None:
+            _print(summary(record.cases[-1]))
+
+    images = [_load_images(source, None) for source in sources]
+    record = bench_gpu(cases or STANDARD, images, matrix=matrix, references=check, rival=rival, report=report)
+    here = record.environment
+    _print(f"\n[bold]{here['gpu']}[/bold]  CuPy {here['cupy']}, torch {here['torch']}, {here['date']}")
+    special, issued = record.ceilings.special_functions, record.ceilings.instructions
+    _print(f"ceilings: {special:.3g} special functions and {issued:.3g} instructions a second")
+    _print_table(gpu_table(record.cases))
+    if record.matrix is not None:
+        _print(matrix_line(record.matrix))
+    if any("synthetic" in case.images for case in record.cases):
+        _print("some images were synthetic: give real ones with --images FILE.npy")
+
+
+def _command() -> str:
+    """The command line as it was typed, with paths cut to their last part: those of a machine say nothing to others."""
+    import shlex
+    import sys
+
+    return shlex.join(["tangentless", *(Path(word).name if "/" in word else word for word in sys.argv[1:])])
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    import json
+
+    from .files import atomic_file
+
+    with atomic_file(path) as stream:
+        stream.write(json.dumps(content, indent=1).encode())
 
 
 def _bench_one(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
@@ -13,6 +13,9 @@ from rich.table import Table
 from .architecture import Architecture
 from .layers import Conv, GlobalPool, Grid, Layer, Nonlinearity, Normalize, Window, format_grid
 from .timing import Memory, Speed, format_bytes, format_seconds, symmetric_pairs
+
+if TYPE_CHECKING:
+    from .bench.gpu import GpuCase, GpuMatrix
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,48 @@ def bench_table(rows: Sequence[BenchRow]) -> Table:
             str(row.not_finite),
         )
     return table
+
+
+def gpu_table(cases: Sequence[GpuCase]) -> Table:
+    """What a GPU did, a row for each case.
+
+    `of ceiling` is the share of the special functions that the GPU can evaluate, `slots` the instructions that it could
+    issue in the time of an element; errors are the largest, of K and of 1 - K, against float64.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("architecture")
+    table.add_column("images")
+    measured = "pairs/s", "elements/s", "of ceiling", "slots", "PyTorch", "ratio", "prepare", "error", "of 1-K", "NaN"
+    for name in (*measured, "same bits"):
+        table.add_column(name, justify="right")
+    for case in cases:
+        rival = case.rival_pairs_per_second
+        table.add_row(
+            case.architecture if len(case.architecture) < 24 else f"{case.architecture[:23]}…",
+            f"{format_grid(case.shape)}, {case.images}",
+            f"{case.pairs_per_second:,.0f}",
+            f"{case.elements_per_second:.3g}",
+            f"{100 * case.share_of_special_functions:.0f} %",
+            f"{case.issue_slots_per_element:.1f}",
+            "" if rival is None else f"{rival:,.0f}",
+            "" if case.ratio is None else f"{case.ratio:.1f}",
+            f"{case.preparation_microseconds:.0f} µs",
+            f"{case.error:.0e}",
+            f"{case.error_relative_to_distance:.0e}",
+            str(case.not_finite),
+            "yes" if case.same_bits else "NO",
+        )
+    return table
+
+
+def matrix_line(matrix: GpuMatrix) -> str:
+    """A symmetric matrix in one line."""
+    share = f"{100 * matrix.share_of_block_rate:.0f} % of the rate of a block"
+    trouble = "" if matrix.symmetric and not matrix.not_finite else ", NOT symmetric or not finite"
+    return (
+        f"k(X) of {matrix.count:,} images ({matrix.images}), {matrix.architecture}: {format_seconds(matrix.seconds)}, "
+        f"{matrix.pairs_per_second:,.0f} pairs/s, {share}{trouble}"
+    )
 
 
 def _meaning(layer: Layer, grid: Grid) -> str:

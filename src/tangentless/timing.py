@@ -158,15 +158,25 @@ def timed(action: Callable[[], Any]) -> tuple[Any, float]:
 
 def environment() -> dict[str, Any]:
     """Where and with what a measurement was made."""
-    packages = ("tangentless", "numpy", "numba", "scipy")
+    from . import __version__
+
+    packages = ("numpy", "numba", "scipy")
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": processor_name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in packages},
+        "tangentless": __version__,
+        **{name: _version(name) for name in packages},
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def processor_name() -> str:

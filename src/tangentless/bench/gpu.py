@@ -1,0 +1,384 @@
+"""How fast and how exact the cuda backend is on this GPU, beside its ceilings and PyTorch, in one run.
+
+Every case is a block between two sets of distinct images, timed warm, with preparation apart. Turns of both contenders
+alternate, so that whatever else happens to the machine hits both. Entries are held against float64 on random pairs, a
+few of which the reference computes too, and against themselves in smaller tiles, where they must have the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backends.cuda import CudaBackend
+from ..backends.cuda.machine import import_cupy
+from ..backends.reference import ReferenceBackend
+from ..errors import InputError
+from ..inputs import check_images
+from ..kernel import CompositionalKernel, kernel
+from ..program import Program
+from ..timing import environment, random_images, symmetric_pairs, timed
+from .ceilings import Ceilings, gpu_seconds, measure_ceilings
+from .rival import Rival, why_no_rival
+
+Images = NDArray[Any]
+
+GPUS = (0,)  # the ceilings are those of one
+SIDE = 528  # images of either side: 278,784 pairs
+ROUNDS = 5  # turns of ours
+RIVAL_ROWS, RIVAL_ROUNDS = 128, 3  # PyTorch takes these rows and a batch of columns: one batch size, compiled once
+COMPARED = 15  # images of either side whose 225 pairs are held against float64
+TILED, TILE_ROWS, TILE_COLUMNS = 48, 7, 11
+PROCESSES = 8
+SMALL = "conv3 gaussian conv3 gaussian conv3 gaussian pool2 conv3 gaussian conv3 gaussian globalpool normalize gaussian"
+STANDARD: tuple[tuple[str, tuple[int, ...]], ...] = (
+    ("myrtle10-gaussian", (32, 32, 3)),
+    ("myrtle10", (32, 32, 3)),
+    ("myrtle7", (32, 32, 3)),
+    ("myrtle5", (32, 32, 3)),
+    ("myrtle10-gaussian", (28, 28, 1)),
+    ("myrtle5", (28, 28, 1)),
+    (SMALL, (8, 8, 1)),
+)
+
+
+@dataclass(frozen=True)
+class GpuCase:
+    """What was measured of one architecture on images of one shape."""
+
+    architecture: str
+    shape: tuple[int, ...]
+    images: str
+    path: str
+    pairs: int
+    pairs_per_second: float  # the median turn
+    best_pairs_per_second: float
+    elements_per_second: float
+    share_of_special_functions: float
+    issue_slots_per_element: float  # instructions of a thread that the GPU could issue in an element's time
+    preparation_microseconds: float  # of an image
+    compared_pairs: int
+    error: float  # relative, against float64
+    error_relative_to_distance: float
+    not_finite: int
+    same_bits: bool
+    rival_pairs_per_second: float | None  # the median turn
+    rival_difference: float | None  # of its entries from ours, relative
+    rival_missing: str | None
+    seconds: float  # that all of this took
+    reference_pairs: int = 0
+    reference_error: float | None = None  # of float64 on the GPU, against the reference
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times faster than the rival."""
+        return None if self.rival_pairs_per_second is None else self.pairs_per_second / self.rival_pairs_per_second
+
+
+@dataclass(frozen=True)
+class GpuMatrix:
+    """A symmetric matrix through `k(X)`, with preparation, copies and the head."""
+
+    architecture: str
+    shape: tuple[int, ...]
+    images: str
+    count: int
+    seconds: float
+    pairs_per_second: float
+    share_of_block_rate: float
+    symmetric: bool
+    not_finite: int
+
+
+@dataclass(frozen=True)
+class GpuRecord:
+    """All of a run."""
+
+    environment: dict[str, Any]
+    build_seconds: float
+    ceilings: Ceilings
+    cases: tuple[GpuCase, ...]
+    matrix: GpuMatrix | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def bench_gpu(
+    cases: Sequence[tuple[str, tuple[int, ...]]],
+    given: Sequence[Images] = (),
+    *,
+    matrix: int = 10_000,
+    references: int = 2,
+    rival: bool = True,
+    report: Callable[[GpuRecord], None] = lambda record: None,
+) -> GpuRecord:
+    """Measure cases of (architecture, shape), on given images where they have a case's shape.
+
+    The first case also computes a symmetric matrix of `matrix` images. `references` images of either side are held
+    against the reference, in processes of their own. `report` is given the record whenever there is more in it.
+    """
+    sources = {images.shape[1:]: images for images in map(_as_images, given)}
+    backend = CudaBackend(gpus=GPUS)
+    with ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn")) as pool:
+        _, build_seconds = timed(lambda: list(pool.map(_build, *zip(*cases, strict=True))))
+        with backend.machines[0].active():
+            record = GpuRecord(_environment(), build_seconds, measure_ceilings(), (), None)
+            report(record)
+            for case in cases:
+                found = _measure(backend, *case, sources, record.ceilings, rival)
+                record = replace(record, cases=(*record.cases, found))
+                report(record)
+            if matrix:
+                record = replace(record, matrix=_matrix(backend, *cases[0], sources, matrix, record.cases[0]))
+                report(record)
+            questions = [_few_pairs(*case, sources, references) for case in cases]
+        answers = pool.map(_reference_error, *zip(*questions, strict=True))
+        compared = zip(record.cases, answers, strict=True)
+        record = replace(
+            record,
+            cases=tuple(
+                replace(case, reference_pairs=references**2, reference_error=error) for case, error in compared
+            ),
+        )
+    report(record)
+    return record
+
+
+def summary(case: GpuCase) -> str:
+    """A case in one line."""
+    rival = f"{case.ratio:.1f} times PyTorch" if case.ratio else f"no rival: {case.rival_missing}"
+    speed = f"{case.pairs_per_second:,.0f} pairs/s"
+    return f"{case.architecture} {_times(case.shape)}: {speed}, {rival}, error {case.error:.0e} ({case.seconds:.0f} s)"
+
+
+def _measure(
+    backend: CudaBackend,
+    architecture: str,
+    shape: tuple[int, ...],
+    sources: dict[tuple[int, ...], Images],
+    ceilings: Ceilings,
+    rival: bool,
+) -> GpuCase:
+    start = time.perf_counter()
+    k = kernel(architecture)
+    program = k.program(shape)
+    first, second, origin = _sides(program, sources)
+    side = len(first)
+    backend.prepare(program, first)
+    (left, right), preparing = timed(lambda: (backend.prepare(program, first), backend.prepare(program, second)))
+    values = backend.block(program, left, right)
+    missing = why_no_rival(program) if rival else "left out"
+    other = None
+    if missing is None:
+        try:
+            other = _RivalTurns(program, first, second)
+        except Exception as error:  # its compiler may fail in any way, and ours is measured all the same
+            missing = f"PyTorch failed: {type(error).__name__}: {error}"[:500]
+    ours: list[float] = []
+    for turn in range(ROUNDS):
+        ours.append(gpu_seconds(lambda: backend.block(program, left, right)))
+        if other is not None and turn < RIVAL_ROUNDS:
+            other.turn()
+    rate = side * side / statistics.median(ours)
+    return GpuCase(
+        architecture=k.architecture.short_name,
+        shape=shape,
+        images=origin,
+        path=backend.describe(program),
+        pairs=side * side,
+        pairs_per_second=rate,
+        best_pairs_per_second=side * side / min(ours),
+        elements_per_second=rate * program.elements,
+        share_of_special_functions=rate * program.elements / ceilings.special_functions,
+        issue_slots_per_element=ceilings.instructions / (rate * program.elements),
+        preparation_microseconds=preparing / (2 * side) * 1e6,
+        **_compare(program, first, second, values),
+        not_finite=int(np.sum(~np.isfinite(values))),
+        same_bits=_same_bits(backend, program, left, right, values),
+        rival_pairs_per_second=None if other is None else other.rate,
+        rival_difference=None if other is None else _relative(other.values, values[: len(other.values)]),
+        rival_missing=missing,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _sides(program: Program, sources: dict[tuple[int, ...], Images]) -> tuple[Images, Images, str]:
+    """Two sets of images for a block, and where they come from."""
+    images, origin = _images(program, 2 * SIDE, sources, fewer=True)
+    side = len(images) // 2
+    return images[:side], images[side : 2 * side], origin
+
+
+class _RivalTurns:
+    """PyTorch's turns on the first of the same images."""
+
+    def __init__(self, program: Program, first: Images, second: Images) -> None:
+        import_cupy().get_default_memory_pool().free_all_blocks()
+        self.rival = Rival(program)
+        batch = slice(0, self.rival.batch)
+        self.sides = self.rival.prepare(first[batch])[:RIVAL_ROWS], self.rival.prepare(second[batch])
+        self.rival.block(self.sides[0][:1], self.sides[1])
+        self.values: NDArray[np.float64] = np.empty(0)
+        self.seconds: list[float] = []
+
+    def turn(self) -> None:
+        """Ends with a copy to the host, so a clock is enough."""
+        self.values, taken = timed(lambda: self.rival.block(*self.sides))
+        self.seconds.append(taken)
+
+    @property
+    def rate(self) -> float:
+        return self.values.size / statistics.median(self.seconds)
+
+
+def _compare(program: Program, first: Images, second: Images, values: Images) -> dict[str, Any]:
+    """Random entries against float64 on the GPU."""
+    rows, columns = _chosen(len(first))
+    exact = CudaBackend("float64", GPUS)
+    sides = [exact.prepare(program, images) for images in (first[rows], second[columns])]
+    wanted, found = exact.block(program, *sides), values[np.ix_(rows, columns)]
+    norms = np.sqrt(np.multiply.outer(*(side.diagonal for side in sides)))
+    return {
+        "compared_pairs": wanted.size,
+        "error": _relative(found, wanted),
+        "error_relative_to_distance": float((np.abs(found - wanted) / (norms - wanted)).max()),
+    }
+
+
+def _chosen(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which rows and columns are compared."""
+    generator = np.random.default_rng(3)
+    rows, columns = (generator.choice(count, min(COMPARED, count), replace=False) for _ in range(2))
+    return rows, columns
+
+
+def _few_pairs(
+    architecture: str, shape: tuple[int, ...], sources: dict[tuple[int, ...], Images], references: int
+) -> tuple[str, Images, Images, Images]:
+    """The first of the pairs that were compared, by float64 on the GPU: images of both sides, and entries."""
+    program = kernel(architecture).program(shape)
+    first, second, _ = _sides(program, sources)
+    rows, columns = _chosen(len(first))
+    left, right = first[rows[:references]], second[columns[:references]]
+    exact = CudaBackend("float64", GPUS)
+    values = exact.block(program, exact.prepare(program, left), exact.prepare(program, right))
+    return architecture, left, right, values
+
+
+def _reference_error(architecture: str, left: Images, right: Images, values: Images) -> float:
+    return _relative(values, kernel(architecture)(left, right, backend=ReferenceBackend()))
+
+
+def _same_bits(backend: CudaBackend, program: Program, left: Any, right: Any, values: Images) -> bool:
+    """Whether a corner of the block has the same bits when it is computed in small tiles."""
+    count = min(TILED, len(left))
+    return all(
+        np.array_equal(
+            backend.block(program, left[a : min(a + TILE_ROWS, count)], right[b : min(b + TILE_COLUMNS, count)]),
+            values[a : min(a + TILE_ROWS, count), b : min(b + TILE_COLUMNS, count)],
+        )
+        for a in range(0, count, TILE_ROWS)
+        for b in range(0, count, TILE_COLUMNS)
+    )
+
+
+def _matrix(
+    backend: CudaBackend,
+    architecture: str,
+    shape: tuple[int, ...],
+    sources: dict[tuple[int, ...], Images],
+    count: int,
+    case: GpuCase,
+) -> GpuMatrix:
+    k: CompositionalKernel = kernel(architecture)
+    images, origin = _images(k.program(shape), count, sources)
+    values, seconds = timed(lambda: k(images, backend=backend))
+    rate = symmetric_pairs(count) / seconds
+    return GpuMatrix(
+        architecture=case.architecture,
+        shape=shape,
+        images=origin,
+        count=count,
+        seconds=seconds,
+        pairs_per_second=rate,
+        share_of_block_rate=rate / case.pairs_per_second,
+        symmetric=bool(np.array_equal(values, values.T)),
+        not_finite=int(np.sum(~np.isfinite(values))),
+    )
+
+
+def _images(
+    program: Program, count: int, sources: dict[tuple[int, ...], Images], *, fewer: bool = False
+) -> tuple[Images, str]:
+    """So many images of a program's shape, or fewer if all are to be distinct, and where they come from."""
+    shape = (*program.grid, program.channels)
+    if shape not in sources and shape != (8, 8, 1):
+        return random_images(program, count), "synthetic"
+    if shape in sources:
+        images, origin = sources[shape], "given"
+    else:
+        from sklearn.datasets import load_digits
+
+        images, origin = load_digits().images[..., None], "scikit-learn's digits"
+    if len(images) >= count or fewer:
+        return images[:count], origin
+    copies = math.ceil(count / len(images))
+    shifted = np.concatenate([np.roll(images, shift, axis=2) for shift in range(copies)])[:count]
+    return shifted, f"{origin}, with shifted copies"
+
+
+def _as_images(images: Images) -> Images:
+    """Checked, with a channel axis; without one they are grey."""
+    images = images[..., None] if images.ndim == 3 else images
+    check_images(images, "images")
+    if images.ndim != 4 or len(images) < 2:
+        raise InputError(f"a benchmark needs at least two images (N, H, W, C) or (N, H, W), not shape {images.shape}")
+    return images
+
+
+def _build(architecture: str, shape: tuple[int, ...]) -> None:
+    """Compile all kernels that a case needs, in a process of its own; CuPy keeps them on disk for this one."""
+    program = kernel(architecture).program(shape)
+    backend = CudaBackend(gpus=GPUS)
+    prepared = backend.prepare(program, random_images(program, 1))
+    backend.block(program, prepared, prepared)
+
+
+def _environment() -> dict[str, Any]:
+    cupy = import_cupy()
+    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
+    return {
+        **environment(),
+        "gpu": properties["name"].decode(),
+        "gpu_memory_bytes": int(properties["totalGlobalMem"]),
+        "multiprocessors": int(properties["multiProcessorCount"]),
+        "cuda_driver": int(cupy.cuda.runtime.driverGetVersion()),
+        "nvrtc": ".".join(map(str, cupy.cuda.nvrtc.getVersion())),
+        "cupy": cupy.__version__,
+        "torch": _torch_version(),
+    }
+
+
+def _torch_version() -> str:
+    from .rival import torch
+
+    return "not installed" if torch is None else str(torch.__version__)
+
+
+def _relative(found: Images, wanted: Images) -> float:
+    return float(np.abs(found / wanted - 1).max())
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))

@@ -1,0 +1,92 @@
+"""The benchmark of GPUs, as far as it goes without one: the rival computes the kernel, and tables show the record."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tangentless.bench import gpu, rival
+from tangentless.errors import InputError
+from tangentless.kernel import kernel
+from tangentless.reports import gpu_table, matrix_line
+from tangentless.timing import random_images
+
+CASE = gpu.GpuCase(
+    architecture="myrtle5",
+    shape=(32, 32, 3),
+    images="synthetic",
+    path="cuda: fused",
+    pairs=278_784,
+    pairs_per_second=500_000.0,
+    best_pairs_per_second=510_000.0,
+    elements_per_second=1.1e12,
+    share_of_special_functions=0.28,
+    issue_slots_per_element=28.2,
+    preparation_microseconds=50.0,
+    compared_pairs=225,
+    error=3e-8,
+    error_relative_to_distance=5e-6,
+    not_finite=0,
+    same_bits=True,
+    rival_pairs_per_second=50_000.0,
+    rival_difference=3e-7,
+    rival_missing=None,
+    seconds=9.0,
+)
+
+
+@pytest.mark.parametrize("name", ["myrtle5", "myrtle10-gaussian"])
+def test_the_rival_computes_the_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is an extra")
+    monkeypatch.setattr(torch, "compile", lambda layer, **options: layer)  # takes a minute, and changes no arithmetic
+    program = kernel(name).program((8, 8, 2))
+    images = random_images(program, 7)
+    contender = rival.Rival(program, device="cpu")
+    found = contender.block(contender.prepare(images[:3]), contender.prepare(images[3:]))
+    np.testing.assert_allclose(found, kernel(name)(images[:3], images[3:], backend="reference"), rtol=2e-6)
+
+
+def test_programs_that_the_rival_cannot_run_are_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is an extra")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for text in ("conv5 relu globalpool", "conv3 gaussian(2) globalpool", "conv3 relu pool4 conv3 relu globalpool"):
+        assert "3×3 windows" in (rival.why_no_rival(kernel(text).program((8, 8, 1))) or "")
+    assert rival.why_no_rival(kernel("myrtle10").program((32, 32, 3))) is None
+
+
+def test_without_pytorch_there_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rival, "torch", None)
+    assert "pip install torch" in (rival.why_no_rival(kernel("myrtle5").program((8, 8, 1))) or "")
+
+
+def test_given_images_are_used_where_they_have_the_shape() -> None:
+    program = kernel("myrtle5").program((16, 16, 1))
+    grey = gpu._as_images(np.random.default_rng(0).integers(0, 255, (5, 16, 16), dtype=np.uint8))
+    sources = {grey.shape[1:]: grey}
+    assert gpu._images(program, 4, sources)[1] == "given"
+    shifted, origin = gpu._images(program, 12, sources)
+    assert origin == "given, with shifted copies"
+    assert len(np.unique(shifted.reshape(12, -1), axis=0)) == 12
+    assert len(gpu._images(program, 12, sources, fewer=True)[0]) == 5
+    assert gpu._images(program, 12, {})[1] == "synthetic"
+    assert "digits" in gpu._images(kernel("myrtle5").program((8, 8, 1)), 12, {})[1]
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8, 1), (4, 8), (2, 3, 4, 5, 6)])
+def test_what_cannot_be_compared_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError):
+        gpu._as_images(np.ones(shape))
+
+
+def test_the_table_shows_what_was_measured() -> None:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(gpu_table([CASE]))
+    text = console.export_text()
+    for shown in ("myrtle5", "32×32×3, synthetic", "500,000", "28 %", "50,000", "10.0", "3e-08", "yes"):
+        assert shown in text
+    assert gpu.summary(CASE) == "myrtle5 32×32×3: 500,000 pairs/s, 10.0 times PyTorch, error 3e-08 (9 s)"
+    matrix = gpu.GpuMatrix("myrtle5", (32, 32, 3), "synthetic", 10_000, 100.0, 500_050.0, 0.97, True, 0)
+    assert "97 % of the rate of a block" in matrix_line(matrix)
