@@ -136,6 +136,8 @@ def test_relu_networks_agree_with_neural_tangents(relus, name, values):
     np.testing.assert_allclose(ntk[apart], values[f"ntk_readout/{name}"][apart], rtol=1e-12)
     np.testing.assert_allclose(ntk, values[f"ntk_readout/{name}"], rtol=5e-8)  # their diagonal goes through acos
     np.testing.assert_allclose((ntk - nngp)[apart], values[f"ntk/{name}"][apart], rtol=1e-12)
+    for fixed, expected in enumerate(values[f"ntk_fixed/{name}"]):
+        np.testing.assert_allclose(NTK(relus + 1, fixed)(X)[apart] / features, expected[apart], rtol=1e-12)
 
 
 def test_families_are_their_members(X):

@@ -5,7 +5,7 @@ import pytest
 
 import tangentless as tl
 from conftest import frozen
-from tangentless.classical import NNGP, NTK, ArcCosine, Gaussian, Linear, Polynomial
+from tangentless.classical import NNGP, NTK, ArcCosine, ConvolutionalNTK, Gaussian, Linear, Polynomial
 from tangentless.errors import InputError, StoreMismatchError
 from tangentless.gram.expression import read_kernel
 from tangentless.kernel import Elementary
@@ -25,10 +25,12 @@ VECTOR_KERNELS = [
     NTK(depth=1),
     NTK(depth=3),
     NTK(depth=5, fixed=2),
+    ConvolutionalNTK("relu relu"),
     tl.kernel("relu gaussian"),
 ]
 IMAGE_KERNELS = [
     tl.kernel(SMALL),
+    ConvolutionalNTK(SMALL),
     tl.kernel(f"{SMALL} normalize relu").mirrored(),
     0.5 * Gaussian(gamma=0.01) * NTK(depth=3) + tl.kernel(SMALL),
 ]

@@ -87,6 +87,14 @@ def test_form_says_the_same_as_the_dual(layer):
     np.testing.assert_allclose(value, layer.dual(COSINES), atol=2e-12)
 
 
+@pytest.mark.parametrize("layer", NONLINEARITIES, ids=str)
+def test_derivative_is_that_of_the_dual(layer):
+    inside, step = COSINES[1:-1], 1e-6
+    numeric = (layer.dual(inside + step) - layer.dual(inside - step)) / (2 * step)
+    np.testing.assert_allclose(layer.derivative(inside), numeric, atol=1e-7)
+    assert np.isfinite(layer.derivative(COSINES)).all()
+
+
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-8, 2e-15])
 def test_polynomials_reach_the_tolerance_asked_for(tolerance):
     t = np.linspace(0, 1, 4001)

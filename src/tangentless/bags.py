@@ -9,6 +9,13 @@ on explicit features, and each acts equally on the matrix of inner products betw
     downsample    K'[j, k] = mean over S_j x S_k of K
     embed         K'[j, k] = A_j A'_k f(K[j, k] / (A_j A'_k)),    A the norms of the features
 
+A wide network embeds by a layer of random weights and an activation. Its tangent kernel T, the inner products of
+gradients by all weights so far, goes through the same operations: what is linear acts on T as it acts on K, and
+
+    embed         T'[j, k] = (T[j, k] + K[j, k]) f'(c),           c the cosine
+
+in which K is the share of this layer's own weights. At the entrance T is zero.
+
 Section 3 of Shankar et al., "Neural Kernels Without Tangents" (2020), with its formulas corrected.
 """
 
@@ -83,6 +90,10 @@ class Operation(Protocol):
         """The kernel matrix between two new bags, from that of the old ones and the norms of their features."""
         ...
 
+    def on_tangent(self, tangent: Array, kernel: Array, left: Array, right: Array, *, itself: bool = False) -> Array:
+        """The tangent kernel between two new bags, from those of the old ones; `itself` says that both are the same."""
+        ...
+
 
 @dataclass(frozen=True)
 class Concat:
@@ -124,6 +135,9 @@ class Concat:
             total += padded[column][:, column]
         return total
 
+    def on_tangent(self, tangent: Array, kernel: Array, left: Array, right: Array, *, itself: bool = False) -> Array:
+        return self.on_kernel(tangent, left, right)
+
 
 @dataclass(frozen=True)
 class Downsample:
@@ -158,6 +172,9 @@ class Downsample:
         averages = self._averages
         return averages @ kernel @ averages.T
 
+    def on_tangent(self, tangent: Array, kernel: Array, left: Array, right: Array, *, itself: bool = False) -> Array:
+        return self.on_kernel(tangent, left, right)
+
 
 @dataclass(frozen=True)
 class Embed:
@@ -175,6 +192,8 @@ class Embed:
     dual: Dual
     keep_norms: bool = True
     series: tuple[float, ...] | None = None
+    derivative: Dual | None = None  # f', for tangent kernels
+    trained: bool = True  # whether it has weights of its own, or is the same for every network
 
     def on_features(self, bag: Bag) -> Bag:
         if self.series is None:
@@ -191,10 +210,20 @@ class Embed:
 
     def on_values(self, values: Array, scale: Array) -> Array:
         """The same for inner products of any arrangement, given the products of norms in that arrangement."""
-        nonzero = scale > 0
-        cosine = np.divide(values, scale, out=np.zeros_like(values), where=nonzero)
-        embedded = self.dual(np.clip(cosine, -1.0, 1.0))
-        return np.where(nonzero, embedded * scale if self.keep_norms else embedded, 0.0)
+        embedded = self.dual(_cosines(values, scale))
+        return np.where(scale > 0, embedded * scale if self.keep_norms else embedded, 0.0)
+
+    def on_tangent(self, tangent: Array, kernel: Array, left: Array, right: Array, *, itself: bool = False) -> Array:
+        if self.derivative is None:
+            raise InputError("this embedding has no derivative, so it has no tangent")
+        scale = np.multiply.outer(left, right)
+        cosines = _cosines(kernel, scale)
+        if itself:  # a rounding error of a cosine near one would be its square root in f'
+            np.fill_diagonal(cosines, 1.0)
+        gradients = (tangent + kernel if self.trained else tangent) * self.derivative(cosines)
+        if not self.keep_norms:  # in a wide network a norm is an average over all features, which no weight moves
+            gradients = np.divide(gradients, scale, out=np.zeros_like(gradients), where=scale > 0)
+        return np.where(scale > 0, gradients, 0.0)
 
 
 def tensor_power(vectors: Array, degree: int) -> Array:
@@ -232,11 +261,34 @@ def apply_to_kernel(
     return kernel
 
 
+def apply_to_tangent(
+    operations: Sequence[Operation],
+    left: Bag,
+    right: Bag,
+    left_norms: Sequence[Array],
+    right_norms: Sequence[Array],
+    *,
+    itself: bool = False,
+) -> tuple[Array, Array]:
+    """The kernel matrix and the tangent kernel matrix between two bags after a chain of operations."""
+    kernel = inner_products(left, right)
+    tangent = np.zeros_like(kernel)
+    for operation, a, b in zip(operations, left_norms, right_norms, strict=False):
+        tangent = operation.on_tangent(tangent, kernel, a, b, itself=itself)
+        kernel = operation.on_kernel(kernel, a, b)
+    return kernel, tangent
+
+
 def apply_to_features(operations: Sequence[Operation], bag: Bag) -> Bag:
     """The bag after a chain of operations on its explicit features."""
     for operation in operations:
         bag = operation.on_features(bag)
     return bag
+
+
+def _cosines(values: Array, scale: Array) -> Array:
+    """Zero where a feature is zero."""
+    return np.clip(np.divide(values, scale, out=np.zeros_like(values), where=scale > 0), -1.0, 1.0)
 
 
 def _diagonal_norms(kernel: Array) -> Array:

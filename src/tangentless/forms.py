@@ -45,6 +45,10 @@ class Arc:
     linear: float = 0.0
     arc: float = 1.0
 
+    def derivative(self, cosine: Array) -> Array:
+        """f'."""
+        return self.linear + self.arc * (1.0 - np.arccos(cosine) / np.pi)
+
 
 @dataclass(frozen=True)
 class Exponential:
@@ -52,12 +56,20 @@ class Exponential:
 
     gamma: float = 1.0
 
+    def derivative(self, cosine: Array) -> Array:
+        """f'."""
+        return self.gamma * np.exp(self.gamma * (cosine - 1.0))
+
 
 @dataclass(frozen=True)
 class Series:
     """f(c) = sum of coefficients[k] c^k."""
 
     coefficients: tuple[float, ...]
+
+    def derivative(self, cosine: Array) -> Array:
+        """f'."""
+        return np.asarray(np.polynomial.Polynomial(self.coefficients).deriv()(cosine), dtype=np.float64)
 
 
 Form = Arc | Exponential | Series

@@ -152,7 +152,7 @@ class Normalize(Layer):
     name: ClassVar[str] = "normalize"
 
     def operation(self, grid: Grid) -> Embed:
-        return Embed(lambda c: c, keep_norms=False, series=(0.0, 1.0))
+        return Embed(lambda c: c, keep_norms=False, series=(0.0, 1.0), derivative=np.ones_like, trained=False)
 
 
 class Nonlinearity(Layer):
@@ -174,6 +174,16 @@ class Nonlinearity(Layer):
         """The dual as data for the fast backends."""
         return series_of(self.dual)
 
+    def derivative(self, cosine: Array) -> Array:
+        """That of f, which tangent kernels need: taken from the form, unless defined otherwise."""
+        form = self.form()
+        if form is None:
+            raise ArchitectureError(
+                f"the derivative of the dual of {self} is not known, so it has no tangent kernel; "
+                "define its method derivative"
+            )
+        return form.derivative(cosine)
+
     def series(self) -> tuple[float, ...] | None:
         """Coefficients of f as a power series, where a finite one is exact."""
         return None
@@ -188,7 +198,7 @@ class Nonlinearity(Layer):
         return (self.gain() - float(self.dual(np.array([below]))[0])) / (1.0 - below)
 
     def operation(self, grid: Grid) -> Embed:
-        return Embed(self.dual, series=self.series())
+        return Embed(self.dual, series=self.series(), derivative=self.derivative)
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,14 @@ neural_tangents_ntk.npz: NNGP and NTK with their scale, nothing normalised
     nngp/<name>         (N, N), the NNGP kernel of the body
     ntk/<name>          (N, N), the NTK of the body, which ends in a nonlinearity or pool, not a dense layer
     ntk_readout/<name>  (N, N), the NTK with Dense(1, W_std=1) put last; it is ntk + nngp
+    ntk_fixed/<name>    (layers, N, N), for the fully connected ones: ntk_readout with the first 0, 1, ... dense layers
+                        fixed, by setting their NTK to zero
 
 Conventions of the second file: parameterization 'ntk', no biases, W_std = sqrt(2) before each ReLU. The first
 kernel is x.z / C for C channels (x.z / D for points). A convolution is the *mean* over its window, with the
 zeros of the padding counted in; times W_std squared, it makes the ReLU keep the diagonal. Where a convolution
 is a plain sum, x.z is not divided and f(1) = 1, nngp and ntk are both larger by C 9^n for n conv3 (by D for
-dense layers).
+dense layers). The same holds for leaky ReLUs, and for Gaussians (ExpNormalized, W_std = 1 before it).
 
 Precision: an independent NumPy evaluation agrees with body and kernel to 5e-15, and with nngp and ntk to
 5e-15 relative, except on the diagonal of ntk and ntk_readout: there the derivative (pi - acos c) / pi turns a
@@ -134,7 +136,21 @@ def tangents(text, inputs):
     readout = layer("dense", None, 1.0, 0)
     plain = evaluate(stack, inputs, ("nngp", "ntk"))
     read = evaluate([*stack, readout], inputs, ("nngp", "ntk"))
-    return {"nngp": plain.nngp, "ntk": plain.ntk, "ntk_readout": read.ntk}
+    values = {"nngp": plain.nngp, "ntk": plain.ntk, "ntk_readout": read.ntk}
+    if text.startswith("dense"):
+        values["ntk_fixed"] = np.stack([read.ntk, *fixed_tangents([*stack, readout], inputs)])
+    return values
+
+
+def fixed_tangents(stack, inputs):
+    """Compute the NTK of a stack of dense layers and ReLUs with the first, the first two, ... dense layers fixed."""
+    jax, stax = libraries()
+    for count in range(2, len(stack), 2):
+        _, _, below = stax.serial(*stack[:count])
+        _, _, above = stax.serial(*stack[count:])
+        kernel = below(inputs, None)
+        kernel = above(kernel.replace(ntk=jax.numpy.zeros_like(kernel.ntk)))
+        yield np.asarray(kernel.ntk)
 
 
 def stages(*counts):
@@ -163,6 +179,8 @@ def make_inputs():
         "16x5": (4, 16, 5),
         "7": (6, 7),
         "ntk-8x8x3": (3, 8, 8, 3),
+        "ntk-12x8x1": (3, 12, 8, 1),
+        "ntk-16x2": (3, 16, 2),
     }
     inputs = {name: draw(*shape) for name, shape in shapes.items()}
     inputs["corner-8x8x3"][:, :4, :4] = 0
@@ -188,7 +206,16 @@ def compositional_cases():
 def tangent_cases():
     """List (name, architecture, inputs) of every NNGP and NTK."""
     dense = [(f"dense-{depth}", " ".join(["dense relu"] * depth), "7") for depth in range(1, 6)]
-    return [*dense, ("conv-2-1", stages(2, 1), "ntk-8x8x3"), ("myrtle5", MYRTLE["myrtle5"], "ntk-8x8x3")]
+    leaky = "conv5 leakyrelu(0.2) pool2 conv3 leakyrelu(0.3) conv3 relu pool2 conv3 leakyrelu(0.1) globalpool"
+    line = "conv3 relu pool4 conv3 leakyrelu(0.2) globalpool"
+    return [
+        *dense,
+        ("conv-2-1", stages(2, 1), "ntk-8x8x3"),
+        *((name, body, "ntk-8x8x3") for name, body in MYRTLE.items()),
+        ("myrtle5-gaussian", MYRTLE["myrtle5"].replace("relu", "gaussian"), "ntk-8x8x3"),
+        ("leakyrelu/12x8x1", leaky, "ntk-12x8x1"),
+        ("sequence/16x2", line, "ntk-16x2"),
+    ]
 
 
 def write(path, cases, function, inputs):

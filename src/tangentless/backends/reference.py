@@ -42,7 +42,7 @@ class ReferenceBackend:
     name = "reference"
 
     def prepare(self, program: Program, images: Array) -> ReferenceImages:
-        operations = _operations(program)
+        operations = operations_of(program)
         bags = tuple(Bag.from_grid(np.asarray(image, dtype=np.float64)) for image in images)
         return ReferenceImages(bags, tuple(tuple(self_norms(operations, bag)) for bag in bags))
 
@@ -55,7 +55,7 @@ class ReferenceBackend:
         upper: bool = False,
         advance: Advance | None = None,
     ) -> Array:
-        operations = _operations(program)
+        operations = operations_of(program)
         values = np.zeros((len(left), len(right)))
         for i, (bag, norms) in enumerate(zip(left.bags, left.norms, strict=True)):
             for j in range(i if upper else 0, len(right)):
@@ -69,6 +69,7 @@ class ReferenceBackend:
         return "reference: float64, layer by layer, literally the algebra of bags"
 
 
-def _operations(program: Program) -> list[Operation]:
+def operations_of(program: Program) -> list[Operation]:
+    """The operations of a program's layers, each on its grid."""
     grids = program.architecture.grids(program.grid)
     return [layer.operation(grid) for layer, grid in zip(program.architecture, grids, strict=False)]

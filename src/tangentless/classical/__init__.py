@@ -13,6 +13,7 @@ networks of infinite width, `NNGP` and `NTK`. A family is computed at once where
 ((30, 30), (5, 30), (30,))
 """
 
+from .convolutional import ConvolutionalNTK
 from .families import gaussian_family, median_squared_distance, ntk_family, squared_distances
 from .vectors import NNGP, NTK, ArcCosine, Gaussian, Linear, Polynomial
 
@@ -20,6 +21,7 @@ __all__ = [
     "NNGP",
     "NTK",
     "ArcCosine",
+    "ConvolutionalNTK",
     "Gaussian",
     "Linear",
     "Polynomial",

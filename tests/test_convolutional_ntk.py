@@ -1,0 +1,159 @@
+"""Convolutional tangent kernels: the reference against an independent library, the fast path against the reference."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import tangentless as tl
+from conftest import frozen
+from tangentless.backends import get_backend
+from tangentless.classical import NTK, ConvolutionalNTK
+from tangentless.errors import ArchitectureError, BackendError
+from tangentless.layers import Nonlinearity
+
+GOLDENS = dict(np.load(Path(__file__).parent / "goldens" / "neural_tangents_ntk.npz"))
+CASES = json.loads(str(GOLDENS["cases"]))
+ARCHITECTURES = [
+    ("conv3 relu globalpool", (4, 4, 2)),
+    ("conv3 relu conv3 relu pool2 conv3 relu pool2 globalpool", (8, 8, 3)),
+    ("myrtle5", (8, 8, 3)),
+    ("conv5 leakyrelu(0.2) pool3 conv3 relu globalpool normalize leakyrelu(0.5)", (6, 9, 1)),
+    ("conv3 relu pool4 conv3 leakyrelu(0.1) globalpool", (16, 5)),
+    ("pool2 conv3 relu conv1 relu globalpool", (8, 4, 2)),
+    ("conv3 conv3 relu pool2 normalize conv3 gaussian(2) polynomial2 globalpool normalize relu", (8, 8, 1)),
+]
+
+
+def images(shape, count=9):
+    """With a black image, an opposite and a black patch; duplicates have a test of their own."""
+    X = np.random.default_rng(3).standard_normal((count, *shape))
+    X[1], X[2] = 0.0, -X[0]
+    X[3, : shape[0] // 2] = 0.0
+    return frozen(X)
+
+
+def relative_error(values, reference):
+    scale = np.sqrt(np.multiply.outer(np.diagonal(reference), np.diagonal(reference)))
+    return np.abs(values - reference) / np.where(scale > 0, scale, 1.0)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_tangent_kernels_agree_with_neural_tangents(case, backend):
+    X, name = GOLDENS[f"inputs/{case['inputs']}"], case["name"]
+    text = case["architecture"].replace("dense ", "")
+    # There a convolution is a mean, and the first kernel is divided by the channels.
+    scale = X.shape[-1] * np.prod([float(size) ** (X.ndim - 2) for size in re.findall(r"conv(\d)", text)])
+    kernel = ConvolutionalNTK(text)
+    K, process = kernel(X, backend=backend) / scale, kernel.gaussian_process(X, backend="reference") / scale
+    apart = ~np.eye(len(X), dtype=bool)
+    np.testing.assert_allclose(process, GOLDENS[f"nngp/{name}"], rtol=1e-13)
+    np.testing.assert_allclose(K[apart], GOLDENS[f"ntk_readout/{name}"][apart], rtol=1e-12)
+    np.testing.assert_allclose((K - process)[apart], GOLDENS[f"ntk/{name}"][apart], rtol=1e-12)
+    np.testing.assert_allclose(K, GOLDENS[f"ntk_readout/{name}"], rtol=5e-8)  # their diagonal goes through acos
+
+
+@pytest.mark.parametrize(("text", "shape"), ARCHITECTURES, ids=lambda value: str(value))
+def test_the_fast_path_agrees_with_the_reference(text, shape):
+    X, kernel = images(shape), ConvolutionalNTK(text)
+    reference = kernel(X, backend="reference")
+    # Opposite images, c = -1, lose half the digits in the square root at c = -1, and there alone.
+    assert relative_error(kernel(X), reference).max() < 1e-8
+    others = np.r_[0, 1, 3:9]
+    part = np.ix_(others, others)
+    assert relative_error(kernel(X)[part], reference[part]).max() < 2e-13
+    np.testing.assert_allclose(kernel(X[:4], X[4:]), reference[:4, 4:], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(kernel.diag(X), np.diagonal(reference), rtol=2e-13)
+
+
+def test_black_images_have_no_tangent():
+    X = images((8, 8, 3))
+    for backend in ("reference", "cpu"):
+        assert not ConvolutionalNTK("myrtle5")(X, backend=backend)[1].any()
+
+
+def test_duplicates_have_half_the_digits_and_the_diagonal_has_all():
+    X, kernel = images((8, 8, 3)), ConvolutionalNTK("myrtle5")
+    np.testing.assert_allclose(np.diagonal(kernel(X, np.array(X))), kernel.diag(X), rtol=1e-7)
+    # Of vectors the answer is known: every layer of weights adds |x|^2.
+    points = images((5,))
+    exact = 4 * np.sum(points**2, axis=1)
+    for backend in ("reference", "cpu"):
+        np.testing.assert_allclose(ConvolutionalNTK("relu relu relu").diag(points, backend=backend), exact, rtol=1e-14)
+
+
+def test_on_vectors_it_is_the_fully_connected_kernel():
+    points = frozen(np.random.default_rng(0).standard_normal((20, 6)))
+    for depth in (2, 3, 5):
+        text = " ".join(["relu"] * (depth - 1))
+        np.testing.assert_allclose(ConvolutionalNTK(text)(points), NTK(depth)(points), rtol=1e-12, atol=1e-12)
+
+
+def test_it_is_homogeneous_without_a_head_and_scale_free_with_one():
+    X = np.random.default_rng(1).standard_normal((6, 8, 8, 2))
+    scales = np.array([1e-30, 1e-3, 1.0, 7.0, 1e3, 1e30])
+    scaled = X * scales[:, None, None, None]
+    body, head = ConvolutionalNTK("conv3 relu pool2 conv3 relu globalpool"), ConvolutionalNTK("myrtle5")
+    np.testing.assert_allclose(body(scaled), np.multiply.outer(scales, scales) * body(X), rtol=1e-12)
+    np.testing.assert_allclose(head(scaled), head(X), rtol=1e-12)
+
+
+def test_the_tangent_kernel_exceeds_the_process_by_a_positive_semidefinite_part():
+    X = np.random.default_rng(2).standard_normal((24, 8, 8, 1))
+    kernel = ConvolutionalNTK("conv3 relu pool2 conv3 relu globalpool normalize relu")
+    rest = kernel(X) - kernel.gaussian_process(X, precision="float64")
+    assert np.linalg.eigvalsh(rest).min() > 0
+
+
+def test_entries_do_not_depend_on_tiles_threads_or_neighbours():
+    X, kernel = np.random.default_rng(5).standard_normal((29, 8, 8, 1)), ConvolutionalNTK("myrtle5")
+    two, one = get_backend("cpu", n_jobs=2), get_backend("cpu", n_jobs=1)
+    prepared = kernel.prepare(two, X)
+    whole = kernel.block(two, prepared, prepared)
+    np.testing.assert_array_equal(kernel.block(one, prepared[7:20], prepared[11:]), whole[7:20, 11:])
+    alone = kernel.prepare(one, X[7:8])
+    np.testing.assert_array_equal(kernel.block(one, alone, prepared[11:]), whole[7:8, 11:])
+    np.testing.assert_array_equal(np.triu(kernel.block(two, prepared, prepared, upper=True)), np.triu(whole))
+
+
+@dataclass(frozen=True)
+class Sine(Nonlinearity):
+    name: ClassVar[str] = "sine"
+
+    def dual(self, cosine):
+        return np.exp(-1.0) * np.sinh(cosine)
+
+    def activation(self, preactivation):
+        return np.sin(preactivation)
+
+
+@dataclass(frozen=True)
+class Kink(Sine):
+    name: ClassVar[str] = "kink"
+
+    def dual(self, cosine):
+        return np.abs(cosine)
+
+
+def test_a_nonlinearity_of_ones_own_has_a_tangent_if_its_derivative_is_known():
+    X = images((4, 4, 2))
+    kernel = ConvolutionalNTK([tl.Conv(3), Sine(), tl.GlobalPool()])
+    assert relative_error(kernel(X), kernel(X, backend="reference")).max() < 1e-7  # of the series that stands for it
+    with pytest.raises(ArchitectureError, match="the derivative of the dual of kink is not known"):
+        ConvolutionalNTK([tl.Conv(3), Kink(), tl.GlobalPool()])(X, backend="reference")
+
+
+def test_what_the_fast_path_cannot_run_is_refused_with_what_to_do():
+    with pytest.raises(BackendError, match=r"tangent of gaussian\(500\) is known; use backend='reference'"):
+        ConvolutionalNTK("conv3 gaussian(500) globalpool")(images((4, 4, 1)))
+    with pytest.raises(BackendError, match="pool earlier"):
+        ConvolutionalNTK("conv3 relu pool2 globalpool")(np.ones((2, 256, 256, 1)))
+    with pytest.raises(ArchitectureError, match="globalpool at the end"):
+        ConvolutionalNTK("conv3 relu")(images((4, 4, 1)))
+    with pytest.raises(ArchitectureError, match="unknown layer"):
+        ConvolutionalNTK("myrtle6")
