@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .processors import Processor
+from .processors import CentralProcessor, Processor
 
 EPSILON = float(np.finfo(np.float64).eps)
 _PANEL = 128  # rows that element-wise work looks at: small beside the matrix, long enough to be fast
@@ -46,6 +46,18 @@ def factorise(on: Processor, matrix: Any, diagonal: Any, block: int) -> Failure 
                 below -= on.product(matrix[lower, : rows.start], before.T)
             below[...] = on.solve(corner, below.T).T
     return None
+
+
+def cholesky(matrix: Any) -> Any:
+    """The lower Cholesky factor of a NumPy matrix, whose memory it may use, or None where there is none.
+
+    >>> cholesky(np.array([[4.0, 2.0], [2.0, 2.0]]))
+    array([[2., 0.],
+           [1., 1.]])
+    """
+    on = CentralProcessor()
+    failure = factorise(on, matrix, matrix.diagonal().copy(), on.block_rows(len(matrix)))
+    return np.tril(matrix) if failure is None else None
 
 
 def solve(on: Processor, matrix: Any, values: Any, block: int) -> Any:

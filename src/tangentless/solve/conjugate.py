@@ -22,7 +22,7 @@ from scipy.linalg import solve_triangular, svd
 
 from ..errors import InputError, NotPositiveDefinite, ParameterError, TangentlessError
 from ..files import atomic_file, load_archive
-from .blocked import EPSILON, spans
+from .blocked import EPSILON, cholesky, spans
 from .checks import check_ridge, check_targets
 from .matrices import as_numbers, check_kernel, is_stored
 
@@ -309,12 +309,11 @@ def nystroem_eigenvectors(columns: Array, corner: Array) -> tuple[Array, Array]:
     array([4., 2.])
     """
     shift = len(columns) * EPSILON * float(np.trace(corner))  # so that the corner has a factor, taken off again below
-    try:
-        factor = np.linalg.cholesky(corner + shift * np.eye(len(corner)))
-    except np.linalg.LinAlgError:
+    factor = cholesky(corner + shift * np.eye(len(corner)))
+    if factor is None:
         raise NotPositiveDefinite(
             "entries of K between landmarks have no Cholesky factor: K is not a kernel matrix, or has too few digits"
-        ) from None
+        )
     vectors, roots, _ = svd(solve_triangular(factor, columns.T, lower=True).T, full_matrices=False)
     return np.maximum(roots**2 - shift, 0.0), vectors
 

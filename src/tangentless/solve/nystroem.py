@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.linalg import solve_triangular
 
 from ..errors import InputError, NotPositiveDefinite, ParameterError
-from .blocked import EPSILON, spans
+from .blocked import EPSILON, cholesky, spans
 from .checks import check_ridge, check_targets
 from .matrices import as_numbers, check_finite, check_kernel, is_stored
 
@@ -62,7 +62,10 @@ def solve_nystroem(C: Any, W: Any, Y: Any, ridge: float) -> NystroemSolution:
         moments += features @ features.T
         products += features @ targets[part].reshape(features.shape[1], -1)
     moments[np.diag_indices(len(moments))] += ridge
-    weights = cho_solve(cho_factor(moments, lower=True, overwrite_a=True), products)
+    root = cholesky(moments)
+    if root is None:
+        raise NotPositiveDefinite(f"a ridge of {ridge:g} is lost in rounding beside the kernel; use a larger one")
+    weights = solve_triangular(root, solve_triangular(root, products, lower=True), lower=True, trans=1)
     coefficients = solve_triangular(factor, weights, lower=True, trans=1)
     return NystroemSolution(float(ridge), coefficients.reshape(len(corner), *targets.shape[1:]))
 
@@ -81,10 +84,10 @@ def choose_landmarks(rows: int, count: int, *, seed: int = 0) -> NDArray[np.intp
 def _factor(corner: Array, rows: int) -> Array:
     """The Cholesky factor of W, with as much on its diagonal as rounding may have taken."""
     shift = rows * EPSILON * float(np.trace(corner))
-    try:
-        return np.asarray(np.linalg.cholesky(corner + shift * np.eye(len(corner))), dtype=np.float64)
-    except np.linalg.LinAlgError:
+    factor: Array | None = cholesky(corner + shift * np.eye(len(corner)))
+    if factor is None:
         raise NotPositiveDefinite(
             "the kernel W of the landmarks has no Cholesky factor: drop landmarks that are duplicates, or compute it "
             "with more digits (precision='float64')"
-        ) from None
+        )
+    return factor

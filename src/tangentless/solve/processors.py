@@ -1,8 +1,8 @@
 """Where a solution is computed: a handful of block operations, on a CPU by LAPACK or on a GPU by CuPy.
 
-The algorithms above know these operations only, and never hand a library more than one block, so its 32-bit indices
-(which end where a matrix of 46,341 rows begins) do not limit them. A block is a view of rows and columns of a matrix
-in row order; what an operation does not mention it leaves as it is.
+The algorithms above know these operations only, and never hand a library more than one block, so neither its 32-bit
+indices (which end where a matrix of 46,341 rows begins) nor its buffers limit them. A block is a view of rows and
+columns of a matrix in row order; what an operation does not mention it leaves as it is.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from scipy.linalg import blas, lapack
 from ..errors import BackendError, ParameterError
 from .memory import DoesNotFit
 
-LARGEST_INDEXED = 46_340  # rows of the largest square matrix whose entries 32-bit integers count
-_CPU_BLOCK, _GPU_BLOCK = 2048, 4096
+# Rows that a single LAPACK call may have: OpenBLAS 0.3.30 on two threads factorises 12,000 and crashes at 16,000.
+LARGEST_CALL = 10_240
+_CPU_BLOCK, _GPU_BLOCK = 1024, 4096
 NAMES = ("auto", "cpu", "cuda")
 
 
@@ -71,7 +72,7 @@ class CentralProcessor:
 
     def block_rows(self, rows: int) -> int:
         """A single LAPACK call as long as it may be one: it works in place, and nothing is faster."""
-        return rows if rows <= LARGEST_INDEXED else _CPU_BLOCK
+        return rows if rows <= LARGEST_CALL else _CPU_BLOCK
 
     def free_bytes(self) -> int | None:
         """What the system says is available, within the limit of its container."""
