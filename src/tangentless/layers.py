@@ -11,7 +11,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,8 +167,12 @@ class Nonlinearity(Layer):
         """f, for cosines in [-1, 1]."""
 
     @abstractmethod
-    def activation(self, preactivation: Array) -> Array:
-        """The activation with this dual: `E[a(u) a(v)] = f(c)` for standard Gaussian u, v of correlation c."""
+    def activation(self, preactivation: Any) -> Any:
+        """The activation with this dual: `E[a(u) a(v)] = f(c)` for standard Gaussian u, v of correlation c.
+
+        Write it with arithmetic and methods that NumPy arrays and PyTorch tensors share, such as `clip`: networks of
+        this shape train with the same declaration.
+        """
 
     def form(self) -> Form | None:
         """The dual as data for the fast backends."""
@@ -214,8 +218,8 @@ class ReLU(Nonlinearity):
     def dual(self, cosine: Array) -> Array:
         return (np.sqrt(1 - cosine * cosine) + cosine * (np.pi - np.arccos(cosine))) / np.pi
 
-    def activation(self, preactivation: Array) -> Array:
-        return math.sqrt(2.0) * np.maximum(preactivation, 0.0)
+    def activation(self, preactivation: Any) -> Any:
+        return math.sqrt(2.0) * preactivation.clip(min=0.0)
 
     def form(self) -> Form:
         return Arc()
@@ -240,9 +244,9 @@ class LeakyReLU(Nonlinearity):
         form = self.form()
         return form.linear * cosine + form.arc * ReLU().dual(cosine)
 
-    def activation(self, preactivation: Array) -> Array:
+    def activation(self, preactivation: Any) -> Any:
         scale = math.sqrt(2.0 / (1.0 + self.slope**2))
-        return scale * np.maximum(preactivation, self.slope * preactivation)
+        return scale * (preactivation.clip(min=0.0) + self.slope * preactivation.clip(max=0.0))
 
     def form(self) -> Arc:
         total = 1.0 + self.slope**2
@@ -267,8 +271,8 @@ class Gaussian(Nonlinearity):
     def dual(self, cosine: Array) -> Array:
         return np.exp(self.gamma * (cosine - 1.0))
 
-    def activation(self, preactivation: Array) -> Array:
-        return np.exp(math.sqrt(self.gamma) * preactivation - self.gamma)
+    def activation(self, preactivation: Any) -> Any:
+        return math.e ** (math.sqrt(self.gamma) * preactivation - self.gamma)
 
     def form(self) -> Form:
         return Exponential(self.gamma)
@@ -295,9 +299,11 @@ class Polynomial(Nonlinearity):
     def dual(self, cosine: Array) -> Array:
         return cosine**self.degree
 
-    def activation(self, preactivation: Array) -> Array:
-        coefficients = [0.0] * self.degree + [1.0 / math.sqrt(math.factorial(self.degree))]
-        return np.asarray(np.polynomial.hermite_e.hermeval(preactivation, coefficients), dtype=np.float64)
+    def activation(self, preactivation: Any) -> Any:
+        before, polynomial = 1.0, preactivation  # Hermite polynomials of degree 0 and 1
+        for k in range(1, self.degree):
+            before, polynomial = polynomial, preactivation * polynomial - k * before
+        return polynomial / math.sqrt(math.factorial(self.degree))
 
     def form(self) -> Form:
         return Series(self.series())
