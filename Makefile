@@ -25,7 +25,6 @@ lint: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)          ## reference, CPU backend, PyTorch and neural-tangents on the same pairs
-	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install --quiet torch==2.13.0
 	$(BIN)/python benchmarks/compare.py
 
 clean:

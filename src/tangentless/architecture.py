@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import get_type_hints
+from typing import TYPE_CHECKING, get_type_hints
 
 from .errors import ArchitectureError, ParameterError
 from .layers import LAYERS, Grid, Layer, format_grid
+
+if TYPE_CHECKING:
+    from .networks.model import Network
 
 _TOKEN = re.compile(r"([a-z]+)(\d+)?(?:\(([^()]*)\))?\Z")
 
@@ -102,6 +105,20 @@ single number for a pair; add globalpool at the end
                 "no single number for a pair; add globalpool at the end"
             )
         return grids
+
+    def to_torch(
+        self,
+        width: int | Sequence[int],
+        classes: int,
+        batch_norm: bool = False,
+        *,
+        shape: tuple[int, ...] = (32, 32, 3),
+        seed: int = 0,
+    ) -> Network:
+        """The network of this shape in PyTorch, at random weights: see `tangentless.networks.Network`."""
+        from .networks.model import Network
+
+        return Network(self, width, classes, batch_norm, shape=shape, seed=seed)
 
     def __str__(self) -> str:
         return " ".join(map(str, self.layers))

@@ -1,0 +1,55 @@
+"""Networks of the same shape as the kernels, in PyTorch: one architecture gives both sides of a comparison.
+
+`Architecture.to_torch` is a network whose kernel, at random weights, approaches that of the architecture as it grows
+wider. `train` trains it by a `Recipe`, which is data; the paper's recipes are in `RECIPES`. PyTorch comes with the
+extra `tangentless[networks]` and is imported when something here needs it.
+
+>>> from tangentless.networks import RECIPES
+>>> RECIPES["cifar10-myrtle5"].epochs
+60
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .recipes import RECIPES, Ramp, Recipe, Steps, recipe_of
+
+if TYPE_CHECKING:
+    from .baselines import LeNet5, ResNet32
+    from .model import Network
+    from .training import DivergedError, Machine, Training, network_of, predict, train
+
+__all__ = [
+    "RECIPES",
+    "DivergedError",
+    "LeNet5",
+    "Machine",
+    "Network",
+    "Ramp",
+    "Recipe",
+    "ResNet32",
+    "Steps",
+    "Training",
+    "network_of",
+    "predict",
+    "recipe_of",
+    "train",
+]
+
+_LAZY = {  # they import PyTorch
+    "DivergedError": "training",
+    "LeNet5": "baselines",
+    "Machine": "training",
+    "Network": "model",
+    "ResNet32": "baselines",
+    "Training": "training",
+    "network_of": "training",
+    "predict": "training",
+    "train": "training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,101 @@
+"""Two networks that the paper compares with, which are no architecture of ours: LeNet-5 and ResNet-32."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from .pytorch import Tensor, functional, nn, torch
+
+
+class LeNet5(nn.Module):
+    """LeCun et al., 1998, with ReLU: two convolutions of 5×5 and three linear layers; images (N, H, W, C).
+
+    >>> network = LeNet5(10)
+    >>> network(torch.zeros(2, 28, 28, 1)).shape, sum(p.numel() for p in network.parameters())
+    (torch.Size([2, 10]), 61706)
+    """
+
+    def __init__(self, classes: int, *, shape: tuple[int, int, int] = (28, 28, 1), seed: int = 0) -> None:
+        super().__init__()
+        height, width, channels = shape
+        padding = 2 if min(height, width) < 32 else 0  # its own images were 32×32
+        rows, columns = (((side + 2 * padding - 4) // 2 - 4) // 2 for side in (height, width))
+        with _seeded(seed):
+            self.layers = nn.Sequential(
+                nn.Conv2d(channels, 6, 5, padding=padding),
+                nn.ReLU(),
+                nn.AvgPool2d(2),
+                nn.Conv2d(6, 16, 5),
+                nn.ReLU(),
+                nn.AvgPool2d(2),
+                nn.Flatten(),
+                nn.Linear(16 * rows * columns, 120),
+                nn.ReLU(),
+                nn.Linear(120, 84),
+                nn.ReLU(),
+                nn.Linear(84, classes),
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One number for each class."""
+        scores: Tensor = self.layers(x.permute(0, 3, 1, 2))
+        return scores
+
+
+class ResidualBlock(nn.Module):
+    """Two convolutions, and a shortcut that drops positions and pads channels where the shape changes."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.stride, self.added = stride, width - channels
+        self.first = nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=False)
+        self.first_norm = nn.BatchNorm2d(width)
+        self.second = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.second_norm = nn.BatchNorm2d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (N, C, H, W)."""
+        y = functional.relu(self.first_norm(self.first(x)))
+        y = self.second_norm(self.second(y))
+        shortcut = x[:, :, :: self.stride, :: self.stride]
+        return functional.relu(y + functional.pad(shortcut, (0, 0, 0, 0, 0, self.added)))
+
+
+class ResNet32(nn.Module):
+    """He et al., 2016, for small images: three groups of five blocks, 16, 32 and 64 wide; images (N, H, W, C).
+
+    >>> network = ResNet32(10)
+    >>> network(torch.zeros(2, 32, 32, 3)).shape, sum(p.numel() for p in network.parameters())
+    (torch.Size([2, 10]), 464154)
+    """
+
+    def __init__(self, classes: int, *, shape: tuple[int, int, int] = (32, 32, 3), seed: int = 0) -> None:
+        super().__init__()
+        with _seeded(seed):
+            self.entrance = nn.Sequential(
+                nn.Conv2d(shape[-1], 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()
+            )
+            blocks, channels = [], 16
+            for width in (16, 32, 64):
+                for place in range(5):
+                    blocks.append(ResidualBlock(channels, width, stride=2 if place == 0 and width > 16 else 1))
+                    channels = width
+            self.blocks, self.linear = nn.Sequential(*blocks), nn.Linear(64, classes)
+            for module in self.modules():
+                if isinstance(module, nn.Conv2d):
+                    nn.init.kaiming_normal_(module.weight, mode="fan_out")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One number for each class."""
+        features = self.blocks(self.entrance(x.permute(0, 3, 1, 2)))
+        scores: Tensor = self.linear(features.mean(dim=(2, 3)))
+        return scores
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Weights drawn from a seed of their own, leaving the global generator as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,55 @@
+"""What networks are fed: pixels from 0 to 1, standardised channels, or whitened images; and balanced subsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ParameterError
+from .recipes import INPUTS, Inputs
+
+Images = NDArray[np.float32]
+Transform = Callable[[NDArray[np.uint8]], Images]
+
+
+def make_transform(inputs: Inputs, images: NDArray[np.uint8], epsilon: float = 1e-4) -> Transform:
+    """What turns pixels into inputs, fitted to the training images.
+
+    >>> pixels = make_transform("pixels", np.array([[0, 255]], np.uint8).reshape(1, 1, 2, 1))
+    >>> pixels(np.full((1, 1, 2, 1), 51, np.uint8)).ravel()
+    array([0.2, 0.2], dtype=float32)
+    """
+    from ..preprocessing import ZCA, Standardize
+
+    if inputs == "pixels":
+        largest = float(images.max()) or 1.0
+        return lambda pixels: (pixels / largest).astype(np.float32)
+    if inputs == "standardize":
+        standard = Standardize().fit(images)
+        return lambda pixels: standard.transform(pixels).astype(np.float32)
+    if inputs == "zca":
+        zca = ZCA(epsilon=epsilon).fit(images)
+        return lambda pixels: zca.transform(pixels).astype(np.float32)
+    raise ParameterError(f"inputs must be one of {', '.join(INPUTS)}, not {inputs!r}")
+
+
+def balanced(labels: NDArray[np.int64], count: int | None, seed: int) -> NDArray[np.intp]:
+    """The places of `count` images, as many of each class as of any other, up to one; None: of all, in order.
+
+    >>> labels = np.arange(100) % 3
+    >>> np.bincount(labels[balanced(labels, 31, seed=0)])
+    array([11, 10, 10])
+    """
+    if count is None or count == len(labels):
+        return np.arange(len(labels))
+    if not 1 <= count <= len(labels):
+        raise ParameterError(f"there are {len(labels):,} training images, so {count:,} cannot be drawn")
+    order = np.random.default_rng(seed).permutation(len(labels))
+    drawn = labels[order]
+    within = np.empty(len(labels), np.intp)  # how many of its class come before each
+    for label in np.unique(labels):
+        members = drawn == label
+        within[members] = np.arange(members.sum())
+    return order[np.lexsort((drawn, within))[:count]]

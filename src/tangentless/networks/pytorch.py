@@ -1,0 +1,14 @@
+"""PyTorch, or an error that says how to get it."""
+
+from ..errors import BackendError
+
+INSTALL = "pip install 'tangentless[networks]'"
+
+try:
+    import torch
+    from torch import Tensor, nn
+    from torch.nn import functional
+except ImportError as error:
+    raise BackendError(f"networks need PyTorch: {INSTALL}") from error
+
+__all__ = ["Tensor", "functional", "nn", "torch"]

@@ -1,0 +1,220 @@
+"""Recipes of training, as data: what the paper's appendix says, and what its published configuration adds.
+
+The text leaves out: batches of 128 for MNIST too, initial weights of variance 1 / (3 fan-in), crops from a border of 4
+zeros and holes of 16×16 for CIFAR-10, ZCA with epsilon 1e-4, and everything about networks on subsets (widths that
+double at every pool, 400 epochs, a learning rate that rises for a fifth of them and falls to 0 again, features that are
+not normalised, batch normalisation without parameters).
+
+>>> RECIPES["cifar10-myrtle5"].schedule.rate(epoch=20.0, epochs=60)
+0.1
+>>> print(RECIPES["cifar10-myrtle5"].describe())
+myrtle5, 1,024 filters, zca; mse, sgd at 0.1, 60 epochs in batches of 128
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..errors import ParameterError
+
+Loss = Literal["mse", "squares", "cross-entropy"]
+Inputs = Literal["pixels", "standardize", "zca"]
+LOSSES, OPTIMIZERS, INPUTS = ("mse", "squares", "cross-entropy"), ("sgd", "adam"), ("pixels", "standardize", "zca")
+PYTORCH_GAIN = 3**-0.5  # its own initial weights are uniform with variance 1 / (3 fan-in)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A learning rate that is multiplied by a factor at each milestone, in epochs.
+
+    >>> Steps((15, 30), 0.1).rate(epoch=30.0, epochs=60).__round__(9)
+    0.01
+    """
+
+    milestones: tuple[int, ...] = ()
+    factor: float = 0.1
+
+    def rate(self, epoch: float, epochs: int) -> float:
+        """The share of the learning rate at a time, in epochs."""
+        return float(self.factor ** sum(epoch >= milestone for milestone in self.milestones))
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """A learning rate that rises in a straight line for a share of the epochs, then falls to 0.
+
+    >>> [Ramp(0.2).rate(epoch, epochs=10) for epoch in (0.0, 1.0, 2.0, 6.0, 10.0)]
+    [0.0, 0.5, 1.0, 0.5, 0.0]
+    """
+
+    rise: float = 0.2
+
+    def rate(self, epoch: float, epochs: int) -> float:
+        """The share of the learning rate at a time, in epochs."""
+        peak = int(epochs * self.rise) or 1
+        return epoch / peak if epoch < peak else max(epochs - epoch, 0.0) / max(epochs - peak, 1)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained. Losses: `mse` is the mean over images and classes; `squares` the sum over both, over
+    the size of a batch, so that a smaller batch counts less; both with targets of 0 and 1.
+    """
+
+    data: str
+    architecture: str
+    width: int | tuple[int, ...]
+    epochs: int
+    batch_norm: bool = False
+    batch_norm_parameters: bool = True
+    loss: Loss = "mse"
+    optimizer: Literal["sgd", "adam"] = "sgd"  # sgd has Nesterov momentum
+    learning_rate: float = 0.1
+    schedule: Steps | Ramp = Steps()
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    batch: int = 128
+    flips: bool = False
+    crop: int = 0  # pixels of zeros around the image to crop from
+    cutout: int = 0  # side of the square that is set to zero
+    inputs: Inputs = "zca"
+    epsilon: float = 1e-4  # of ZCA
+    gain: float = 1.0  # of the initial weights
+    output_scale: float = 1.0
+    images: int | None = None  # training images, balanced over the classes; None: all
+    paper: float | None = None  # the paper's accuracy in percent
+    paper_deviation: float | None = None  # over its trials
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch"):
+            _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        for name in ("learning_rate", "gain", "output_scale", "epsilon"):
+            _require(getattr(self, name) > 0, name, "above 0", getattr(self, name))
+        for name in ("weight_decay", "crop", "cutout", "momentum"):
+            _require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
+        _require(self.loss in LOSSES, "loss", f"one of {', '.join(LOSSES)}", self.loss)
+        _require(self.optimizer in OPTIMIZERS, "optimizer", f"one of {', '.join(OPTIMIZERS)}", self.optimizer)
+        _require(self.inputs in INPUTS, "inputs", f"one of {', '.join(INPUTS)}", self.inputs)
+
+    def change(self, **changes: Any) -> Recipe:
+        """The recipe with some of its fields replaced; the paper's figure goes, since it was measured otherwise.
+
+        >>> RECIPES["mnist-myrtle5"].change(width=32, epochs=2).paper is None
+        True
+        """
+        known = {field.name for field in dataclasses.fields(self)}
+        for name in changes:
+            _require(name in known, "a field of a recipe", f"one of {', '.join(sorted(known))}", name)
+        return dataclasses.replace(self, **{"paper": None, "paper_deviation": None, **changes})
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, with the kind of schedule by name."""
+        return dataclasses.asdict(self) | {"schedule": {"kind": type(self.schedule).__name__, **vars(self.schedule)}}
+
+    def describe(self) -> str:
+        """One line."""
+        widths = [self.width] if isinstance(self.width, int) else self.width
+        body = f"{self.architecture}, {'/'.join(f'{w:,}' for w in widths)} filters"
+        extras = {
+            "batch norm": self.batch_norm,
+            "flips": self.flips,
+            f"crops {self.crop}": self.crop,
+            f"cutout {self.cutout}": self.cutout,
+            f"{self.images} images": self.images,
+        }
+        named = ", ".join([body, self.inputs, *(name for name, on in extras.items() if on)])
+        rate = f"{self.optimizer} at {self.learning_rate:g}"
+        return f"{named}; {self.loss}, {rate}, {self.epochs} epochs in batches of {self.batch}"
+
+
+def _require(holds: bool, name: str, what: str, value: object) -> None:
+    if not holds:
+        raise ParameterError(f"{name} must be {what}, not {value!r}")
+
+
+_CIFAR10 = Recipe("cifar10", "myrtle5", 1024, 60, schedule=Steps((15, 30, 45)), gain=PYTORCH_GAIN)
+_DEEP = dataclasses.replace(_CIFAR10, epochs=200, learning_rate=0.05, schedule=Steps((80, 120, 160)))
+_AUGMENTED = dataclasses.replace(
+    _DEEP, width=2048, epochs=400, learning_rate=0.1, schedule=Steps((80, 160, 240, 320)), crop=4, cutout=16
+)
+_CIFAR100 = dataclasses.replace(
+    _DEEP,
+    data="cifar100",
+    architecture="myrtle10",
+    width=2048,
+    loss="cross-entropy",
+    schedule=Steps((60, 120, 160), 0.2),
+)
+_BATCH_NORM = dataclasses.replace(_CIFAR100, batch_norm=True, learning_rate=0.1)
+_SUBSET = dataclasses.replace(
+    _CIFAR10,
+    architecture="conv3 relu conv3 relu pool2 conv3 relu pool2 conv3 relu globalpool",
+    width=(64, 128, 256, 512),
+    epochs=400,
+    batch=256,
+    loss="squares",
+    learning_rate=0.8,
+    schedule=Ramp(0.2),
+    output_scale=0.125,
+    batch_norm_parameters=False,
+)
+_SUBSET_ACCURACY = {  # training images: (mean, deviation) without and with batch norm
+    10: ((11.29, 1.48), (19.60, 3.32)),
+    20: ((11.83, 1.34), (22.82, 2.56)),
+    40: ((12.16, 2.20), (27.53, 1.61)),
+    80: ((18.96, 2.04), (33.58, 1.22)),
+    160: ((20.36, 1.68), (39.96, 1.44)),
+    320: ((34.79, 4.60), (46.96, 1.29)),
+    640: ((43.36, 3.80), (56.03, 0.80)),
+    1280: ((53.27, 1.55), (61.94, 0.74)),
+}
+
+RECIPES: dict[str, Recipe] = {
+    "mnist-myrtle5": Recipe(
+        "mnist",
+        "myrtle5",
+        1024,
+        20,
+        optimizer="adam",
+        learning_rate=1e-3,
+        weight_decay=0.0,
+        inputs="pixels",
+        gain=PYTORCH_GAIN,
+        paper=99.5,
+    ),
+    "cifar10-myrtle5": dataclasses.replace(_CIFAR10, paper=89.8),
+    "cifar10-myrtle5-no-zca": dataclasses.replace(_CIFAR10, inputs="standardize", paper=87.8),
+    "cifar10-myrtle7": dataclasses.replace(_DEEP, architecture="myrtle7", paper=90.2),
+    "cifar10-myrtle10": dataclasses.replace(_DEEP, architecture="myrtle10", paper=91.2),
+    "cifar10-myrtle10-flips": dataclasses.replace(_DEEP, architecture="myrtle10", flips=True, paper=93.4),
+    "cifar10-myrtle10-augmented": dataclasses.replace(_AUGMENTED, architecture="myrtle10", flips=True, paper=96.0),
+    "cifar100-myrtle10": dataclasses.replace(_CIFAR100, learning_rate=0.01, paper=64.7),
+    "cifar100-myrtle10-flips": dataclasses.replace(_CIFAR100, learning_rate=0.05, flips=True, paper=71.4),
+    "cifar100-myrtle10-bn": dataclasses.replace(_BATCH_NORM, paper=70.3),
+    "cifar100-myrtle10-bn-flips": dataclasses.replace(_BATCH_NORM, flips=True, paper=74.7),
+    **{
+        f"subset{'-bn' if batch_norm else ''}-{images}": dataclasses.replace(
+            _SUBSET, batch_norm=batch_norm, images=images, paper=mean, paper_deviation=deviation
+        )
+        for images, rows in _SUBSET_ACCURACY.items()
+        for batch_norm, (mean, deviation) in zip((False, True), rows, strict=True)
+    },
+}
+
+
+def recipe_of(name: str) -> Recipe:
+    """A recipe by name.
+
+    >>> recipe_of("cifar-myrtle5")
+    Traceback (most recent call last):
+        ...
+    tangentless.errors.ParameterError: there is no recipe 'cifar-myrtle5'; did you mean 'cifar10-myrtle5'?
+    """
+    import difflib
+
+    if name in RECIPES:
+        return RECIPES[name]
+    near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.0)
+    raise ParameterError(f"there is no recipe {name!r}; did you mean {near[0]!r}?")

@@ -1,0 +1,361 @@
+"""Training by a recipe: on a CPU in float32, on a GPU in mixed precision, compiled, with channels last.
+
+Images stay on the device and are shuffled, cropped, flipped and cut there. What is random in an epoch is drawn from the
+seed and the number of the epoch alone, so that a run that goes on from a checkpoint is the run that was not stopped: to
+the last bit on a CPU, up to the order of the GPU's sums on a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError, ParameterError, TangentlessError
+from .augmentation import augment
+from .bar import REFRESH, Report, training_bar
+from .checkpoint import load_checkpoint, restore, save_checkpoint
+from .model import Network
+from .pytorch import Tensor, functional, nn, torch
+from .recipes import Recipe
+
+COMPILE_MODES = ("auto", "off", "default", "reduce-overhead", "max-autotune")
+PRECISIONS = ("auto", "float32", "bfloat16")
+_TEST_BATCH = 512
+
+Data = tuple[NDArray[Any], NDArray[Any]]  # images (N, H, W, C) and labels (N,)
+Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class DivergedError(TangentlessError, ArithmeticError):
+    """Training whose loss is no longer a number."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one pass over the training images showed; `accuracy` is of the training images, as they went by."""
+
+    loss: float
+    accuracy: float
+    seconds: float
+    test_accuracy: float | None = None
+
+
+@dataclass(frozen=True)
+class Training:
+    """A trained network and its history; `complete` unless it was stopped before the last epoch."""
+
+    network: nn.Module
+    recipe: Recipe
+    history: tuple[Epoch, ...]
+    device: str
+    precision: str
+    compiled: str
+
+    @property
+    def complete(self) -> bool:
+        """Whether all epochs are done."""
+        return len(self.history) == self.recipe.epochs
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """After the last epoch."""
+        return self.history[-1].test_accuracy
+
+    @property
+    def best_test_accuracy(self) -> float | None:
+        """Of the best epoch, chosen on the test images: optimistic, and what the paper's code keeps."""
+        return max((e.test_accuracy for e in self.history if e.test_accuracy is not None), default=None)
+
+    @property
+    def seconds(self) -> float:
+        """Of all epochs, without tests and checkpoints."""
+        return sum(epoch.seconds for epoch in self.history)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and how to train; "auto" is a GPU if there is one, and there bfloat16 and compilation."""
+
+    device: str = "auto"
+    precision: str = "auto"
+    compile: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, known in (("precision", PRECISIONS), ("compile", COMPILE_MODES)):
+            if getattr(self, name) not in known:
+                raise ParameterError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+
+    def resolve(self) -> Machine:
+        """With nothing left to choose."""
+        device = self.device if self.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ParameterError(f"there is no device {device!r} here ({reason}); try device='cpu'") from None
+        fast = device.startswith("cuda")
+        precision = self.precision if self.precision != "auto" else "bfloat16" if fast else "float32"
+        mode = self.compile if self.compile != "auto" else "default" if fast else "off"
+        return Machine(device, precision, mode)
+
+
+def network_of(recipe: Recipe, shape: tuple[int, ...], classes: int, seed: int = 0) -> Network:
+    """The network of a recipe, with its initial weights.
+
+    >>> network_of(Recipe("digits", "conv3 relu globalpool", 8, 1), (8, 8, 1), 10).features_out
+    8
+    """
+    network = Network(
+        recipe.architecture,
+        recipe.width,
+        classes,
+        recipe.batch_norm,
+        batch_norm_parameters=recipe.batch_norm_parameters,
+        shape=shape,
+        seed=seed,
+    )
+    with torch.no_grad():
+        for weight in network.weights():
+            weight.mul_(recipe.gain)
+    return network
+
+
+def train(
+    network: nn.Module,
+    images: NDArray[Any],
+    labels: NDArray[Any],
+    recipe: Recipe,
+    *,
+    test: Data | None = None,
+    test_every: int = 1,
+    seed: int = 0,
+    machine: Machine | None = None,
+    checkpoint: Path | None = None,
+    checkpoint_seconds: float = 60.0,
+    stop_after: float | None = None,
+    label: str = "training",
+) -> Training:
+    """Train a network, in place, on preprocessed images (N, H, W, C) and their classes 0, 1, 2, ...
+
+    `test_every` epochs, and after the last, the accuracy on `test` is taken. With a `checkpoint`, the state is written
+    there when `checkpoint_seconds` have passed since the last time, and at the end; a run that finds it goes on from
+    it. `stop_after` seconds, training stops between epochs, with a checkpoint.
+
+    >>> recipe = Recipe("digits", "conv3 relu globalpool normalize", 8, epochs=2, batch=16)
+    >>> images, labels = np.random.default_rng(0).random((32, 8, 8, 1), np.float32), np.arange(32) % 10
+    >>> training = train(network_of(recipe, (8, 8, 1), 10), images, labels, recipe)
+    >>> training.complete, len(training.history)
+    (True, 2)
+    """
+    run = (machine or Machine()).resolve()
+    started = time.perf_counter()
+    held = _Held.of(images, labels, run.device)
+    held_test = None if test is None else _Held.of(*test, run.device)
+    network.to(run.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = _optimizer(network, recipe, run)
+    belongs_to = {"recipe": recipe.to_json(), "seed": seed, "data": held.digest, "network": _shapes(network)}
+    history: list[Epoch] = []
+    if checkpoint is not None and (state := load_checkpoint(checkpoint, belongs_to)) is not None:
+        restore(state, network, optimizer)
+        history = [Epoch(**epoch) for epoch in state.history]
+    objective, scores = _compiled(network, recipe, run)
+    saved = time.perf_counter()
+    with training_bar(label, recipe.epochs * len(labels)) as report, _fast_convolutions(run.device):
+        while len(history) < recipe.epochs:
+            number = len(history)
+            epoch = _train_epoch(network, held, recipe, optimizer, objective, number, seed, report)
+            last = number + 1 == recipe.epochs
+            if held_test is not None and (last or (number + 1) % test_every == 0):
+                epoch = Epoch(**{**asdict(epoch), "test_accuracy": accuracy_of(network, scores, held_test)})
+            history.append(epoch)
+            if not math.isfinite(epoch.loss):
+                raise DivergedError(
+                    f"the loss of epoch {number + 1} is not a number; "
+                    f"try a learning rate below {recipe.learning_rate:g}, or batch normalisation"
+                )
+            now = time.perf_counter()
+            stop = stop_after is not None and now - started + 1.1 * epoch.seconds > stop_after
+            if checkpoint is not None and (last or stop or now - saved >= checkpoint_seconds):
+                save_checkpoint(checkpoint, belongs_to, [asdict(e) for e in history], network, optimizer)
+                saved = time.perf_counter()
+            if stop:
+                break
+    return Training(network, recipe, tuple(history), run.device, run.precision, run.compile)
+
+
+def predict(network: nn.Module, images: NDArray[Any], precision: str = "float32") -> NDArray[np.int64]:
+    """The class of every preprocessed image."""
+    device = next(network.parameters()).device
+    held = _Held.of(images, np.zeros(len(images), np.int64), str(device))
+    mixed = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
+    with _evaluating(network), mixed:
+        predicted = [network(part).argmax(dim=1)[:count] for part, count in held.parts()]
+    classes: NDArray[np.int64] = torch.cat(predicted).cpu().numpy()
+    return classes
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Images and labels on a device."""
+
+    images: Tensor
+    labels: Tensor
+    digest: str
+
+    @classmethod
+    def of(cls, images: NDArray[Any], labels: NDArray[Any], device: str) -> _Held:
+        images, labels = np.ascontiguousarray(images, np.float32), np.ascontiguousarray(labels)
+        if len(images) != len(labels) or labels.ndim != 1 or labels.dtype.kind not in "iu":
+            raise InputError(
+                f"labels must be whole numbers, one for each of the {len(images)} images, "
+                f"but they are {labels.dtype} of shape {labels.shape}"
+            )
+        if not np.isfinite(images).all():
+            raise InputError("images hold NaN or infinite values")
+        labels = labels.astype(np.int64)
+        digest = hashlib.blake2b(images.data, digest_size=16)
+        digest.update(labels.data)
+        return cls(torch.tensor(images, device=device), torch.tensor(labels, device=device), digest.hexdigest())
+
+    def parts(self) -> Iterator[tuple[Tensor, int]]:
+        """Batches of one size, the last one padded with zeros, and how many images in each are real."""
+        for start in range(0, len(self.images), _TEST_BATCH):
+            part = self.images[start : start + _TEST_BATCH]
+            count = len(part)
+            if start and count < _TEST_BATCH:
+                part = functional.pad(part, (0, 0) * (part.ndim - 1) + (0, _TEST_BATCH - count))
+            yield part, count
+
+
+def _train_epoch(
+    network: nn.Module,
+    held: _Held,
+    recipe: Recipe,
+    optimizer: torch.optim.Optimizer,
+    objective: Objective,
+    epoch: int,
+    seed: int,
+    report: Report | None,
+) -> Epoch:
+    device, count = held.images.device, len(held.labels)
+    drawn = np.random.SeedSequence((seed, epoch)).generate_state(2, np.uint64) >> np.uint64(1)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(int(drawn[0]))).to(device)
+    generator = torch.Generator(device).manual_seed(int(drawn[1]))
+    steps = math.ceil(count / recipe.batch)
+    loss_sum, right = torch.zeros((), device=device), torch.zeros((), device=device)
+    network.train()
+    started = shown = time.perf_counter()
+    for step, index in enumerate(torch.split(order, recipe.batch)):
+        rate = recipe.learning_rate * recipe.schedule.rate(epoch + step / steps, recipe.epochs)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        batch = augment(held.images[index], recipe, generator)
+        optimizer.zero_grad(set_to_none=True)  # before the next forward pass may reuse the memory of gradients
+        loss, hits = objective(batch, held.labels[index])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        loss_sum += loss.detach() * len(index)
+        right += hits
+        if report is not None and (now := time.perf_counter()) - shown > REFRESH:
+            done = min((step + 1) * recipe.batch, count)
+            report(epoch * count + done, float(loss_sum) / done, float(right) / done)
+            shown = now
+    totals = float(loss_sum) / count, float(right) / count  # waits for the device
+    return Epoch(*totals, seconds=time.perf_counter() - started)
+
+
+def accuracy_of(network: nn.Module, scores: Callable[[Tensor], Tensor], held: _Held) -> float:
+    """The share of images whose class has the largest score."""
+    right = torch.zeros((), device=held.images.device, dtype=torch.int64)
+    with _evaluating(network):
+        for number, (part, count) in enumerate(held.parts()):
+            start = number * _TEST_BATCH
+            predicted = scores(part)[:count].argmax(dim=1)
+            right += (predicted == held.labels[start : start + count]).sum()
+    return int(right) / len(held.labels)
+
+
+def _compiled(network: nn.Module, recipe: Recipe, run: Machine) -> tuple[Objective, Callable[[Tensor], Tensor]]:
+    """The loss and the number of hits of a batch, and the scores of one, as fast as the device does them."""
+    kind = run.device.partition(":")[0]
+
+    def scores(x: Tensor) -> Tensor:
+        with torch.autocast(kind, dtype=torch.bfloat16, enabled=run.precision == "bfloat16"):
+            output: Tensor = network(x)
+        return output.float() * recipe.output_scale
+
+    def objective(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        output = scores(x)
+        return loss_of(output, labels, recipe), (output.detach().argmax(dim=1) == labels).sum()
+
+    if run.compile == "off":
+        return objective, scores
+    mode = None if run.compile == "default" else run.compile
+    return (
+        torch.compile(objective, mode=mode, dynamic=False),
+        torch.compile(scores, mode=mode, dynamic=False),
+    )
+
+
+def loss_of(scores: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
+    """The loss of a batch.
+
+    >>> loss_of(torch.tensor([[1.0, 0.5]]), torch.tensor([0]), Recipe("", "relu", 1, 1, loss="mse"))
+    tensor(0.1250)
+    """
+    if recipe.loss == "cross-entropy":
+        return functional.cross_entropy(scores, labels)
+    targets = functional.one_hot(labels, scores.shape[1]).to(scores.dtype)
+    if recipe.loss == "mse":
+        return functional.mse_loss(scores, targets)
+    return functional.mse_loss(scores, targets, reduction="sum") / recipe.batch
+
+
+def _optimizer(network: nn.Module, recipe: Recipe, run: Machine) -> torch.optim.Optimizer:
+    fused = run.device.startswith("cuda")
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(
+            network.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=fused
+        )
+    return torch.optim.SGD(
+        network.parameters(),
+        lr=recipe.learning_rate,
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+        nesterov=recipe.momentum > 0,
+        fused=fused,
+    )
+
+
+def _shapes(network: nn.Module) -> dict[str, list[int]]:
+    return {name: list(value.shape) for name, value in network.state_dict().items()}
+
+
+@contextlib.contextmanager
+def _evaluating(network: nn.Module) -> Iterator[None]:
+    was = network.training
+    network.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        network.train(was)
+
+
+@contextlib.contextmanager
+def _fast_convolutions(device: str) -> Iterator[None]:
+    """Let cuDNN try its ways of computing a convolution, once for each shape, and keep the fastest."""
+    if not device.startswith("cuda"):
+        yield
+        return
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True):
+        yield

@@ -1,0 +1,251 @@
+"""Training: what recipes say is what happens, and a run that was killed ends as one that was not."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tangentless.errors import InputError, ParameterError
+
+torch = pytest.importorskip("torch", reason="networks need PyTorch: pip install 'tangentless[networks]'")
+from crash import trainer  # noqa: E402 (only where PyTorch is)
+from tangentless import datasets, networks  # noqa: E402
+from tangentless.networks import RECIPES, Machine, Recipe, Steps, network_of, train  # noqa: E402
+from tangentless.networks import augmentation as change  # noqa: E402
+from tangentless.networks.bar import training_bar  # noqa: E402
+from tangentless.networks.checkpoint import CheckpointError  # noqa: E402
+from tangentless.networks.training import DivergedError, loss_of  # noqa: E402
+
+CPU = Machine("cpu")
+SMALL = Recipe("digits", "conv3 relu pool2 conv3 relu globalpool normalize relu", 24, 12, batch=32, learning_rate=2.0)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return datasets.load("digits")
+
+
+def fit(recipe, split, seed=0, **options):
+    network = network_of(recipe, split.images.shape[1:], 10, seed)
+    return train(network, split.images / 16, split.labels, recipe, seed=seed, machine=CPU, **options)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        SMALL,
+        SMALL.change(loss="cross-entropy", learning_rate=0.1, batch_norm=True),
+        SMALL.change(loss="squares", optimizer="adam", learning_rate=0.01, weight_decay=0.0),
+    ],
+    ids=lambda recipe: f"{recipe.loss}-{recipe.optimizer}",
+)
+def test_networks_learn_digits(recipe, digits):
+    some = digits.train.take(slice(400))
+    training = fit(recipe, some, test=(digits.test.images / 16, digits.test.labels), test_every=6)
+    assert training.complete
+    assert training.test_accuracy > 0.6  # by chance it would be 0.1
+    assert training.history[-1].loss < 0.8 * training.history[0].loss
+    assert [epoch.test_accuracy is not None for epoch in training.history] == [False] * 5 + [True] + [False] * 5 + [
+        True
+    ]
+    predicted = networks.predict(training.network, digits.test.images / 16)
+    assert np.mean(predicted == digits.test.labels) == pytest.approx(training.test_accuracy)
+
+
+@pytest.mark.parametrize("baseline", [networks.LeNet5, networks.ResNet32])
+def test_baselines_train_by_recipes_too(baseline, digits):
+    some = digits.train.take(slice(64))
+    images = np.pad(some.images, ((0, 0), (4, 4), (4, 4), (0, 0))) / 16
+    recipe = SMALL.change(epochs=4, learning_rate=0.02, loss="cross-entropy", batch=16)
+    training = train(baseline(10, shape=(16, 16, 1)), images, some.labels, recipe, machine=CPU)
+    assert training.history[-1].loss < training.history[0].loss
+
+
+def test_same_seed_same_weights_and_another_seed_others(digits):
+    some, recipe = digits.train.take(slice(64)), SMALL.change(epochs=2, flips=True, crop=1, cutout=2)
+    first, again, other = (fit(recipe, some, seed=seed).network.state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["linear.weight"], other["linear.weight"])
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
+    whole = trainer.run(None)
+    checkpoint, weights = tmp_path / "state.npz", tmp_path / "weights.npz"
+    command = [sys.executable, trainer.__file__, str(checkpoint), str(weights)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(command, env=environment)
+    while not checkpoint.exists() and process.poll() is None:
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not weights.exists(), "the run was over before it could be killed; give it more epochs"
+    resumed = trainer.run(checkpoint)
+    assert set(resumed) == set(whole)
+    assert all(np.array_equal(resumed[name], whole[name]) for name in whole)
+
+
+def test_a_run_stopped_by_the_clock_goes_on_to_the_same_bits(tmp_path):
+    whole, checkpoint = trainer.run(None), tmp_path / "state.npz"
+    for _ in range(trainer.RECIPE.epochs):
+        state = trainer.run(checkpoint, stop_after=0.0)  # one epoch at a time
+    assert all(np.array_equal(state[name], whole[name]) for name in whole)
+
+
+def test_checkpoints_of_other_runs_are_refused(tmp_path, digits):
+    some, checkpoint = digits.train.take(slice(32)), tmp_path / "state.npz"
+    recipe = SMALL.change(epochs=1)
+    fit(recipe, some, checkpoint=checkpoint)
+    with pytest.raises(CheckpointError, match=r"its epochs is 1 and not 2"):
+        fit(recipe.change(epochs=2), some, checkpoint=checkpoint)
+    with pytest.raises(CheckpointError, match="its seed is 0 and not 4"):
+        fit(recipe, some, seed=4, checkpoint=checkpoint)
+    with pytest.raises(CheckpointError, match="its data is"):
+        fit(recipe, digits.train.take(slice(32, 64)), checkpoint=checkpoint)
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match="is not a checkpoint"):
+        fit(recipe, some, checkpoint=checkpoint)
+
+
+def test_losses_are_what_their_names_say():
+    scores, labels = torch.tensor([[0.5, 0.0, 0.0], [0.0, 0.0, 2.0]]), torch.tensor([0, 1])
+    total = 0.25 + 1 + 4
+    recipes = {loss: SMALL.change(loss=loss, batch=4) for loss in ("mse", "squares", "cross-entropy")}
+    assert loss_of(scores, labels, recipes["mse"]).item() == pytest.approx(total / 6)
+    assert loss_of(scores, labels, recipes["squares"]).item() == pytest.approx(total / 4)
+    by_hand = -torch.log_softmax(scores, dim=1)[[0, 1], [0, 1]].mean()
+    assert loss_of(scores, labels, recipes["cross-entropy"]).item() == pytest.approx(by_hand.item())
+
+
+def test_learning_rates_follow_the_schedule(digits):
+    rates = []
+
+    class Watched(torch.optim.SGD):
+        def step(self, *arguments):
+            rates.append(self.param_groups[0]["lr"])
+            return super().step(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.optim, "SGD", Watched)
+        fit(SMALL.change(epochs=3, batch=16, schedule=Steps((1, 2), 0.5)), digits.train.take(slice(32)))
+    np.testing.assert_allclose(rates, [2.0, 2.0, 1.0, 1.0, 0.5, 0.5])
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_flips_leave_or_mirror_each_image():
+    images = torch.arange(200 * 6.0).reshape(200, 2, 3, 1)
+    flipped = change.random_flips(images, generator())
+    mirrored = [torch.equal(a, b.flip(1)) for a, b in zip(flipped, images, strict=True)]
+    kept = [torch.equal(a, b) for a, b in zip(flipped, images, strict=True)]
+    assert all(a != b for a, b in zip(mirrored, kept, strict=True))
+    assert 70 < sum(mirrored) < 130
+
+
+def test_crops_move_each_image_and_bring_in_zeros():
+    images = torch.randn(50, 5, 6, 2)
+    cropped = change.random_crops(images, 2, generator())
+    padded = torch.nn.functional.pad(images, (0, 0, 2, 2, 2, 2))
+    found = set()
+    for image, whole in zip(cropped, padded, strict=True):
+        places = [(i, j) for i in range(5) for j in range(5) if torch.equal(image, whole[i : i + 5, j : j + 6])]
+        assert len(places) == 1
+        found.add(places[0])
+    assert len(found) > 15
+
+
+def test_holes_are_squares_of_zeros_around_any_pixel():
+    holes = change.random_holes(torch.ones(300, 8, 8, 2), 4, generator()) == 0
+    areas = holes[..., 0].sum(dim=(1, 2))
+    assert torch.equal(holes[..., 0], holes[..., 1])
+    assert set(areas.tolist()) <= {a * b for a in (2, 3, 4) for b in (2, 3, 4)}
+    assert areas.max() == 16
+    assert holes.any(dim=0).all()
+
+
+def test_recipes_of_the_paper_build():
+    shapes = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3), "cifar100": (32, 32, 3)}
+    for recipe in RECIPES.values():
+        narrow = 4 if isinstance(recipe.width, int) else (4, 4, 4, 4)
+        network = network_of(recipe.change(width=narrow), shapes[recipe.data], 10)
+        assert network(torch.zeros(1, *shapes[recipe.data])).shape == (1, 10)
+        assert any("batch_norm" in name for name in network.state_dict()) == recipe.batch_norm
+
+
+def test_recipes_are_those_of_the_appendix():
+    plain, deep = RECIPES["cifar10-myrtle5"], RECIPES["cifar10-myrtle10-flips"]
+    assert (plain.width, plain.epochs, plain.learning_rate, plain.schedule) == (1024, 60, 0.1, Steps((15, 30, 45), 0.1))
+    assert (plain.loss, plain.momentum, plain.weight_decay, plain.batch) == ("mse", 0.9, 5e-4, 128)
+    assert (deep.epochs, deep.learning_rate, deep.schedule, deep.flips) == (200, 0.05, Steps((80, 120, 160), 0.1), True)
+    hundred = RECIPES["cifar100-myrtle10-bn"]
+    assert (hundred.width, hundred.loss, hundred.schedule) == (2048, "cross-entropy", Steps((60, 120, 160), 0.2))
+    assert RECIPES["mnist-myrtle5"].optimizer == "adam"
+    assert RECIPES["subset-bn-1280"].paper == 61.94
+
+
+def test_divergence_is_an_error(digits):
+    recipe = SMALL.change(architecture="conv3 relu conv3 relu globalpool", learning_rate=1e12, epochs=5)
+    with pytest.raises(DivergedError, match="learning rate below 1e\\+12"):
+        fit(recipe, digits.train.take(slice(64)))
+
+
+@pytest.mark.parametrize("mode", ["float32", "bfloat16"])
+def test_precisions_agree_within_theirs(mode, digits):
+    some, recipe = digits.train.take(slice(64)), SMALL.change(epochs=1, learning_rate=0.05)
+    exact = fit(recipe, some).history[0].loss
+    network = network_of(recipe, (8, 8, 1), 10)
+    found = train(network, some.images / 16, some.labels, recipe, machine=Machine("cpu", mode))
+    assert found.precision == mode
+    assert found.history[0].loss == pytest.approx(exact, rel=1e-6 if mode == "float32" else 0.02)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        (lambda s: Machine("cpu", "float16"), ParameterError, "one of auto, float32, bfloat16"),
+        (lambda s: Machine("cpu", compile="fast"), ParameterError, "one of auto, off"),
+        (lambda s: Machine("cuda:7").resolve(), ParameterError, "no device 'cuda:7'"),
+        (lambda s: train(None, s.images[:3], s.labels[:2], SMALL, machine=CPU), InputError, "one for each of the 3"),
+        (lambda s: train(None, s.images[:2] * np.nan, s.labels[:2], SMALL, machine=CPU), InputError, "NaN"),
+        (lambda s: SMALL.change(loss="hinge"), ParameterError, "loss must be one of"),
+        (lambda s: SMALL.change(speed=1), ParameterError, "a field of a recipe"),
+    ],
+)
+def test_wrong_arguments_are_refused(wrong, error, message, digits):
+    with pytest.raises(error, match=message):
+        wrong(digits.train)
+
+
+def test_bar_shows_loss_and_accuracy_on_a_terminal_only():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    stream = Terminal()
+    with training_bar("myrtle5", 100, stream=stream) as report:
+        report(50, 0.1234, 0.875)
+    assert "loss 0.1234  accuracy 87.5 %" in stream.getvalue()
+
+
+def test_without_pytorch_an_error_says_what_to_install():
+    hidden = "import sys; sys.modules['torch'] = None\n"
+    works = "import tangentless as tl, tangentless.networks as n; assert n.RECIPES; tl.kernel('myrtle5')\n"
+    fails = "tl.Architecture.parse('myrtle5').to_torch(8, 10)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", hidden + works + fails]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last == "tangentless.errors.BackendError: networks need PyTorch: pip install 'tangentless[networks]'"
+
+
+def test_nothing_else_imports_pytorch():
+    source = "import sys, tangentless.cli, tangentless.networks, tangentless.estimators; print('torch' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "False"
