@@ -366,6 +366,73 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
         stream.write(json.dumps(content, indent=1).encode())
 
 
+@app.command()
+def compare(
+    architectures: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARCH]...", help="Two or more; eleven of different depth by default.")
+    ] = None,
+    data: Annotated[str, typer.Option(help="digits, mnist, cifar10 or cifar100.")] = "digits",
+    folder: Annotated[Path | None, typer.Option(help="Where the data sets are; downloaded by default.")] = None,
+    train: Annotated[int | None, typer.Option(min=2, help="Training images, balanced; all by default.")] = None,
+    test: Annotated[int | None, typer.Option(min=1, help="Test images, the first ones; all by default.")] = None,
+    inputs: Annotated[str, typer.Option(help="pixels, standardize or zca.")] = "zca",
+    ridge: Annotated[str, typer.Option(help="Of the kernels: a number, or loo to choose by leave-one-out.")] = "loo",
+    width: Annotated[int, typer.Option(min=1, help="Filters of the networks.")] = 64,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 30,
+    learning_rate: Annotated[float, typer.Option(help="Of the networks, by Adam.")] = 3e-3,
+    batch_norm: Annotated[bool, typer.Option("--batch-norm", help="Normalise batches in the networks.")] = False,
+    trials: Annotated[int, typer.Option(min=1, help="Networks of each architecture.")] = 3,
+    seed: Annotated[int, typer.Option(min=0, help="What random draws start from.")] = 0,
+    backend: BackendOption = "auto",
+    device: Annotated[str, typer.Option(help="What trains networks: auto, cpu, cuda or cuda:1.")] = "auto",
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the record and the picture.")] = Path(
+        "out/compare"
+    ),
+) -> None:
+    """Kernel against network of each architecture, on the same images (needs PyTorch)."""
+    from .datasets import load
+    from .experiments.compare import ARCHITECTURES, Settings, show_rows
+    from .experiments.compare import compare as run
+    from .experiments.console import say_files
+    from .networks.training import Machine
+
+    settings = Settings(
+        train,
+        test,
+        cast("Any", inputs),
+        1e-4,
+        _parse_ridge(ridge),
+        width,
+        epochs,
+        learning_rate,
+        batch_norm,
+        trials,
+        seed,
+    )
+    outcome = run(
+        load(data, folder),
+        architectures or ARCHITECTURES,
+        settings,
+        backend=_backend(backend, "float32", None),
+        machine=Machine(device),
+        folder=output,
+    )
+    show_rows(outcome.rows, outcome.correlation)
+    say_files(outcome.files)
+
+
+def _parse_ridge(text: str) -> float | str:
+    """A number of at least 0, or `loo`.
+
+    >>> _parse_ridge("1e-4"), _parse_ridge("loo")
+    (0.0001, 'loo')
+    """
+    try:
+        return "loo" if text == "loo" else float(text)
+    except ValueError:
+        raise ParameterError(f"a ridge is a number, or loo to choose it by leave-one-out; not {text!r}") from None
+
+
 def _bench_one(
     architecture: str, shape: tuple[int, ...], seconds: float, check: int, backend: str, precision: str
 ) -> list[Any]:

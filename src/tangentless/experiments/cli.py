@@ -48,6 +48,7 @@ RidgeOption = Annotated[float | None, typer.Option(min=0, help="A ridge for all 
 RecordOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Name of the record; by default that of the table and the size.")
 ]
+DeviceOption = Annotated[str, typer.Option(help="What trains networks: auto, cpu, cuda or cuda:1.")]
 OUTPUT = Path("out/reproduce")
 
 
@@ -216,6 +217,52 @@ def architectures(output: OutputOption = OUTPUT) -> None:
     from .architectures import draw
 
     say_files(draw(output))
+
+
+@app.command()
+def networks(
+    recipes: Annotated[
+        str, typer.Option(metavar="NAME,NAME,...", help="Recipes by name; --list shows them.")
+    ] = "cifar10-myrtle5",
+    list_recipes: Annotated[bool, typer.Option("--list", help="Show the recipes and do nothing else.")] = False,
+    width: Annotated[int | None, typer.Option(min=1, help="Filters, in place of the recipe's.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs, in place of the recipe's.")] = None,
+    train: Annotated[
+        int | None, typer.Option(min=2, help="Training images, balanced; the recipe's by default.")
+    ] = None,
+    test: TestOption = None,
+    trials: Annotated[int, typer.Option(min=1, help="Networks of each recipe, from seeds one apart.")] = 1,
+    test_every: Annotated[int, typer.Option(min=1, help="Epochs between tests.")] = 1,
+    seed: SeedOption = 0,
+    stop_after: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Stop a network between epochs; the same command goes on.")
+    ] = None,
+    device: DeviceOption = "auto",
+    precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    compiled: Annotated[
+        str, typer.Option("--compile", help="auto, off, default, reduce-overhead or max-autotune.")
+    ] = "auto",
+    data: DataOption = None,
+    output: OutputOption = OUTPUT,
+) -> None:
+    """Networks of the kernels' shapes, trained by the paper's recipes (needs PyTorch)."""
+    from ..networks.recipes import RECIPES
+
+    if list_recipes:
+        for name, recipe in RECIPES.items():
+            say(f"{name:<28} {recipe.describe()}")
+        return
+    from ..datasets import load
+    from ..networks.training import Machine
+    from .networks import Settings, check_changes, reproduce, show_rows
+
+    names = parse_names(recipes, tuple(RECIPES))
+    changes = check_changes(width=width, epochs=epochs, images=train)
+    settings = Settings(names, changes, trials, test, test_every, seed, stop_after)
+    machine = Machine(device, precision, compiled)
+    outcome = reproduce(lambda name: load(name, data), settings, machine=machine, folder=output)
+    show_rows(outcome.rows)
+    say_files([outcome.record])
 
 
 def _reproduce(

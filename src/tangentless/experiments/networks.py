@@ -1,0 +1,256 @@
+"""Claim: networks of the kernels' shapes, trained by the paper's recipes, reach the accuracies of its tables.
+
+A row is a recipe, and each of its trials a piece, so that a stopped run goes on with the next trial; within a trial it
+goes on from a checkpoint. Recipes that were changed, to be narrower or shorter, are labelled so in the record, and do
+not count as rows of the paper.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..datasets import Dataset
+from ..errors import ParameterError
+from ..networks.inputs import Transform, balanced, make_transform
+from ..networks.recipes import RECIPES, Recipe, recipe_of
+from .console import percent, say, show_table
+from .records import Run, Score, make_folder
+
+if TYPE_CHECKING:
+    from ..networks.training import Machine
+
+METHODS = {  # rows of the paper's tables, by recipe
+    "mnist-myrtle5": "myrtle5-cnn",
+    "cifar10-myrtle5": "myrtle5-cnn",
+    "cifar10-myrtle5-no-zca": "myrtle5-cnn-no-zca",
+    "cifar10-myrtle7": "myrtle7-cnn",
+    "cifar10-myrtle10": "myrtle10-cnn",
+    "cifar10-myrtle10-flips": "myrtle10-cnn+flips",
+    "cifar10-myrtle10-augmented": "myrtle10-cnn+flips+cutout+crops",
+    "cifar100-myrtle10": "myrtle10-cnn",
+    "cifar100-myrtle10-flips": "myrtle10-cnn+flips",
+    "cifar100-myrtle10-bn": "myrtle10-cnn+batchnorm",
+    "cifar100-myrtle10-bn-flips": "myrtle10-cnn+flips+batchnorm",
+}
+EXPERIMENT = "networks"
+Load = Callable[[str], Dataset]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Recipes by name, what is changed in them, and how often each is trained, from which seed on."""
+
+    recipes: tuple[str, ...]
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    trials: int = 1
+    test: int | None = None
+    test_every: int = 1
+    seed: int = 0
+    stop_after: float | None = None  # seconds for each trial; a trial that was stopped goes on next time
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Rows of results, the record, and recipes that ran out of time."""
+
+    rows: list[dict[str, Any]]
+    record: Path
+    unfinished: tuple[str, ...]
+
+
+class Unfinished(Exception):  # noqa: N818 (no error: there is a checkpoint to go on from)
+    """A trial that was stopped by the clock."""
+
+
+def reproduce(load: Load, settings: Settings, *, machine: Machine | None, folder: Path) -> Outcome:
+    """Train every recipe, or go on with it, and write the record."""
+    make_folder(folder / "checkpoints")
+    load = functools.cache(load)
+    recipes = {name: recipe_of(name) for name in settings.recipes}
+    if settings.changes:
+        recipes = {name: recipe.change(**settings.changes) for name, recipe in recipes.items()}
+    rows, unfinished, hashes = [], [], {}
+    run: Run | None = None
+    for name, recipe in recipes.items():
+        dataset = load(recipe.data)
+        hashes[recipe.data] = dict(dataset.hashes)
+        configuration = {"trials": settings.trials, "test": settings.test, "changes": dict(settings.changes)}
+        run = Run(EXPERIMENT, folder, configuration=configuration, data=dict(hashes), machine=machine_name(machine))
+        fitted = functools.cache(lambda r=recipe, d=dataset: make_transform(r.inputs, d.train.images, r.epsilon))
+        trials = []
+        try:
+            for trial in range(settings.trials):
+                trials.append(_trial(run, name, recipe, dataset, settings, settings.seed + trial, machine, fitted))
+        except Unfinished as stop:
+            say(f"{name}: {stop}")
+            unfinished.append(name)
+        if trials:
+            rows.append(_row(name, recipe, dataset, trials))
+    assert run is not None, "there is at least one recipe"
+    label = f"{EXPERIMENT}-{settings.recipes[0]}" if len(settings.recipes) == 1 else EXPERIMENT
+    return Outcome(rows, run.finish(rows, name=label), tuple(unfinished))
+
+
+def machine_name(machine: Machine | None) -> str | None:
+    """The GPU that trains, in words; None for the processor, which records name themselves."""
+    from ..networks.pytorch import torch
+    from ..networks.training import Machine as Choice
+
+    device = (machine or Choice()).resolve().device
+    return str(torch.cuda.get_device_name(device)) if device.startswith("cuda") else None
+
+
+def _trial(
+    run: Run,
+    name: str,
+    recipe: Recipe,
+    dataset: Dataset,
+    settings: Settings,
+    seed: int,
+    machine: Machine | None,
+    fitted: Callable[[], Transform],
+) -> Any:
+    """One piece: a network trained and tested."""
+    of = {"recipe": recipe.to_json(), "seed": seed, "test": settings.test}
+    digest = hashlib.sha256(json.dumps([of, run.data[recipe.data]], sort_keys=True).encode()).hexdigest()[:20]
+    checkpoint = run.folder / "checkpoints" / f"{name}-{digest}.npz"
+
+    def compute() -> dict[str, Any]:
+        return train_once(
+            recipe,
+            dataset,
+            fitted(),
+            seed=seed,
+            test=settings.test,
+            machine=machine,
+            checkpoint=checkpoint,
+            stop_after=settings.stop_after,
+            test_every=settings.test_every,
+            label=f"{name}, seed {seed}",
+        )
+
+    own = Run(EXPERIMENT, run.folder, configuration={}, data=dict(dataset.hashes), machine=run.machine)
+    piece = own.piece(of, compute)
+    checkpoint.unlink(missing_ok=True)
+    say(f"{name}, seed {seed}: {percent(piece.value['accuracy'])} %")
+    return {**piece.value, "machine": piece.machine, "date": piece.date}
+
+
+def train_once(
+    recipe: Recipe,
+    dataset: Dataset,
+    transform: Transform,
+    *,
+    seed: int,
+    test: int | None,
+    machine: Machine | None,
+    checkpoint: Path | None = None,
+    stop_after: float | None = None,
+    test_every: int = 1,
+    label: str = "training",
+) -> dict[str, Any]:
+    """Train on (a balanced subset of) the training images and test on the first test images, in JSON values."""
+    from ..networks.training import DivergedError, network_of, predict, train
+
+    split = dataset.train.take(balanced(dataset.train.labels, recipe.images, seed))
+    held_out = dataset.test.take(slice(test))
+    images, test_images = transform(split.images), transform(held_out.images)
+    network = network_of(recipe, images.shape[1:], len(dataset.classes), seed)
+    try:
+        training = train(
+            network,
+            images,
+            split.labels,
+            recipe,
+            test=(test_images, held_out.labels),
+            test_every=test_every,
+            seed=seed,
+            machine=machine,
+            checkpoint=checkpoint,
+            stop_after=stop_after,
+            label=label,
+        )
+    except DivergedError as error:
+        return {"diverged": str(error), "accuracy": None, "wrong": None, "train": len(split), "rows": len(held_out)}
+    if not training.complete:
+        raise Unfinished(f"{len(training.history)} of {recipe.epochs} epochs are done; run it again to go on")
+    predicted = predict(network, test_images, precision=training.precision)
+    return {
+        "accuracy": Score.of(predicted, held_out.labels).accuracy,
+        "best accuracy": training.best_test_accuracy,
+        "wrong": np.flatnonzero(predicted != held_out.labels).tolist(),
+        "train": len(split),
+        "rows": len(held_out),
+        "seconds": training.seconds,
+        "history": [[e.loss, e.accuracy, e.test_accuracy, e.seconds] for e in training.history],
+        "precision": training.precision,
+        "compiled": training.compiled,
+    }
+
+
+def _row(name: str, recipe: Recipe, dataset: Dataset, trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Trials, summed up; the interval is that of the mean accuracy on so many test images."""
+    finished = [trial for trial in trials if trial["accuracy"] is not None]
+    accuracies = [trial["accuracy"] for trial in finished]
+    best = [trial["best accuracy"] for trial in finished]
+    rows = trials[0]["rows"]
+    mean = float(np.mean(accuracies)) if accuracies else None
+    row: dict[str, Any] = {
+        "recipe": name,
+        "describe": recipe.describe(),
+        "settings": recipe.to_json(),
+        "train": trials[0]["train"],
+        "rows": rows,
+        "accuracy": mean,
+        "interval": None if mean is None else list(Score(round(mean * rows), rows).interval),
+        "deviation": float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None,
+        "best epoch on test": float(np.mean(best)) if best else None,
+        "trials": len(trials),
+        "diverged": len(trials) - len(finished),
+        "paper": recipe.paper,
+        "paper deviation": recipe.paper_deviation,
+        "seconds": sum(trial["seconds"] for trial in finished),
+        "machine": trials[-1]["machine"],
+        "date": trials[-1]["date"],
+        "accuracies": accuracies,
+    }
+    of_the_paper = recipe == RECIPES.get(name) and name in METHODS and mean is not None
+    return row | ({"table": recipe.data, "method": METHODS[name], "test set": recipe.data} if of_the_paper else {})
+
+
+def show_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the results beside the paper's."""
+    columns = ("recipe", "trained on", "trials", "accuracy, %", "95 % interval", "best epoch", "paper")
+    show_table("Networks", columns, (_cells(row) for row in rows))
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    deviation = "" if row["deviation"] is None else f" ± {100 * row['deviation']:.2f}"
+    theirs = "-" if row["paper"] is None else f"{row['paper']:.1f}"
+    if row["paper deviation"] is not None:
+        theirs = f"{row['paper']:.2f} ± {row['paper deviation']:.2f}"
+    interval = "-" if row["interval"] is None else " to ".join(percent(end) for end in row["interval"])
+    trials = f"{row['trials']}" + (f", {row['diverged']} diverged" if row["diverged"] else "")
+    best = percent(row["best epoch on test"])
+    return row["recipe"], f"{row['train']:,}", trials, percent(row["accuracy"]) + deviation, interval, best, theirs
+
+
+def check_changes(**changes: Any) -> dict[str, Any]:
+    """What a user changes in recipes, without what was left alone.
+
+    >>> check_changes(width=64, epochs=None)
+    {'width': 64}
+    """
+    given = {name: value for name, value in changes.items() if value is not None}
+    for name, value in given.items():
+        if not isinstance(value, str) and value <= 0:
+            raise ParameterError(f"{name} must be above 0, not {value!r}")
+    return given

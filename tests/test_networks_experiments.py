@@ -1,0 +1,159 @@
+"""`reproduce networks` and `compare`: same images for both sides, records, figures, and runs that go on."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tangentless import datasets
+from tangentless.backends import get_backend
+from tangentless.cli import app
+from tangentless.errors import ArchitectureError, ParameterError
+from tangentless.networks.inputs import balanced, make_transform
+
+pytest.importorskip("torch", reason="networks need PyTorch: pip install 'tangentless[networks]'")
+from tangentless.experiments import compare as comparison
+from tangentless.experiments import networks as experiment
+from tangentless.experiments.records import read_record
+from tangentless.networks import Machine, training
+
+CPU = Machine("cpu")
+SHALLOW, DEEPER = "conv3 relu globalpool normalize relu", "conv3 relu pool2 conv3 relu globalpool normalize relu"
+TOY = comparison.Settings(train=60, test=80, inputs="pixels", width=8, epochs=3, trials=2, learning_rate=0.01)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return datasets.load("digits")
+
+
+def run_comparison(digits, folder, architectures=(SHALLOW, DEEPER), settings=TOY):
+    backend = get_backend("reference") if len(architectures) == 1 else get_backend("cpu", n_jobs=1)
+    return comparison.compare(digits, architectures, settings, backend=backend, machine=CPU, folder=folder)
+
+
+def test_comparison_leaves_a_table_a_record_and_pictures(digits, tmp_path):
+    outcome = run_comparison(digits, tmp_path)
+    record = read_record(tmp_path / "compare-digits.json")
+    assert [row["architecture"] for row in record["results"]] == [SHALLOW, DEEPER]
+    for row in record["results"]:
+        for side in ("kernel", "network"):
+            low, high = row[side]["interval"]
+            assert low <= row[side]["accuracy"] <= high
+        assert len(row["network"]["trials"]) == 2
+        assert (row["train"], row["rows"]) == (60, 80)
+    assert record["correlation"] == outcome.correlation
+    assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "compare.svg").read_text()
+
+
+def test_comparison_goes_on_with_what_is_there(digits, tmp_path, monkeypatch):
+    first = run_comparison(digits, tmp_path)
+
+    def refuse(*arguments, **options):
+        raise AssertionError("this was computed before")
+
+    monkeypatch.setattr(training, "train", refuse)
+    assert run_comparison(digits, tmp_path).rows == first.rows
+    with pytest.raises(AssertionError, match="computed before"):  # another question is another piece
+        run_comparison(digits, tmp_path, architectures=(SHALLOW, DEEPER, "myrtle5"))
+
+
+def test_kernel_and_network_see_the_same_images(digits, tmp_path, monkeypatch):
+    from tangentless.estimators import KernelRidgeClassifier
+
+    seen = {}
+    fit, train = KernelRidgeClassifier.fit, training.train
+
+    def watch_fit(self, X, y, *arguments):
+        seen["kernel"] = (np.array(X), np.array(y))
+        return fit(self, X, y, *arguments)
+
+    def watch_train(network, images, labels, recipe, **options):
+        seen["network"] = (np.array(images), np.array(labels))
+        return train(network, images, labels, recipe, **options)
+
+    monkeypatch.setattr(KernelRidgeClassifier, "fit", watch_fit)
+    monkeypatch.setattr(training, "train", watch_train)
+    run_comparison(digits, tmp_path)
+    for ours, theirs in zip(seen["kernel"], seen["network"], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_rank_correlation_is_one_minus_one_or_none():
+    generator = np.random.default_rng(0)
+    shares = np.linspace(0.2, 0.9, 6)
+    hits = (generator.random((6, 4000)) < shares[:, None]).astype(float)
+    found = comparison.rank_correlation(hits, hits)
+    assert found["spearman"] == pytest.approx(1.0)
+    assert found["p"] == pytest.approx(1 / 720)  # one order of six in all
+    assert found["interval"][0] > 0.8
+    assert comparison.rank_correlation(hits, hits[::-1])["spearman"] == pytest.approx(-1.0)
+    assert comparison.rank_correlation(hits, np.ones_like(hits))["spearman"] is None
+
+
+def test_networks_are_recorded_and_go_on(digits, tmp_path):
+    settings = experiment.Settings(
+        ("mnist-myrtle5",), {"width": 4, "epochs": 2, "images": 40}, trials=2, test=50, stop_after=0.0
+    )
+    outcome = experiment.reproduce(lambda name: digits, settings, machine=CPU, folder=tmp_path)
+    assert outcome.unfinished == ("mnist-myrtle5",)
+    assert not outcome.rows
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 1
+    for _ in range(3):
+        outcome = experiment.reproduce(lambda name: digits, settings, machine=CPU, folder=tmp_path)
+    assert not outcome.unfinished
+    (row,) = read_record(outcome.record)["results"]
+    assert (row["trials"], row["train"], row["rows"]) == (2, 40, 50)
+    assert "method" not in row  # narrower and shorter than the paper's
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_recipes_as_they_are_count_as_rows_of_the_paper(digits):
+    from tangentless.networks import RECIPES
+
+    trial = {"accuracy": 0.5, "best accuracy": 0.5, "rows": 10, "train": 20, "seconds": 1.0, "machine": "", "date": ""}
+    row = experiment._row("cifar10-myrtle5", RECIPES["cifar10-myrtle5"], digits, [trial])
+    assert (row["table"], row["method"], row["test set"]) == ("cifar10", "myrtle5-cnn", "cifar10")
+
+
+def test_command_line_compares(tmp_path):
+    options = "--train 40 --test 60 --inputs pixels --width 4 --epochs 1 --trials 1 --ridge 1e-3 --backend cpu"
+    arguments = ["compare", SHALLOW, DEEPER, *options.split(), "--device", "cpu", "-o", str(tmp_path)]
+    ended = CliRunner().invoke(app, arguments)
+    assert ended.exit_code == 0, ended.output
+    assert "rank correlation" in ended.output
+    assert json.loads((tmp_path / "compare-digits.json").read_text())["configuration"]["ridge"] == 1e-3
+
+
+def test_command_line_lists_recipes():
+    ended = CliRunner().invoke(app, ["reproduce", "networks", "--list"])
+    assert ended.exit_code == 0
+    assert "cifar100-myrtle10-bn-flips" in ended.output
+
+
+def test_inputs_are_standardised_or_refused(digits):
+    images = digits.train.images
+    standard = make_transform("standardize", images)(images)
+    assert standard.mean() == pytest.approx(0, abs=1e-4)
+    assert standard.std() == pytest.approx(1, abs=1e-4)
+    assert make_transform("zca", images)(images[:3]).shape == (3, 8, 8, 1)
+    with pytest.raises(ParameterError, match="inputs must be one of"):
+        make_transform("raw", images)
+    with pytest.raises(ParameterError, match="cannot be drawn"):
+        balanced(digits.train.labels, 1001, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("architectures", "error", "message"),
+    [
+        ((SHALLOW,), ParameterError, "two architectures or more"),
+        ((SHALLOW, SHALLOW), ParameterError, "two architectures or more"),
+        ((SHALLOW, "conv3 relu pool3 globalpool"), ArchitectureError, "does not divide"),
+        ((SHALLOW, "conv3 rel globalpool"), ArchitectureError, "did you mean 'relu'"),
+    ],
+)
+def test_comparisons_that_make_no_sense_are_refused(architectures, error, message, digits, tmp_path):
+    with pytest.raises(error, match=message):
+        run_comparison(digits, tmp_path, architectures)
