@@ -1,0 +1,196 @@
+"""Networks on one GPU: speed against the matrix ceiling measured there, and the paper's recipes, call by call.
+
+    PYTHONPATH=src python benchmarks/networks_gpu.py OUTPUT --data FOLDER --seconds 560 [--parts speed,myrtle5,...]
+
+Parts, in this order: `speed` (the bf16 ceiling; seconds an epoch of Myrtle5 with 1,024 filters, by way of compiling),
+`myrtle5` (60 epochs on CIFAR-10), `subsets` (1,280 images, five trials, with and without batch norm), `mnist`,
+`compare` (kernels against networks on 5,000 images of CIFAR-10), `myrtle10` (with flips; 256 filters and 40 epochs, and
+labelled so).
+
+Training ends before `--seconds` are over, with checkpoints in WORK; the same call goes on. Records and pictures are
+copied to OUTPUT. `--toy` tries everything at the smallest size, on any machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tangentless.backends import get_backend
+from tangentless.datasets import Dataset, load
+from tangentless.experiments import compare as comparison
+from tangentless.experiments import networks as experiment
+from tangentless.experiments.records import environment, today, write_json
+from tangentless.networks import RECIPES, Machine, network_of, train
+
+SUBSETS = ("subset-bn-1280", "subset-1280")
+RESERVE = 15.0  # seconds kept for tests, checkpoints and copies
+
+
+class Clock:
+    def __init__(self, seconds: float) -> None:
+        self.ends = time.perf_counter() + seconds - RESERVE
+
+    def left(self) -> float:
+        return max(self.ends - time.perf_counter(), 0.0)
+
+
+def ceiling(side: int, repeats: int = 10) -> float:
+    """Operations per second of a product of two bf16 matrices of random numbers, the best of five runs."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    left, right = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
+
+    def run() -> float:
+        synchronize()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            torch.mm(left, right)
+        synchronize()
+        return 2 * side**3 * repeats / (time.perf_counter() - start)
+
+    run()
+    return max(run() for _ in range(5))
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def measure_speed(toy: bool, modes: list[str]) -> dict[str, Any]:
+    """Seconds an epoch of 50,000 images takes, from full batches of random images, once everything is compiled."""
+    recipe = RECIPES["cifar10-myrtle5"].change(epochs=3, **({"width": 8} if toy else {}))
+    count = recipe.batch * (2 if toy else 48)
+    images = np.random.default_rng(0).standard_normal((count, 32, 32, 3), dtype=np.float32)
+    peak = ceiling(512 if toy else 8192)
+    print(f"ceiling {peak / 1e12:.1f} TFLOP/s", flush=True)
+    rows = []
+    for mode in modes:
+        network = network_of(recipe, (32, 32, 3), 10)
+        first = next(weight for weight in network.weights())
+        # The gradient of the images themselves is not taken: the first convolution runs twice, all else three times.
+        work = 3 * network.operations() - 2 * first.numel() * 32 * 32
+        training = train(network, images, np.arange(count) % 10, recipe, machine=Machine(compile=mode))
+        rate = count / min(epoch.seconds for epoch in training.history[1:])
+        row = {
+            "compile": mode,
+            "precision": training.precision,
+            "images per second": rate,
+            "seconds per epoch of 50,000": 50_000 / rate,
+            "TFLOP per second": work * rate / 1e12,
+            "share of ceiling": work * rate / peak,
+            "operations per image": work,
+        }
+        print(row, flush=True)
+        rows.append(row)
+    return {"ceiling TFLOP per second": peak / 1e12, "rows": rows}
+
+
+def run_recipes(
+    names: tuple[str, ...],
+    changes: dict[str, Any],
+    clock: Clock,
+    data: Callable[[str], Dataset],
+    folder: Path,
+    **more: Any,
+) -> bool:
+    """Whether all trials are done."""
+    machine = more.pop("machine", Machine())
+    for name in names:  # each in its own record
+        if clock.left() <= 0:
+            return False
+        settings = experiment.Settings((name,), changes, stop_after=clock.left(), **more)
+        outcome = experiment.reproduce(data, settings, machine=machine, folder=folder)
+        experiment.show_rows(outcome.rows)
+        if outcome.unfinished:
+            return False
+    return True
+
+
+def run_comparison(toy: bool, data: Callable[[str], Dataset], folder: Path) -> bool:
+    settings = comparison.Settings(
+        train=40 if toy else 5000,
+        test=50 if toy else None,
+        inputs="pixels" if toy else "zca",
+        width=4 if toy else 256,
+        epochs=1 if toy else 40,
+        trials=1 if toy else 3,
+    )
+    names = comparison.ARCHITECTURES[:2] if toy else comparison.ARCHITECTURES
+    backend = get_backend("auto")
+    outcome = comparison.compare(data("cifar10"), names, settings, backend=backend, machine=Machine(), folder=folder)
+    comparison.show_rows(outcome.rows, outcome.correlation)
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--data", type=Path, help="where the data sets are")
+    parser.add_argument("--work", type=Path, default=Path("out/networks_gpu"), help="pieces and checkpoints")
+    parser.add_argument("--seconds", type=float, default=560.0)
+    parser.add_argument("--parts", default="speed,myrtle5,subsets,mnist,compare")
+    parser.add_argument("--modes", default="default,max-autotune")
+    parser.add_argument("--toy", action="store_true")
+    options = parser.parse_args()
+    clock = Clock(options.seconds)
+    options.output.mkdir(parents=True, exist_ok=True)
+    options.work.mkdir(parents=True, exist_ok=True)
+    data = functools.cache(load_toy if options.toy else lambda name: load(name, options.data, download=False))
+    toy = {"width": 4, "epochs": 2, "images": 64} if options.toy else {}
+    small = {"epochs": 2, "images": 40} if options.toy else {}
+    many = {"test_every": 5, "test": 50 if options.toy else None}
+    trials = {"trials": 2 if options.toy else 5, "test": 50 if options.toy else None, "test_every": 10}
+    graphs = Machine(compile="off" if options.toy else "reduce-overhead")
+    parts: dict[str, Callable[[], bool]] = {
+        "speed": lambda: write_speed(options, measure_speed(options.toy, options.modes.split(","))),
+        "myrtle5": lambda: run_recipes(("cifar10-myrtle5",), toy, clock, data, options.work, **many),
+        "subsets": lambda: run_recipes(SUBSETS, small, clock, data, options.work, machine=graphs, **trials),
+        "mnist": lambda: run_recipes(("mnist-myrtle5",), toy, clock, data, options.work, **many),
+        "compare": lambda: run_comparison(options.toy, data, options.work),
+        "myrtle10": lambda: run_recipes(
+            ("cifar10-myrtle10-flips",), toy or {"width": 256, "epochs": 40}, clock, data, options.work, **many
+        ),
+    }
+    for name in options.parts.split(","):
+        finished = clock.left() > 0 and parts[name]()
+        print(f"{name}: {'finished' if finished else 'to be continued'}; {clock.left():.0f} s left", flush=True)
+        for path in options.work.iterdir():
+            if path.suffix in (".json", ".png", ".svg"):
+                shutil.copy(path, options.output / path.name)
+
+
+def write_speed(options: argparse.Namespace, found: dict[str, Any]) -> bool:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    write_json(options.work / "networks_speed.json", {"date": today(), "device": device, **found, **environment_of()})
+    return True
+
+
+def environment_of() -> dict[str, Any]:
+    return {"environment": json.loads(json.dumps(environment())), "torch": torch.__version__}
+
+
+def load_toy(name: str) -> Dataset:
+    """Digits, as large as the images of a data set."""
+    digits = load("digits")
+    side, channels = (28, 1) if name == "mnist" else (32, 3)
+    border = ((0, 0), ((side - 8) // 2,) * 2, ((side - 8) // 2,) * 2, (0, 0))
+
+    def enlarge(split: Any) -> Any:
+        return type(split)(np.repeat(np.pad(split.images, border), channels, axis=3), split.labels)
+
+    few = digits.train.take(slice(200))
+    return Dataset(name, enlarge(few), enlarge(digits.test.take(slice(60))), digits.classes, {name: "toy"})
+
+
+if __name__ == "__main__":
+    main()
