@@ -30,6 +30,7 @@ FUSED = [
     ("conv3 gaussian conv3 gaussian conv3 gaussian pool2 conv3 gaussian globalpool normalize gaussian", (12, 16), 3),
     ("conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (10, 20), 1),
     ("conv3 polynomial3 conv3 gaussian(2) globalpool", (9, 13), 2),
+    ("conv3 relu conv3 gaussian conv3 relu pool2 conv3 relu pool2 conv3 gaussian globalpool normalize", (8, 32), 3),
     ("conv3 relu conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (8, 4), 4),
 ]
 GENERAL = [

@@ -178,3 +178,10 @@ inline float fast_exp2(float x) { return std::exp2(x); }
 inline float fast_sqrt(float x) { return std::sqrt(x); }
 inline float saturate(float x) { return x > 1.0f ? 1.0f : x > 0.0f ? x : 0.0f; }
 inline float add_if(float sum, float value, bool condition) { return condition ? sum + value : sum; }
+inline float zero_if(bool condition) { return condition ? 0.0f : 1.0f; }
+inline unsigned bits_of(float value) {
+    unsigned bits;
+    std::memcpy(&bits, &value, 4);
+    return bits;
+}
+inline void store_four(float* to, float x, float y, float z, float w) { to[0] = x, to[1] = y, to[2] = z, to[3] = w; }

@@ -57,11 +57,26 @@ DEVICE float add_if(float sum, float value, bool condition) {
     return sum;
 }
 
+// One, or zero where `condition` holds, told so that the compiler can choose in uniform registers: they cost the other operands
+// of an instruction no bandwidth.
+DEVICE float zero_if(bool condition) {
+    int bits;
+    asm("{.reg .pred p; setp.ne.s32 p, %1, 0; selp.b32 %0, 0, 0x3f800000, p;}" : "=r"(bits) : "r"((int)condition));
+    return __int_as_float(bits);
+}
+
+DEVICE unsigned bits_of(float value) { return __float_as_uint(value); }
+
 // sum += A B on the tensor cores, all lanes of a warp together: A 16x16, B 16x8, two float16 in each word.
 DEVICE void multiply(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Four floats to global memory at once; the compiler splits a plain store of them.
+DEVICE void store_four(float* to, float x, float y, float z, float w) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }
 
 // Where something lies in shared memory. Opaque, so that the compiler keeps it and does not work it out anew.
@@ -104,13 +119,9 @@ struct alignas(8) Two {
 struct alignas(16) Four {
     float x, y, z, w;
 };
-struct alignas(16) Words {
-    unsigned x, y, z, w;
-};
 #else
 using Two = float2;
 using Four = float4;
-using Words = uint4;
 #endif
 
 template <int COUNT, int ALIGN, int AT = 0>

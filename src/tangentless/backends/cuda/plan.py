@@ -14,6 +14,8 @@ from tangentless.layers import Normalize
 from tangentless.program import Embedding, Program, Stage, Step
 
 TOLERANCE = 1e-7  # of the polynomials, whose errors have changing signs and cancel in the sums
+FIRST_TOLERANCE = 1e-6  # the same for the first layer, where cosines of real images are spread and errors cancel best
+MANY = 512  # positions of a grid, from which on they are sure to
 MAX_COEFFICIENTS = 32
 MAX_GRID = 32
 MAX_LAYERS = 6  # of one stage: their rows live in registers
@@ -22,7 +24,6 @@ REGISTER_LIMIT = 65536  # of a multiprocessor
 OTHER_REGISTERS = 64  # of a thread, beside the values it works on
 WARPS_OF_BLOCK = 8  # two for each scheduler, with all the registers there are
 SMALL_TEAMS = 4  # of a block, where one warp is enough for a pair
-EXPONENT_SLOTS = 4  # entries of a patch that carry logarithms of norms
 
 EXPONENTIAL, ARC, SERIES, IDENTITY = range(4)  # as in device.cuh
 
@@ -62,6 +63,7 @@ class StagePlan:
     teams: int
     blocks: int
     unroll: int
+    meeting: int  # steps after which the warps of a team meet
     source: StagePlan | None
 
     @property
@@ -101,13 +103,13 @@ class StagePlan:
     @property
     def row_floats(self) -> tuple[int, int]:
         """Of a row of x and of z."""
-        per_position = (16 * self.patch_steps or self.channels) + 2 * len(self.layers)
+        per_position = (8 * self.patch_steps or self.channels) + 2 * len(self.layers)
         return _round4(per_position * self.spans[0]), _round4(per_position * self.spans[1])
 
     @property
     def ring(self) -> int:
-        """Rows of x in shared memory: two at work, those the windows still need, and two that are on their way."""
-        return 1 << (self.windows + 3).bit_length()
+        """Rows of x in shared memory: those until the next meeting, those on their way for it, and the windows'."""
+        return 1 << (self.windows + 2 * self.meeting - 1).bit_length()
 
     @property
     def pool_size(self) -> int:
@@ -129,7 +131,7 @@ class StagePlan:
         """Of a block's shared memory."""
         x_row, z_row = self.row_floats
         exchange = self.pairs * self.offsets * 2 * self.lanes[0] * self.lanes[1] * self.block[0] * self.block[1] // 4
-        rest = 64 * self.warps if self.last else 2 * exchange
+        rest = 64 * self.warps if self.last else self.meeting * exchange
         return self.height * z_row + self.teams * (self.pairs * self.ring * x_row + rest)
 
     def defines(self) -> tuple[str, ...]:
@@ -150,6 +152,7 @@ class StagePlan:
             "TEAMS": self.teams,
             "BLOCKS": self.blocks,
             "UNROLL": self.unroll,
+            "MEETING": self.meeting,
             "RING": self.ring,
             "IN_OFFSETS": self.source.offsets // 2 if self.source else 1,
             "X_FLOATS": self.row_floats[0],
@@ -180,7 +183,7 @@ def plan_program(program: Program, shared_limit: int) -> tuple[StagePlan, ...] |
     return tuple(plans)
 
 
-def layer_form(embedding: Embedding) -> LayerForm | None:
+def layer_form(embedding: Embedding, tolerance: float = TOLERANCE) -> LayerForm | None:
     """An embedding as the kernels know it, or None if they do not."""
     if embedding is None:
         return LayerForm(IDENTITY)
@@ -190,7 +193,7 @@ def layer_form(embedding: Embedding) -> LayerForm | None:
     if isinstance(form, Exponential):
         return LayerForm(EXPONENTIAL, gamma=form.gamma)
     if isinstance(form, Arc):
-        bend = tuple(form.arc * c for c in arc_polynomial(TOLERANCE))
+        bend = tuple(form.arc * c for c in arc_polynomial(tolerance))
         return LayerForm(ARC, bend, linear=form.linear, arc=form.arc)
     if isinstance(form, Series):
         return LayerForm(SERIES, form.coefficients)
@@ -207,13 +210,15 @@ def _plan_stage(
         return f"a {height}×{width} grid is not two-dimensional"
     if not 1 <= len(stage.steps) <= MAX_LAYERS:
         return f"{len(stage.steps)} layers before a pool; 1 to {MAX_LAYERS} fit"
-    layers = _forms(stage.steps)
+    layers = _forms(stage.steps, FIRST_TOLERANCE if channels and height * width >= MANY else TOLERANCE)
     if isinstance(layers, str):
         return layers
     if stage.pool != (stage.grid if last else (2, 2)):
         return f"a {stage.pool[0]}×{stage.pool[1]} pool; 2×2 and a final global one fit"
-    for patch_steps in (_patch_steps(channels, width, layers), 0):
+    for patch_steps in (_patch_steps(channels, width, len(layers)), 0):
         plan = _shares(height, width, channels, layers, last, patch_steps, source)
+        if 4 * plan.shared_floats > shared_limit:
+            plan = replace(plan, meeting=2)
         while 4 * plan.shared_floats > shared_limit and plan.teams > 1:
             plan = replace(plan, teams=plan.teams // 2)
         if 4 * plan.shared_floats <= shared_limit:
@@ -221,10 +226,10 @@ def _plan_stage(
     return f"{channels} channels and {len(layers)} layers need more than the {shared_limit // 1024} KB of shared memory"
 
 
-def _forms(steps: tuple[Step, ...]) -> tuple[LayerForm, ...] | str:
-    layers = []
+def _forms(steps: tuple[Step, ...], first_tolerance: float) -> tuple[LayerForm, ...] | str:
+    layers: list[LayerForm] = []
     for step in steps:
-        form = layer_form(step.embedding)
+        form = layer_form(step.embedding, TOLERANCE if layers else first_tolerance)
         if step.window != (3, 3):
             return f"a {step.window[0]}×{step.window[1]} window; 3×3 fits"
         if form is None:
@@ -235,16 +240,12 @@ def _forms(steps: tuple[Step, ...]) -> tuple[LayerForm, ...] | str:
     return tuple(layers)
 
 
-def _patch_steps(channels: int, width: int, layers: tuple[LayerForm, ...]) -> int:
-    """Steps of 16 entries that make up a patch; 0 where tensor cores are no use.
+def _patch_steps(channels: int, width: int, layers: int) -> int:
+    """Steps of 16 entries that make up a column of three pixels, each in three parts; 0 where tensor cores are no use.
 
-    They save the most for exponentials, whose whole argument comes out of the product. Otherwise short stages are
-    faster without them, by 7 % for two layers of ReLU, and longer ones with them, by 18 % for three.
+    Two layers are faster without them, by 5 % for ReLU; three do not fit into the registers without them.
     """
-    exponential = layers[0].form == EXPONENTIAL
-    if channels == 0 or width <= 8 or (len(layers) < 3 and not exponential):
-        return 0
-    return math.ceil((9 * channels + (EXPONENT_SLOTS if exponential else 0)) / 16)
+    return math.ceil(9 * channels / 16) if width > 8 and layers > 2 else 0
 
 
 def _shares(
@@ -264,8 +265,11 @@ def _shares(
     rows = 32 // (lanes[0] * lanes[1])
     pairs, warps = max(1, min(8, rows // height)), _warps(height, rows, last)
     teams = max(1, WARPS_OF_BLOCK // warps) if warps > 1 else SMALL_TEAMS
+    if source and warps > 1 and (last or rows % 2 == 0) and height % rows == 0:
+        warps, teams = 1, WARPS_OF_BLOCK  # there is little to share, so that warps need not meet
+    meeting = 4 if patch_steps and warps > 1 and not last else 2  # with two layers, more of them cost nothing
     return StagePlan(
-        height, width, channels, layers, last, patch_steps, block, lanes, pairs, warps, teams, 1, 2, source
+        height, width, channels, layers, last, patch_steps, block, lanes, pairs, warps, teams, 1, 2, meeting, source
     )
 
 

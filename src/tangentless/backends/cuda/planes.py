@@ -23,7 +23,7 @@ Planes = NDArray[np.float32]
 
 LOG2_E = math.log2(math.e)
 NEVER = -1e30  # an exponent: two to this power is zero
-NEVER_IN_HALF = -60000.0  # the same in float16
+COLUMN_UNIT = 2.0**-8  # of pixels in float16: small ones keep their digits, and the largest of 16,384 stays in range
 NEGLIGIBLE = 1e-15  # a norm this far below a typical one counts as zero
 
 
@@ -43,7 +43,7 @@ class StageUnits:
 def program_units(program: Program, plans: tuple[StagePlan, ...]) -> tuple[StageUnits, ...]:
     """Units for every stage, chosen so that typical values stay near one where the kernel is free to choose."""
     units = []
-    entrance, square = 1.0, float(program.channels)
+    entrance, square = COLUMN_UNIT if plans[0].patch_steps else 1.0, float(program.channels)
     for stage, plan in zip(program.stages, plans, strict=True):
         unit, layers, typical = entrance, [], []
         for step, layer in zip(stage.steps, plan.layers, strict=True):
@@ -84,7 +84,7 @@ def stage_rows(
         exponential = layer.form == EXPONENTIAL
         x = _planes_of_x(layer.gamma * LOG2_E, inverse, outer, xp) if exponential else (inverse, outer)
         if i == 0 and images is not None:
-            first = _first_rows(plan, images, x, (inverse, outer), xp)
+            first = _first_rows(plan, images, xp)
             left.append(first[0])
             right.append(first[1])
         beyond = (0.0, NEVER if exponential else 0.0)
@@ -99,40 +99,26 @@ def _planes_of_x(exponent: float, inverse: Any, outer: Any, xp: Any) -> tuple[An
     return inverse * exponent, xp.where(outer > 0, logarithm - exponent, NEVER)
 
 
-def _first_rows(plan: StagePlan, images: Any, x: tuple[Any, Any], z: tuple[Any, Any], xp: Any) -> tuple[Any, Any]:
-    """The images themselves, channel by channel, or the patches around all positions in the order of tensor cores."""
+def _first_rows(plan: StagePlan, images: Any, xp: Any) -> tuple[Any, Any]:
+    """The images themselves, channel by channel, or columns of three pixels in the order of tensor cores."""
     if not plan.patch_steps:
         channels = xp.moveaxis(images, -1, 2)
         return tuple(_widened(channels, span, xp).reshape(*images.shape[:2], -1) for span in plan.spans)
-    patches = _patches(images, xp)
+    columns = _columns(images, xp)
     rows = []
-    for side, (inverse, outer) in enumerate((x, z)):
-        entries = _widened(xp.moveaxis(patches * inverse[..., None], -1, 2), plan.spans[side], xp)
-        high, low = _halves(entries, xp)
+    for side, span in enumerate(plan.spans):
+        high, low = _halves(_widened(columns, span, xp), xp)
+        parts = (high, high, low) if side == 0 else (high, low, high)
+        entries = xp.concatenate(parts, axis=2)
         room = [(0, 0), (0, 0), (0, 16 * plan.patch_steps - entries.shape[2]), (0, 0)]
-        high, low = xp.pad(high, room), xp.pad(low, room)
-        if plan.layers[0].form == EXPONENTIAL:
-            exponent = outer if side == 0 else xp.where(outer > 0, xp.log2(xp.where(outer > 0, outer, 1.0)), NEVER)
-            exponent = xp.maximum(_widened(exponent, plan.spans[side], xp, NEVER), NEVER_IN_HALF)
-            _add_exponents(high, low, exponent, entries.shape[2], side, xp)
-        position, entry, part = _patch_order(plan, side)
-        both = xp.stack([high, low])
-        ordered = xp.moveaxis(both[part, :, :, entry, position], 0, -1)
+        entry, position = _patch_order(plan, side)
+        ordered = xp.moveaxis(xp.pad(entries, room)[:, :, entry, position], 2, -1)
         rows.append(xp.ascontiguousarray(ordered).view(xp.float32))
     return rows[0], rows[1]
 
 
-def _add_exponents(high: Any, low: Any, exponent: Any, at: int, side: int, xp: Any) -> None:
-    """The part of the exponent that one image knows, in three float16, times ones on the other side."""
-    mine, others = at + 2 * side, at + 2 * (1 - side)
-    first, second = _halves(exponent, xp)
-    third, _ = _halves(exponent - first.astype(xp.float64) - second.astype(xp.float64), xp)
-    high[:, :, mine], low[:, :, mine], high[:, :, mine + 1] = first, second, third
-    high[:, :, others : others + 2] = 1.0
-
-
-def _patch_order(plan: StagePlan, side: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Position, entry and part (high, low) of every float16 of a row, as the lanes of a warp want them.
+def _patch_order(plan: StagePlan, side: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Entry and position of every float16 of a row, as the lanes of a warp want them.
 
     The matrix A (x) of a tensor core's step is 16×16: lane (g, t) has rows g and g + 8, columns 2t, 2t + 1, 2t + 8 and
     2t + 9. B (z) is 16×8: lane (g, t) has rows 2t, 2t + 1, 2t + 8, 2t + 9 and column g. Of their product, lane (g, t)
@@ -141,19 +127,19 @@ def _patch_order(plan: StagePlan, side: int) -> tuple[NDArray[Any], NDArray[Any]
     """
     tiles, steps, size = plan.block[side] // 2, plan.patch_steps, plan.block[side]
     if side == 0:
-        tile, step, part, g, t, word, half = np.indices((tiles, steps, 2, 8, 4, 4, 2))
+        tile, step, g, t, word, half = np.indices((tiles, steps, 8, 4, 4, 2))
         position, entry = size * g + 2 * tile + word % 2, 2 * t + half + 8 * (word // 2)
     else:
-        tile, step, g, t, part, word, half = np.indices((tiles, steps, 8, 4, 2, 2, 2))
+        tile, g, t, step, word, half = np.indices((tiles, 8, 4, steps, 2, 2))
         position, entry = size * (g // 2) + 2 * tile + g % 2, 2 * t + half + 8 * word
-    return position.ravel(), (entry + 16 * step).ravel(), part.ravel()
+    return (entry + 16 * step).ravel(), position.ravel()
 
 
-def _patches(images: Any, xp: Any) -> Any:
-    """The 3×3 surroundings of every position, (N, H, W, 9 C)."""
-    _, height, width, _ = images.shape
-    padded = xp.pad(images, [(0, 0), (1, 1), (1, 1), (0, 0)])
-    return xp.concatenate([padded[:, a : a + height, b : b + width] for a in range(3) for b in range(3)], axis=-1)
+def _columns(images: Any, xp: Any) -> Any:
+    """Every pixel with those above and below it, in units of the entrance, (N, H, 3 C, W)."""
+    height = images.shape[1]
+    padded = xp.moveaxis(xp.pad(images / COLUMN_UNIT, [(0, 0), (1, 1), (0, 0), (0, 0)]), -1, 2)
+    return xp.concatenate([padded[:, a : a + height] for a in range(3)], axis=2)
 
 
 def _window_sums(values: Any, xp: Any) -> Any:

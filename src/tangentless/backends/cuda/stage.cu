@@ -14,9 +14,9 @@
 // So all offsets have the same shape, and passes and pairs follow one another without a pause. Rows of x come through a ring in
 // shared memory, copied ahead.
 //
-// The first layer, where the images have few channels: its window sum is the inner product of two patches, so tensor cores
-// compute whole rows of it. Patches are scaled to the length one, which makes the sum a cosine, and every number is split into
-// two float16, x = h + l; h h' + h l' + l h' misses the product by 2^-24. The exponent of an exponential comes out complete.
+// The first layer, where the images have few channels: the sum over three rows is the inner product of two columns of three
+// pixels, so tensor cores compute whole rows of it, and only the sums along diagonals are left. Every number is split into two
+// float16, x = h + l; h h' + h l' + l h' misses the product by 2^-24, and is the inner product of (h, h, l) and (h', l', h').
 //
 // Pooling 2x2: rows (j, m) go to row (j >> 1, m >> 1), so an even offset u is joined by the even rows of u + 1 and the odd rows of
 // u - 1. All three are done at the same time; they meet in shared memory. What belongs to the pass before or after goes to a
@@ -26,11 +26,12 @@
 // Parameters, all set on the compiler's command line:
 //   HEIGHT WIDTH       the grid
 //   CHANNELS           of the images; 0: the input is the output of another stage, IN_OFFSETS of its offsets to a pass
-//   PATCH_STEPS        16 entries of a patch to a step; 0: the first layer runs without tensor cores
+//   PATCH_STEPS        steps of 16 entries that make up a column; 0: the first layer runs without tensor cores
 //   LAYER_LIST         the forms of the embeddings
 //   LAST               1: the pool takes the whole grid, and the output is one double per pair
 //   BLOCK_K BLOCK_N LANES_K LANES_N PAIRS WARPS TEAMS BLOCKS   the shares above; BLOCKS per multiprocessor
 //   RING UNROLL        rows of x in shared memory, steps in one turn of the loop
+//   MEETING            steps after which the warps of a team meet
 //   SHARED_BYTES OUTPUT_FLOATS X_FLOATS Z_FLOATS               the sizes the launch goes by; the last two of a row
 #include "device.cuh"
 
@@ -51,22 +52,22 @@ static_assert(LANES <= 32 && SPAN_K >= WIDTH && SPAN_N >= WIDTH && HEIGHT % OFFS
 static_assert(PAIRS == 1 || (WARPS == 1 && PAIRS * HEIGHT <= ROWS));
 static_assert(!PATCHES || (LANES_K == 8 && LANES_N == 4 && BLOCK_K % 2 == 0 && BLOCK_N % 2 == 0));
 static_assert(!POOLED || (BLOCK_K % 2 == 0 && BLOCK_N % 2 == 0 && OFFSETS % 2 == 0 && WIDTH % 2 == 0));
-static_assert((RING & (RING - 1)) == 0 && RING >= WINDOWS + 4 && UNROLL % 2 == 0);
+static_assert((RING & (RING - 1)) == 0 && RING >= WINDOWS + 2 * MEETING && UNROLL % 2 == 0 && (MEETING == 2 || MEETING == 4));
 
 // A thread's block may reach beyond the grid: the first column (row) of a block that can be beyond its end.
 constexpr int CUT_K = WIDTH % BLOCK_K, CUT_N = WIDTH % BLOCK_N;
 
 // Shared memory, in floats: a row of x or z is its patches or channels, then two planes for each layer.
-constexpr int X_LAYERS_AT = PATCHES ? BLOCK_K / 2 * PATCH_STEPS * 256 : CHANNELS * SPAN_K;
-constexpr int Z_LAYERS_AT = PATCHES ? BLOCK_N / 2 * PATCH_STEPS * 128 : CHANNELS * SPAN_N;
+constexpr int X_LAYERS_AT = PATCHES ? BLOCK_K / 2 * PATCH_STEPS * 128 : CHANNELS * SPAN_K;
+constexpr int Z_LAYERS_AT = PATCHES ? BLOCK_N / 2 * PATCH_STEPS * 64 : CHANNELS * SPAN_N;
 constexpr int X_ROW = ceiling(X_LAYERS_AT + 2 * LAYERS * SPAN_K, 4) * 4;
 constexpr int Z_ROW = ceiling(Z_LAYERS_AT + 2 * LAYERS * SPAN_N, 4) * 4;
 constexpr int HALF_K = POOLED ? BLOCK_K / 2 : 1, HALF_N = POOLED ? BLOCK_N / 2 : 1;
 constexpr int SHARES = HALF_K * HALF_N;                           // pooled values of a thread
 constexpr int EXCHANGE_ROW = LANES * SHARES;                      // of an even or odd row at one offset
-constexpr int EXCHANGE = POOLED ? PAIRS * OFFSETS * 2 * EXCHANGE_ROW : 0;  // of one pair of rows; two take turns
+constexpr int EXCHANGE = POOLED ? PAIRS * OFFSETS * 2 * EXCHANGE_ROW : 0;  // of one pair of rows; MEETING of them take turns
 constexpr int TOTALS = LAST ? 2 * TEAM_THREADS : 0;
-constexpr int TEAM_FLOATS = PAIRS * RING * X_ROW + 2 * EXCHANGE + TOTALS;
+constexpr int TEAM_FLOATS = PAIRS * RING * X_ROW + MEETING * EXCHANGE + TOTALS;
 static_assert(4 * (HEIGHT * Z_ROW + TEAMS * TEAM_FLOATS) == SHARED_BYTES && X_ROW == X_FLOATS && Z_ROW == Z_FLOATS);
 
 // The pooled output of a pair: [PASSES][OFFSETS / 2 + 1][HEIGHT / 2][k][n]; the last offset of a pass belongs to the next one.
@@ -125,36 +126,29 @@ DEVICE void sync_pair(int team) {
 
 // ---------------------------------------------------------------------------------------------------- the first layer
 
-// Cosines of patches, or complete exponents: on the tensor cores. All tiles take each step together, so that none waits for
-// the result of its last one.
+// Sums over three rows, on the tensor cores. All tiles take each step together, so that none waits for the result of its last
+// one.
+template <int STEPS>
 DEVICE void patch_products(const float* x, const float* z, Values& out) {
     constexpr int TILES_K = BLOCK_K / 2, TILES_N = BLOCK_N / 2;
-    float sum[TILES_K][TILES_N][4] = {};
+    float sum[TILES_K][TILES_N][4] = {}, of_x[TILES_K][STEPS][4], of_z[TILES_N][2 * STEPS];
 #pragma unroll
-    for (int s = 0; s < PATCH_STEPS; s++) {
-        unsigned high_x[TILES_K][4], low_x[TILES_K][4], high_z[TILES_N][2], low_z[TILES_N][2];
+    for (int r = 0; r < TILES_K; r++)
 #pragma unroll
-        for (int r = 0; r < TILES_K; r++) {
-            const Words h = *reinterpret_cast<const Words*>(x + ((r * PATCH_STEPS + s) * 2) * 128);
-            const Words l = *reinterpret_cast<const Words*>(x + ((r * PATCH_STEPS + s) * 2 + 1) * 128);
-            high_x[r][0] = h.x, high_x[r][1] = h.y, high_x[r][2] = h.z, high_x[r][3] = h.w;
-            low_x[r][0] = l.x, low_x[r][1] = l.y, low_x[r][2] = l.z, low_x[r][3] = l.w;
-        }
+        for (int s = 0; s < STEPS; s++) load<4, 4>(x + (r * STEPS + s) * 128, of_x[r][s]);
 #pragma unroll
-        for (int c = 0; c < TILES_N; c++) {
-            const Words w = *reinterpret_cast<const Words*>(z + (c * PATCH_STEPS + s) * 128);
-            high_z[c][0] = w.x, high_z[c][1] = w.y, low_z[c][0] = w.z, low_z[c][1] = w.w;
-        }
-        auto multiply_all = [&](const auto& of_x, const auto& of_z) {
+    for (int c = 0; c < TILES_N; c++)
+        load<2 * STEPS, STEPS % 2 == 0 ? 4 : 2>(z + c * STEPS * 64, of_z[c]);
 #pragma unroll
-            for (int c = 0; c < TILES_N; c++)
+    for (int s = 0; s < STEPS; s++)
 #pragma unroll
-                for (int r = 0; r < TILES_K; r++) multiply(sum[r][c], of_x[r], of_z[c]);
-        };
-        multiply_all(low_x, high_z);
-        multiply_all(high_x, low_z);
-        multiply_all(high_x, high_z);
-    }
+        for (int c = 0; c < TILES_N; c++)
+#pragma unroll
+            for (int r = 0; r < TILES_K; r++) {
+                const unsigned a[4] = {bits_of(of_x[r][s][0]), bits_of(of_x[r][s][1]), bits_of(of_x[r][s][2]), bits_of(of_x[r][s][3])};
+                const unsigned b[2] = {bits_of(of_z[c][2 * s]), bits_of(of_z[c][2 * s + 1])};
+                multiply(sum[r][c], a, b);
+            }
 #pragma unroll
     for (int r = 0; r < TILES_K; r++)
 #pragma unroll
@@ -245,34 +239,6 @@ DEVICE float embed(float sum, float xr, float xa, float zr, float za) {
     }
 }
 
-// The same from the cosine, or from the complete exponent.
-template <int L>
-DEVICE float embed_cosine(float cosine, float xa, float za) {
-    constexpr int form = LAYER[L].form;
-    if constexpr (form == EXPONENTIAL) {
-        return fast_exp2(cosine);
-    } else if constexpr (form == ARC) {
-        const float relative = saturate(1.0f - fabsf(cosine));
-        return fmaf(relative * fast_sqrt(relative), polynomial<L, 0>(relative), straight<L>(cosine)) * (xa * za);
-    } else if constexpr (form == SERIES) {
-        return polynomial<L, 0>(cosine) * (xa * za);
-    } else {
-        return cosine * (xa * za);
-    }
-}
-
-DEVICE void embed_patches(Values& values, const float* x, const float* z) {
-    float xa[BLOCK_K], za[BLOCK_N];
-    if constexpr (LAYER[0].form != EXPONENTIAL) {
-        load<BLOCK_K, BLOCK_K>(x + X_LAYERS_AT + SPAN_K, xa);
-        load<BLOCK_N, BLOCK_N>(z + Z_LAYERS_AT + SPAN_N, za);
-    }
-#pragma unroll
-    for (int i = 0; i < BLOCK_K; i++)
-#pragma unroll
-        for (int o = 0; o < BLOCK_N; o++) values[i][o] = embed_cosine<0>(values[i][o], xa[i], za[o]);
-}
-
 // `factor`: what the values of a column are still to be multiplied by, if they are exponentials.
 template <int L>
 DEVICE void embed_all(const Values& sum, const float* x, const float* z, Values& out, float (&factor)[BLOCK_N]) {
@@ -289,7 +255,25 @@ DEVICE void embed_all(const Values& sum, const float* x, const float* z, Values&
 
 // ---------------------------------------------------------------------------------------------------- windows
 
-// Sums of three neighbours along the diagonal. Two outputs share the sum of a pair.
+// Whether layer L, or the stage's input where it is -1, can have values other than zero beyond the grid.
+template <int L>
+DEVICE constexpr bool leaves_grid() {
+    if constexpr (L >= 0)
+        return LAYER[L].form == ARC || LAYER[L].form == IDENTITY;
+    else
+        return false;
+}
+
+// A neighbour of another thread, if there is one. Predicates save bandwidth of registers, but three windows need them all.
+DEVICE float add_beyond(float sum, float value, float is_there) {
+    if constexpr (CHANNELS > 0 && !PATCHES)
+        return add_if(sum, value, is_there != 0.0f);
+    else
+        return fmaf(value, is_there, sum);
+}
+
+// Sums of three neighbours along the diagonal, of values that layer L left. Two outputs share the sum of a pair.
+template <int L>
 DEVICE void diagonal(const Values& in, Values& out, const Place& place) {
     constexpr int K = BLOCK_K - 1, N = BLOCK_N - 1;
     float before_k[BLOCK_N], before_n[BLOCK_K], after_k[BLOCK_N], after_n[BLOCK_K];  // beyond the block's four sides
@@ -306,15 +290,16 @@ DEVICE void diagonal(const Values& in, Values& out, const Place& place) {
         after_n[i - 1] = from_after<1>(in[i][0]);
     }
     auto add_before = [&](int i, int o, float sum) {
-        if (i == 0) return fmaf(before_k[o], o == 0 ? place.has_above_left : place.has_above, sum);
-        return o == 0 ? fmaf(before_n[i], place.has_left, sum) : sum + in[i - 1][o - 1];
+        if (i == 0) return add_beyond(sum, before_k[o], o == 0 ? place.has_above_left : place.has_above);
+        return o == 0 ? add_beyond(sum, before_n[i], place.has_left) : sum + in[i - 1][o - 1];
     };
     auto add_after = [&](int i, int o, float sum) {
-        const bool cut_k = CUT_K > 0 && i + 1 == CUT_K, cut_n = CUT_N > 0 && o + 1 == CUT_N;
+        const bool cut_k = leaves_grid<L>() && CUT_K > 0 && i + 1 == CUT_K;
+        const bool cut_n = leaves_grid<L>() && CUT_N > 0 && o + 1 == CUT_N;
         const float inside = cut_k && cut_n ? place.inside : cut_k ? place.inside_k : place.inside_n;
-        if (i == K && o == N) return fmaf(after_k[o], place.has_below_right, sum);
-        if (i == K) return fmaf(after_k[o], cut_n ? place.has_below * inside : place.has_below, sum);
-        if (o == N) return fmaf(after_n[i], cut_k ? place.has_right * inside : place.has_right, sum);
+        if (i == K && o == N) return add_beyond(sum, after_k[o], place.has_below_right);
+        if (i == K) return add_beyond(sum, after_k[o], cut_n ? place.has_below * inside : place.has_below);
+        if (o == N) return add_beyond(sum, after_n[i], cut_k ? place.has_right * inside : place.has_right);
         return cut_k || cut_n ? fmaf(in[i + 1][o + 1], inside, sum) : sum + in[i + 1][o + 1];
     };
 #pragma unroll
@@ -387,7 +372,7 @@ struct Work {
     DEVICE const float* x_row(int t) const { return ring + place.pair * X_ROW + place.k + ring_at(t); }
     DEVICE const float* x_patches(int t) const { return ring + 4 * place.lane + ring_at(t); }
     DEVICE const float* z_row(int at) const { return z + place.n + at; }
-    DEVICE const float* z_patches(int at) const { return z + 4 * place.lane + at; }
+    DEVICE const float* z_patches(int at) const { return z + 2 * PATCH_STEPS * place.lane + at; }
     DEVICE static int ring_at(int t) { return (t & (RING - 1)) * PAIRS * X_ROW; }
 };
 
@@ -418,6 +403,16 @@ DEVICE void read_ahead(Stream& s, const Work& work) {
 // The two halves of a window sum can change places. Which order leaves the compiler more registers was measured.
 constexpr bool ROWS_FIRST = PATCHES && WINDOWS > 1;
 
+// What an exponential leaves to its caller.
+template <int L>
+DEVICE void apply_factors(Values& values, const float (&factor)[BLOCK_N]) {
+    if constexpr (LAYER[L].form == EXPONENTIAL)
+#pragma unroll
+        for (int i = 0; i < BLOCK_K; i++)
+#pragma unroll
+            for (int o = 0; o < BLOCK_N; o++) values[i][o] *= factor[o];
+}
+
 // One step of all layers at time t. `leave` takes the row that leaves: its values and the factors of its columns.
 template <class Leave>
 DEVICE void step(int t, Stream& s, const Work& work, Leave&& leave) {
@@ -426,13 +421,15 @@ DEVICE void step(int t, Stream& s, const Work& work, Leave&& leave) {
     for (int d = WINDOWS; d > 0; d--) s.z_rows[d] = s.z_rows[d - 1], s.links[d] = s.links[d - 1];
     s.entering.advance(place);
     s.z_rows[0] = s.entering.m * Z_ROW;
-    s.links[0] = s.entering.j == 0 || s.entering.m == 0 ? 0.0f : 1.0f;
+    s.links[0] = zero_if(s.entering.j == 0 || s.entering.m == 0);
 
     Values now, half, sum;
     float factor[BLOCK_N];
     if constexpr (PATCHES) {
-        patch_products(work.x_patches(t), work.z_patches(s.z_rows[0]), now);
-        embed_patches(now, work.x_row(t), work.z_row(s.z_rows[0]));
+        patch_products<PATCH_STEPS>(work.x_patches(t), work.z_patches(s.z_rows[0]), half);
+        diagonal<-1>(half, sum, place);
+        embed_all<0>(sum, work.x_row(t), work.z_row(s.z_rows[0]), now, factor);
+        if constexpr (WINDOWS > 0) apply_factors<0>(now, factor);
     } else if constexpr (CHANNELS > 0) {
         pixel_products(work.x_row(t), work.z_row(s.z_rows[0]), now);
     } else {
@@ -446,30 +443,26 @@ DEVICE void step(int t, Stream& s, const Work& work, Leave&& leave) {
         constexpr int d = window.value, l = PATCHES ? d + 1 : d;
         if constexpr (ROWS_FIRST) {
             vertical(s.newest[d], s.pair[d], now, half, s.links[d]);
-            diagonal(half, sum, place);
+            diagonal<l - 1>(half, sum, place);
         } else {
-            diagonal(now, half, place);
+            diagonal<l - 1>(now, half, place);
             vertical(s.newest[d], s.pair[d], half, sum, s.links[d]);
         }
         embed_all<l>(sum, work.x_row(t - d - 1), work.z_row(s.z_rows[d + 1]), now, factor);
-        if constexpr (LAYER[l].form == EXPONENTIAL && d + 1 < WINDOWS)
-#pragma unroll
-            for (int i = 0; i < BLOCK_K; i++)
-#pragma unroll
-                for (int o = 0; o < BLOCK_N; o++) now[i][o] *= factor[o];
+        if constexpr (d + 1 < WINDOWS) apply_factors<l>(now, factor);
     });
     leave(now, factor);
 }
 
 // Whether a row leaves the last layer without its columns' factors.
-constexpr bool FACTORED = WINDOWS > 0 && LAYER[LAYERS - 1].form == EXPONENTIAL;
+constexpr bool FACTORED = LAYER[LAYERS - 1].form == EXPONENTIAL;
 
 // ---------------------------------------------------------------------------------------------------- pooling
 
 constexpr int CHUNK = SHARES % 4 == 0 ? 4 : SHARES % 2 == 0 ? 2 : 1;
 
 DEVICE float* exchange_row(const Work& work, int row_pair, int odd, int index) {
-    const int row = ((row_pair & 1) * PAIRS + work.place.pair) * OFFSETS + index;
+    const int row = ((row_pair & (MEETING - 1)) * PAIRS + work.place.pair) * OFFSETS + index;
     return work.exchange + (row * 2 + odd) * EXCHANGE_ROW + work.place.at * CHUNK;
 }
 
@@ -503,7 +496,13 @@ DEVICE void write_chunk(const float (&values)[CHUNK], float* row, int at, const 
 #pragma unroll
         for (int i = 0; i < OUT_ALIGN; i++) some[i] = values[e + i];
         const int k = place.k / 2 + (at + e) / HALF_N, n = place.n / 2 + (at + e) % HALF_N;
-        if (k < HALF_WIDTH && n < HALF_WIDTH) store<OUT_ALIGN, OUT_ALIGN>(row + k * HALF_WIDTH + n, some);
+        float* to = row + k * HALF_WIDTH + n;
+        if (k < HALF_WIDTH && n < HALF_WIDTH) {
+            if constexpr (OUT_ALIGN == 4)
+                store_four(to, some[0], some[1], some[2], some[3]);
+            else
+                store<OUT_ALIGN, OUT_ALIGN>(to, some);
+        }
     }
 }
 
@@ -606,19 +605,23 @@ DEVICE void stream(const Work& work) {
     if constexpr (CHANNELS == 0) read_ahead(s, work);
     double total = 0.0;
 
-    copy_row(work, -EARLY);
-    copy_row(work, 1 - EARLY);
+#pragma unroll
+    for (int i = 0; i < MEETING; i++) copy_row(work, i - EARLY);
     const int end = work.last_row() + WINDOWS;
     int turn = -EARLY;
 #pragma unroll 1
     for (; turn < end; turn += UNROLL)
         unroll<UNROLL / 2>([&](auto period) {
             const int t = turn + 2 * period.value, row_pair = (t - WINDOWS) >> 1;
-            wait_for_copies();
-            sync_pair(place.team);
-            if constexpr (POOLED) write_pooled(work, row_pair - 1);
-            copy_row(work, t + 2);
-            copy_row(work, t + 3);
+            if (MEETING == 2 || (t + EARLY) % MEETING == 0) {
+                wait_for_copies();
+                sync_pair(place.team);
+                if constexpr (POOLED)
+#pragma unroll
+                    for (int i = MEETING / 2; i > 0; i--) write_pooled(work, row_pair - i);
+#pragma unroll
+                for (int i = 0; i < MEETING; i++) copy_row(work, t + MEETING + i);
+            }
             unroll<2>([&](auto parity) {
                 step(t + parity.value, s, work, [&](const Values& values, const float (&factor)[BLOCK_N]) {
                     if constexpr (POOLED) {
@@ -636,7 +639,9 @@ DEVICE void stream(const Work& work) {
         });
     if constexpr (POOLED) {
         sync_pair(place.team);
-        if (turn == end) write_pooled(work, work.last_row() / 2 - 1);
+        // Some of them may be written already, and are written once more.
+#pragma unroll
+        for (int i = MEETING / 2; i > 0; i--) write_pooled(work, work.last_row() / 2 - i);
     }
     wait_for_copies();
 }
