@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from tangentless import KernelRidgeClassifier, kernel
 from tangentless.backends import get_backend
 from tangentless.cli import app
+from tangentless.datasets import Dataset, Split
 from tangentless.errors import InputError, ParameterError
 from tangentless.experiments import cifar10, cifar10_subsets, cifar100, mnist, paper, tables
 from tangentless.experiments.cifar10_subsets import Subsets, draw
@@ -58,8 +59,8 @@ class TestSubsets:
                     if k is None
                     else (k(X, backend=CPU), k(T, X, backend=CPU))
                 )
-                own, best = row["by leave-one-out"], row["by test mean"]
-                for way, ridge in ((own, own["ridges"][trial]), (best, best["ridge"])):
+                own, one, best = (row[way] for way in cifar10_subsets.WAYS)
+                for way, ridge in ((own, own["ridges"][trial]), (one, one["ridge"]), (best, best["ridge"])):
                     model = KernelRidgeClassifier("precomputed", ridge=ridge).fit(K, data.train.labels[chosen])
                     assert way["accuracies"][trial] == model.score(beside, data.test.labels[:20])
 
@@ -105,9 +106,37 @@ class TestSubsets:
         assert [path.suffix for path in outcome.files] == [".json", ".png", ".svg"]
         assert all(path.stat().st_size > 1000 for path in outcome.files)
 
+    def test_one_ridge_by_leave_one_out_takes_no_test_labels(self, tmp_path):
+        first = run_subsets(tmp_path / "first").rows
+        data = toy()
+        turned = Dataset(
+            data.name,
+            data.train,
+            Split(data.test.images, (data.test.labels + 1) % CLASSES),
+            data.classes,
+            {"turned": "1"},
+        )
+        second = cifar10_subsets.reproduce(
+            turned, QUICK, test=20, backend=CPU, folder=tmp_path / "second", say=silent
+        ).rows
+        for a, b in zip(first, second, strict=True):
+            assert a["by pooled leave-one-out"]["ridge"] == b["by pooled leave-one-out"]["ridge"]
+            assert a["by leave-one-out"]["ridges"] == b["by leave-one-out"]["ridges"]
+        assert [row["by test mean"]["mean"] for row in first] != [row["by test mean"]["mean"] for row in second]
+
+    def test_error_while_computing_ahead_is_raised(self):
+        def failing():
+            yield 1
+            raise ParameterError("no more")
+
+        ahead = cifar10_subsets.one_ahead(failing())
+        assert next(ahead) == 1
+        with pytest.raises(ParameterError, match="no more"):
+            next(ahead)
+
     def test_singular_matrix_loses_its_ridge_only(self):
         found = cifar10_subsets._fit_all(
-            np.ones((4, 4)), np.eye(2)[[0, 0, 0, 1]], np.ones((4, 3)), np.zeros(3), [0.0, 1.0]
+            np.ones((4, 4)), np.ones((4, 3)), np.eye(2)[[0, 0, 0, 1]], np.zeros(3), [0.0, 1.0]
         )
         assert found["right"][0] is None
         assert found["right"][1] == 3

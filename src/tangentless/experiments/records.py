@@ -121,9 +121,7 @@ class Run:
         `of` says in JSON values everything that the result depends on; the name of the experiment and the hashes of the
         data are added to it.
         """
-        key = {"experiment": self.experiment, "of": dict(of), "data": self.data, "format": FORMAT}
-        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-        path = self.folder / "pieces" / f"{self.experiment}-{digest[:20]}.json"
+        path, key = self._locate(of)
         piece = _read_piece(path, key)
         if piece is None:
             value, seconds = timed(compute)
@@ -132,6 +130,16 @@ class Run:
             piece = _read_piece(path, key) or piece  # as it will read after a restart
         self._machines[piece.machine] = self._machines.get(piece.machine, 0.0) + piece.seconds
         return piece
+
+    def has(self, of: Mapping[str, Any]) -> bool:
+        """Whether a piece is there already."""
+        return self._locate(of)[0].exists()
+
+    def _locate(self, of: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
+        """The file of a piece, and what it must say it is."""
+        key = {"experiment": self.experiment, "of": dict(of), "data": self.data, "format": FORMAT}
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+        return self.folder / "pieces" / f"{self.experiment}-{digest[:20]}.json", key
 
     def finish(self, results: Sequence[Mapping[str, Any]], *, name: str | None = None, **more: Any) -> Path:
         """Write the record, `NAME.json`, with the rows of results; returns where it is."""
