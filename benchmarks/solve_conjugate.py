@@ -17,16 +17,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tangentless.gram import gram, open_gram
 from tangentless.solve import Step, solve_conjugate, solve_ridge
 from tangentless.solve.conjugate import multiply
+from tangentless.timing import environment
 
 KERNEL = "normalize relu relu"
 RIDGE, TOLERANCE, TARGETS = 1e-3, 1e-8, 10
 KILLED_AFTER = 5  # steps
+RECORD = "solve_conjugate.json"
 
 
 def data(rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -40,6 +43,12 @@ def data(rows: int) -> tuple[np.ndarray, np.ndarray]:
 def peak_bytes() -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def put_record(folder: Path, report: dict[str, Any]) -> None:
+    text = json.dumps(report, indent=1)
+    (folder / RECORD).write_text(text + "\n")
+    print(text)
 
 
 def make(folder: Path, rows: int) -> None:
@@ -68,7 +77,9 @@ def solve(folder: Path, rows: int, landmarks: int, *, dies: bool) -> None:
         progress=watch,
     )
     np.save(folder / "coefficients.npy", solution.coefficients)
+    command = f"python benchmarks/solve_conjugate.py FOLDER --rows {rows} --landmarks {landmarks} --compare"
     report = {
+        "environment": {**environment(), "command": command},
         "rows": rows,
         "landmarks": landmarks,
         "matrix_gigabytes": 8 * rows**2 / 1e9,
@@ -78,18 +89,17 @@ def solve(folder: Path, rows: int, landmarks: int, *, dies: bool) -> None:
         "seconds": time.monotonic() - begun,
         "peak_gigabytes": peak_bytes() / 1e9,
     }
-    (folder / "solve_conjugate.json").write_text(json.dumps(report, indent=1))
-    print(json.dumps(report, indent=1))
+    put_record(folder, report)
 
 
 def compare(folder: Path, rows: int) -> None:
     K, Y = open_gram(folder / "k.zarr"), data(rows)[1]
     exact = multiply(K, solve_ridge(K, Y, RIDGE).coefficients)
     close = multiply(K, np.load(folder / "coefficients.npy"))
-    same = float(np.mean(exact.argmax(axis=1) == close.argmax(axis=1)))
-    print(
-        f"predictions differ by at most {np.abs(exact - close).max():.1e}; {100 * same:.2f} % of classes are the same"
-    )
+    report = json.loads((folder / RECORD).read_text())
+    report["largest_difference_of_predictions_from_cholesky"] = float(np.abs(exact - close).max())
+    report["share_of_equal_classes"] = float(np.mean(exact.argmax(axis=1) == close.argmax(axis=1)))
+    put_record(folder, report)
 
 
 def main() -> None:

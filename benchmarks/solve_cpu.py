@@ -3,7 +3,7 @@
 `dpotrf` + `dpotrs` is the price of the coefficients; leave-one-out may add that of `dpotri`. The matrix is a Gaussian
 kernel of random points with a ridge of 1e-3. Each is run in turn, three times, and the best of each is kept.
 
-    python benchmarks/solve_cpu.py [--rows 10000] [--output FILE.json]
+    python benchmarks/solve_cpu.py [--rows 10000] [--output benchmarks/results/solve_cpu.json]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from tangentless.solve import solve_ridge
+from tangentless.timing import environment
 
 RIDGE = 1e-3
 TARGETS = 10
@@ -80,6 +81,7 @@ def main() -> None:
         theirs.append(one)
         inverses.append(other)
     report = {
+        "environment": {**environment(), "command": f"python benchmarks/solve_cpu.py --rows {options.rows}"},
         "rows": options.rows,
         "seconds": min(ours),
         "dpotrf_dpotrs_seconds": min(theirs),
@@ -91,7 +93,7 @@ def main() -> None:
     text = json.dumps(report, indent=1)
     print(text)
     if options.output is not None:
-        options.output.write_text(text)
+        options.output.write_text(text + "\n")
 
 
 if __name__ == "__main__":
