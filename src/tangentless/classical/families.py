@@ -64,8 +64,7 @@ def squared_distances(X: Any, Z: Any = None, *, n_jobs: int | None = None) -> Ar
            [4., 0.]])
     """
     left, right = _read(X, Z, unit=False)
-    values: Array = _fill(left, right, to_distances, np.zeros((1, len(left))), n_jobs)[0]
-    return values
+    return _fill(left, right, to_distances, np.zeros((1, len(left))), n_jobs)[0]
 
 
 def gaussian_family(X: Any, Z: Any = None, *, gammas: Iterable[float]) -> Iterator[tuple[float, Array]]:
@@ -115,28 +114,32 @@ def _vectors(points: NDArray[Any], unit: bool) -> Vectors:
     return Vectors(rows, norms, norms**2)
 
 
-def _fill(left: Vectors, right: Vectors, function: Function, diagonals: Array, n_jobs: int | None) -> Array:
-    """As many matrices as there are diagonals, (count, n, m), tile by tile; of symmetric ones, each pair once."""
-    values = np.empty((len(diagonals), len(left), len(right)))
+def _fill(left: Vectors, right: Vectors, function: Function, diagonals: Array, n_jobs: int | None) -> list[Array]:
+    """As many matrices as there are diagonals, tile by tile; of symmetric ones, each pair once.
+
+    Each is an array of its own, so that memory comes back as they are dropped.
+    """
+    values = [np.empty((len(left), len(right))) for _ in diagonals]
     for rows in slices(len(left), left.tile):
         for columns in slices(len(right), right.tile):
             if left is right and columns.start < rows.start:
                 continue
-            tile = values[:, rows, columns]
-            _fill_tile(tile, left[rows], right[columns], function, n_jobs)
-            if left is right and rows == columns:
-                for one, diagonal in zip(tile, diagonals[:, rows], strict=True):
-                    complete(one, diagonal)
-            elif left is right:
-                values[:, columns, rows] = tile.transpose(0, 2, 1)
+            _fill_tile([one[rows, columns] for one in values], left[rows], right[columns], function, n_jobs)
+            for one, diagonal in zip(values, diagonals, strict=True):
+                if left is right and rows == columns:
+                    complete(one[rows, rows], diagonal[rows])
+                elif left is right:
+                    one[columns, rows] = one[rows, columns].T
     return values
 
 
-def _fill_tile(tile: Array, near: Vectors, far: Vectors, function: Function, n_jobs: int | None) -> None:
+def _fill_tile(tiles: list[Array], near: Vectors, far: Vectors, function: Function, n_jobs: int | None) -> None:
     products = near.rows @ far.rows.T
 
     def work(part: slice) -> int:
-        tile[:, part] = function(products[part], near[part], far)
-        return tile[0, part].size
+        found = function(products[part], near[part], far)
+        for tile, values in zip(tiles, found.reshape(len(tiles), -1, len(far)), strict=True):
+            tile[part] = values
+        return found.size
 
     by_rows(len(near), work, n_jobs)
