@@ -135,6 +135,11 @@ inline float from_after(float value) {
 }
 
 namespace emulation {
+inline unsigned bits_of(float value) {
+    unsigned bits;
+    std::memcpy(&bits, &value, 4);
+    return bits;
+}
 inline float half_of(unsigned word, int which) {
     const unsigned short bits = which == 0 ? word & 0xffff : word >> 16;
     _Float16 value;
@@ -144,10 +149,11 @@ inline float half_of(unsigned word, int which) {
 }  // namespace emulation
 
 // Rows of A and columns of B are handed round, then every lane works out its four entries.
-inline void multiply(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+inline void multiply(float (&sum)[4], const float (&a)[4], float b0, float b1) {
     const int thread = thread_index(), base = thread / 32 * 32, g = thread % 32 / 4, t = thread % 4;
     auto& all = emulation::block.fragments[emulation::block.turn[thread]++ & 1];
-    all[thread] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    const float own[] = {a[0], a[1], a[2], a[3], b0, b1};
+    for (int i = 0; i < 6; i++) all[thread][i] = emulation::bits_of(own[i]);
     sync_warp();
     for (int entry = 0; entry < 4; entry++) {
         const int upper = entry / 2, column = 2 * t + entry % 2;
@@ -179,9 +185,4 @@ inline float fast_sqrt(float x) { return std::sqrt(x); }
 inline float saturate(float x) { return x > 1.0f ? 1.0f : x > 0.0f ? x : 0.0f; }
 inline float add_if(float sum, float value, bool condition) { return condition ? sum + value : sum; }
 inline float zero_if(bool condition) { return condition ? 0.0f : 1.0f; }
-inline unsigned bits_of(float value) {
-    unsigned bits;
-    std::memcpy(&bits, &value, 4);
-    return bits;
-}
 inline void store_four(float* to, float x, float y, float z, float w) { to[0] = x, to[1] = y, to[2] = z, to[3] = w; }

@@ -65,13 +65,12 @@ DEVICE float zero_if(bool condition) {
     return __int_as_float(bits);
 }
 
-DEVICE unsigned bits_of(float value) { return __float_as_uint(value); }
-
-// sum += A B on the tensor cores, all lanes of a warp together: A 16x16, B 16x8, two float16 in each word.
-DEVICE void multiply(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+// sum += A B on the tensor cores, all lanes of a warp together: A 16x16, B 16x8, two float16 in the place of each float.
+DEVICE void multiply(float (&sum)[4], const float (&a)[4], float b0, float b1) {
+    const auto bits = [](float pair) { return __float_as_uint(pair); };
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(a[2])), "r"(bits(a[3])), "r"(bits(b0)), "r"(bits(b1)));
 }
 
 // Four floats to global memory at once; the compiler splits a plain store of them.

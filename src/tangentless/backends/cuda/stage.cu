@@ -137,18 +137,13 @@ DEVICE void patch_products(const float* x, const float* z, Values& out) {
 #pragma unroll
         for (int s = 0; s < STEPS; s++) load<4, 4>(x + (r * STEPS + s) * 128, of_x[r][s]);
 #pragma unroll
-    for (int c = 0; c < TILES_N; c++)
-        load<2 * STEPS, STEPS % 2 == 0 ? 4 : 2>(z + c * STEPS * 64, of_z[c]);
+    for (int c = 0; c < TILES_N; c++) load<2 * STEPS, STEPS % 2 == 0 ? 4 : 2>(z + c * STEPS * 64, of_z[c]);
 #pragma unroll
     for (int s = 0; s < STEPS; s++)
 #pragma unroll
         for (int c = 0; c < TILES_N; c++)
 #pragma unroll
-            for (int r = 0; r < TILES_K; r++) {
-                const unsigned a[4] = {bits_of(of_x[r][s][0]), bits_of(of_x[r][s][1]), bits_of(of_x[r][s][2]), bits_of(of_x[r][s][3])};
-                const unsigned b[2] = {bits_of(of_z[c][2 * s]), bits_of(of_z[c][2 * s + 1])};
-                multiply(sum[r][c], a, b);
-            }
+            for (int r = 0; r < TILES_K; r++) multiply(sum[r][c], of_x[r][s], of_z[c][2 * s], of_z[c][2 * s + 1]);
 #pragma unroll
     for (int r = 0; r < TILES_K; r++)
 #pragma unroll
