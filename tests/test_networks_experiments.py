@@ -15,8 +15,9 @@ from tangentless.networks.inputs import balanced, make_transform
 pytest.importorskip("torch", reason="networks need PyTorch: pip install 'tangentless[networks]'")
 from tangentless.experiments import compare as comparison
 from tangentless.experiments import networks as experiment
-from tangentless.experiments.records import read_record
-from tangentless.networks import Machine, training
+from tangentless.experiments.records import Piece, Run, read_record
+from tangentless.experiments.report import write_report
+from tangentless.networks import RECIPES, Machine, training
 
 CPU = Machine("cpu")
 SHALLOW, DEEPER = "conv3 relu globalpool normalize relu", "conv3 relu pool2 conv3 relu globalpool normalize relu"
@@ -29,7 +30,7 @@ def digits():
 
 
 def run_comparison(digits, folder, architectures=(SHALLOW, DEEPER), settings=TOY):
-    backend = get_backend("reference") if len(architectures) == 1 else get_backend("cpu", n_jobs=1)
+    backend = get_backend("cpu", n_jobs=1)
     return comparison.compare(digits, architectures, settings, backend=backend, machine=CPU, folder=folder)
 
 
@@ -44,8 +45,8 @@ def test_comparison_leaves_a_table_a_record_and_pictures(digits, tmp_path):
         assert len(row["network"]["trials"]) == 2
         assert (row["train"], row["rows"]) == (60, 80)
     assert record["correlation"] == outcome.correlation
-    assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (tmp_path / "compare.svg").read_text()
+    assert (tmp_path / "compare-digits.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "compare-digits.svg").read_text()
 
 
 def test_comparison_goes_on_with_what_is_there(digits, tmp_path, monkeypatch):
@@ -110,12 +111,14 @@ def test_networks_are_recorded_and_go_on(digits, tmp_path):
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
-def test_recipes_as_they_are_count_as_rows_of_the_paper(digits):
-    from tangentless.networks import RECIPES
-
-    trial = {"accuracy": 0.5, "best accuracy": 0.5, "rows": 10, "train": 20, "seconds": 1.0, "machine": "", "date": ""}
-    row = experiment._row("cifar10-myrtle5", RECIPES["cifar10-myrtle5"], digits, [trial])
-    assert (row["table"], row["method"], row["test set"]) == ("cifar10", "myrtle5-cnn", "cifar10")
+def test_recipes_as_they_are_fill_the_page_of_results(tmp_path):
+    trial = {"accuracy": 0.891, "best accuracy": 0.9, "rows": 10_000, "train": 50_000, "seconds": 60.0}
+    piece = Piece(trial, 61.0, "a GPU", "2026-01-01 00:00 UTC")
+    row = experiment._row("cifar10-myrtle5", RECIPES["cifar10-myrtle5"], [piece])
+    Run("networks", tmp_path, configuration={}, data={}).finish([row])
+    write_report(tmp_path, tmp_path / "page.md")
+    lines = (tmp_path / "page.md").read_text().splitlines()
+    assert any(line.startswith("| Myrtle5 CNN | 89.8 | **89.1** (88.5 to 89.7) | 50,000 ") for line in lines)
 
 
 def test_command_line_compares(tmp_path):

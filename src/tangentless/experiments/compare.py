@@ -8,6 +8,7 @@ an interval from resampling the test images.
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from ..networks.recipes import Inputs, Ramp, Recipe
 from .console import percent, say, show_table
 from .figures import COLOURS, new_axes, save_figure
 from .networks import machine_name, train_once
-from .records import Run, Score
+from .records import Run, Score, describe_machine
 
 if TYPE_CHECKING:
     from ..backends import Backend
@@ -110,10 +111,10 @@ def compare(
         raise ParameterError("a comparison needs two architectures or more")
     for architecture in shapes.values():
         architecture.grids(dataset.train.images.shape[1:-1])
-    kernels = Run(EXPERIMENT, folder, configuration=vars(settings), data=dict(dataset.hashes))
-    networks = Run(
-        EXPERIMENT, folder, configuration=vars(settings), data=dict(dataset.hashes), machine=machine_name(machine)
-    )
+    hashes = dict(dataset.hashes)
+    kernels = Run(EXPERIMENT, folder, configuration={}, data=hashes, machine=describe_machine(backend.name))
+    networks = Run(EXPERIMENT, folder, configuration=vars(settings), data=hashes, machine=machine_name(machine))
+    seconds: defaultdict[str, float] = defaultdict(float)
     transform = functools.cache(lambda: make_transform(settings.inputs, dataset.train.images, settings.epsilon))
     truth = dataset.test.labels[: settings.test]
     rows, hits = [], []
@@ -122,20 +123,23 @@ def compare(
         asked = {"architecture": name, "ridge": settings.ridge, "seed": settings.seed, "test": settings.test}
         asked |= {"inputs": settings.inputs, "epsilon": settings.epsilon, "train": settings.train}
         fit = functools.partial(_fit_kernel, name, dataset, settings, transform, backend)
-        kernel = kernels.piece({"kernel": asked}, fit).value
-        trials = []
+        pieces = [kernels.piece({"kernel": asked}, fit)]
         for trial in range(settings.trials):
             of = {"network": recipe.to_json(), "trial": trial, "seed": settings.seed, "test": settings.test}
             fit = functools.partial(_fit_network, recipe, dataset, settings, transform, trial, machine)
-            trials.append(networks.piece(of, fit).value)
+            pieces.append(networks.piece(of, fit))
+        for piece in pieces:
+            seconds[piece.machine] += piece.seconds
+        kernel, *trials = (piece.value for piece in pieces)
         row = _row(name, kernel, trials, len(truth))
         rows.append(row)
         hits.append([_hits([kernel], len(truth)), _hits(trials, len(truth))])
         say(f"{name}: kernel {percent(row['kernel']['accuracy'])} %, network {percent(row['network']['accuracy'])} %")
     correlation = rank_correlation(*np.stack(hits, axis=1), seed=settings.seed)
     title = f"{dataset.name}, {rows[0]['train']:,} training and {len(truth):,} test images"
-    files = draw(rows, correlation, title, folder)
-    record = networks.finish(rows, name=f"{EXPERIMENT}-{dataset.name}", correlation=correlation)
+    name = f"{EXPERIMENT}-{dataset.name}"
+    files = draw(rows, correlation, title, folder, name)
+    record = networks.finish(rows, name=name, correlation=correlation, seconds_by_machine=dict(seconds))
     return Outcome(rows, correlation, [record, *files])
 
 
@@ -201,7 +205,7 @@ def describe_correlation(correlation: Mapping[str, Any]) -> str:
 
 
 def draw(
-    rows: Sequence[Mapping[str, Any]], correlation: Mapping[str, Any], title: str, folder: Path, name: str = EXPERIMENT
+    rows: Sequence[Mapping[str, Any]], correlation: Mapping[str, Any], title: str, folder: Path, name: str
 ) -> list[Path]:
     """The figure: network against kernel, numbered in the order of the legend."""
     figure, axes = new_axes(9.6, 5.0, title, "accuracy of the network, %", "accuracy of the kernel, %")
@@ -221,7 +225,7 @@ def draw(
     high = max(axes.get_xlim()[1], axes.get_ylim()[1])
     axes.plot([low, high], [low, high], color="#c3ccd4", linewidth=0.8, zorder=0)
     axes.legend(frameon=False, fontsize=7.5, loc="upper left", bbox_to_anchor=(1.01, 1.0))
-    axes.text(0.02, 0.97, describe_correlation(correlation), transform=axes.transAxes, va="top", fontsize=9)
+    axes.text(0.98, 0.03, describe_correlation(correlation), transform=axes.transAxes, ha="right", fontsize=9)
     return save_figure(figure, folder, name)
 
 

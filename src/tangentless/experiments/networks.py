@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from ..errors import ParameterError
 from ..networks.inputs import Transform, balanced, make_transform
 from ..networks.recipes import RECIPES, Recipe, recipe_of
 from .console import percent, say, show_table
-from .records import Run, Score, make_folder
+from .records import Piece, Run, Score, make_folder
 
 if TYPE_CHECKING:
     from ..networks.training import Machine
@@ -78,25 +79,27 @@ def reproduce(load: Load, settings: Settings, *, machine: Machine | None, folder
     if settings.changes:
         recipes = {name: recipe.change(**settings.changes) for name, recipe in recipes.items()}
     rows, unfinished, hashes = [], [], {}
-    run: Run | None = None
+    seconds: defaultdict[str, float] = defaultdict(float)
     for name, recipe in recipes.items():
         dataset = load(recipe.data)
         hashes[recipe.data] = dict(dataset.hashes)
-        configuration = {"trials": settings.trials, "test": settings.test, "changes": dict(settings.changes)}
-        run = Run(EXPERIMENT, folder, configuration=configuration, data=dict(hashes), machine=machine_name(machine))
+        run = Run(EXPERIMENT, folder, configuration={}, data=hashes[recipe.data], machine=machine_name(machine))
         fitted = functools.cache(lambda r=recipe, d=dataset: make_transform(r.inputs, d.train.images, r.epsilon))
-        trials = []
+        pieces = []
         try:
             for trial in range(settings.trials):
-                trials.append(_trial(run, name, recipe, dataset, settings, settings.seed + trial, machine, fitted))
+                pieces.append(_trial(run, name, recipe, dataset, settings, settings.seed + trial, machine, fitted))
         except Unfinished as stop:
             say(f"{name}: {stop}")
             unfinished.append(name)
-        if trials:
-            rows.append(_row(name, recipe, dataset, trials))
-    assert run is not None, "there is at least one recipe"
+        if pieces:
+            rows.append(_row(name, recipe, pieces))
+        for piece in pieces:
+            seconds[piece.machine] += piece.seconds
+    configuration = {"trials": settings.trials, "test": settings.test, "changes": dict(settings.changes)}
     label = f"{EXPERIMENT}-{settings.recipes[0]}" if len(settings.recipes) == 1 else EXPERIMENT
-    return Outcome(rows, run.finish(rows, name=label), tuple(unfinished))
+    whole = Run(EXPERIMENT, folder, configuration=configuration, data=hashes)
+    return Outcome(rows, whole.finish(rows, name=label, seconds_by_machine=dict(seconds)), tuple(unfinished))
 
 
 def machine_name(machine: Machine | None) -> str | None:
@@ -117,10 +120,10 @@ def _trial(
     seed: int,
     machine: Machine | None,
     fitted: Callable[[], Transform],
-) -> Any:
+) -> Piece:
     """One piece: a network trained and tested."""
     of = {"recipe": recipe.to_json(), "seed": seed, "test": settings.test}
-    digest = hashlib.sha256(json.dumps([of, run.data[recipe.data]], sort_keys=True).encode()).hexdigest()[:20]
+    digest = hashlib.sha256(json.dumps([of, run.data], sort_keys=True).encode()).hexdigest()[:20]
     checkpoint = run.folder / "checkpoints" / f"{name}-{digest}.npz"
 
     def compute() -> dict[str, Any]:
@@ -137,11 +140,10 @@ def _trial(
             label=f"{name}, seed {seed}",
         )
 
-    own = Run(EXPERIMENT, run.folder, configuration={}, data=dict(dataset.hashes), machine=run.machine)
-    piece = own.piece(of, compute)
-    checkpoint.unlink(missing_ok=True)
+    piece = run.piece(of, compute)
+    checkpoint.unlink(missing_ok=True)  # only now: the piece is what it was for
     say(f"{name}, seed {seed}: {percent(piece.value['accuracy'])} %")
-    return {**piece.value, "machine": piece.machine, "date": piece.date}
+    return piece
 
 
 def train_once(
@@ -196,8 +198,9 @@ def train_once(
     }
 
 
-def _row(name: str, recipe: Recipe, dataset: Dataset, trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _row(name: str, recipe: Recipe, pieces: Sequence[Piece]) -> dict[str, Any]:
     """Trials, summed up; the interval is that of the mean accuracy on so many test images."""
+    trials = [piece.value for piece in pieces]
     finished = [trial for trial in trials if trial["accuracy"] is not None]
     accuracies = [trial["accuracy"] for trial in finished]
     best = [trial["best accuracy"] for trial in finished]
@@ -218,8 +221,8 @@ def _row(name: str, recipe: Recipe, dataset: Dataset, trials: Sequence[Mapping[s
         "paper": recipe.paper,
         "paper deviation": recipe.paper_deviation,
         "seconds": sum(trial["seconds"] for trial in finished),
-        "machine": trials[-1]["machine"],
-        "date": trials[-1]["date"],
+        "machine": pieces[-1].machine,
+        "date": pieces[-1].date,
         "accuracies": accuracies,
     }
     of_the_paper = recipe == RECIPES.get(name) and name in METHODS and mean is not None
