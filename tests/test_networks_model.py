@@ -154,6 +154,11 @@ def test_activations_that_networks_cannot_train_are_refused(layer):
         (lambda: Network("myrtle5", 4, 2.0), ParameterError, "classes must be a whole number"),
         (lambda: Network("myrtle5", 4, 10, shape=(30, 30, 3)), ArchitectureError, "does not divide"),
         (lambda: Network("myrtle5", 4, 10)(torch.zeros(1, 28, 28, 1)), InputError, "was built for"),
+        (
+            lambda: Network("myrtle5", 4, 10, True).kernel(np.zeros((1, 32, 32, 3))),
+            ParameterError,
+            "approach no kernel",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(make, error, message):

@@ -138,9 +138,8 @@ def compare(
     correlation = rank_correlation(*np.stack(hits, axis=1), seed=settings.seed)
     title = f"{dataset.name}, {rows[0]['train']:,} training and {len(truth):,} test images"
     name = f"{EXPERIMENT}-{dataset.name}"
-    files = draw(rows, correlation, title, folder, name)
     record = networks.finish(rows, name=name, correlation=correlation, seconds_by_machine=dict(seconds))
-    return Outcome(rows, correlation, [record, *files])
+    return Outcome(rows, correlation, [record, *draw(rows, correlation, title, folder, name)])
 
 
 def rank_correlation(kernels: Array, networks: Array, *, seed: int = 0) -> dict[str, Any]:

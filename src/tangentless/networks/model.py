@@ -206,6 +206,8 @@ class Network(nn.Module):
 
         The head has no layer of random weights here; it acts on the inner products as it does on the kernel.
         """
+        if any(isinstance(module, nn.BatchNorm2d) for module in self.modules()):
+            raise ParameterError("with batch normalisation, inner products depend on the batch and approach no kernel")
         with torch.inference_mode():
             left = self.features(self._tensor(X)).double()
             right = left if Z is None else self.features(self._tensor(Z)).double()
