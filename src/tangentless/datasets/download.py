@@ -34,8 +34,8 @@ def download(edition: Edition, folder: Path) -> None:
         fetch(address, digest, place)
 
 
-def fetch(address: str, digest: Digest, folder: Path) -> Path:
-    """The file of an address, in the folder, downloaded unless it is there already."""
+def fetch(address: str, digest: Digest | None, folder: Path) -> Path:
+    """The file of an address, in the folder, downloaded unless it is there; without a digest what arrives is taken."""
     import pooch
 
     target = folder / address.rpartition("/")[2]

@@ -1,0 +1,231 @@
+"""Tables of the UCI repository as Fernández-Delgado et al. (2014) published them, with the splits they fixed.
+
+A folder NAME holds `NAME_R.dat` (a line of names, then a row number, standardised features and the class on each line),
+`NAME.txt` (how many rows, features and classes that is), `conxuntos.dat` (the rows of one split in two halves, to tune
+on) and `conxuntos_kfold.dat` (four random splits, three quarters to train on and one to test with; rows from 0). What
+does not fit this is refused with the file's name and the reason. What is odd but usable is kept, and noted.
+
+The archive has no published checksum and was not at hand; instead the files of each of the 90 tables that studies of
+small data use are checked, by sha256 over their contents, against copies that were (`tables.csv`).
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import hashlib
+import tarfile
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DatasetDamagedError, DatasetMissingError
+from . import data_folders
+from .download import fetch
+
+Rows = NDArray[np.int64]
+ADDRESS = "http://persoal.citius.usc.es/manuel.fernandez.delgado/papers/jmlr"
+ARCHIVE, RESULTS = "data.tar.gz", "results.txt"
+RESULTS_DIGEST = "sha256:19d78a177e75d34321d21c8784b984d419799349018cfdad997d06f5c1d9c649"
+FOLDER = "uci"
+_TUNING, _FOLDS = "conxuntos.dat", "conxuntos_kfold.dat"
+_SPLITS = 4
+
+
+@dataclass(frozen=True)
+class Rowsets:
+    """Rows to train on and rows to test with."""
+
+    train: Rows
+    test: Rows
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Features (N, C), the class of each row from 0 on, one split to tune on, and four to report."""
+
+    name: str
+    features: NDArray[np.float64]
+    labels: Rows
+    tuning: Rowsets
+    folds: tuple[Rowsets, ...]
+    digest: str
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return int(self.labels.max()) + 1
+
+
+@functools.cache
+def known_tables() -> dict[str, str]:
+    """The 90 tables of at most 5,000 rows, and the sha256 of their files.
+
+    >>> len(known_tables()), "iris" in known_tables()
+    (90, True)
+    """
+    with resources.files(__package__).joinpath("tables.csv").open(encoding="utf-8") as stream:
+        return {row["table"]: row["sha256"] for row in csv.DictReader(stream)}
+
+
+def find_tables(folder: str | Path | None = None, *, download: bool = True) -> Path:
+    """The folder that holds the folders of tables: one that was given, `uci` in a data folder, or downloaded there."""
+    places = data_folders(folder)
+    for place in places:
+        for candidate in (place / FOLDER, place):
+            if any(candidate.glob(f"*/{_FOLDS}")):
+                return candidate
+    if not download:
+        looked = " or ".join(str(place / FOLDER) for place in places)
+        raise DatasetMissingError(
+            f"no tables are in {looked}: looked for folders with {_FOLDS}; get {ADDRESS}/{ARCHIVE} and unpack it there"
+        )
+    target = places[-1] / FOLDER
+    archive = fetch(f"{ADDRESS}/{ARCHIVE}", None, places[-1])
+    unpack(archive, target)
+    return target
+
+
+def find_results(tables: Path, *, download: bool = True) -> Path:
+    """The accuracies of the 179 classifiers of Fernández-Delgado et al., beside the tables, or downloaded there."""
+    path = tables / RESULTS
+    if path.is_file():
+        return path
+    if download:
+        return fetch(f"{ADDRESS}/{RESULTS}", RESULTS_DIGEST, tables)
+    raise DatasetMissingError(f"{path} is not there; get {ADDRESS}/{RESULTS} and put it there")
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Take the files of tables out of the published archive, and nothing else."""
+    try:
+        with tarfile.open(archive) as stream:
+            for member in stream:
+                path = Path(member.name)
+                table = path.parent.name
+                if not member.isfile() or path.name not in _files(table):
+                    continue
+                content = stream.extractfile(member)
+                if content is not None:
+                    (target / table).mkdir(parents=True, exist_ok=True)
+                    (target / table / path.name).write_bytes(content.read())
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise DatasetDamagedError(
+            f"{archive} cannot be unpacked: {error}; remove it, and it is downloaded again"
+        ) from None
+    if not any(target.glob(f"*/{_FOLDS}")):
+        raise DatasetDamagedError(f"{archive} holds no tables: none of its folders has {_FOLDS}")
+
+
+def read_table(name: str, folder: Path, *, verify: bool = True) -> Table:
+    """A table from its folder in `folder`; with `verify`, one of the 90 must have the files known by that name."""
+    place = folder / name
+    if not place.is_dir():
+        raise DatasetMissingError(f"there is no folder {place}; there are {_some_names(folder)}")
+    contents = {file: _read(place / file) for file in _files(name)}
+    digest = hashlib.sha256(b"\0".join(contents[file] for file in sorted(contents))).hexdigest()
+    known = known_tables().get(name)
+    if verify and known is not None and known != digest:
+        raise DatasetDamagedError(
+            f"the files in {place} are not those known as {name}; get them again, or give the folder another name"
+        )
+    features, labels, notes = _parse_rows(place / f"{name}_R.dat", contents[f"{name}_R.dat"])
+    _check_counts(place / f"{name}.txt", contents[f"{name}.txt"], features, labels)
+    tuning = _parse_splits(place / _TUNING, contents[_TUNING], len(labels), 1)
+    folds = _parse_splits(place / _FOLDS, contents[_FOLDS], len(labels), _SPLITS)
+    for split in (*tuning, *folds):
+        if len(np.unique(labels[split.train])) < 2:
+            raise DatasetDamagedError(f"{place}: a training part of its splits has rows of one class only")
+    return Table(name, features, labels, tuning[0], folds, digest, notes)
+
+
+def _files(name: str) -> tuple[str, ...]:
+    return (f"{name}_R.dat", f"{name}.txt", _TUNING, _FOLDS)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DatasetMissingError(f"cannot read {path}: {error.strerror}; every table needs it") from None
+
+
+def _parse_rows(path: Path, content: bytes) -> tuple[NDArray[np.float64], Rows, tuple[str, ...]]:
+    lines = content.decode("ascii", errors="replace").splitlines()[1:]
+    rows: list[list[float]] = []
+    for number, line in enumerate(lines, start=2):
+        if not line.strip():
+            continue
+        try:
+            row = [float(word) for word in line.split()[1:]]
+        except ValueError:
+            raise DatasetDamagedError(f"{path}, line {number}: not numbers: {line[:60]!r}") from None
+        if rows and len(row) != len(rows[0]):
+            raise DatasetDamagedError(f"{path}, line {number}: {len(row)} numbers, where others have {len(rows[0])}")
+        if not np.isfinite(row).all():
+            raise DatasetDamagedError(f"{path}, line {number}: a value is not finite")
+        rows.append(row)
+    if not rows or len(rows[0]) < 2:
+        raise DatasetDamagedError(f"{path} holds no rows of features and a class")
+    values = np.array(rows)
+    classes, labels, counts = np.unique(values[:, -1], return_inverse=True, return_counts=True)
+    if len(classes) < 2:
+        raise DatasetDamagedError(f"{path} has rows of one class only")
+    features, notes = values[:, :-1], []
+    if constant := int((features == features[0]).all(axis=0).sum()):
+        notes.append(f"{constant} constant feature{'s' if constant > 1 else ''}, which no kernel here sees")
+    if alone := int((counts == 1).sum()):
+        notes.append(f"{alone} class{'es' if alone > 1 else ''} of one row, which cannot be both trained on and tested")
+    return np.ascontiguousarray(features), labels.astype(np.int64), tuple(notes)
+
+
+def _check_counts(path: Path, content: bytes, features: NDArray[np.float64], labels: Rows) -> None:
+    """Compare with what the table says of itself: a file that was cut short at the end of a line would go unnoticed."""
+    pairs = (line.partition("=") for line in content.decode("ascii", errors="replace").splitlines())
+    said = {key.strip(): value.strip() for key, _, value in pairs}
+    if said.get("n_arquivos", "1") != "1":
+        raise DatasetDamagedError(
+            f"{path}: a table in {said['n_arquivos']} files, with a test set of its own, is not read"
+        )
+    found = {
+        ("n_entradas", "features"): features.shape[1],
+        ("n_clases", "classes"): int(labels.max()) + 1,
+        ("n_patrons1", "rows"): len(labels),
+    }
+    for (key, meaning), count in found.items():
+        if said.get(key) != str(count):
+            rows = path.with_name(f"{path.stem}_R.dat")
+            raise DatasetDamagedError(f"{rows} has {count} {meaning}, but {path} says {said.get(key, 'nothing')}")
+
+
+def _parse_splits(path: Path, content: bytes, rows: int, count: int) -> tuple[Rowsets, ...]:
+    parts = []
+    for number, line in enumerate(content.decode("ascii", errors="replace").splitlines(), start=1):
+        try:
+            part = np.array(line.split(), dtype=np.int64)
+        except (ValueError, OverflowError):
+            raise DatasetDamagedError(f"{path}, line {number}: not row numbers: {line[:60]!r}") from None
+        if not len(part):
+            continue
+        if part.min() < 0 or part.max() >= rows or len(np.unique(part)) != len(part):
+            raise DatasetDamagedError(f"{path}, line {number}: rows repeat, or are not from 0 to {rows - 1}")
+        parts.append(part)
+    if len(parts) != 2 * count:
+        raise DatasetDamagedError(f"{path} has {len(parts)} lines of rows, and not {2 * count}: folds are missing")
+    splits = tuple(Rowsets(*parts[i : i + 2]) for i in range(0, len(parts), 2))
+    for place, split in enumerate(splits):
+        if len(np.intersect1d(split.train, split.test)):
+            raise DatasetDamagedError(f"{path}, split {place + 1}: rows are both trained on and tested with")
+    return splits
+
+
+def _some_names(folder: Path, most: int = 6) -> str:
+    names = sorted(path.parent.name for path in folder.glob(f"*/{_FOLDS}"))
+    return ", ".join(names[:most]) + (f" and {len(names) - most} others" if len(names) > most else "")
