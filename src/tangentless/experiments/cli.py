@@ -265,6 +265,29 @@ def networks(
     say_files([outcome.record])
 
 
+@app.command()
+def uci(
+    datasets: Annotated[
+        str, typer.Option(metavar="NAME,NAME,...", help="Tables, by the names of their folders; all 90 by default.")
+    ] = "",
+    methods: Annotated[
+        str, typer.Option(metavar="NAME,NAME,...", help="gaussian, ntk, ntk-fine, polynomial and forest.")
+    ] = "gaussian,ntk",
+    data: DataOption = None,
+    output: OutputOption = OUTPUT,
+    jobs: Annotated[int | None, typer.Option(help="Processes; all cores by default.")] = None,
+    finished: Annotated[
+        bool, typer.Option("--finished", help="Report what is there already; compute nothing.")
+    ] = False,
+) -> None:
+    """Tune machines on 90 tables, three ways, beside the paper's."""
+    from ..backends.cpu.workers import count_workers
+    from .uci_report import run_study
+
+    names, ways = ([part.strip() for part in text.split(",") if part.strip()] for text in (datasets, methods))
+    say_files(run_study(names, ways, data, output, count_workers(jobs), finished=finished))
+
+
 def _reproduce(
     table: Table,
     dataset: Dataset,

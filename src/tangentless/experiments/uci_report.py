@@ -1,0 +1,352 @@
+"""The UCI study as a record, a table in the terminal and a page of text, each number beside the paper's."""
+
+from __future__ import annotations
+
+import csv
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..datasets.tables import find_results, find_tables, known_tables
+from ..errors import DatasetError, ParameterError, TangentlessError
+from ..files import atomic_file
+from ..progress import progress_bar
+from ..timing import format_seconds
+from .comparisons import Results, compare, critical_difference, performance_profile, read_results, standings
+from .console import say, show_table
+from .figures import COLOURS, new_axes, save_figure
+from .records import Piece, Run
+from .uci import PAPER, PROTOCOLS, THOROUGH, Outcome, accuracy, study
+from .uci_methods import FOREST, MACHINES, MARGIN, METHODS, MOST_STEPS
+
+TITLES = {**{name: machine.title for name, machine in MACHINES.items()}, "forest": FOREST.title}
+# Rank, average, its deviation, P90, P95, PMA and its deviation, as the paper prints them.
+PAPER_STANDINGS = {
+    ("ntk", "four folds"): (14.3, 83.2, 13.5, 96.7, 83.3, 97.3, 3.8),
+    ("gaussian", "four folds"): (11.6, 83.4, 13.4, 95.6, 83.3, 97.5, 3.7),
+    ("ntk", "one fold"): (29.0, 82.0, 14.0, 88.9, 72.2, 95.6, 5.2),
+    ("forest", "one fold"): (32.4, 81.6, 13.8, 85.6, 65.6, 95.1, 5.3),
+    ("gaussian", "one fold"): (35.1, 81.0, 15.0, 85.6, 72.2, 94.4, 8.2),
+    ("polynomial", "one fold"): (36.6, 78.2, 20.2, 81.6, 63.2, 94.3, 6.0),
+}
+
+
+@functools.cache
+def paper_rows() -> dict[str, dict[str, float]]:
+    """The paper's accuracies in percent and their intervals, by table.
+
+    >>> paper_rows()["iris"]["gaussian"], len(paper_rows())
+    (98.65, 90)
+    """
+    with resources.files(__package__).joinpath("uci_paper.csv").open(encoding="utf-8") as stream:
+        return {row.pop("table"): {key: float(value) for key, value in row.items()} for row in csv.DictReader(stream)}
+
+
+def run_study(
+    names: Sequence[str],
+    methods: Sequence[str],
+    data: Path | None,
+    output: Path,
+    jobs: int,
+    *,
+    finished: bool = False,
+) -> list[Path]:
+    """Run the study, or look up what is finished of it, and write record, page and picture; returns their files."""
+    if unknown := [method for method in methods if method not in METHODS]:
+        raise ParameterError(f"there is no method {', '.join(unknown)}; there are {', '.join(METHODS)}")
+    tables = find_tables(data)
+    names = list(dict.fromkeys(names)) or list(known_tables())
+    configuration = {"tables": names, "methods": list(methods), "most_steps": MOST_STEPS, "margin": MARGIN}
+    run = Run("uci", output, configuration=configuration, data={})
+    outcomes: list[Outcome] = []
+    with progress_bar("uci", unit="answers") as progress:
+        for outcome in study(names, methods, tables, output, jobs, finished=finished):
+            outcomes.append(outcome)
+            progress(len(outcomes), len(names) * len(methods))
+            if not finished:
+                say(_line(outcome))
+    answers = [piece for _, piece in outcomes if isinstance(piece, Piece)]
+    left_out = [
+        {"table": question.table, "method": question.method, "reason": str(reason)}
+        for question, reason in outcomes
+        if isinstance(reason, TangentlessError)
+    ]
+    summary = summarise([piece.value for piece in answers], methods, _published(tables, names))
+    rows = sorted((_row(piece) for piece in answers), key=lambda row: (row["table"].lower(), row["method"]))
+    machines: dict[str, float] = {}
+    for piece in answers:
+        machines[piece.machine] = machines.get(piece.machine, 0.0) + piece.seconds
+    record = run.finish(rows, summary=summary, left_out=left_out, seconds_by_machine=machines)
+    page = output / "uci.md"
+    content = {"results": rows, "summary": summary, "left_out": left_out, "asked": len(names), "machines": machines}
+    pictures = _draw_profiles(rows, methods, output) if summary["tables"] else []
+    with atomic_file(page) as stream:
+        stream.write(page_text(content, methods).encode())
+    _show(rows, summary, left_out, methods)
+    return [record, page, *pictures]
+
+
+def summarise(
+    answers: Sequence[Mapping[str, Any]], methods: Sequence[str], published: Results | None
+) -> dict[str, Any]:
+    """Standings by protocol over the tables that all methods have, the paper's columns on them, and comparisons."""
+    found = {(value["table"], value["method"]): value for value in answers}
+    tables = sorted({table for table, _ in found if all((table, method) in found for method in methods)})
+    summary: dict[str, Any] = {"tables": len(tables), "standings": [], "duels": [], "critical_difference": None}
+    summary["search"] = search_check(answers)
+    if not tables:
+        return summary
+    others = None if published is None or set(tables) - set(published.tables) else published.take(tables).accuracies
+    summary["others"] = 0 if others is None else others.shape[1]
+
+    def add(kind: str, protocol: str, columns: Mapping[str, Any]) -> None:
+        for method, standing in standings(columns, others).items():
+            summary["standings"].append({"of": kind, "protocol": protocol, "method": method, **asdict(standing)})
+
+    for protocol in PROTOCOLS:
+        columns = {method: [100 * accuracy(found[table, method], protocol) for table in tables] for method in methods}
+        add("here", protocol, columns)
+        pairs = [(a, b) for place, a in enumerate(columns) for b in list(columns)[place + 1 :]]
+        for first, second in pairs:
+            duel = asdict(compare(columns[first], columns[second]))
+            summary["duels"].append({"protocol": protocol, "first": first, "second": second, **duel})
+    in_paper = paper_rows()
+    if set(tables) <= set(in_paper):
+        add("paper", "four folds", {name: [in_paper[table][name] for table in tables] for name in PAPER})
+    if len(methods) > 1:
+        summary["critical_difference"] = critical_difference(len(methods), len(tables))
+    return summary
+
+
+def search_check(answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What the search from coarse to fine would have missed, and tried, where every cell was tried."""
+    checks: dict[str, list[tuple[str, float, float]]] = {}
+    for value in answers:
+        machine = MACHINES.get(value["method"])
+        if machine is None or machine.stride == 1 or not value["thorough"]:
+            continue
+        right = np.array(value["board"], float)
+        right[right < 0] = np.nan
+        means = (right / np.array(value["tests"])[:, None, None]).mean(axis=0)
+        known = np.zeros(means.shape, bool)
+
+        def look(cells: Any, means: Any = means, known: Any = known) -> Any:
+            known |= cells
+            return np.where(known, means, np.nan)
+
+        seen = machine.explore(look, sum(value["tests"]))
+        loss = 100 * float(np.nanmax(means) - np.nanmax(means[seen]))
+        checks.setdefault(value["method"], []).append((value["table"], loss, float(seen.mean())))
+    return [
+        {
+            "method": method,
+            "tables": len(rows),
+            "worst_loss": max(loss for _, loss, _ in rows),
+            "losses": {table: loss for table, loss, _ in rows if loss > 0},
+            "share_of_cells": float(np.mean([share for *_, share in rows])),
+        }
+        for method, rows in checks.items()
+    ]
+
+
+def page_text(content: Mapping[str, Any], methods: Sequence[str]) -> str:
+    """The study as a page of Markdown."""
+    summary, rows = content["summary"], content["results"]
+    processor = sum(row["processor_seconds"] for row in rows)
+    lines = [
+        "# 90 tables of the UCI repository",
+        "",
+        "Written by `tangentless reproduce uci`; numbers of the paper are in brackets. Accuracies are means over four",
+        "fixed splits, in percent. *Four folds*, the paper's protocol, tunes on the test rows it reports; *one fold*",
+        "tunes on another split of the same rows; *nested* tunes on training rows only: it is the accuracy to expect.",
+        "",
+        f"{summary['tables']} of {content['asked']} tables are finished for all of "
+        + ", ".join(TITLES[method] for method in methods)
+        + f"; this took {format_seconds(processor)} of processor time "
+        + "; ".join(f"({format_seconds(taken)} of waiting on {name})" for name, taken in content["machines"].items())
+        + ".",
+        "",
+    ]
+    if summary["tables"]:
+        lines += _standing_lines(summary) + _duel_lines(summary)
+    lines += _search_lines(summary)
+    lines += _left_out_lines(content["left_out"])
+    lines += _table_lines(rows, methods)
+    return "\n".join(lines) + "\n"
+
+
+def _standing_lines(summary: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"Ranks are among these methods and {summary['others']} published classifiers."
+        if summary["others"]
+        else "The published results of other classifiers were not found: ranks are among these methods alone.",
+        "",
+        "| method | tuned on | rank | average | P90 | P95 | PMA |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in summary["standings"]:
+        name = TITLES[row["method"]] + (", the paper's columns" if row["of"] == "paper" else "")
+        printed = PAPER_STANDINGS.get((row["method"], row["protocol"])) if row["of"] == "here" else None
+        cells = [
+            f"{row['rank']:.1f}",
+            f"{row['average']:.1f} ± {row['deviation']:.1f}",
+            f"{row['p90']:.1f}",
+            f"{row['p95']:.1f}",
+            f"{row['pma']:.1f} ± {row['pma_deviation']:.1f}",
+        ]
+        if printed is not None:
+            rank, average, deviation, p90, p95, pma, pma_deviation = printed
+            beside = (rank, f"{average} ± {deviation}", p90, p95, f"{pma} ± {pma_deviation}")
+            cells = [f"{cell} ({value})" for cell, value in zip(cells, beside, strict=True)]
+        lines.append(f"| {name} | {row['protocol']} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def _duel_lines(summary: Mapping[str, Any]) -> list[str]:
+    lines = ["| tuned on | | better | equal | worse | Wilcoxon p |", "| --- | --- | --- | --- | --- | --- |"]
+    for duel in summary["duels"]:
+        who = f"{TITLES[duel['first']]} against {TITLES[duel['second']]}"
+        counts = f"{duel['better']} | {duel['equal']} | {duel['worse']} | {duel['p_value']:.2g}"
+        lines.append(f"| {duel['protocol']} | {who} | {counts} |")
+    if len(lines) == 2:
+        return []
+    difference = summary["critical_difference"]
+    return [*lines, "", f"Mean ranks among these methods alone differ by more than chance from {difference:.2f} on", ""]
+
+
+def _search_lines(summary: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"Tables of up to {THOROUGH} rows have every cell of the grid tried. Larger ones are searched from coarse to",
+        f"fine, around all cells within {MARGIN:g} standard errors of the best. A machine that needs more than",
+        f"{MOST_STEPS:,} steps is given up, with all larger C at that kernel.",
+    ]
+    for check in summary["search"]:
+        lines.append(
+            f"Where every cell was tried, {TITLES[check['method']]} on {check['tables']} tables, the search would have "
+            f"missed at most {check['worst_loss']:.2f} points, trying {100 * check['share_of_cells']:.0f} % of cells."
+        )
+    return [*lines, ""]
+
+
+def _left_out_lines(left_out: Sequence[Mapping[str, str]]) -> list[str]:
+    if not left_out:
+        return []
+    lines = [f"- {row['table']}, {TITLES[row['method']]}: {row['reason']}" for row in left_out]
+    return ["Not in any average:", "", *lines, ""]
+
+
+def _table_lines(rows: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> list[str]:
+    by_table: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        by_table.setdefault(row["table"], {})[row["method"]] = row
+    titles = [f"{TITLES[method]}, {protocol}" for method in methods for protocol in PROTOCOLS]
+    lines = [
+        "An asterisk marks accuracies outside the paper's interval (Clopper and Pearson, each test row counted half).",
+        "",
+        "| table | rows × features, classes | " + " | ".join(titles) + " | processor seconds |",
+        "| --- | --- |" + " --- |" * (len(titles) + 1),
+    ]
+    for name, found in sorted(by_table.items(), key=lambda item: item[0].lower()):
+        any_row = next(iter(found.values()))
+        cells = []
+        for method in methods:
+            for protocol in PROTOCOLS:
+                cells.append(_cell(found.get(method), protocol))
+        seconds = sum(row["processor_seconds"] for row in found.values())
+        shape = f"{any_row['rows']:,} × {any_row['features']}, {any_row['classes']}"
+        lines.append(f"| {name} | {shape} | " + " | ".join(cells) + f" | {seconds:.1f} |")
+    return lines
+
+
+def _cell(row: Mapping[str, Any] | None, protocol: str) -> str:
+    if row is None:
+        return "-"
+    text = f"{row['accuracy'][protocol]:.2f}"
+    if protocol != "four folds" or row["paper"] is None:
+        return text
+    return f"{text}{'' if row['inside'] else '*'} ({row['paper']:.2f})"
+
+
+def _row(piece: Piece) -> dict[str, Any]:
+    """What the record keeps of an answer: all but the board."""
+    value = {key: item for key, item in piece.value.items() if key not in ("board", "tests")}
+    accuracies = {protocol: 100 * accuracy(piece.value, protocol) for protocol in PROTOCOLS}
+    in_paper = paper_rows().get(value["table"], {}) if value["method"] in PAPER else {}
+    printed, inside = in_paper.get(value["method"]), None
+    if printed is not None:
+        low, high = in_paper[f"{value['method']}_low"], in_paper[f"{value['method']}_high"]
+        inside = low <= round(accuracies["four folds"], 2) <= high
+    return {**value, "accuracy": accuracies, "paper": printed, "inside": inside, "seconds": piece.seconds}
+
+
+def _published(tables: Path, names: Sequence[str]) -> Results | None:
+    """The published results; a study of other tables, or where they cannot be had, goes without, and says so."""
+    if not set(names) <= set(known_tables()):
+        return None
+    try:
+        return read_results(find_results(tables))
+    except DatasetError:
+        return None
+
+
+def _line(outcome: Outcome) -> str:
+    question, piece = outcome
+    if not isinstance(piece, Piece):
+        return f"{question.table}, {question.method}: {piece}"
+    row = _row(piece)
+    values = ", ".join(f"{protocol} {row['accuracy'][protocol]:.2f}" for protocol in PROTOCOLS)
+    paper = "" if row["paper"] is None else f" (paper {row['paper']:.2f})"
+    return f"{question.table}, {question.method}: {values}{paper}; {format_seconds(row['processor_seconds'])}"
+
+
+def _show(
+    rows: Sequence[Mapping[str, Any]],
+    summary: Mapping[str, Any],
+    left_out: Sequence[Mapping[str, str]],
+    methods: Sequence[str],
+) -> None:
+    columns = ("method", "tuned on", "rank", "average", "P90", "P95", "PMA")
+    lines = [
+        (
+            TITLES[row["method"]] + (" (paper's columns)" if row["of"] == "paper" else ""),
+            row["protocol"],
+            f"{row['rank']:.1f}",
+            f"{row['average']:.2f} ± {row['deviation']:.2f}",
+            f"{row['p90']:.1f}",
+            f"{row['p95']:.1f}",
+            f"{row['pma']:.1f} ± {row['pma_deviation']:.1f}",
+        )
+        for row in summary["standings"]
+    ]
+    show_table(f"{summary['tables']} tables", columns, lines)
+    for duel in summary["duels"]:
+        say(
+            f"{duel['protocol']}: {TITLES[duel['first']]} against {TITLES[duel['second']]}: {duel['better']} better, "
+            f"{duel['equal']} equal, {duel['worse']} worse; Wilcoxon p = {duel['p_value']:.2g}"
+        )
+    for row in left_out:
+        say(f"not in any average: {row['table']}, {row['method']}: {row['reason']}", style="yellow")
+    outside = [f"{row['table']}, {row['method']}" for row in rows if row["inside"] is False]
+    if outside:
+        say(f"outside the paper's interval: {'; '.join(outside)}")
+
+
+def _draw_profiles(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], folder: Path) -> list[Path]:
+    """Performance profiles of the methods, under the paper's protocol and nested."""
+    found = {(row["table"], row["method"]): row["accuracy"] for row in rows}
+    tables = sorted({table for table, _ in found if all((table, method) in found for method in methods)})
+    within = np.linspace(0, 10, 401)
+    figure, axes = new_axes(5.4, 3.6, "Performance profiles", "within so many points of the best", "share of tables")
+    for protocol, dash in (("four folds", "-"), ("nested", ":")):
+        columns = {method: [found[table, method][protocol] for table in tables] for method in methods}
+        for (method, shares), colour in zip(performance_profile(columns, within).items(), COLOURS, strict=False):
+            axes.step(within, shares, dash, where="post", color=colour, label=f"{TITLES[method]}, {protocol}")
+    axes.set_ylim(0, 1.02)
+    axes.set_xlim(0, 10)
+    axes.legend(frameon=False, fontsize=8)
+    return save_figure(figure, folder, "uci-profiles")
