@@ -71,6 +71,52 @@ def test_the_fast_path_agrees_with_the_reference(text, shape):
     np.testing.assert_allclose(kernel.diag(X), np.diagonal(reference), rtol=2e-13)
 
 
+@pytest.mark.parametrize("text", ["conv3 relu pool2 conv3 relu globalpool", "conv3 relu globalpool normalize relu"])
+def test_tangent_kernels_are_those_of_wide_networks(text):
+    torch = pytest.importorskip("torch", reason="PyTorch is an extra")
+    X = np.random.default_rng(4).standard_normal((3, 4, 4, 2))
+    kernel, width, seeds = ConvolutionalNTK(text), 256, 8
+    exact = kernel(X, backend="reference")
+    found = np.mean([network_tangents(torch, kernel.architecture, X, width, seed) for seed in range(seeds)], axis=0)
+    # Errors of one network are some 1 / sqrt(width) of the norms for each layer of weights.
+    assert relative_error(found, exact).max() < 3 / np.sqrt(width * seeds)
+
+
+def network_tangents(torch, architecture, X, width, seed):
+    """Inner products of the gradients of a random network's output by all of its weights, by automatic derivatives."""
+    generator, weights = torch.Generator().manual_seed(seed), []
+
+    def weight(place, rows):  # drawn when the first image asks for it
+        if len(weights) == place:
+            weights.append(torch.randn((rows, width), generator=generator, dtype=torch.float64).requires_grad_())
+        return weights[place]
+
+    def output(image):
+        features, place = torch.from_numpy(image), 0  # (H, W, features)
+        for layer in architecture:
+            if isinstance(layer, tl.Conv):
+                padded = torch.nn.functional.pad(features, (0, 0, 1, 1, 1, 1))
+                tall, wide = features.shape[:2]
+                shifts = [padded[i : i + tall, j : j + wide] for i in range(3) for j in range(3)]
+                features = torch.cat(shifts, dim=-1)
+            elif isinstance(layer, tl.ReLU):
+                before = features @ weight(place, features.shape[-1])
+                features, place = np.sqrt(2 / width) * torch.relu(before), place + 1
+            elif isinstance(layer, tl.Normalize):
+                features = features / features.norm(dim=-1, keepdim=True)
+            else:
+                tall, wide = layer.window(tuple(features.shape[:2]))
+                rows, columns = features.shape[0] // tall, features.shape[1] // wide
+                features = features.reshape(rows, tall, columns, wide, -1).mean(dim=(1, 3))
+        return features[0, 0] @ weight(place, features.shape[-1])[:, 0]
+
+    gradients = []
+    for image in X:
+        value = output(image)
+        gradients.append(torch.cat([part.flatten() for part in torch.autograd.grad(value, weights)]).numpy())
+    return np.inner(gradients, gradients)
+
+
 def test_black_images_have_no_tangent():
     X = images((8, 8, 3))
     for backend in ("reference", "cpu"):

@@ -214,12 +214,19 @@ class Embed:
         return np.where(scale > 0, embedded * scale if self.keep_norms else embedded, 0.0)
 
     def on_tangent(self, tangent: Array, kernel: Array, left: Array, right: Array, *, itself: bool = False) -> Array:
-        if self.derivative is None:
-            raise InputError("this embedding has no derivative, so it has no tangent")
         scale = np.multiply.outer(left, right)
         cosines = _cosines(kernel, scale)
         if itself:  # a rounding error of a cosine near one would be its square root in f'
             np.fill_diagonal(cosines, 1.0)
+        return self._gradients(tangent, kernel, scale, cosines)
+
+    def on_own_tangent(self, tangent: Array, squares: Array) -> Array:
+        """The same for features with themselves, of any arrangement, given their squared norms."""
+        return self._gradients(tangent, squares, squares, np.ones_like(squares))
+
+    def _gradients(self, tangent: Array, kernel: Array, scale: Array, cosines: Array) -> Array:
+        if self.derivative is None:
+            raise InputError("this embedding has no derivative, so it has no tangent")
         gradients = (tangent + kernel if self.trained else tangent) * self.derivative(cosines)
         if not self.keep_norms:  # in a wide network a norm is an average over all features, which no weight moves
             gradients = np.divide(gradients, scale, out=np.zeros_like(gradients), where=scale > 0)

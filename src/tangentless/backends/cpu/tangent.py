@@ -268,12 +268,7 @@ def _apply_head(program: Program, kernel: Array, tangent: Array, left: Array, ri
 
 def _head_diagonal(program: Program, squares: Array, tangents: Array) -> Array:
     """The same for each image with itself, whose cosine is one."""
-    diagonal = np.empty(len(squares))
-    for i in range(len(squares)):
-        kernel, tangent = squares[i].reshape(1, 1), tangents[i].reshape(1, 1)
-        for embedding in program.head:
-            operation, norm = embedding.operation(()), np.sqrt(kernel[0])
-            tangent = operation.on_tangent(tangent, kernel, norm, norm, itself=True)
-            kernel = embedded_squares(kernel, embedding)
-        diagonal[i] = tangent[0, 0] + kernel[0, 0]
-    return diagonal
+    for embedding in program.head:
+        tangents = embedding.operation(()).on_own_tangent(tangents, squares)
+        squares = embedded_squares(squares, embedding)
+    return tangents + squares
