@@ -235,7 +235,7 @@ def networks(
     test_every: Annotated[int, typer.Option(min=1, help="Epochs between tests.")] = 1,
     seed: SeedOption = 0,
     stop_after: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Stop a network between epochs; the same command goes on.")
+        float | None, typer.Option(metavar="SECONDS", help="Stop between epochs; the same command goes on.")
     ] = None,
     device: DeviceOption = "auto",
     precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,7 +56,7 @@ class Settings:
     test: int | None = None
     test_every: int = 1
     seed: int = 0
-    stop_after: float | None = None  # seconds for each trial; a trial that was stopped goes on next time
+    stop_after: float | None = None  # seconds for all of it; what was stopped goes on next time
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,24 @@ class Outcome:
     rows: list[dict[str, Any]]
     record: Path
     unfinished: tuple[str, ...]
+
+
+class Clock:
+    """How long may still be trained; the first to ask is always allowed an epoch, so that every call gets on."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._ends = None if seconds is None else time.perf_counter() + seconds
+        self._asked = False
+
+    def left(self) -> float | None:
+        """Seconds, or None for as many as it takes."""
+        if self._ends is None:
+            return None
+        seconds = max(self._ends - time.perf_counter(), 0.0)
+        if self._asked and seconds == 0.0:
+            raise Unfinished("there was no time to start it; run it again to go on")
+        self._asked = True
+        return seconds
 
 
 class Unfinished(Exception):  # noqa: N818 (no error: there is a checkpoint to go on from)
@@ -80,6 +99,7 @@ def reproduce(load: Load, settings: Settings, *, machine: Machine | None, folder
         recipes = {name: recipe.change(**settings.changes) for name, recipe in recipes.items()}
     rows, unfinished, hashes = [], [], {}
     seconds: defaultdict[str, float] = defaultdict(float)
+    clock = Clock(settings.stop_after)
     for name, recipe in recipes.items():
         dataset = load(recipe.data)
         hashes[recipe.data] = dict(dataset.hashes)
@@ -88,7 +108,8 @@ def reproduce(load: Load, settings: Settings, *, machine: Machine | None, folder
         pieces = []
         try:
             for trial in range(settings.trials):
-                pieces.append(_trial(run, name, recipe, dataset, settings, settings.seed + trial, machine, fitted))
+                seed = settings.seed + trial
+                pieces.append(_trial(run, name, recipe, dataset, settings, seed, machine, fitted, clock))
         except Unfinished as stop:
             say(f"{name}: {stop}")
             unfinished.append(name)
@@ -120,6 +141,7 @@ def _trial(
     seed: int,
     machine: Machine | None,
     fitted: Callable[[], Transform],
+    clock: Clock,
 ) -> Piece:
     """One piece: a network trained and tested."""
     of = {"recipe": recipe.to_json(), "seed": seed, "test": settings.test}
@@ -127,15 +149,17 @@ def _trial(
     checkpoint = run.folder / "checkpoints" / f"{name}-{digest}.npz"
 
     def compute() -> dict[str, Any]:
+        transform = fitted()  # which takes its time, before the clock is asked
+        left = clock.left()
         return train_once(
             recipe,
             dataset,
-            fitted(),
+            transform,
             seed=seed,
             test=settings.test,
             machine=machine,
             checkpoint=checkpoint,
-            stop_after=settings.stop_after,
+            stop_after=left,
             test_every=settings.test_every,
             label=f"{name}, seed {seed}",
         )

@@ -12,7 +12,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +175,7 @@ def train(
             epoch = _train_epoch(network, held, recipe, optimizer, objective, number, seed, report)
             last = number + 1 == recipe.epochs
             if held_test is not None and (last or (number + 1) % test_every == 0):
-                epoch = Epoch(**{**asdict(epoch), "test_accuracy": accuracy_of(network, scores, held_test)})
+                epoch = replace(epoch, test_accuracy=accuracy_of(network, scores, held_test))
             history.append(epoch)
             if not math.isfinite(epoch.loss):
                 raise DivergedError(
