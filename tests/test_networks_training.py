@@ -18,7 +18,7 @@ from tangentless import datasets, networks  # noqa: E402
 from tangentless.networks import RECIPES, Machine, Recipe, Steps, network_of, train  # noqa: E402
 from tangentless.networks import augmentation as change  # noqa: E402
 from tangentless.networks.bar import training_bar  # noqa: E402
-from tangentless.networks.checkpoint import CheckpointError  # noqa: E402
+from tangentless.networks.checkpoint import CheckpointError, load_checkpoint, restore, save_checkpoint  # noqa: E402
 from tangentless.networks.training import DivergedError, loss_of  # noqa: E402
 
 CPU = Machine("cpu")
@@ -94,6 +94,24 @@ def test_a_run_stopped_by_the_clock_goes_on_to_the_same_bits(tmp_path):
     for _ in range(trainer.RECIPE.epochs):
         state = trainer.run(checkpoint, stop_after=0.0)  # one epoch at a time
     assert all(np.array_equal(state[name], whole[name]) for name in whole)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_restored_moments_lie_in_memory_as_their_weights_do(kind, tmp_path):
+    def make():
+        network = network_of(SMALL, (8, 8, 1), 10).to(memory_format=torch.channels_last)
+        return network, kind(network.parameters(), lr=0.1, **({"momentum": 0.9} if kind is torch.optim.SGD else {}))
+
+    (network, optimizer), (other, restored) = make(), make()
+    network(torch.randn(4, 8, 8, 1)).square().sum().backward()
+    optimizer.step()
+    save_checkpoint(tmp_path / "state.npz", {}, [], network, optimizer)
+    restore(load_checkpoint(tmp_path / "state.npz", {}), other, restored)
+    for ours, theirs in zip(network.parameters(), other.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+        for name, value in optimizer.state[ours].items():
+            assert torch.equal(restored.state[theirs][name], value)
+            assert restored.state[theirs][name].stride() in (theirs.stride(), ())
 
 
 def test_checkpoints_of_other_runs_are_refused(tmp_path, digits):

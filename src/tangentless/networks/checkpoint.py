@@ -83,6 +83,11 @@ def restore(state: State, network: nn.Module, optimizer: torch.optim.Optimizer) 
             number, _, part = rest.partition("/")
             values.setdefault(int(number), {})[part] = torch.from_numpy(array)
     optimizer.load_state_dict({"state": values, "param_groups": optimizer.state_dict()["param_groups"]})
+    with torch.no_grad():  # fused steps want moments laid out in memory as the weights are, with channels last
+        for parameter, moments in optimizer.state.items():
+            for name, value in moments.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    moments[name] = torch.empty_like(parameter).copy_(value)
 
 
 def _differences(found: Any, wanted: Any, name: str = "") -> list[str]:
