@@ -87,7 +87,7 @@ def prepare_tangent(program: Program, images: NDArray[Any], n_jobs: int | None) 
     squares = [np.empty((len(images), *stage.grid)) for stage in program.stages]
     totals, tangents = np.empty(len(images)), np.zeros(len(images))
     if not program.stages:
-        totals[:] = np.sum(np.asarray(images, dtype=np.float64).reshape(len(images), -1) ** 2, axis=1)
+        totals[:] = np.sum(_pixels(images) ** 2, axis=1)
     else:
 
         def work(part: slice, scratch: Any) -> int:
@@ -107,7 +107,7 @@ def tangent_block(
     """Entries between two prepared sets."""
     plan, program = left.plan, left.plan.program
     if not program.stages:
-        kernel = _pixels(program, left.images) @ _pixels(program, right.images).T
+        kernel = _pixels(left.images) @ _pixels(right.images).T
         if advance is not None:
             advance(len(left) * (len(left) + 1) // 2 if upper else kernel.size)
         return _apply_head(program, kernel, np.zeros_like(kernel), left.totals, right.totals)
@@ -115,7 +115,7 @@ def tangent_block(
     rows, columns = _expand(left), _expand(right)
     starts = range(0, len(right), lanes)
     blocks = [[_in_lanes(stage, slice(start, start + lanes), lanes) for stage in columns] for start in starts]
-    values = np.empty((2, len(left), len(blocks) * lanes))
+    values = np.zeros((2, len(left), len(blocks) * lanes))  # what is not asked for stays zero, and has a head too
 
     def work(task: tuple[int, int], scratch: Any) -> int:
         row, block = task
@@ -183,7 +183,7 @@ def _alone(plan: Plan, images: NDArray[Any], scratch: Any) -> tuple[list[Array],
     """Squared norms at the entrance of every stage, after the last pool, and tangents there, of at most a vector."""
     program, lanes, count = plan.program, plan.lanes, len(images)
     tag = lanes_tag("float64", lanes, paired=True)
-    pixels = _pixels(program, images)
+    pixels = _pixels(images)
     entrance = np.sum(pixels.reshape(count, *program.stages[0].grid, -1) ** 2, axis=-1)
     squares = []
     for place, stage in enumerate(program.stages):
@@ -214,7 +214,7 @@ def _mean(stage: Stage) -> float:
 def _expand(images: TangentImages) -> list[Side]:
     """For every stage, rows as it reads them."""
     program = images.plan.program
-    pixels = _pixels(program, images.images)
+    pixels = _pixels(images.images)
     return [
         _side(stage, pixels if place == 0 else pixels[:, :0], squares)
         for place, (stage, squares) in enumerate(zip(program.stages, images.squares, strict=True))
@@ -245,7 +245,7 @@ def _columns(rows: Array, lanes: int) -> Array:
     return laid_out.reshape(-1)
 
 
-def _pixels(program: Program, images: NDArray[Any]) -> Array:
+def _pixels(images: NDArray[Any]) -> Array:
     return np.ascontiguousarray(images, dtype=np.float64).reshape(len(images), -1)
 
 
