@@ -18,6 +18,7 @@ from conftest import frozen
 from tangentless.backends import get_backend
 from tangentless.backends.cpu import CpuBackend
 from tangentless.backends.cpu.plan import Fused, fuse
+from tangentless.backends.cpu.simd import host_features
 from tangentless.errors import BackendError, ParameterError
 from tangentless.layers import Nonlinearity
 from tangentless.program import compile_program
@@ -116,15 +117,25 @@ def test_any_architecture_of_windows_agrees_with_the_reference(data):
     assert relative_error(kernel(X, precision="float64"), kernel(X, backend="reference")) < 1e-12
 
 
-@pytest.mark.parametrize("features", ["+sse2", "+avx,+avx2,+fma"])
-def test_processors_without_wide_vectors_compute_the_same(features, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "features"),
+    [
+        ("x86-64", "+sse2"),
+        ("x86-64", "+avx,+avx2,+fma"),
+        ("skylake-avx512", "+avx,+avx2,+fma,+avx512f,+avx512vl,+avx512dq,+avx512bw"),  # roots by Newton's method
+        ("znver4", "+avx,+avx2,+fma,+avx512f,+avx512vl,+avx512dq,+avx512bw"),  # roots by instruction
+    ],
+)
+def test_other_processors_compute_the_same(name, features, tmp_path):
+    if not {feature[1:] for feature in features.split(",")} <= host_features():
+        pytest.skip("this processor cannot run their instructions")
     script = (
         "import numpy as np, tangentless as tl\n"
         "X = np.random.default_rng(0).standard_normal((3, 8, 8, 3))\n"
         "k = tl.kernel('myrtle5')\n"
         "print(np.abs(k(X) - k(X, backend='reference')).max())\n"
     )
-    environment = {**os.environ, "NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": features}
+    environment = {**os.environ, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features}
     environment["NUMBA_CACHE_DIR"] = str(tmp_path)
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert float(done.stdout) < 1e-7

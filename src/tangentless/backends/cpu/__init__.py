@@ -167,10 +167,11 @@ def _expand(images: FusedImages) -> tuple[NDArray[Any], ...]:
 
 def _norms(fused: Fused, stage: int, entrance: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Norms before every embedding of a stage, and their inverses, from the squared norms at its entrance."""
-    norms = fused.stages[stage].norms(entrance.astype(np.float64)).reshape(len(entrance), -1)
+    norms = fused.stages[stage].norms(entrance.astype(np.float64))
     norms[norms < _SMALLEST_NORM[fused.dtype]] = 0.0
-    inverses = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
-    return norms.astype(fused.dtype), inverses.astype(fused.dtype)
+    inverses = np.divide(fused.inverse_scales_of(stage), norms, out=np.zeros_like(norms), where=norms > 0)
+    norms, inverses = (values.reshape(len(entrance), -1).astype(fused.dtype) for values in (norms, inverses))
+    return norms, inverses
 
 
 def _pixel_squares(fused: Fused, pixels: Array) -> Array:

@@ -2,14 +2,19 @@
 
 An embedding is lowered to a *kind*, which chooses instructions at compile time, and *parameters*, which are data at
 run time: all slopes of a leaky ReLU share their code. Every kind maps s, the inner product, to the embedded one,
-given a = A A' and r = 1 / a (0 for zero features):
+given a = A A' and r = scale / a (0 for zero features), where the embedding chooses the scale:
 
     linear   s                                        no embedding
     cosine   s r                                      normalisation
-    relu     max(s, 0) + d sqrt(w) Q(w)               with d = a - |s|, w = d r: no cancellation near |c| = 1
-    leaky    p0 s + p1 max(s, 0) + d sqrt(w) Q(w)
-    series   a P(s r)
+    relu     max(s, 0) + d sqrt(y) P(y)               with d = a - |s|, y = d r: no cancellation near |c| = 1
+    leaky    p0 s + p1 (max(s, 0) + d sqrt(y) P(y))
+    exp      a P(s r)
     exp2     a 2^(p0 s r - p0)                         split into an integer power and a polynomial
+    series   a P(s r)
+
+Multiplications are what the time goes into; additions run beside them. With leading coefficient one, which the scale
+provides, the five highest terms of P cost two multiplications instead of four (Knuth, The Art of Computer
+Programming, 4.6.4), in `relu`, `leaky` and `exp`, whose coefficients keep that well-conditioned.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from numpy.typing import NDArray
 from ...forms import Arc, Exponential, Series, arc_polynomial, exp2_polynomial, exponential_series
 from ...layers import Normalize
 from ...program import Embedding
-from .simd import Tag, VectorType, call, constant, element, host_features, splat, suffix
+from .simd import CONTRACT, Tag, VectorType, call, constant, element, host_features, quick_roots, splat, suffix
 
 TOLERANCE = {"float32": 1e-8, "float64": 2e-15}
 _LONGEST_SERIES = 12  # beyond it, range reduction is cheaper
@@ -35,10 +40,11 @@ _LONGEST_SERIES = 12  # beyond it, range reduction is cheaper
 
 @dataclass(frozen=True)
 class Lowered:
-    """The kind of an embedding, with the length of its polynomial, and its parameters."""
+    """The kind of an embedding, with the length of its polynomial, its parameters, and its scale of r."""
 
     kind: tuple[str, int]
     parameters: tuple[float, ...]
+    scale: float = 1.0
 
 
 def lower(embedding: Embedding, dtype: str) -> Lowered | None:
@@ -49,19 +55,37 @@ def lower(embedding: Embedding, dtype: str) -> Lowered | None:
         return Lowered(("cosine", 0), ())
     form, tolerance = embedding.form(), TOLERANCE[dtype]
     if isinstance(form, Arc):
-        polynomial = tuple(form.arc * q for q in arc_polynomial(tolerance))
+        scale, polynomial = _adapt(arc_polynomial(tolerance), power=0.5)
         if form == Arc():
-            return Lowered(("relu", len(polynomial)), polynomial)
-        return Lowered(("leaky", len(polynomial)), (form.linear, form.arc, *polynomial))
+            return Lowered(("relu", len(polynomial)), polynomial, scale)
+        return Lowered(("leaky", len(polynomial)), (form.linear, form.arc, *polynomial), scale)
     if isinstance(form, Exponential):
         series = exponential_series(form.gamma, tolerance)
         if series is not None and (len(series) <= _LONGEST_SERIES or (dtype == "float64" and form.gamma <= 2)):
-            return Lowered(("series", len(series)), series)
+            if len(series) < 5:
+                return Lowered(("series", len(series)), series)
+            scale, polynomial = _adapt(series, power=0.0)
+            return Lowered(("exp", len(polynomial)), polynomial, scale)
         polynomial = exp2_polynomial(tolerance)
         return Lowered(("exp2", len(polynomial)), (form.gamma / math.log(2.0), *polynomial))
     if isinstance(form, Series) and len(form.coefficients) <= 32:
         return Lowered(("series", len(form.coefficients)), form.coefficients)
     return None
+
+
+def _adapt(coefficients: tuple[float, ...], power: float) -> tuple[float, tuple[float, ...]]:
+    """A scale, and parameters p such that x^power sum of coefficients[k] x^k = y^power P(y) with y = scale x, where
+
+    P(y) = (... (H y + p4) y + ...) y + p[-1],  H = (z + y + p2) z + p3,  z = (y + p0) y + p1.
+    """
+    degree = len(coefficients) - 1
+    scale = coefficients[-1] ** (1 / (degree + power))
+    *rest, m0, m1, m2, m3, _ = (q / scale ** (k + power) for k, q in enumerate(coefficients))
+    p0 = (m3 - 1) / 2
+    middle = m2 - p0 * p0 - p0
+    p1 = m1 - p0 * middle
+    p2 = middle - 2 * p1
+    return scale, (p0, p1, p2, m0 - p1 * (p1 + p2), *reversed(rest))
 
 
 def parameter_table(lowered: list[Lowered], dtype: str) -> tuple[NDArray[Any], list[int], Tag, list[int]]:
@@ -123,30 +147,32 @@ class _Emitter:
         if name == "cosine":
             return b.fmul(s, r)
         if name == "relu":
-            return self._arc(s, a, r, self._larger(s, self._constant(0.0)), first=0, length=length)
+            return self._arc(s, a, r, first=0, length=length)
         if name == "leaky":
-            positive = b.fmul(self.parameter(1), self._larger(s, self._constant(0.0)))
-            base = self._multiply_add(self.parameter(0), s, positive)
-            return self._arc(s, a, r, base, first=2, length=length)
+            arc = b.fmul(self.parameter(1), self._arc(s, a, r, first=2, length=length))
+            return self._multiply_add(self.parameter(0), s, arc)
+        if name == "exp":
+            return b.fmul(a, self._adapted(b.fmul(s, r), first=0, length=length))
         if name == "series":
             return b.fmul(a, self._polynomial(b.fmul(s, r), first=0, length=length))
         assert name == "exp2", name
         return b.fmul(a, self._exp2(b.fmul(s, r), length))
 
-    def _arc(self, s: ir.Value, a: ir.Value, r: ir.Value, base: ir.Value, first: int, length: int) -> ir.Value:
+    def _arc(self, s: ir.Value, a: ir.Value, r: ir.Value, first: int, length: int) -> ir.Value:
         b = self.builder
-        d = b.fsub(a, call(b, f"llvm.fabs.{suffix(self.vector)}", self.vector.llvm, s))
-        w = b.fmul(d, r)
-        if "avx512f" in host_features() and suffix(self.vector) == "v16f32":
-            w = self._larger(w, self._constant(1e-30))
-            root = self._root_by_newton(w)
+        d = b.fsub(a, call(b, f"llvm.fabs.{suffix(self.vector)}", self.vector.llvm, s), flags=CONTRACT)
+        d = self._larger(d, self._constant(0.0))
+        if "avx512f" in host_features() and suffix(self.vector) == "v16f32" and not quick_roots():
+            y = self._multiply_add(d, r, self._constant(1e-30))
+            root = self._root_by_newton(y)
         else:
-            w = self._larger(w, self._constant(0.0))
-            root = call(b, f"llvm.sqrt.{suffix(self.vector)}", self.vector.llvm, w)
-        return self._multiply_add(b.fmul(d, root), self._polynomial(w, first, length), base)
+            y = b.fmul(d, r)
+            root = call(b, f"llvm.sqrt.{suffix(self.vector)}", self.vector.llvm, y)
+        positive = self._larger(s, self._constant(0.0))
+        return self._multiply_add(b.fmul(d, root), self._adapted(y, first, length), positive)
 
     def _root_by_newton(self, w: ir.Value) -> ir.Value:
-        """sqrt(w) from the 14-bit reciprocal root and one Newton step: half the cost of the instruction."""
+        """sqrt(w) from the 14-bit reciprocal root and one Newton step: on Intel's, half the cost of the instruction."""
         b = self.builder
         mask = ir.IntType(16)
         estimate = call(
@@ -172,6 +198,15 @@ class _Emitter:
         value = self.parameter(first + length - 1)
         for k in range(length - 2, -1, -1):
             value = self._multiply_add(value, x, self.parameter(first + k))
+        return value
+
+    def _adapted(self, y: ir.Value, first: int, length: int) -> ir.Value:
+        """P of `_adapt`."""
+        b = self.builder
+        z = self._multiply_add(b.fadd(y, self.parameter(first)), y, self.parameter(first + 1))
+        value = self._multiply_add(b.fadd(z, b.fadd(y, self.parameter(first + 2))), z, self.parameter(first + 3))
+        for k in range(first + 4, first + length):
+            value = self._multiply_add(value, y, self.parameter(k))
         return value
 
     def _multiply_add(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:

@@ -54,6 +54,7 @@ class Fused:
     lanes: int
     plan: Plan
     duals: Tag
+    inverse_scales: tuple[float, ...]  # by which the inverse norms of either side are multiplied, for every step
     ring_size: int
     slot_size: int
 
@@ -67,6 +68,11 @@ class Fused:
         start = int(self.plan.stages[stage, columns.NORMS])
         height, width = self.stages[stage].grid
         return slice(start, start + len(self.stages[stage].steps) * height * width)
+
+    def inverse_scales_of(self, stage: int) -> NDArray[np.float64]:
+        """The factors on inverse norms for the steps of a stage, to multiply (N, steps, H, W)."""
+        first, count = (int(self.plan.stages[stage, column]) for column in (columns.FIRST_STEP, columns.STEPS))
+        return np.array(self.inverse_scales[first : first + count]).reshape(-1, 1, 1)
 
     @property
     def image_bytes(self) -> int:
@@ -118,7 +124,8 @@ def fuse(program: Program, dtype: str, lanes: int) -> Fused | str:
         return f"no fast form is known for {layer}"
     if any(_window_gain(stage) > _LARGEST_GAIN[dtype] for stage in stages):
         return f"a stage sums over more windows than {dtype} can hold"
-    table, starts, duals, kinds = parameter_table([one for one in lowered if one is not None], dtype)
+    forms = [one for one in lowered if one is not None]
+    table, starts, duals, kinds = parameter_table(forms, dtype)
     stride = stages[0].grid[1] + 2
     step_rows, ring = _ring_layout(stages, starts, kinds, stride)
     stage_rows, slots = _stage_layout(stages)
@@ -137,7 +144,8 @@ def fuse(program: Program, dtype: str, lanes: int) -> Fused | str:
         margin=_MARGIN,
         stride=stride,
     )
-    return Fused(program, stages, dtype, lanes, plan, duals, ring, slots)
+    inverse_scales = tuple(math.sqrt(one.scale) for one in forms)
+    return Fused(program, stages, dtype, lanes, plan, duals, inverse_scales, ring, slots)
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:

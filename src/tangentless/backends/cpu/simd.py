@@ -34,6 +34,7 @@ _ELEMENTS = {
     "float32": (types.float32, ir.FloatType(), ir.IntType(32)),
     "float64": (types.float64, ir.DoubleType(), ir.IntType(64)),
 }
+CONTRACT = ("contract",)  # a product that is only added may stay unrounded
 _DIGEST = hashlib.sha256(
     b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
 ).hexdigest()[:16]
@@ -65,6 +66,12 @@ def host_lanes(dtype: str) -> int:
     features = host_features()
     bits = 512 if "avx512f" in features else 256 if {"avx2", "fma"} <= features else 128
     return bits // (32 if dtype == "float32" else 64)
+
+
+@functools.cache
+def quick_roots() -> bool:
+    """Whether square roots run beside multiplications at nearly their pace, as on AMD's processors with AVX-512."""
+    return (os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()).startswith("znver")
 
 
 class VectorType(types.Type):
@@ -292,7 +299,7 @@ def _binary(instruction: str) -> Any:
     @intrinsic
     def arithmetic(typing: Any, a: Any, b: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return getattr(builder, instruction)(*arguments)
+            return getattr(builder, instruction)(*arguments, flags=CONTRACT)
 
         return a(a, b), generate
 

@@ -69,6 +69,24 @@ class View(NamedTuple):
     stride: int
 
 
+class Dual(NamedTuple):
+    """An embedding: its place among the kinds, and that of its parameters in the table."""
+
+    kind: int
+    parameters: int
+
+
+class Window(NamedTuple):
+    """Where two rows of a 3×3 step begin: norms of both sides, and the four rows of the ring they sum over."""
+
+    x: int
+    z: int
+    above: int
+    here: int
+    below: int
+    further: int
+
+
 @compiled
 def run_rows(
     lanes: Any,
@@ -226,14 +244,6 @@ def pixel_product(lanes: Any, view: Any, channels: Any, x: Any, z: Any) -> Any:
 
 
 @inlined
-def embedded(lanes: Any, duals: Any, view: Any, kind: Any, start: Any, x: Any, z: Any, value: Any) -> Any:
-    """The embedding of inner products at a position of the left image, x, and of the right ones, z."""
-    a = load_left(lanes, view.norms, x) * load(lanes, view.right_norms, z)
-    r = load_left(lanes, view.inverses, x) * load(lanes, view.right_inverses, z)
-    return embed(duals, kind, view.table, start, value, a, r)
-
-
-@inlined
 def step_rows(
     lanes: Any, duals: Any, view: Any, stage: Any, step: Any, u: Any, v: Any, begin: Any, end: Any, rows: Any
 ) -> None:
@@ -244,118 +254,123 @@ def step_rows(
     norms = of_stage(view, stage, NORMS) + (step - first) * of_stage(view, stage, HEIGHT) * wide
     x = norms + down * wide + across
     z = (norms + (down + u) * wide + across + v) * width
-    kind, start = of_step(view, step, KIND), of_step(view, step, PARAMETERS)
+    dual = Dual(of_step(view, step, KIND), of_step(view, step, PARAMETERS))
     last = step == first + of_stage(view, stage, STEPS) - 1
-    if of_step(view, step, REACH_HEIGHT) == 1 and end - begin == 2:
+    if of_step(view, step, REACH_HEIGHT) == 1:
+        window = Window(
+            x,
+            z,
+            ring_or_nothing(lanes, view, step, begin - 1, rows),
+            ring_row(lanes, view, step, begin),
+            ring_or_nothing(lanes, view, step, begin + 1, rows),
+            ring_or_nothing(lanes, view, step, begin + 2, rows),
+        )
         if not last and of_step(view, step + 1, REACH_WIDTH) == 1:
-            two_rows_to_ring(lanes, duals, view, step, begin, rows, count, kind, start, x, z, wide)
+            if end - begin == 2:
+                rows_to_ring(lanes, duals, view, 2, dual, window, wide, count, step + 1, begin)
+            else:
+                rows_to_ring(lanes, duals, view, 1, dual, window, wide, count, step + 1, begin)
             return
         if last and stage < view.stage_count - 1:
-            two_rows_to_pool(lanes, duals, view, stage, step, u, v, begin, rows, kind, start, x, z)
+            if end - begin == 2:
+                rows_to_pool(lanes, duals, view, 2, dual, window, stage, u, v, down)
+            else:
+                rows_to_pool(lanes, duals, view, 1, dual, window, stage, u, v, down)
             return
     for row in range(begin, end):
-        if of_step(view, step, REACH_HEIGHT) == 1:
-            above = ring_or_nothing(lanes, view, step, row - 1, rows)
-            here = ring_row(lanes, view, step, row)
-            below = ring_or_nothing(lanes, view, step, row + 1, rows)
-            for k in range(count):
-                i = k * width
-                middle = load(lanes, view.ring, here + i) + load(lanes, view.ring, below + i)
-                store(view.line, view.margin * width + i, load(lanes, view.ring, above + i) + middle)
-        else:
-            sum_rows(lanes, view, step, row, rows, count)
+        sum_rows(lanes, view, step, row, rows, count)
         for k in range(count):
             i = (view.margin + k) * width
-            value = embedded(lanes, duals, view, kind, start, x + k, z + k * width, load(lanes, view.line, i))
-            store(view.line, i, value)
+            store(view.line, i, embedded(lanes, duals, view, dual, x + k, z + k * width, load(lanes, view.line, i)))
         leave_line(lanes, view, stage, step, u, v, row)
         x += wide
         z += wide * width
 
 
 @inlined
-def two_rows_to_ring(
+def embedded(lanes: Any, duals: Any, view: Any, dual: Any, x: Any, z: Any, value: Any) -> Any:
+    """The embedding of inner products at a position of the left image, x, and of the right ones, z."""
+    a = load_left(lanes, view.norms, x) * load(lanes, view.right_norms, z)
+    r = load_left(lanes, view.inverses, x) * load(lanes, view.right_inverses, z)
+    return embed(duals, dual.kind, view.table, dual.parameters, value, a, r)
+
+
+@inlined
+def rows_to_ring(
     lanes: Any,
     duals: Any,
     view: Any,
+    height: Any,
+    dual: Any,
+    window: Any,
+    wide: Any,
+    count: Any,
     step: Any,
     row: Any,
-    rows: Any,
-    count: Any,
-    kind: Any,
-    start: Any,
-    x: Any,
-    z: Any,
-    wide: Any,
 ) -> None:
-    """Two rows of a 3×3 step into the ring of a following 3×3 step: where most of the time goes."""
+    """One or two rows of a 3×3 step into the ring of a following 3×3 step: where most of the time goes.
+
+    The height is a constant of each call, and calls are inlined.
+    """
     width = lane_count(lanes)
-    above = ring_or_nothing(lanes, view, step, row - 1, rows)
-    here, below = ring_row(lanes, view, step, row), ring_row(lanes, view, step, row + 1)
-    further = ring_or_nothing(lanes, view, step, row + 2, rows)
-    out, out2 = ring_row(lanes, view, step + 1, row), ring_row(lanes, view, step + 1, row + 1)
+    out, out2 = ring_row(lanes, view, step, row), ring_row(lanes, view, step, row + 1)
     before, now = zero(lanes), zero(lanes)
     before2, now2 = zero(lanes), zero(lanes)
     for k in range(count):
         i = k * width
-        middle = load(lanes, view.ring, here + i) + load(lanes, view.ring, below + i)
-        value = load(lanes, view.ring, above + i) + middle
-        value2 = middle + load(lanes, view.ring, further + i)
-        value = embedded(lanes, duals, view, kind, start, x + k, z + i, value)
-        value2 = embedded(lanes, duals, view, kind, start, x + k + wide, z + i + wide * width, value2)
+        x, z = window.x + k, window.z + i
+        middle = load(lanes, view.ring, window.here + i) + load(lanes, view.ring, window.below + i)
+        value = embedded(lanes, duals, view, dual, x, z, load(lanes, view.ring, window.above + i) + middle)
         store(view.ring, out + i - width, before + (now + value))
-        store(view.ring, out2 + i - width, before2 + (now2 + value2))
         before, now = now, value
-        before2, now2 = now2, value2
+        if height == 2:
+            value = middle + load(lanes, view.ring, window.further + i)
+            value = embedded(lanes, duals, view, dual, x + wide, z + wide * width, value)
+            store(view.ring, out2 + i - width, before2 + (now2 + value))
+            before2, now2 = now2, value
     store(view.ring, out + (count - 1) * width, before + now)
-    store(view.ring, out2 + (count - 1) * width, before2 + now2)
+    if height == 2:
+        store(view.ring, out2 + (count - 1) * width, before2 + now2)
 
 
 @inlined
-def two_rows_to_pool(
+def rows_to_pool(
     lanes: Any,
     duals: Any,
     view: Any,
+    height: Any,
+    dual: Any,
+    window: Any,
     stage: Any,
-    step: Any,
     u: Any,
     v: Any,
-    row: Any,
-    rows: Any,
-    kind: Any,
-    start: Any,
-    x: Any,
-    z: Any,
+    down: Any,
 ) -> None:
-    """Two rows of a 3×3 step into the pool: V for the first positions of each window, V + 1 beyond the split."""
+    """One or two rows of a 3×3 step into the pool: V for the first positions of each window, V + 1 beyond the split."""
     width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
-    count, across, down = wide - abs(v), max(0, -v), max(0, -u) + row
-    above = ring_or_nothing(lanes, view, step, row - 1, rows)
-    here, below = ring_row(lanes, view, step, row), ring_row(lanes, view, step, row + 1)
-    further = ring_or_nothing(lanes, view, step, row + 2, rows)
+    count, across = wide - abs(v), max(0, -v)
+    low = pool_start(lanes, view, stage, u, v, down, across)
+    low2 = pool_start(lanes, view, stage, u, v, down + 1, across)
     size = of_stage(view, stage, POOL_WIDTH)
     plane = of_stage(view, stage, POOLED_HEIGHT) * of_stage(view, stage, POOLED_WIDTH) * width
-    low, low2 = (
-        pool_start(lanes, view, stage, u, v, down, across),
-        pool_start(lanes, view, stage, u, v, down + 1, across),
-    )
     split, phase = size - v % size, across % size
     total, total2 = zero(lanes), zero(lanes)
     for k in range(count):
         i = k * width
-        middle = load(lanes, view.ring, here + i) + load(lanes, view.ring, below + i)
-        value = load(lanes, view.ring, above + i) + middle
-        value2 = middle + load(lanes, view.ring, further + i)
-        total = total + embedded(lanes, duals, view, kind, start, x + k, z + i, value)
-        total2 = total2 + embedded(lanes, duals, view, kind, start, x + k + wide, z + i + wide * width, value2)
+        x, z = window.x + k, window.z + i
+        middle = load(lanes, view.ring, window.here + i) + load(lanes, view.ring, window.below + i)
+        total = total + embedded(lanes, duals, view, dual, x, z, load(lanes, view.ring, window.above + i) + middle)
+        if height == 2:
+            value = middle + load(lanes, view.ring, window.further + i)
+            total2 = total2 + embedded(lanes, duals, view, dual, x + wide, z + wide * width, value)
         phase += 1
         if phase in (split, size) or k == count - 1:
             above_split = plane if phase > split else 0
-            if low == low2:
-                accumulate(view.slots, low + above_split, total + total2)
-            else:
-                accumulate(view.slots, low + above_split, total)
+            if height == 2 and low == low2:
+                total = total + total2
+            elif height == 2:
                 accumulate(view.slots, low2 + above_split, total2)
+            accumulate(view.slots, low + above_split, total)
             total, total2 = zero(lanes), zero(lanes)
             if phase == size:
                 phase = 0
