@@ -174,6 +174,17 @@ def test_steep_embeddings_run_in_float64_by_themselves(layer):
     assert relative_error(kernel(X), kernel(X, backend="reference")) < 1e-12
 
 
+@pytest.mark.parametrize(
+    "text", ["globalpool", "normalize globalpool normalize", "pool2 conv3 relu globalpool normalize"]
+)
+def test_pools_whose_terms_cancel_keep_their_digits(text):
+    X = images((6, 6, 2), 4) - images((6, 6, 2), 4).mean(axis=(1, 2), keepdims=True)
+    X = X + 1e-3 * images((2,), 4, seed=1)[:, None, None]  # a mean that is a thousandth of the pixels
+    kernel = tl.kernel(text)
+    assert "fused, float64" in get_backend("cpu").describe(kernel.program((6, 6, 2)))
+    assert relative_error(kernel(X), kernel(X, backend="reference")) < 1e-9
+
+
 def hostile_images():
     """What breaks kernels: black patches and images, constants, duplicates, opposite signs, extreme scales."""
     X = np.random.default_rng(5).standard_normal((12, 8, 8, 3))

@@ -54,7 +54,7 @@ class Stage:
 
         Window sums and embeddings act on squared norms alone, so within a stage no kernel is needed to know them.
         """
-        norms = np.empty((len(squares), len(self.steps), *self.grid))
+        norms = np.empty((len(self.steps), *self.grid, len(squares))).transpose(3, 0, 1, 2)
         for i, step in enumerate(self.steps):
             squares = window_sums(squares, step.window)
             norms[:, i] = np.sqrt(squares)
@@ -89,6 +89,16 @@ class Program:
         """The largest slope of a dual at c = 1, by which an embedding multiplies errors of the cosine."""
         steps = [step.embedding for stage in self.stages for step in stage.steps]
         return max((one.steepness() for one in steps if isinstance(one, Nonlinearity)), default=1.0)
+
+    @property
+    def cancels(self) -> bool:
+        """Whether the first pool may take small differences of large inner products, as of pixels of either sign.
+
+        After an embedding with f(0) > 0 all features have a part in common, which stays; f(-1) > 0 serves as well.
+        """
+        signs = np.array([0.0, -1.0])
+        steps = [step.embedding for stage in self.stages[:1] for step in stage.steps]
+        return bool(self.stages) and not any(isinstance(e, Nonlinearity) and e.dual(signs).max() > 0 for e in steps)
 
     @property
     def scale_free(self) -> bool:
@@ -148,7 +158,7 @@ def window_sums(values: Array, window: tuple[int, int]) -> Array:
             [4., 6., 4.]]])
     """
     for axis, size in zip((1, 2), window, strict=True):
-        total = values.copy() if size > 1 else values
+        total = values.copy(order="K") if size > 1 else values
         rows, sums = np.moveaxis(values, axis, 0), np.moveaxis(total, axis, 0)
         for shift in range(1, min(size // 2, len(rows) - 1) + 1):
             sums[shift:] += rows[:-shift]

@@ -115,8 +115,8 @@ class CpuBackend:
         return f"cpu: general path in float64, because {fused}"
 
     def _fuse(self, program: Program) -> Fused | str:
-        """Steep embeddings multiply rounding errors of cosines, so programs with one run in float64."""
-        dtype = "float64" if program.steepness > _STEEPEST else self.precision
+        """Steep embeddings and pools that cancel multiply rounding errors, so programs with them run in float64."""
+        dtype = "float64" if program.steepness > _STEEPEST or program.cancels else self.precision
         return fuse(program, dtype, host_lanes(dtype))
 
     def _prepare_part(self, fused: Fused, images: NDArray[Any]) -> tuple[Array, list[NDArray[Any]], Array]:
@@ -167,7 +167,8 @@ def _expand(images: FusedImages) -> tuple[NDArray[Any], ...]:
 
 def _norms(fused: Fused, stage: int, entrance: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Norms before every embedding of a stage, and their inverses, from the squared norms at its entrance."""
-    norms = fused.stages[stage].norms(entrance.astype(np.float64))
+    images_last = np.ascontiguousarray(entrance.transpose(1, 2, 0), dtype=np.float64)  # long rows, so quick sums
+    norms = fused.stages[stage].norms(images_last.transpose(2, 0, 1))
     norms[norms < _SMALLEST_NORM[fused.dtype]] = 0.0
     inverses = np.divide(fused.inverse_scales_of(stage), norms, out=np.zeros_like(norms), where=norms > 0)
     norms, inverses = (values.reshape(len(entrance), -1).astype(fused.dtype) for values in (norms, inverses))
@@ -195,12 +196,15 @@ def _root_mean_squares(images: NDArray[Any]) -> Array:
 
 
 def _in_lanes(rows: NDArray[Any], lanes: int) -> NDArray[Any]:
+    """Blocks of so many images, position by position; the last image fills what is left of the last block."""
     blocks = -(-len(rows) // lanes)
     laid_out = aligned_zeros((blocks, rows.shape[1], lanes), str(rows.dtype))
-    for block in range(blocks):
-        part = rows[block * lanes : (block + 1) * lanes]
-        laid_out[block, :, : len(part)] = part.T
-        laid_out[block, :, len(part) :] = part[-1][:, None]
+    whole = len(rows) // lanes
+    laid_out[:whole] = rows[: whole * lanes].reshape(whole, lanes, rows.shape[1]).transpose(0, 2, 1)
+    if whole < blocks:
+        rest = rows[whole * lanes :]
+        laid_out[whole, :, : len(rest)] = rest.T
+        laid_out[whole, :, len(rest) :] = rest[-1][:, None]
     return laid_out.reshape(blocks, -1)
 
 
