@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ from tangentless.architecture import Architecture
 from tangentless.backends import cuda, get_backend
 from tangentless.backends.cpu import CpuBackend
 from tangentless.backends.cuda import CudaBackend, gpu_present
+from tangentless.backends.cuda.machine import CudaMachine
 from tangentless.backends.reference import ReferenceBackend
 from tangentless.bench.gpu import GpuRecord, bench_gpu
-from tangentless.errors import BackendError
-from tangentless.kernel import kernel
+from tangentless.errors import BackendError, InputError
+from tangentless.kernel import Kernel, kernel
 from tangentless.layers import Conv, GlobalPool, Nonlinearity, ReLU
 from tangentless.program import Program, compile_program
 
@@ -76,6 +78,54 @@ def test_symmetric_matrix_through_the_kernel() -> None:
     values = k(images, backend=CudaBackend())
     assert np.array_equal(values, values.T)
     assert np.array_equal(np.diagonal(values), np.ones(30))
+
+
+KERNELS = [
+    kernel("conv3 relu pool2 conv3 gaussian globalpool normalize relu"),
+    kernel("conv5 relu globalpool"),
+    0.5 * kernel("conv3 gaussian globalpool normalize gaussian").mirrored() + kernel("conv3 relu globalpool"),
+]
+
+
+def to_cupy(images: np.ndarray) -> object:
+    return pytest.importorskip("cupy").asarray(images)
+
+
+def to_torch(images: np.ndarray) -> object:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch sees no GPU")
+    return torch.from_numpy(images).cuda()
+
+
+@pytest.mark.parametrize("k", KERNELS, ids=str)
+@pytest.mark.parametrize("move", [to_cupy, to_torch])
+def test_arrays_on_the_gpu_stay_there(k: Kernel, move: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = np.random.default_rng(0).standard_normal((30, 8, 8, 2)).astype(np.float32)
+    expected = k(images, backend="cuda"), k(images[:7], images[7:], backend="cuda"), k.diag(images, backend="cuda")
+    moved = move(images)
+    monkeypatch.delattr(CudaMachine, "download")
+    found = k(moved, backend="cuda"), k(moved[:7], moved[7:], backend="cuda"), k.diag(moved, backend="cuda")
+    for values, wanted in zip(found, expected, strict=True):
+        assert type(values) is type(moved)
+        assert values.device == moved.device
+        on_host = values.cpu().numpy() if move is to_torch else values.get()
+        assert np.array_equal(on_host, wanted)
+
+
+@pytest.mark.parametrize("move", [to_cupy, to_torch])
+@pytest.mark.parametrize("bad", [np.nan, 1e200])
+def test_bad_arrays_on_the_gpu_are_refused(move: Callable, bad: float) -> None:
+    images = np.ones((3, 8, 8, 1))
+    images[1, 2, 2] = bad
+    with pytest.raises(InputError, match="row 1"):
+        kernel("conv3 relu globalpool")(move(images), backend="cuda")
+
+
+def test_arrays_on_the_gpu_go_through_the_cpu_if_that_is_asked_for() -> None:
+    k, images = kernel("conv3 relu globalpool"), np.random.default_rng(0).standard_normal((5, 4, 4, 1))
+    values = k(to_cupy(images), backend="reference")
+    assert np.array_equal(values.get(), k(images, backend="reference"))
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])

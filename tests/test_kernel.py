@@ -96,9 +96,26 @@ def test_single_precision_integers_and_views_are_taken_as_they_are(X):
 
 def test_torch_tensors_come_back_as_torch_tensors(X):
     torch = pytest.importorskip("torch", reason="PyTorch is an extra")
-    K = tl.kernel(SMALL)(torch.from_numpy(np.array(X)))
-    assert isinstance(K, torch.Tensor)
-    np.testing.assert_array_equal(K.numpy(), tl.kernel(SMALL)(X))
+    kernel, images = tl.kernel(SMALL), np.array(X)
+    tensor = torch.from_numpy(images)
+    channels_first = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))).permute(0, 2, 3, 1)
+    for one in (tensor, tensor.clone().requires_grad_(), channels_first):
+        values = kernel(one), kernel(one[:3], one[3:]), kernel(one[:3], images[3:]), kernel.diag(one)
+        wanted = kernel(images), *2 * [kernel(images[:3], images[3:])], kernel.diag(images)
+        for found, expected in zip(values, wanted, strict=True):
+            assert isinstance(found, torch.Tensor)
+            assert found.dtype == torch.float64
+            np.testing.assert_array_equal(found.numpy(), expected)
+    assert isinstance(kernel(images[:3], tensor[3:]), np.ndarray)
+
+
+@pytest.mark.parametrize("turn", ["bfloat16", "to_sparse", "neg_nan"])
+def test_bad_tensors_are_refused_with_a_reason(X, turn):
+    torch = pytest.importorskip("torch", reason="PyTorch is an extra")
+    tensor = torch.from_numpy(np.array(X))
+    bad = tensor * torch.nan if turn == "neg_nan" else getattr(tensor, turn)()
+    with pytest.raises(InputError, match="NaN" if turn == "neg_nan" else "convert it"):
+        tl.kernel(SMALL)(bad)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """What comes in and goes out: arrays are checked at the door, and leave as the kind that came.
 
-NumPy arrays pass without a copy. A torch or CuPy array is read through DLPack or copied to the host, and results go
-back as that kind, on its device.
+NumPy arrays and torch tensors on the host pass without a copy. CuPy arrays and torch tensors on a GPU stay there, by
+DLPack, if what computes can read them there, and are copied to the host otherwise. Results go back as the kind that
+came, on its device.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
 from collections.abc import Callable
@@ -23,28 +25,40 @@ _LARGEST, _SMALLEST = 1e100, 1e-100  # beyond, inner products leave the range of
 _KINDS = {2: "vectors (N, C)", 3: "sequences (N, L, C)", 4: "images (N, H, W, C)"}
 
 
+def take(values: Any, *, on_gpu: bool) -> tuple[Any, Callable[[Any], Any]]:
+    """As `to_numpy`; but with `on_gpu`, values on a GPU stay there, as a CuPy array, and so do results."""
+    module = type(values).__module__.partition(".")[0]
+    if module == "torch":
+        return _take_tensor(values, on_gpu)
+    if module == "cupy":
+        return (values, _unchanged) if on_gpu else (values.get(), lambda result: _put_beside(result, values))
+    if isinstance(values, np.ma.MaskedArray):
+        raise InputError("masked arrays have no kernel: fill the masked values first, for example with X.filled(0)")
+    try:
+        return np.asarray(values), _unchanged
+    except ValueError:
+        raise InputError("the rows have different shapes; images must all be of one size") from None
+
+
 def to_numpy(values: Any) -> tuple[Array, Callable[[Array], Any]]:
-    """The values as a NumPy array, and a function that turns results into the kind the values were.
+    """The values as a NumPy array, wherever they are, and a function that turns results into their kind.
 
     >>> array, restore = to_numpy([[1.0, 2.0]])
     >>> array.shape, restore(array) is array
     ((1, 2), True)
     """
-    module = type(values).__module__.partition(".")[0]
-    if module == "torch":
-        torch = sys.modules["torch"]
-        return values.detach().cpu().numpy(), lambda result: torch.from_numpy(result).to(values.device)
-    if isinstance(values, np.ma.MaskedArray):
-        raise InputError("masked arrays have no kernel: fill the masked values first, for example with X.filled(0)")
-    if module == "cupy":
-        return values.get(), sys.modules["cupy"].asarray
-    try:
-        return np.asarray(values), lambda result: result
-    except ValueError:
-        raise InputError("the rows have different shapes; images must all be of one size") from None
+    return take(values, on_gpu=False)
 
 
-def check_images(values: Array, name: str = "X") -> Array:
+def device_of(values: Any) -> contextlib.AbstractContextManager[Any]:
+    """A context in which new arrays are made where the values are."""
+    if isinstance(values, np.ndarray):
+        return contextlib.nullcontext()
+    device: contextlib.AbstractContextManager[Any] = values.device
+    return device
+
+
+def check_images(values: Any, name: str = "X") -> Any:
     """Refuse what is not a finite, non-empty array of vectors, sequences or images that float64 can hold exactly."""
     if values.dtype.kind not in "fiub" or values.dtype.itemsize > 8:
         raise InputError(
@@ -69,7 +83,7 @@ def check_images(values: Array, name: str = "X") -> Array:
     return values
 
 
-def check_pair(left: Array, right: Array) -> None:
+def check_pair(left: Any, right: Any) -> None:
     """Refuse two sets of images of different shapes."""
     if left.shape[1:] != right.shape[1:]:
         raise InputError(
@@ -78,25 +92,48 @@ def check_pair(left: Array, right: Array) -> None:
         )
 
 
-def _check_values(rows: Array, name: str, start: int) -> None:
+def _check_values(rows: Any, name: str, start: int) -> None:
+    """NumPy's functions hand arrays on a GPU to CuPy's."""
     if rows.dtype.kind == "f":
         finite = np.isfinite(rows)
         if not finite.all():
             bad = np.flatnonzero(~finite.reshape(len(rows), -1).all(axis=1))
             raise InputError(
-                f"{name} holds NaN or infinite values, first in row {start + bad[0]} "
+                f"{name} holds NaN or infinite values, first in row {start + int(bad[0])} "
                 f"({len(bad)} of rows {start} to {start + len(rows) - 1}); clean or drop those rows"
             )
         largest = np.abs(rows.reshape(len(rows), -1)).max(axis=1).astype(np.float64)
         bad = np.flatnonzero((largest > _LARGEST) | ((largest > 0) & (largest < _SMALLEST)))
         if len(bad):
             raise InputError(
-                f"{name} has values of size {largest[bad[0]]:.0e} in row {start + bad[0]}, whose squares "
+                f"{name} has values of size {float(largest[bad[0]]):.0e} in row {start + int(bad[0])}, whose squares "
                 "float64 cannot hold; rescale them"
             )
     elif rows.dtype.itemsize == 8 and (rows.max() > 2**53 or rows.min() < -(2**53)):
         raise InputError(f"{name} holds integers beyond 2**53, which float64 would round; rescale them first")
 
 
-def _each(values: Array) -> str:
+def _take_tensor(values: Any, on_gpu: bool) -> tuple[Any, Callable[[Any], Any]]:
+    torch, tensor = sys.modules["torch"], values.detach()
+    try:
+        if on_gpu and values.is_cuda:
+            import cupy
+
+            with cupy.cuda.Device(values.device.index):
+                return cupy.from_dlpack(tensor), torch.from_dlpack
+        return tensor.cpu().numpy(), lambda result: torch.from_numpy(result).to(values.device)
+    except (TypeError, RuntimeError, BufferError) as error:  # sparse, quantised, or a number format of torch alone
+        raise InputError(f"a tensor of {values.dtype}, {values.layout}, has no array ({error}); convert it") from None
+
+
+def _put_beside(result: Array, values: Any) -> Any:
+    with values.device:
+        return sys.modules["cupy"].asarray(result)
+
+
+def _unchanged(result: Any) -> Any:
+    return result
+
+
+def _each(values: Any) -> str:
     return f"{format_grid(values.shape[1:-1])} with {values.shape[-1]} channels"

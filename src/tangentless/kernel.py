@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from .architecture import Architecture
 from .backends import Advance, Backend, Precision, Prepared, get_backend
 from .errors import InputError, ParameterError
-from .inputs import check_images, check_pair, to_numpy
+from .inputs import check_images, check_pair, device_of, take
 from .layers import Layer
 from .program import Program, compile_program
 
@@ -59,19 +59,22 @@ class Kernel(ABC):
     ) -> Any:
         """The kernel matrix, float64: (N, N) and exactly symmetric for X alone, (N, M) for X and Z.
 
-        `precision` is that of the arithmetic up to the last pool; `progress(done, total)` counts pairs.
+        `precision` is that of the arithmetic up to the last pool; `progress(done, total)` counts pairs. The matrix is
+        the kind of array that X is: NumPy's, torch's or CuPy's. What is on a GPU stays there if that computes.
         """
-        images, restore = to_numpy(X)
+        run = get_backend(backend, precision, n_jobs)
+        on_gpu = self._stays_on_gpu(run)
+        images, restore = take(X, on_gpu=on_gpu)
         check_images(images, "X")
         others = None
         if Z is not None:
-            others, _ = to_numpy(Z)
+            others, _ = take(Z, on_gpu=on_gpu)
             check_images(others, "Z")
             check_pair(images, others)
-        run = get_backend(backend, precision, n_jobs)
-        left = self.prepare(run, images)
-        right = left if others is None else self.prepare(run, others)
-        return restore(fill(self, run, left, right, symmetric=others is None, progress=progress))
+        with device_of(images):
+            left = self.prepare(run, images)
+            right = left if others is None else self.prepare(run, others)
+            return restore(fill(self, run, left, right, symmetric=others is None, progress=progress))
 
     def diag(
         self,
@@ -82,24 +85,29 @@ class Kernel(ABC):
         n_jobs: int | None = None,
     ) -> Any:
         """k(x, x) for every row of X, (N,)."""
-        images, restore = to_numpy(X)
-        check_images(images, "X")
         run = get_backend(backend, precision, n_jobs)
-        return restore(self.prepare(run, images).diagonal)
+        images, restore = take(X, on_gpu=self._stays_on_gpu(run))
+        check_images(images, "X")
+        with device_of(images):
+            return restore(self.prepare(run, images).diagonal)
 
     @abstractmethod
-    def prepare(self, backend: Backend, images: NDArray[Any]) -> Prepared:
+    def prepare(self, backend: Backend, images: Any) -> Prepared:
         """Everything that is known of each image alone."""
 
     @abstractmethod
     def block(
         self, backend: Backend, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
-    ) -> Array:
+    ) -> Any:
         """Entries between two prepared sets; with `upper`, those left of the diagonal are void."""
 
     @abstractmethod
     def leaves(self) -> Iterator[Elementary]:
         """The elementary kernels this one is made of, with repetition."""
+
+    def _stays_on_gpu(self, run: Backend) -> bool:
+        """Whether all of this kernel can be computed where images on a GPU are."""
+        return run.name == "cuda" and all(isinstance(leaf, CompositionalKernel) for leaf in self.leaves())
 
     def mirrored(self) -> Mirrored:
         """The average over an image and its mirror: training on it equals training with flipped copies.
@@ -163,13 +171,13 @@ class CompositionalKernel(Elementary):
         """This kernel compiled for images of one shape, (*grid, channels)."""
         return compile_program(self.architecture, tuple(shape[:-1]), shape[-1])
 
-    def prepare(self, backend: Backend, images: NDArray[Any]) -> _Leaf:
+    def prepare(self, backend: Backend, images: Any) -> _Leaf:
         program = self.program(images.shape[1:])
         return _Leaf(program, backend.prepare(program, images))
 
     def block(
         self, backend: Backend, left: _Leaf, right: _Leaf, *, upper: bool = False, advance: Advance | None = None
-    ) -> Array:
+    ) -> Any:
         return backend.block(left.program, left.images, right.images, upper=upper, advance=advance)
 
     def __repr__(self) -> str:
@@ -182,13 +190,13 @@ class Mirrored(Kernel):
 
     base: Kernel
 
-    def prepare(self, backend: Backend, images: NDArray[Any]) -> _Two:
+    def prepare(self, backend: Backend, images: Any) -> _Two:
         both = Crossed(self.base).prepare(backend, images)
         return _Two(both.first, both.second, (both.first.diagonal + both.diagonal) / 2)
 
     def block(
         self, backend: Backend, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
-    ) -> Array:
+    ) -> Any:
         values = self.base.block(backend, left.first, right.first, upper=upper, advance=advance)
         values += self.base.block(backend, left.first, right.second, upper=upper, advance=advance)
         values /= 2
@@ -214,7 +222,7 @@ class Crossed(Kernel):
 
     base: Kernel
 
-    def prepare(self, backend: Backend, images: NDArray[Any]) -> _Two:
+    def prepare(self, backend: Backend, images: Any) -> _Two:
         if images.ndim < 3:
             raise InputError("vectors have no mirror image; mirrored() needs sequences or images")
         straight = self.base.prepare(backend, images)
@@ -227,7 +235,7 @@ class Crossed(Kernel):
 
     def block(
         self, backend: Backend, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
-    ) -> Array:
+    ) -> Any:
         return self.base.block(backend, left.first, right.second, upper=upper, advance=advance)
 
     def leaves(self) -> Iterator[Elementary]:
@@ -245,13 +253,13 @@ class _Combined(Kernel):
     second: Kernel
     combine: ClassVar[np.ufunc]
 
-    def prepare(self, backend: Backend, images: NDArray[Any]) -> _Two:
+    def prepare(self, backend: Backend, images: Any) -> _Two:
         first, second = self.first.prepare(backend, images), self.second.prepare(backend, images)
         return _Two(first, second, self.combine(first.diagonal, second.diagonal))
 
     def block(
         self, backend: Backend, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
-    ) -> Array:
+    ) -> Any:
         values = self.first.block(backend, left.first, right.first, upper=upper, advance=advance)
         others = self.second.block(backend, left.second, right.second, upper=upper, advance=advance)
         self.combine(values, others, out=values)
@@ -299,13 +307,13 @@ class Scaled(Kernel):
         if not 0 <= self.factor < float("inf"):
             raise ParameterError(f"a kernel may be scaled by a finite number of at least 0, not {self.factor}")
 
-    def prepare(self, backend: Backend, images: NDArray[Any]) -> _Two:
+    def prepare(self, backend: Backend, images: Any) -> _Two:
         base = self.base.prepare(backend, images)
         return _Two(base, base, self.factor * base.diagonal)
 
     def block(
         self, backend: Backend, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
-    ) -> Array:
+    ) -> Any:
         return self.factor * self.base.block(backend, left.first, right.first, upper=upper, advance=advance)
 
     def leaves(self) -> Iterator[Elementary]:
@@ -318,8 +326,11 @@ class Scaled(Kernel):
 def fill(
     kernel: Kernel, backend: Backend, left: Any, right: Any, *, symmetric: bool, progress: Progress | None = None
 ) -> Array:
-    """The matrix between two prepared sets, tile by tile; of a symmetric one, each unordered pair once."""
-    values = np.empty((len(left), len(right)))
+    """The matrix between two prepared sets, tile by tile; of a symmetric one, each unordered pair once.
+
+    It is the kind of array that the diagonal is: NumPy's functions hand arrays on a GPU to CuPy's.
+    """
+    values: Array = np.empty_like(left.diagonal, shape=(len(left), len(right)))
     pairs = len(left) * (len(left) + 1) // 2 if symmetric else values.size
     advance = _counter(progress, pairs * sum(1 for _ in kernel.leaves())) if progress else None
     for rows in slices(len(left), left.tile):
@@ -344,7 +355,7 @@ class _Leaf:
     images: Prepared
 
     @property
-    def diagonal(self) -> Array:
+    def diagonal(self) -> Any:
         return self.images.diagonal
 
     @property
@@ -364,7 +375,7 @@ class _Two:
 
     first: Prepared
     second: Prepared
-    diagonal: Array
+    diagonal: Any
 
     @property
     def tile(self) -> int:
@@ -384,9 +395,10 @@ def slices(length: int, size: int) -> list[slice]:
 
 def complete(tile: Array, diagonal: Array) -> None:
     """Copy the part right of the diagonal to the left of it, and put the exact diagonal in."""
-    below = np.tril_indices(len(tile), -1)
-    tile[below] = tile.T[below]
-    np.fill_diagonal(tile, diagonal)
+    right = np.triu(tile, 1)
+    whole = right + right.T
+    whole.reshape(-1)[:: len(whole) + 1] = diagonal
+    tile[...] = whole
 
 
 def _counter(progress: Progress, total: int) -> Advance:

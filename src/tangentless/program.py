@@ -54,7 +54,8 @@ class Stage:
 
         Window sums and embeddings act on squared norms alone, so within a stage no kernel is needed to know them.
         """
-        norms = np.empty((len(self.steps), *self.grid, len(squares))).transpose(3, 0, 1, 2)
+        shape = len(self.steps), *self.grid, len(squares)
+        norms = np.empty_like(squares, dtype=np.float64, shape=shape).transpose(3, 0, 1, 2)
         for i, step in enumerate(self.steps):
             squares = window_sums(squares, step.window)
             norms[:, i] = np.sqrt(squares)

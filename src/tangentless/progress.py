@@ -12,9 +12,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
-import numpy as np
-from numpy.typing import NDArray
-
 from .backends import Advance, Backend, Prepared
 from .program import Program
 
@@ -61,13 +58,13 @@ class Watched:
         self.backend, self.name = backend, backend.name
         self._progress, self._total, self._done = progress, total, 0
 
-    def prepare(self, program: Program, images: NDArray[Any]) -> Prepared:
+    def prepare(self, program: Program, images: Any) -> Prepared:
         """As the backend does."""
         return self.backend.prepare(program, images)
 
     def block(
         self, program: Program, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
-    ) -> NDArray[np.float64]:
+    ) -> Any:
         """As the backend does, and report."""
 
         def report(pairs: int) -> None:

@@ -13,13 +13,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..errors import BackendError, ParameterError
 from ..program import Program
 
-Array = NDArray[np.float64]
 Precision = Literal["float32", "float64"]
 Advance = Callable[[int], None]
 P = TypeVar("P", bound="Prepared")
@@ -32,8 +28,8 @@ class Prepared(Protocol):
     """Images with everything a backend needs to know of each one alone."""
 
     @property
-    def diagonal(self) -> Array:
-        """k(x, x) of each image."""
+    def diagonal(self) -> Any:
+        """k(x, x) of each image, as the kind of array the images were."""
         ...
 
     @property
@@ -51,15 +47,16 @@ class Backend(Protocol):
 
     name: str
 
-    def prepare(self, program: Program, images: Array) -> Prepared:
-        """Do the work of each image alone; images are checked, (N, *grid, channels)."""
+    def prepare(self, program: Program, images: Any) -> Prepared:
+        """Do the work of each image alone; images are checked, (N, *grid, channels), of NumPy, or for cuda of CuPy."""
         ...
 
     def block(
         self, program: Program, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
-    ) -> Array:
+    ) -> Any:
         """Entries between two prepared sets, float64; with `upper`, those on and right of the diagonal are enough.
 
+        They are the kind of array that the images of the left set were.
         `advance` is told how many pairs were finished, as they are.
         """
         ...

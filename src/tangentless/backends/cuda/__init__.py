@@ -2,7 +2,8 @@
 
 Programs of 3×3 convolutions and 2×2 pools run fused, stage by stage, in float32, and in float64 after the last pool
 (`stage.cu`); all others, and `precision="float64"`, run operation by operation in float64 (`general.cu`). Results do
-not depend on tiles, batches, order or the number of GPUs: the same images give the same bits.
+not depend on tiles, batches, order or the number of GPUs: the same images give the same bits. Images may be CuPy arrays
+as well; everything then stays on the GPUs, and entries come out beside the images.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ SHARE_OF_MEMORY = 0.5  # of what is free, for the kernels between stages
 
 @dataclass(frozen=True, eq=False)
 class CudaImages:
-    """Images prepared on every GPU, and their squared norms after the last pool."""
+    """Images prepared on every GPU, and their squared norms after the last pool, which are where the images were."""
 
     program: Program
     copies: tuple[Any, ...]  # FusedImages or GeneralImages, by GPU
-    squares: Array
+    squares: Any
 
     @property
-    def diagonal(self) -> Array:
+    def diagonal(self) -> Any:
         return self.program.head_diagonal(self.squares)
 
     @property
@@ -83,9 +84,8 @@ class CudaBackend:
             return f"cuda: general path, float64, because {plan} ({gpus})"
         return f"cuda: fused, {len(plan)} stages, float32 and float64 after the last pool ({gpus})"
 
-    def prepare(self, program: Program, images: NDArray[Any]) -> CudaImages:
-        values = np.asarray(images, dtype=np.float64)
-        results = self._on_every_gpu(lambda index: self._prepare(index, program, values))
+    def prepare(self, program: Program, images: Any) -> CudaImages:
+        results = self._on_every_gpu(lambda index: self._prepare(index, program, images))
         return CudaImages(program, tuple(copy for copy, _ in results), results[0][1])
 
     def block(
@@ -96,18 +96,16 @@ class CudaBackend:
         *,
         upper: bool = False,
         advance: Advance | None = None,
-    ) -> Array:
-        values = np.empty((len(left), len(right)))
-        bounds = np.linspace(0, len(right), len(self.machines) + 1).round().astype(int)
+    ) -> Any:
+        bounds = np.linspace(0, len(right), len(self.machines) + 1).round().astype(int).tolist()
         counted = _locked(advance)
 
-        def fill(index: int) -> None:
-            columns = slice(int(bounds[index]), int(bounds[index + 1]))
-            if columns.start < columns.stop:
-                values[:, columns] = self._columns(index, program, left, right, columns, upper, counted)
+        def compute(index: int) -> Any:
+            columns = slice(bounds[index], bounds[index + 1])
+            return self._columns(index, program, left, right, columns, upper, counted)
 
-        self._on_every_gpu(fill)
-        return values
+        parts = self._on_every_gpu(compute)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def _columns(
         self,
@@ -118,29 +116,31 @@ class CudaBackend:
         columns: slice,
         upper: bool,
         advance: Advance | None,
-    ) -> Array:
+    ) -> Any:
         machine, path = self.machines[index], self._path(index, program)
         x, z = left.copies[index], right.copies[index][columns]
+        if not len(z):  # there are more GPUs than columns
+            return machine.deliver(machine.xp.empty((len(left), 0)), left.squares)
         diagonal = columns.start if upper else None
         entries = self._with_enough_memory(machine, path, lambda batch: path.values(x, z, batch, diagonal, advance))
         apply_head(program, machine, entries, left.squares, right.squares[columns])
-        return machine.download(entries)
+        return machine.deliver(entries, left.squares)
 
-    def _prepare(self, index: int, program: Program, images: Array) -> tuple[Any, Array]:
+    def _prepare(self, index: int, program: Program, images: Any) -> tuple[Any, Any]:
         machine, path = self.machines[index], self._path(index, program)
         parts, squares = [], []
         start = 0
         while start < len(images):
             chunk = images[start : start + PREPARED_AT_ONCE]
 
-            def some(batch: int, chunk: Array = chunk) -> tuple[Any, Array]:
-                return path.prepare(chunk[:batch])
+            def some(batch: int, chunk: Any = chunk) -> tuple[Any, Any]:
+                return path.prepare(machine.upload(chunk[:batch]).astype(np.float64, copy=False))
 
             part, norms = self._with_enough_memory(machine, path, some)
             parts.append(part)
             squares.append(norms)
             start += len(norms)
-        return _join(machine, parts), np.concatenate(squares)
+        return _join(machine, parts), machine.deliver(machine.xp.concatenate(squares), images)
 
     def _with_enough_memory(self, machine: CudaMachine, path: FusedPath | GeneralPath, work: Callable[[int], T]) -> T:
         """Run work in batches as large as memory allows, smaller ones if an allocation fails after all."""

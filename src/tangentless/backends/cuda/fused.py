@@ -41,10 +41,6 @@ class Machine(Protocol):
         """A copy on the machine."""
         ...
 
-    def download(self, values: Any) -> NDArray[Any]:
-        """A copy on the host."""
-        ...
-
     def mark(self) -> Callable[[], None]:
         """A function that waits for all that was launched so far."""
         ...
@@ -87,12 +83,12 @@ class FusedPath:
         """What turns totals into means over the last grid."""
         return self.units[-1].exit ** 2 / float(self.plans[-1].pool_size) ** 2
 
-    def prepare(self, images: Array) -> tuple[FusedImages, Array]:
-        """Planes for images (N, *grid, C), and squared norms after the last pool."""
+    def prepare(self, images: Any) -> tuple[FusedImages, Any]:
+        """Planes for images (N, *grid, C), and squared norms after the last pool; all on the machine."""
         xp = self.machine.xp
         images = images.reshape(len(images), *self.program.stages[0].grid, self.program.channels)
-        scales = image_scales(images)
-        scaled = self.machine.upload(images / scales.reshape(-1, 1, 1, 1))
+        scales = image_scales(images, xp)
+        scaled = images / scales.reshape(-1, 1, 1, 1)
         squares = xp.sum(xp.square(scaled), axis=-1)
         units = self.machine.upload(_selves(len(images)))
         left, right = [], []
@@ -106,9 +102,8 @@ class FusedPath:
             kernels = self._own_kernels(plan, launch, x, z, kernels, units)
             own = kernels if plan.last else pooled_sums(kernels, plan)
             squares = own.astype(xp.float64) * (stage_units.exit / plan.pool_size) ** 2
-        restored = np.ones_like(scales) if self.program.scale_free else scales
-        prepared = FusedImages(tuple(left), tuple(right), self.machine.upload(restored))
-        return prepared, self.machine.download(squares) * restored**2
+        restored = xp.ones_like(scales) if self.program.scale_free else scales
+        return FusedImages(tuple(left), tuple(right), restored), squares * restored**2
 
     def _own_kernels(self, plan: StagePlan, launch: Launch, x: Any, z: Any, source: Any, units: Any) -> Any:
         """Kernels of images with themselves after a stage, or their totals after the last."""

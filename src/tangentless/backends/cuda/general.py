@@ -71,12 +71,12 @@ class GeneralPath:
         """Scratch memory of one pair."""
         return 16 * max([1, *((stage.grid[0] * stage.grid[1]) ** 2 for stage in self.program.stages)])
 
-    def prepare(self, images: Array) -> tuple[GeneralImages, Array]:
-        """Images on the machine, and squared norms after the last pool."""
-        pixels = self.machine.upload(images.reshape(len(images), -1, self.program.channels))
+    def prepare(self, images: Any) -> tuple[GeneralImages, Any]:
+        """Pixels and norms of images (N, *grid, C), and squared norms after the last pool; all on the machine."""
+        pixels = images.reshape(len(images), -1, self.program.channels)
         selves = np.repeat(np.arange(len(images), dtype=np.int32)[:, None], 2, axis=1)
         pairs = self.machine.upload(selves)
-        squares = np.sum(np.square(images), axis=-1).reshape(len(images), -1)
+        squares = self.machine.xp.sum(self.machine.xp.square(pixels), axis=-1)
         norms: list[Any] = []
         values = self._products(pixels, pixels, pairs)
         for stage, forms in zip(self.program.stages, self.forms, strict=True):
@@ -84,7 +84,7 @@ class GeneralPath:
             planes = stage.norms(squares.reshape(-1, *stage.grid)).reshape(len(images), len(stage.steps), positions)
             norms.append(self.machine.upload(planes))
             values = self._stage(stage, forms, values, norms[-1], norms[-1], pairs)
-            squares = self.machine.download(values.diagonal(axis1=1, axis2=2))
+            squares = values.diagonal(axis1=1, axis2=2)
         return GeneralImages(pixels, tuple(norms)), squares[:, 0]
 
     def values(
@@ -138,10 +138,11 @@ class GeneralPath:
 FormArguments = tuple[Any, ...]
 
 
-def apply_head(program: Program, machine: GeneralMachine, values: Any, left: Array, right: Array) -> None:
-    """Turn inner products on the machine into kernel entries, in place; squared norms (n,), (m,) are on the host."""
+def apply_head(program: Program, machine: GeneralMachine, values: Any, left: Any, right: Any) -> None:
+    """Turn inner products on the machine into kernel entries, in place, given squared norms (n,), (m,)."""
+    left, right = machine.upload(left), machine.upload(right)
     for embedding in program.head:
-        norms = [machine.upload(np.sqrt(squares)) for squares in (left, right)]
+        norms = [machine.xp.sqrt(squares) for squares in (left, right)]
         shape = [np.int32(length) for length in values.shape]
         machine.general("head", values, *norms, *shape, *_form(embedding, machine))
         left, right = embedded_squares(left, embedding), embedded_squares(right, embedding)

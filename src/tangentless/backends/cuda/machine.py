@@ -139,11 +139,27 @@ class CudaMachine:
         except self.xp.cuda.compiler.CompileException as error:
             raise BackendError(f"{file} does not compile for {self.name}: {error}") from error
 
-    def upload(self, values: NDArray[Any]) -> Any:
-        return self.xp.asarray(np.ascontiguousarray(values))
+    def upload(self, values: Any) -> Any:
+        """The values on this GPU, contiguous; nothing is copied if they are there already."""
+        if not isinstance(values, self.xp.ndarray):
+            return self.xp.asarray(np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("=")))
+        if values.device != self.device:
+            values.device.synchronize()
+            values = values.copy()  # lands on the active GPU, which is this one
+        return self.xp.ascontiguousarray(values)
 
     def download(self, values: Any) -> NDArray[Any]:
         return np.asarray(self.xp.asnumpy(values))
+
+    def deliver(self, values: Any, beside: Any) -> Any:
+        """Values of this GPU as the kind of array that `beside` is, in the memory it is in."""
+        if not isinstance(beside, self.xp.ndarray):
+            return self.download(values)
+        if values.device == beside.device:
+            return values
+        self.device.synchronize()
+        with beside.device:
+            return values.copy()
 
     def mark(self) -> Callable[[], None]:
         event = self.xp.cuda.Event(disable_timing=True)

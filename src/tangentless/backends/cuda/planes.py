@@ -58,11 +58,11 @@ def program_units(program: Program, plans: tuple[StagePlan, ...]) -> tuple[Stage
     return tuple(units)
 
 
-def image_scales(images: Array) -> Array:
+def image_scales(images: Any, xp: Any) -> Any:
     """A power of two near each image's root mean square, (N,); one for an image of zeros."""
-    squares = np.mean(np.square(images.reshape(len(images), -1)), axis=1)
-    exponents = np.round(np.log2(squares, out=np.zeros_like(squares), where=squares > 0) / 2)
-    return np.asarray(np.exp2(exponents))
+    squares = xp.mean(xp.square(images.reshape(len(images), -1)), axis=1)
+    _, exponents = xp.frexp(squares)
+    return xp.ldexp(xp.ones_like(squares), exponents // 2)
 
 
 def stage_rows(

@@ -1,0 +1,33 @@
+"""Arrays that are on a GPU stay there; the GPU is the host, and its arrays are of a class of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cuda_host.machine import COMPILER, DeviceArray, HostMachine, emulate
+from tangentless.backends.cuda import CudaBackend
+from tangentless.kernel import fill, kernel
+from test_cuda_emulated import make_images
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
+    emulate(monkeypatch)
+    return CudaBackend()
+
+
+@pytest.mark.parametrize("text", ["conv3 relu pool2 conv3 gaussian globalpool normalize relu", "conv5 relu globalpool"])
+def test_images_on_the_device_never_come_back(backend: CudaBackend, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    k = kernel(text)
+    images = make_images(k.program((8, 8, 2)), 6).astype(np.float32)
+    on_host = k.prepare(backend, images)
+    expected = fill(k, backend, on_host, on_host, symmetric=True)
+    monkeypatch.delattr(HostMachine, "download")
+    on_device = k.prepare(backend, images.view(DeviceArray))
+    found = fill(k, backend, on_device, on_device, symmetric=True)
+    assert isinstance(found, DeviceArray)
+    assert isinstance(on_device.diagonal, DeviceArray)
+    assert np.array_equal(found, expected)
