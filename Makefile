@@ -1,8 +1,11 @@
 # Every target sets up what it needs: a virtual environment in .venv, made once and again when pyproject.toml changes.
+# The demo takes the package alone; what the tests need comes on top, PyTorch included.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TOOLS := $(VENV)/.tools
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test test-slow test-gpu lint bench clean
 
@@ -12,19 +15,19 @@ demo: $(READY)           ## digits, end to end
 test: lint               ## everything that runs in minutes
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist worksteal
 
-test-slow: $(READY)      ## the long ones
+test-slow: $(TOOLS)      ## the long ones
 	$(BIN)/python -m pytest -m slow
 
-test-gpu: $(READY)       ## what needs an NVIDIA GPU
-	$(BIN)/python -c "import cupy" 2>/dev/null || $(BIN)/pip install --quiet --editable ".[cuda]"
+test-gpu: $(TOOLS)       ## what needs an NVIDIA GPU
+	$(BIN)/python -c "import cupy" 2>/dev/null || $(PIP) --editable ".[cuda]"
 	$(BIN)/python -m pytest -m gpu
 
-lint: $(READY)
+lint: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)          ## reference, CPU backend, PyTorch and neural-tangents on the same pairs
+bench: $(TOOLS)          ## reference, CPU backend, PyTorch and neural-tangents on the same pairs
 	$(BIN)/python benchmarks/compare.py
 
 clean:
@@ -35,5 +38,9 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "tangentless needs Python 3.11 or newer; set PYTHON=/path/to/python3"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test]"
+	$(PIP) --editable .
+	@touch $@
+
+$(TOOLS): $(READY)
+	$(PIP) --editable ".[test]"
 	@touch $@
