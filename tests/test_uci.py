@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tangentless.cli import app
 from tangentless.datasets.tables import Rowsets, read_table
 from tangentless.experiments import uci, uci_methods
-from tangentless.experiments.uci import PROTOCOLS, accuracy, answer, inner_folds
+from tangentless.experiments.uci import PROTOCOLS, accuracy, answer, inner_folds, persist
 from tangentless.experiments.uci_methods import MACHINES, METHODS, UNSEEN, UNSOLVED, Board
 from tangentless.experiments.uci_report import paper_rows, search_check, summarise
 from test_tables import write_table
@@ -67,6 +67,18 @@ def test_unsolved_cells_are_marked_and_never_best(toys, monkeypatch):
     assert found["unsolved"] == (board == UNSOLVED).any(axis=0).sum() > 0
     for protocol in PROTOCOLS:
         assert min(found["right"][protocol]) >= 0
+
+
+def test_more_steps_are_granted_next_to_the_best_only(toys, monkeypatch):
+    table = read_table("noise", toys)
+    full = answer(table, "gaussian")
+    monkeypatch.setattr(uci_methods, "MOST_STEPS", 30)
+    first = answer(table, "gaussian")
+    second = persist(table, "gaussian", first)
+    assert 0 < second["again"] < (np.array(first["board"]) == UNSOLVED).any(axis=0).sum()
+    assert second["unsolved"] < first["unsolved"]
+    assert accuracy(first, "four folds") <= np.mean(np.array(second["right"]) / first["tests"])
+    assert np.mean(np.array(second["right"]) / first["tests"]) <= accuracy(full, "four folds")
 
 
 def test_four_folds_is_the_best_mean_and_the_others_are_no_better(toys):
@@ -142,22 +154,23 @@ def test_command_reports_resumes_and_refuses_by_name(toys, tmp_path):
     names = "apart,three,broken"
     result = reproduce(toys, tmp_path, "--datasets", names, "--methods", "ntk")
     assert result.exit_code == 0, result.output
-    assert "not in any average: broken, ntk" in result.output.replace("\n", " ")
+    assert "SVM, NTK: broken: " in result.output
     record = json.loads((tmp_path / "uci.json").read_text())
     assert [row["table"] for row in record["results"]] == ["apart", "three"]
     assert record["summary"]["tables"] == 2
     assert record["left_out"][0]["table"] == "broken"
     assert "folds are missing" in record["left_out"][0]["reason"]
     page = (tmp_path / "uci.md").read_text()
-    assert "2 of 3 tables are finished" in page
+    assert "Of 3 tables 2 are finished" in page
+    assert "(./uci-profiles.png)" in page
     assert "folds are missing" in page
     pieces = {path: path.stat().st_mtime_ns for path in (tmp_path / "pieces").iterdir()}
-    assert len(pieces) == 2
+    assert len(pieces) == 4  # two for each table: with few steps, and with more
     again = reproduce(toys, tmp_path, "--datasets", names, "--methods", "ntk", "--finished")
     assert again.exit_code == 0, again.output
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "pieces").iterdir()} == pieces
     unfinished = reproduce(toys, tmp_path, "--datasets", names, "--methods", "ntk,polynomial", "--finished")
-    assert "polynomial was not run on apart yet" in unfinished.output.replace("\n", " ")
+    assert "SVM, polynomial kernel: apart, three: not run yet" in unfinished.output.replace("\n", " ")
 
 
 def test_unknown_method_is_refused(toys, tmp_path):

@@ -18,6 +18,7 @@ from .console import percent
 from .figures import COLOURS, new_axes, save_figure
 from .paper import SUBSETS, TABLES, PaperRow
 from .records import make_folder, read_records
+from .uci_report import write_page
 
 Row = Mapping[str, Any]
 
@@ -68,6 +69,9 @@ def write_report(records: Path, page: Path, *, pictures: str = "images") -> list
         parts.append(_subsets(subsets, f"{pictures}/{picture.name}"))
     with atomic_file(page) as stream:
         stream.write("\n".join(parts).encode())
+    for record in found:
+        if record["experiment"] == "uci":  # a page of its own: it has a row for each of 90 tables
+            files += write_page(record, page.with_name("uci.md"), pictures=pictures)
     return files
 
 

@@ -23,7 +23,8 @@ Mask = NDArray[np.bool_]
 Kernels = Callable[[Sequence[int]], Iterator[tuple[int, Array]]]  # matrices of some of the kernels, one at a time
 
 UNSEEN, UNSOLVED = -1, -2
-MOST_STEPS = 100_000  # of a machine for two classes; where C needs more, that C and larger ones are left out
+MOST_STEPS = 100_000  # of a machine for two classes; where C needs more, that C and larger ones are left out,
+PATIENCE = 1_000_000  # but close to the best cells of the paper's protocol, where so many steps are granted
 TOLERANCE = 1e-3  # libsvm's own
 MARGIN = 0.5  # standard errors of the best accuracy: the search goes on around cells this close to it
 POWERS_OF_TWO = tuple(2.0**power for power in range(-19, 21))
@@ -50,6 +51,10 @@ class Machine:
     def shape(self) -> tuple[int, int]:
         """The sides of the board."""
         return len(self.names), len(self.costs)
+
+    def describe(self, cell: Sequence[int]) -> dict[str, Any]:
+        """The kernel and the cost of a cell, as a record has them."""
+        return {"kernel": self.names[cell[0]], "C": self.costs[cell[1]]}
 
     def coarse(self) -> Mask:
         """The cells that are tried first."""
@@ -82,11 +87,14 @@ class Machine:
         """
         new = seen = self.coarse()
         while new.any():
-            means = look(new)
-            best = np.nanmax(means)
-            near = self.around(means >= best - MARGIN * np.sqrt(best * (1 - best) / tests))
+            near = self.near(look(new), tests)
             new, seen = near & ~seen, seen | near
         return seen
+
+    def near(self, means: Array, tests: int) -> Mask:
+        """The cells within the margin of the best, and their neighbours."""
+        best = np.nanmax(means)
+        return self.around(means >= best - MARGIN * np.sqrt(best * (1 - best) / tests))
 
 
 class Board:
@@ -98,13 +106,17 @@ class Board:
         self.right = np.full((len(self.splits), *machine.shape), UNSEEN)
         self.tests = np.array([len(split.test) for split in self.splits])
 
-    def fill(self, wanted: Mask) -> None:
-        """Try what is wanted, (splits, kernels, costs) or what broadcasts to it, and was not tried."""
-        todo = np.broadcast_to(wanted, self.right.shape) & (self.right == UNSEEN)
+    def fill(self, wanted: Mask, most: int | None = None) -> None:
+        """Try what is wanted, (splits, kernels, costs) or what broadcasts to it, and was not tried.
+
+        With a number of steps, those that were given up are tried again as well.
+        """
+        missing = self.right == UNSEEN if most is None else self.right < 0
+        todo = np.broadcast_to(wanted, self.right.shape) & missing
         with ThreadPoolExecutor(self.threads) as pool:
             for place, K in self.kernels(np.flatnonzero(todo.any(axis=(0, 2))).tolist()):
                 splits = np.flatnonzero(todo[:, place].any(axis=1)).tolist()
-                tasks = [pool.submit(self._try, K, s, place, todo[s, place]) for s in splits]
+                tasks = [pool.submit(self._try, K, s, place, todo[s, place], most or MOST_STEPS) for s in splits]
                 for task in tasks:
                     task.result()
 
@@ -126,7 +138,19 @@ class Board:
 
         self.machine.explore(look, int(self.tests[splits].sum()))
 
-    def _try(self, K: Array, split: int, place: int, cells: Mask) -> None:
+    def persist(self) -> Mask:
+        """Grant more steps to machines next to the best cells, over all splits, until none is left; returns those."""
+        tried = np.zeros(self.machine.shape, bool)
+        while True:
+            means = self.accuracies(slice(None))
+            missing = (self.right < 0).any(axis=0) & ~tried
+            again = self.machine.near(means, int(self.tests.sum())) & missing
+            if np.nanmax(means) == 1 or not again.any():
+                return tried
+            self.fill(again, PATIENCE)
+            tried |= again
+
+    def _try(self, K: Array, split: int, place: int, cells: Mask, most: int) -> None:
         from ..solve.smo import predict_pairwise, sort_by_class
 
         rows, labels = self.splits[split], self.table.labels
@@ -135,7 +159,7 @@ class Board:
         starts = np.concatenate(([0], np.cumsum(counts)))
         costs = np.array(self.machine.costs)[cells]
         parts = sort_by_class(K, order, rows.test)
-        winners, solved = predict_pairwise(*parts[:2], starts, parts[2], costs, TOLERANCE, MOST_STEPS)
+        winners, solved = predict_pairwise(*parts[:2], starts, parts[2], costs, TOLERANCE, most)
         right = (present[winners] == labels[rows.test]).sum(axis=1)
         right[solved:] = UNSOLVED
         self.right[split, place, cells] = right

@@ -1,4 +1,4 @@
-"""The UCI study as a record, a table in the terminal and a page of text, each number beside the paper's."""
+"""The UCI study as a record, a table in the terminal and a page of Markdown, each number beside the paper's."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ..timing import format_seconds
 from .comparisons import Results, compare, critical_difference, performance_profile, read_results, standings
 from .console import say, show_table
 from .figures import COLOURS, new_axes, save_figure
-from .records import Piece, Run
+from .records import Piece, Run, make_folder, read_record
 from .uci import PAPER, PROTOCOLS, THOROUGH, Outcome, accuracy, study
-from .uci_methods import FOREST, MACHINES, MARGIN, METHODS, MOST_STEPS
+from .uci_methods import FOREST, MACHINES, MARGIN, METHODS, MOST_STEPS, PATIENCE
 
 TITLES = {**{name: machine.title for name, machine in MACHINES.items()}, "forest": FOREST.title}
 # Rank, average, its deviation, P90, P95, PMA and its deviation, as the paper prints them.
@@ -61,7 +61,13 @@ def run_study(
         raise ParameterError(f"there is no method {', '.join(unknown)}; there are {', '.join(METHODS)}")
     tables = find_tables(data)
     names = list(dict.fromkeys(names)) or list(known_tables())
-    configuration = {"tables": names, "methods": list(methods), "most_steps": MOST_STEPS, "margin": MARGIN}
+    configuration = {
+        "tables": names,
+        "methods": list(methods),
+        "most_steps": MOST_STEPS,
+        "patience": PATIENCE,
+        "margin": MARGIN,
+    }
     run = Run("uci", output, configuration=configuration, data={})
     outcomes: list[Outcome] = []
     with progress_bar("uci", unit="answers") as progress:
@@ -76,19 +82,26 @@ def run_study(
         for question, reason in outcomes
         if isinstance(reason, TangentlessError)
     ]
-    summary = summarise([piece.value for piece in answers], methods, _published(tables, names))
     rows = sorted((_row(piece) for piece in answers), key=lambda row: (row["table"].lower(), row["method"]))
     machines: dict[str, float] = {}
     for piece in answers:
         machines[piece.machine] = machines.get(piece.machine, 0.0) + piece.seconds
-    record = run.finish(rows, summary=summary, left_out=left_out, seconds_by_machine=machines)
-    page = output / "uci.md"
-    content = {"results": rows, "summary": summary, "left_out": left_out, "asked": len(names), "machines": machines}
-    pictures = _draw_profiles(rows, methods, output) if summary["tables"] else []
+    summary = summarise([piece.value for piece in answers], methods, _published(tables, names))
+    path = run.finish(rows, summary=summary, left_out=left_out, seconds_by_machine=machines)
+    record = read_record(path)
+    _show(record)
+    return [path, *write_page(record, output / "uci.md", pictures=".")]
+
+
+def write_page(record: Mapping[str, Any], page: Path, *, pictures: str = "images") -> list[Path]:
+    """Write a record as a page of Markdown, and its picture in a folder beside it; returns the files."""
+    folder = page.parent / pictures
+    make_folder(folder)
+    drawn = _draw_profiles(record, folder) if record["summary"]["tables"] else []
+    picture = f"{pictures}/{drawn[0].name}" if drawn else None
     with atomic_file(page) as stream:
-        stream.write(page_text(content, methods).encode())
-    _show(rows, summary, left_out, methods)
-    return [record, page, *pictures]
+        stream.write(_page(record, picture).encode())
+    return [page, *drawn]
 
 
 def summarise(
@@ -154,29 +167,27 @@ def search_check(answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def page_text(content: Mapping[str, Any], methods: Sequence[str]) -> str:
-    """The study as a page of Markdown."""
-    summary, rows = content["summary"], content["results"]
+def _page(record: Mapping[str, Any], picture: str | None) -> str:
+    summary, rows, asked = record["summary"], record["results"], record["configuration"]
+    titles = ", ".join(TITLES[method] for method in asked["methods"])
     processor = sum(row["processor_seconds"] for row in rows)
+    waited = "; ".join(f"{format_seconds(taken)} on {name}" for name, taken in record["seconds_by_machine"].items())
     lines = [
-        "# 90 tables of the UCI repository",
+        "# Tables of the UCI repository",
         "",
         "Written by `tangentless reproduce uci`; numbers of the paper are in brackets. Accuracies are means over four",
         "fixed splits, in percent. *Four folds*, the paper's protocol, tunes on the test rows it reports; *one fold*",
         "tunes on another split of the same rows; *nested* tunes on training rows only: it is the accuracy to expect.",
         "",
-        f"{summary['tables']} of {content['asked']} tables are finished for all of "
-        + ", ".join(TITLES[method] for method in methods)
-        + f"; this took {format_seconds(processor)} of processor time "
-        + "; ".join(f"({format_seconds(taken)} of waiting on {name})" for name, taken in content["machines"].items())
-        + ".",
+        f"Of {len(asked['tables'])} tables {summary['tables']} are finished ({titles}). That took "
+        f"{format_seconds(processor)} of processor time; answers took {waited or 'nothing'} by the clock, one by one.",
         "",
     ]
     if summary["tables"]:
         lines += _standing_lines(summary) + _duel_lines(summary)
-    lines += _search_lines(summary)
-    lines += _left_out_lines(content["left_out"])
-    lines += _table_lines(rows, methods)
+    if picture is not None:
+        lines += [f"![Performance profiles of {titles}]({picture})", ""]
+    lines += [*_search_lines(summary), *_left_out_lines(record["left_out"]), *_table_lines(rows, asked["methods"])]
     return "\n".join(lines) + "\n"
 
 
@@ -216,14 +227,20 @@ def _duel_lines(summary: Mapping[str, Any]) -> list[str]:
     if len(lines) == 2:
         return []
     difference = summary["critical_difference"]
-    return [*lines, "", f"Mean ranks among these methods alone differ by more than chance from {difference:.2f} on", ""]
+    return [
+        *lines,
+        "",
+        f"Mean ranks of these methods among themselves differ by more than chance (Nemenyi) from {difference:.2f} on.",
+        "",
+    ]
 
 
 def _search_lines(summary: Mapping[str, Any]) -> list[str]:
     lines = [
         f"Tables of up to {THOROUGH} rows have every cell of the grid tried. Larger ones are searched from coarse to",
         f"fine, around all cells within {MARGIN:g} standard errors of the best. A machine that needs more than",
-        f"{MOST_STEPS:,} steps is given up, with all larger C at that kernel.",
+        f"{MOST_STEPS:,} steps is given up, with all larger C at that kernel, but in the paper's protocol granted",
+        f"{PATIENCE:,} steps where it is next to such a cell.",
     ]
     for check in summary["search"]:
         lines.append(
@@ -236,7 +253,10 @@ def _search_lines(summary: Mapping[str, Any]) -> list[str]:
 def _left_out_lines(left_out: Sequence[Mapping[str, str]]) -> list[str]:
     if not left_out:
         return []
-    lines = [f"- {row['table']}, {TITLES[row['method']]}: {row['reason']}" for row in left_out]
+    tables: dict[tuple[str, str], list[str]] = {}
+    for row in left_out:
+        tables.setdefault((TITLES[row["method"]], row["reason"]), []).append(row["table"])
+    lines = [f"- {title}: {', '.join(names)}: {reason}" for (title, reason), names in tables.items()]
     return ["Not in any average:", "", *lines, ""]
 
 
@@ -281,6 +301,11 @@ def _row(piece: Piece) -> dict[str, Any]:
     if printed is not None:
         low, high = in_paper[f"{value['method']}_low"], in_paper[f"{value['method']}_high"]
         inside = low <= round(accuracies["four folds"], 2) <= high
+    if (machine := MACHINES.get(value["method"])) is not None:
+        value["chosen"] = {
+            protocol: [machine.describe(one) for one in cell] if protocol == "nested" else machine.describe(cell)
+            for protocol, cell in value["chosen"].items()
+        }
     return {**value, "accuracy": accuracies, "paper": printed, "inside": inside, "seconds": piece.seconds}
 
 
@@ -304,12 +329,9 @@ def _line(outcome: Outcome) -> str:
     return f"{question.table}, {question.method}: {values}{paper}; {format_seconds(row['processor_seconds'])}"
 
 
-def _show(
-    rows: Sequence[Mapping[str, Any]],
-    summary: Mapping[str, Any],
-    left_out: Sequence[Mapping[str, str]],
-    methods: Sequence[str],
-) -> None:
+def _show(record: Mapping[str, Any]) -> None:
+    """The summary in the terminal."""
+    summary = record["summary"]
     columns = ("method", "tuned on", "rank", "average", "P90", "P95", "PMA")
     lines = [
         (
@@ -329,16 +351,17 @@ def _show(
             f"{duel['protocol']}: {TITLES[duel['first']]} against {TITLES[duel['second']]}: {duel['better']} better, "
             f"{duel['equal']} equal, {duel['worse']} worse; Wilcoxon p = {duel['p_value']:.2g}"
         )
-    for row in left_out:
-        say(f"not in any average: {row['table']}, {row['method']}: {row['reason']}", style="yellow")
-    outside = [f"{row['table']}, {row['method']}" for row in rows if row["inside"] is False]
+    for line in _left_out_lines(record["left_out"]):
+        say(line, style="yellow")
+    outside = [f"{row['table']}, {row['method']}" for row in record["results"] if row["inside"] is False]
     if outside:
         say(f"outside the paper's interval: {'; '.join(outside)}")
 
 
-def _draw_profiles(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], folder: Path) -> list[Path]:
+def _draw_profiles(record: Mapping[str, Any], folder: Path) -> list[Path]:
     """Performance profiles of the methods, under the paper's protocol and nested."""
-    found = {(row["table"], row["method"]): row["accuracy"] for row in rows}
+    methods = record["configuration"]["methods"]
+    found = {(row["table"], row["method"]): row["accuracy"] for row in record["results"]}
     tables = sorted({table for table, _ in found if all((table, method) in found for method in methods)})
     within = np.linspace(0, 10, 401)
     figure, axes = new_axes(5.4, 3.6, "Performance profiles", "within so many points of the best", "share of tables")
