@@ -54,7 +54,16 @@ def test_record_says_what_ran_where_and_on_what(tmp_path):
     assert record["configuration"] == {"numbers": [2]}
     assert record["data"] == {"digits": {"train": "abc"}}
     assert list(record["seconds_by_machine"]) == [run.machine]
-    assert {"tangentless", "numpy", "python", "processor"} <= record["environment"].keys()
+    assert {"tangentless", "numpy", "python", "processor"} <= record["environments"][run.machine].keys()
+
+
+def test_record_of_pieces_from_elsewhere_speaks_of_that_machine(tmp_path):
+    elsewhere = Run("squares", tmp_path, configuration={}, data={}, machine="a GPU")
+    elsewhere.piece({"number": 2}, lambda: 4)
+    here = Run("squares", tmp_path, configuration={}, data={}, machine=lambda: pytest.fail("nothing is computed here"))
+    here.piece({"number": 2}, lambda: pytest.fail("it is there"))
+    record = read_record(here.finish([]))
+    assert list(record["environments"]) == list(record["seconds_by_machine"]) == ["a GPU"]
 
 
 def test_other_json_files_are_no_records(tmp_path):

@@ -90,7 +90,7 @@ def reproduce(
         folder,
         configuration={**common, "kernels": subsets.kernels, "trials": subsets.trials, "backend": backend.name},
         data={dataset.name: dict(dataset.hashes)},
-        machine=describe_machine(backend.name),
+        machine=functools.partial(describe_machine, backend.name),
     )
     drawn = [draw(dataset.train.labels, subsets, trial) for trial in range(subsets.trials)]
     zca = functools.cache(lambda: WHITENING.fit(dataset, folder / "pieces", backend.name))
@@ -237,7 +237,7 @@ def _score(
 def plot(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
     """Accuracy against size: ours with deviations, the ridge by pooled leave-one-out, and the paper's beside it."""
     figure, axes = new_axes(6.4, 4.4, "CIFAR-10 from few images", "training images", "test accuracy, %")
-    kind = "uniform" if any(row["draw"] == "uniform" for row in rows) else "balanced"
+    kind = DRAWS[0] if any(row["draw"] == DRAWS[0] for row in rows) else DRAWS[1]
     for name, colour in zip([*KERNELS, "cntk"], COLOURS, strict=False):
         mine = [row for row in rows if row["kernel"] == name and row["draw"] == kind]
         if mine:

@@ -92,9 +92,9 @@ def cifar10_subsets(
     output: OutputOption = OUTPUT,
 ) -> None:
     """CIFAR-10 from few images: random subsets, both kernels and a linear one, with error bars."""
-    from ..backends import get_backend
     from ..datasets import load
     from .cifar10_subsets import DRAWS, KERNELS, Subsets, reproduce, show
+    from .deferred import Deferred
 
     subsets = Subsets(
         sizes=parse_sizes(sizes),
@@ -103,7 +103,7 @@ def cifar10_subsets(
         seed=seed,
         draws=parse_names(draws, DRAWS),
     )
-    on = get_backend(backend)
+    on = Deferred(backend)
     outcome = reproduce(load("cifar10", data), subsets, test=test, backend=on, folder=output, say=say)
     show(outcome.rows)
     say_files(outcome.files)
@@ -298,10 +298,10 @@ def _reproduce(
     others: Sequence[Dataset] = (),
 ) -> None:
     """Run a table, and show it beside the paper's."""
-    from ..backends import get_backend
+    from .deferred import Deferred
     from .tables import reproduce, show
 
-    on = get_backend(backend)
+    on = Deferred(backend)
     outcome = reproduce(table, dataset, settings, backend=on, folder=output, others=others, store=store, say=say)
     show(outcome.rows)
     say_files(outcome.files)

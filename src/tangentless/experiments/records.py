@@ -8,6 +8,7 @@ questions, whoever computed them, and never those of another configuration. All 
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -16,7 +17,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from ..timing import processor_name, timed
 FORMAT = 1
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cupy-cuda13x", "torch")
 _CONFIDENCE = 0.95
+_PLACES = ("--data", "--output", "-o", "--store")
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,13 @@ class Score:
 
 @dataclass(frozen=True)
 class Piece:
-    """The result of a part of a run: JSON values, the seconds they took, and the machine and day they are from."""
+    """The result of a part of a run: JSON values, the seconds they took, and where, when and with what."""
 
     value: Any
     seconds: float
     machine: str
     date: str
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class Run:
@@ -107,13 +110,19 @@ class Run:
         *,
         configuration: Mapping[str, Any],
         data: Mapping[str, Any],
-        machine: str | None = None,
+        machine: str | Callable[[], str] | None = None,
     ) -> None:
         self.experiment, self.folder = experiment, folder
         self.configuration, self.data = dict(configuration), dict(data)
-        self.machine = machine or describe_machine()
+        self._describe: Any = machine or describe_machine
         self._machines: dict[str, float] = {}
+        self._environments: dict[str, dict[str, str]] = {}
         make_folder(folder / "pieces")
+
+    @functools.cached_property
+    def machine(self) -> str:
+        """What computes, in words; found out when something is computed."""
+        return str(self._describe() if callable(self._describe) else self._describe)
 
     def piece(self, of: Mapping[str, Any], compute: Callable[[], Any]) -> Piece:
         """The result of a part of this experiment, from its file where it is there, or else computed and kept.
@@ -125,10 +134,11 @@ class Run:
         piece = _read_piece(path, key)
         if piece is None:
             value, seconds = timed(compute)
-            piece = Piece(value, seconds, self.machine, today())
+            piece = Piece(value, seconds, self.machine, today(), environment())
             write_json(path, {**key, **asdict(piece)})
             piece = _read_piece(path, key) or piece  # as it will read after a restart
         self._machines[piece.machine] = self._machines.get(piece.machine, 0.0) + piece.seconds
+        self._environments[piece.machine] = dict(piece.environment)
         return piece
 
     def has(self, of: Mapping[str, Any]) -> bool:
@@ -147,11 +157,11 @@ class Run:
             "experiment": self.experiment,
             "format": FORMAT,
             "date": today(),
-            "command": shlex.join(["tangentless", *sys.argv[1:]]),
+            "command": command(sys.argv),
             "configuration": self.configuration,
             "data": self.data,
             "seconds_by_machine": self._machines,
-            "environment": environment(),
+            "environments": self._environments,
             "results": list(results),
             **more,
         }
@@ -223,6 +233,21 @@ def environment() -> dict[str, str]:
     return {**found, "system": f"{platform.system()} {platform.machine()}", "processor": processor_name()}
 
 
+def command(arguments: Sequence[str]) -> str:
+    """The command line of a run, without the options that say where its files are.
+
+    >>> command(["/usr/bin/tangentless", "reproduce", "mnist", "--data", "my data", "--train", "100", "-o", "here"])
+    'tangentless reproduce mnist --train 100'
+    """
+    kept, rest = ["tangentless"], iter(arguments[1:])
+    for word in rest:
+        if word.partition("=")[0] not in _PLACES:
+            kept.append(word)
+        elif "=" not in word:
+            next(rest, None)
+    return shlex.join(kept)
+
+
 def today() -> str:
     """The time, to the minute."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -232,9 +257,10 @@ def _read_piece(path: Path, key: Mapping[str, Any]) -> Piece | None:
     if not path.exists():
         return None
     content = _read_json(path)
-    if not isinstance(content, dict) or any(content.get(name) != json.loads(json.dumps(key[name])) for name in key):
+    expected = json.loads(json.dumps(key))  # as a file says it
+    if not isinstance(content, dict) or any(content.get(name) != expected[name] for name in key):
         raise InputError(f"{path} is not the piece its name says; remove it, and it is computed again")
-    return Piece(content["value"], content["seconds"], content["machine"], content["date"])
+    return Piece(**{entry.name: content[entry.name] for entry in fields(Piece) if entry.name in content})
 
 
 def _read_json(path: Path) -> Any:

@@ -125,7 +125,7 @@ def reproduce(
         folder,
         configuration={**common, "methods": settings.methods, "backend": backend.name, "ridge": settings.ridge},
         data={one.name: dict(one.hashes) for one in (dataset, *others)},
-        machine=describe_machine(backend.name),
+        machine=functools.partial(describe_machine, backend.name),
     )
     worker = _Worker(table, dataset, train, tests, backend, folder, store, settings.seed)
     rows: list[dict[str, Any]] = []
