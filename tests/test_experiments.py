@@ -323,9 +323,13 @@ class TestReport:
         assert {path.name for path in files} >= {"results.md", "learning-curve.png", "cifar10-subsets.png"}
         assert all(path.exists() for path in files)
 
-    def test_page_of_an_empty_folder_has_no_figures(self, tmp_path):
+    def test_page_of_an_empty_folder_claims_nothing(self, tmp_path):
         (tmp_path / "records").mkdir()
-        assert write_report(tmp_path / "records", tmp_path / "results.md") == [tmp_path / "results.md"]
+        files = write_report(tmp_path / "records", tmp_path / "results.md")
+        assert {path.stem for path in files} == {"results", "nonlinearities", "architectures"}
+        rows = [line for line in (tmp_path / "results.md").read_text().splitlines() if line.startswith("| Myrtle")]
+        assert rows
+        assert all("not run yet" in line for line in rows)
 
     def test_missing_folder_is_named(self, tmp_path):
         with pytest.raises(InputError, match="no folder"):

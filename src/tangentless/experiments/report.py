@@ -7,12 +7,14 @@ accuracy), or if it is that of the subsets. Of several results for a row, that f
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..files import atomic_file
 from ..timing import format_seconds
+from . import architectures, nonlinearities
 from .cifar10_subsets import WAYS, plot, with_deviation
 from .console import percent
 from .figures import COLOURS, new_axes, save_figure
@@ -29,6 +31,10 @@ CURVES = {
     "myrtle10-gaussian": "Myrtle10-Gaussian",
     "myrtle5": "Myrtle5",
 }
+_FIGURES = (
+    (nonlinearities.draw, "Duals of ReLU and Gaussian against the angle between features"),
+    (architectures.draw, "Layers of Myrtle5, Myrtle7 and Myrtle10"),
+)
 _NOT_RUN = "not run yet"
 _HEAD = """# Results
 
@@ -67,6 +73,11 @@ def write_report(records: Path, page: Path, *, pictures: str = "images") -> list
         picture, *others = plot(subsets["results"], folder)
         files += [picture, *others]
         parts.append(_subsets(subsets, f"{pictures}/{picture.name}"))
+    parts.append("## Figures\n")
+    for draw, words in _FIGURES:
+        drawn = draw(folder)
+        files += drawn
+        parts.append(f"![{words}]({pictures}/{drawn[0].name})\n")
     with atomic_file(page) as stream:
         stream.write("\n".join(parts).encode())
     for record in found:
@@ -99,6 +110,7 @@ def learning_curve(rows: Iterable[Row], subsets: Iterable[Row], folder: Path) ->
         )
     axes.plot([], [], "o", color="#5c6b78", markerfacecolor="white", label="the paper's")
     axes.set_xscale("log")
+    axes.set_xticks([10, 100, 1000, 10_000], ["10", "100", "1,000", "10,000"])
     axes.legend(frameon=False, fontsize=8.5)
     return save_figure(figure, folder, "learning-curve")
 
@@ -119,7 +131,7 @@ def _best(rows: Iterable[Row]) -> Row | None:
 
 def _table(name: str, rows: Sequence[Row]) -> str:
     sets = list(dict.fromkeys(place for row in TABLES[name] for place in row.accuracies))
-    lines = [f"## {TITLES[name]}\n", f"{_NOTES[name]}\n"]
+    lines = [f"## {TITLES[name]}\n", f"{textwrap.fill(_NOTES[name], 120)}\n"]
     for test_set in sets:
         if len(sets) > 1:
             lines.append(f"Tested on {TITLES[test_set]}:\n")
