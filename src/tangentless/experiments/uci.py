@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +239,8 @@ def study(
             yield question, _outcome(functools.partial(solve, question, tables, folder, finished=True))
         return
     processes = max(1, min(jobs, len(questions)))
-    pool = ProcessPoolExecutor(processes, initializer=_one_thread)
+    # Started afresh: a copy of this process would inherit the locks of its threads, those of the bar among them.
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_one_thread)
     try:
         waiting: dict[Future[Piece], Question] = {
             pool.submit(solve, question, tables, folder, max(1, jobs // processes)): question for question in questions
