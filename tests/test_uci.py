@@ -169,6 +169,10 @@ def test_command_reports_resumes_and_refuses_by_name(toys, tmp_path):
     again = reproduce(toys, tmp_path, "--datasets", names, "--methods", "ntk", "--finished")
     assert again.exit_code == 0, again.output
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "pieces").iterdir()} == pieces
+    (second,) = (path for path in pieces if '"patience"' in path.read_text() and '"table": "three"' in path.read_text())
+    second.unlink()
+    reproduce(toys, tmp_path, "--datasets", names, "--methods", "ntk", "--finished")
+    assert "not done yet for 1 answers, on three" in (tmp_path / "uci.md").read_text()
     unfinished = reproduce(toys, tmp_path, "--datasets", names, "--methods", "ntk,polynomial", "--finished")
     assert "SVM, polynomial kernel: apart, three: not run yet" in unfinished.output.replace("\n", " ")
 

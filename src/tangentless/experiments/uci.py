@@ -197,10 +197,13 @@ def solve(question: Question, tables: Path, folder: Path, threads: int = 1, *, f
 
     def go_on() -> dict[str, Any]:
         if finished:
-            raise UnansweredError("only the first half was run yet")
+            raise UnansweredError("not run yet")
         return persist(table, question.method, first.value, threads)
 
-    second = run.piece({**of, "patience": PATIENCE}, go_on)
+    try:
+        second = run.piece({**of, "patience": PATIENCE}, go_on)
+    except UnansweredError:
+        return replace(first, value={**first.value, "again": None})
     return replace(first, value=_join(first.value, second.value), seconds=first.seconds + second.seconds)
 
 

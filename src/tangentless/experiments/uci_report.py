@@ -193,9 +193,14 @@ def _page(record: Mapping[str, Any], picture: str | None) -> str:
     ]
     if summary["tables"]:
         lines += _standing_lines(summary) + _duel_lines(summary)
+    lines += _agreement_lines(rows)
     if picture is not None:
         lines += [f"![Performance profiles of {titles}]({picture})", ""]
-    lines += [*_search_lines(summary), *_left_out_lines(record["left_out"]), *_table_lines(rows, asked["methods"])]
+    lines += [
+        *_search_lines(summary, rows),
+        *_left_out_lines(record["left_out"]),
+        *_table_lines(rows, asked["methods"]),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -243,13 +248,32 @@ def _duel_lines(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _search_lines(summary: Mapping[str, Any]) -> list[str]:
+def _agreement_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many answers are the paper's."""
+    lines = []
+    for method in PAPER:
+        printed = [row for row in rows if row["method"] == method and row["paper"] is not None]
+        gaps = [round(abs(round(row["accuracy"]["four folds"], 2) - row["paper"]), 2) for row in printed]
+        same, close = sum(gap == 0 for gap in gaps), sum(gap <= 0.05 for gap in gaps)
+        outside = sum(not row["inside"] for row in printed)
+        if printed:
+            lines.append(
+                f"{TITLES[method]}, four folds, on {len(printed)} tables of the paper: {same} as printed there, "
+                f"{close} within 0.05 points, {outside} outside its interval."
+            )
+    return ["\n".join(lines), ""] if lines else []
+
+
+def _search_lines(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
         f"Tables of up to {THOROUGH} rows have every cell of the grid tried. Larger ones are searched from coarse to",
         f"fine, around all cells within {MARGIN:g} standard errors of the best. A machine that needs more than",
         f"{MOST_STEPS:,} steps is given up, with all larger C at that kernel, but in the paper's protocol granted",
         f"{PATIENCE:,} steps where it is next to such a cell.",
     ]
+    if waiting := [row for row in rows if row.get("again", 0) is None]:
+        names = ", ".join(dict.fromkeys(row["table"] for row in waiting))
+        lines.append(f"That was not done yet for {len(waiting)} answers, on {names}.")
     for check in summary["search"]:
         lines.append(
             f"Where every cell was tried, {TITLES[check['method']]} on {check['tables']} tables, the search would have "
