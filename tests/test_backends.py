@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import tangentless as tl
 from conftest import frozen
+from nonlinearities import Step
 from tangentless.backends import get_backend
 from tangentless.backends.cpu import CpuBackend
 from tangentless.backends.cpu.plan import Fused, fuse
@@ -52,20 +53,8 @@ def relative_error(values, reference):
     return np.abs(values - reference).max() / np.abs(reference).max()
 
 
-class Step(Nonlinearity):
-    """A user's own nonlinearity, the arc-cosine kernel of order zero: its dual has no short series."""
-
-    name = "step"
-
-    def dual(self, cosine):
-        return 1 - np.arccos(cosine) / np.pi
-
-    def activation(self, preactivation):
-        return np.sqrt(2.0) * (preactivation > 0)
-
-
 class Sine(Nonlinearity):
-    """Another, with a dual that is not one on the diagonal, and is smooth: it gets a fast form by itself."""
+    """A user's own, with a dual that is not one on the diagonal, and is smooth: it gets a fast form by itself."""
 
     name = "sine"
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from nonlinearities import Step
 from tangentless.architecture import Architecture
 from tangentless.backends import cuda, get_backend
 from tangentless.backends.cpu import CpuBackend
@@ -17,7 +18,7 @@ from tangentless.backends.reference import ReferenceBackend
 from tangentless.bench.gpu import GpuRecord, bench_gpu
 from tangentless.errors import BackendError, InputError
 from tangentless.kernel import Kernel, kernel
-from tangentless.layers import Conv, GlobalPool, Nonlinearity, ReLU
+from tangentless.layers import Conv, GlobalPool, ReLU
 from tangentless.program import Program, compile_program
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpu_present(), reason="no NVIDIA GPU, or no CuPy to use it")]
@@ -31,18 +32,6 @@ CASES = [
     ("conv3 relu conv3 relu globalpool normalize relu", (7, 7), 2),
     ("conv5 relu pool2 conv3 relu globalpool normalize relu", (8, 8), 3),
 ]
-
-
-class Step(Nonlinearity):
-    """The dual of sqrt(2) for x > 0, which no short polynomial comes near."""
-
-    name = "step"
-
-    def dual(self, cosine: np.ndarray) -> np.ndarray:
-        return 1 - np.arccos(cosine) / np.pi
-
-    def activation(self, preactivation: np.ndarray) -> np.ndarray:
-        return np.sqrt(2.0) * (preactivation > 0)
 
 
 def make_images(program: Program, count: int) -> np.ndarray:

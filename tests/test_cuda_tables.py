@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from cuda_host.machine import COMPILER, emulate
+from nonlinearities import Step
 from tangentless.architecture import Architecture
 from tangentless.backends.cuda import CudaBackend
 from tangentless.errors import BackendError
-from tangentless.layers import Conv, GlobalPool, Nonlinearity, Normalize, ReLU
+from tangentless.layers import Conv, GlobalPool, Normalize, ReLU
 from tangentless.program import compile_program
 from test_cuda_emulated import make_images, reference_matrix
 
@@ -20,18 +21,6 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to bui
 def backend(monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
     emulate(monkeypatch)
     return CudaBackend()
-
-
-class Step(Nonlinearity):
-    """The dual of sqrt(2) for x > 0, whose slope at 1 is infinite: no short polynomial comes near it."""
-
-    name = "step"
-
-    def dual(self, cosine: np.ndarray) -> np.ndarray:
-        return 1 - np.arccos(cosine) / np.pi
-
-    def activation(self, preactivation: np.ndarray) -> np.ndarray:
-        return np.sqrt(2.0) * (preactivation > 0)
 
 
 class Kink(Step):
