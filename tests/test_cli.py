@@ -71,7 +71,9 @@ def data(tmp_path: Path) -> Path:
 # Help
 
 
-@pytest.mark.parametrize("name", ["demo", "kernel", "fit", "predict", "describe", "bench", "gram"])
+@pytest.mark.parametrize(
+    "name", ["demo", "kernel", "fit", "predict", "describe", "bench", "gram", "compare", "reproduce"]
+)
 def test_every_command_has_help(name: str):
     assert name in succeed("--help")
     assert "Usage" in succeed(name, "--help")
@@ -313,6 +315,10 @@ def test_bench_takes_other_backends():
 def test_bench_on_cuda_says_what_is_missing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "cupy", None)  # what Python does with a module that cannot be imported
     assert "pip install 'tangentless[cuda]'" in refuse("bench", "--backend", "cuda")
+
+
+def test_bench_on_cuda_is_of_one_precision():
+    assert "float32" in refuse("bench", "--backend", "cuda", "--precision", "float64")
 
 
 def test_bench_takes_images_for_cuda_only(data: Path):

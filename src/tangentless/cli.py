@@ -301,6 +301,8 @@ def bench(
 
     size, rows = _parse_shape(shape), []
     if backend == "cuda":
+        if precision != "float32":
+            raise ParameterError("on cuda the benchmark is of float32, whose errors it takes against float64")
         cases = [(name, size) for name in architectures] if architectures else None
         _bench_gpu(cases, images or [], matrix, check, rival, json_file)
         return
@@ -397,17 +399,16 @@ def compare(
     from .networks.training import Machine
 
     settings = Settings(
-        train,
-        test,
-        cast("Any", inputs),
-        1e-4,
-        _parse_ridge(ridge),
-        width,
-        epochs,
-        learning_rate,
-        batch_norm,
-        trials,
-        seed,
+        train=train,
+        test=test,
+        inputs=cast("Any", inputs),
+        ridge=_parse_ridge(ridge),
+        width=width,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        batch_norm=batch_norm,
+        trials=trials,
+        seed=seed,
     )
     outcome = run(
         load(data, folder),
