@@ -1,8 +1,8 @@
 """Classical kernels behind the interface of the compositional ones: what those are to be compared with.
 
 Of vectors, or images read as vectors: `Linear`, `Polynomial`, `Gaussian`, `ArcCosine`, and the fully connected ReLU
-networks of infinite width, `NNGP` and `NTK`. A family is computed at once where its members share their work:
-`ntk_family`, `gaussian_family`.
+networks of infinite width, `NNGP` and `NTK`. Of images: `ConvolutionalNTK`, the tangent kernel of any architecture. A
+family is computed at once where its members share their work: `ntk_family`, `gaussian_family`.
 
 >>> import numpy as np
 >>> X = np.random.default_rng(0).standard_normal((30, 4))

@@ -107,15 +107,12 @@ class _Literal:
         return _Literal(self.program, self.images[part], self.diagonal[part])
 
     def block(self, right: _Literal, *, upper: bool, advance: Advance | None) -> Array:
+        operations, others = operations_of(self.program), right.images
         values = np.zeros((len(self), len(right)))
-        for i in range(len(self)):
+        for i, (bag, norms) in enumerate(zip(self.images.bags, self.images.norms, strict=True)):
             for j in range(i if upper else 0, len(right)):
-                values[i, j] = self._pair(self.images, i, right.images, j)
+                kernel, tangent = apply_to_tangent(operations, bag, others.bags[j], norms, others.norms[j])
+                values[i, j] = kernel[0, 0] + tangent[0, 0]  # the readout's own weights add the kernel
                 if advance is not None:
                     advance(1)
         return values
-
-    def _pair(self, left: ReferenceImages, i: int, right: ReferenceImages, j: int) -> float:
-        operations = operations_of(self.program)
-        kernel, tangent = apply_to_tangent(operations, left.bags[i], right.bags[j], left.norms[i], right.norms[j])
-        return float(kernel[0, 0] + tangent[0, 0])  # the readout's own weights add the kernel
