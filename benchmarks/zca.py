@@ -22,11 +22,7 @@ import scipy
 
 from tangentless.datasets import load
 from tangentless.preprocessing import ZCA
-
-
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+from tangentless.timing import processor_name
 
 
 def main() -> None:
@@ -54,7 +50,7 @@ def main() -> None:
         "transform_10000_seconds": round(done - fitted, 2),
         "largest_difference_when_mirrored": float(commutes),
         "threads": os.environ.get("OMP_NUM_THREADS"),
-        "processor": processor(),
+        "processor": processor_name(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "versions": {"python": platform.python_version(), "numpy": np.__version__, "scipy": scipy.__version__},
     }

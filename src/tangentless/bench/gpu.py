@@ -25,6 +25,7 @@ from ..backends.reference import ReferenceBackend
 from ..errors import InputError
 from ..inputs import check_images
 from ..kernel import CompositionalKernel, kernel
+from ..layers import format_grid
 from ..program import Program
 from ..timing import environment, random_images, symmetric_pairs, timed
 from .ceilings import Ceilings, gpu_seconds, measure_ceilings
@@ -158,8 +159,8 @@ def bench_gpu(
 def summary(case: GpuCase) -> str:
     """A case in one line."""
     rival = f"{case.ratio:.1f} times PyTorch" if case.ratio else f"no rival: {case.rival_missing}"
-    speed = f"{case.pairs_per_second:,.0f} pairs/s"
-    return f"{case.architecture} {_times(case.shape)}: {speed}, {rival}, error {case.error:.0e} ({case.seconds:.0f} s)"
+    name, speed = f"{case.architecture} {format_grid(case.shape)}", f"{case.pairs_per_second:,.0f} pairs/s"
+    return f"{name}: {speed}, {rival}, error {case.error:.0e} ({case.seconds:.0f} s)"
 
 
 def _measure(
@@ -378,7 +379,3 @@ def _torch_version() -> str:
 
 def _relative(found: Images, wanted: Images) -> float:
     return float(np.abs(found / wanted - 1).max())
-
-
-def _times(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape))

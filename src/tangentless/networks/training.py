@@ -160,7 +160,7 @@ def train(
     started = time.perf_counter()
     held = _Held.of(images, labels, run.device)
     held_test = None if test is None else _Held.of(*test, run.device)
-    network.to(run.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network.to(run.device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves this one out
     optimizer = _optimizer(network, recipe, run)
     belongs_to = {"recipe": recipe.to_json(), "seed": seed, "data": held.digest, "network": _shapes(network)}
     history: list[Epoch] = []
@@ -261,7 +261,7 @@ def _train_epoch(
         batch = augment(held.images[index], recipe, generator)
         optimizer.zero_grad(set_to_none=True)  # before the next forward pass may reuse the memory of gradients
         loss, hits = objective(batch, held.labels[index])
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimizer.step()
         loss_sum += loss.detach() * len(index)
         right += hits
