@@ -173,6 +173,9 @@ def test_a_tampered_file_is_refused_by_name(tmp_path):
         load("cifar100", tmp_path)
 
 
+HUGE_LABEL = cifar10_pickled(IMAGES, LABELS).replace(b"(K", b"(\x8a\x0d" + (10**30).to_bytes(13, "little") + b"K", 1)
+
+
 @pytest.mark.parametrize(
     ("name", "file", "content", "problem"),
     [
@@ -189,6 +192,8 @@ def test_a_tampered_file_is_refused_by_name(tmp_path):
         ("mnist", "mnist/t10k-labels-idx1-ubyte", b"\x1f\x8b", "does not begin like an idx file"),
         ("cifar10.1", "cifar10.1_v6_data.npy", npy(IMAGES)[:-1], "not an array of NumPy"),
         ("cifar10.1", "cifar10.1_v6_data.npy", npy(IMAGES / 2), "it holds float64"),
+        ("cifar10.1", "cifar10.1_v6_data.npy", b"PK\x03\x04", "not an array of NumPy"),
+        ("cifar10", "cifar-10-batches-py/test_batch", HUGE_LABEL, "numbers from 0 to 255"),
     ],
 )  # fmt: skip
 def test_a_file_of_another_layout_is_refused_by_name(name, file, content, problem, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from tangentless.datasets import from_folder
-from tangentless.errors import DatasetDamagedError, DatasetMissingError, ParameterError
+from tangentless.errors import DatasetDamagedError, DatasetError, DatasetMissingError, ParameterError
 
 
 @pytest.fixture
@@ -85,8 +85,15 @@ def test_folders_that_are_missing_or_empty_are_named(tmp_path):
         from_folder(tmp_path)
 
 
+def test_images_in_a_folder_within_a_class_are_not_left_out_in_silence(folder):
+    (folder / "cat" / "more").mkdir()
+    with pytest.raises(DatasetError, match="more is a folder within a class"):
+        from_folder(folder)
+
+
 @pytest.mark.parametrize(
-    "options", [{"size": (0, 3)}, {"size": (32,)}, {"size": (2.5, 3)}, {"crop": "left"}, {"colour": "cmyk"}]
+    "options",
+    [{"size": 32}, {"size": (0, 3)}, {"size": (32,)}, {"size": (2.5, 3)}, {"crop": "left"}, {"colour": "cmyk"}],
 )
 def test_parameters_out_of_range_are_refused(folder, options):
     with pytest.raises(ParameterError, match=f"{next(iter(options))} must be"):

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DatasetDamagedError, DatasetMissingError, ParameterError
+from ..errors import DatasetDamagedError, DatasetError, DatasetMissingError, ParameterError
+from ..layers import is_whole
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -26,8 +27,8 @@ def from_folder(
     """Images (N, H, W, C), the number of the class of each, and the names of the classes, from a folder of folders.
 
     Every folder in `path` is a class; classes, and the images of each, come in the order of their names. Hidden files
-    are left out; a file that Pillow cannot read is an error which names it. A photograph is turned upright as its
-    camera noted, and transparent parts become white.
+    are left out; a file that Pillow cannot read, or a folder within a class, is an error which names it. A photograph
+    is turned upright as its camera noted, and transparent parts become white.
 
     Parameters
     ----------
@@ -66,7 +67,8 @@ def from_folder(
 
 
 def _check(size: tuple[int, int], crop: str, colour: str) -> None:
-    if len(size) != 2 or not all(isinstance(side, int | np.integer) and 0 < side <= 4096 for side in size):
+    sides = size if isinstance(size, tuple | list) else ()
+    if len(sides) != 2 or not all(is_whole(side) and 0 < side <= 4096 for side in sides):
         raise ParameterError(f"size must be a height and a width from 1 to 4096, not {size!r}")
     if crop not in _CROPS:
         raise ParameterError(f"crop must be one of {', '.join(map(repr, _CROPS))}, not {crop!r}")
@@ -75,7 +77,10 @@ def _check(size: tuple[int, int], crop: str, colour: str) -> None:
 
 
 def _files(folder: Path) -> list[Path]:
-    files = sorted(file for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
+    inside = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
+    if below := next((file for file in inside if file.is_dir()), None):
+        raise DatasetError(f"{below} is a folder within a class; put its images into {folder}, or take it out")
+    files = [file for file in inside if file.is_file()]
     if not files:
         raise DatasetMissingError(f"{folder} has no images; put some there, or remove the folder")
     return files

@@ -13,6 +13,7 @@ import struct
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from .pickles import UnreadablePickle, read_pickle
@@ -83,8 +84,8 @@ def _read_dictionary(content: bytes, key: str) -> tuple[Images, Labels]:
     data, labels = entries["data"], entries[key]
     if not isinstance(data, np.ndarray) or data.shape[1:] != (_PIXELS,):
         raise LayoutError(f"its 'data' are not rows of {_PIXELS:,} bytes")
-    if not isinstance(labels, list) or not all(type(label) is int for label in labels):
-        raise LayoutError(f"its {key!r} are not a list of numbers")
+    if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < 256 for label in labels):
+        raise LayoutError(f"its {key!r} are not a list of numbers from 0 to 255")
     return _pair(_planes_to_images(data), np.array(labels, np.int64))
 
 
@@ -104,8 +105,8 @@ def _read_idx(content: bytes, axes: int) -> Images:
 
 def _read_npy(content: bytes) -> NDArray[Any]:
     try:
-        array: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+        array: NDArray[Any] = npy.read_array(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, OSError, EOFError, MemoryError) as error:
         raise LayoutError(f"it is not an array of NumPy, or damaged ({error})") from None
     return array
 
