@@ -368,6 +368,14 @@ def test_every_kind_of_preprocessing_travels_with_the_model(path: Path):
         np.testing.assert_array_equal(loaded.decision_function(images), model.decision_function(images))
 
 
+def test_parameters_of_numpy_from_a_search_are_saved(path: Path):
+    images = np.random.default_rng(0).integers(0, 256, (len(IMAGES), 4, 4, 3), dtype=np.uint8)
+    augmentation = RandAugment(np.int64(1), np.float32(3.5), seed=np.int64(5))
+    zca = ZCA(1e-2, copies=1, augmentation=augmentation)
+    save_model(path, make_pipeline(zca, KernelRidgeClassifier(TEXT, backend="reference")).fit(images, CLASSES))
+    assert load_model(path)[0].augmentation.get_params() == augmentation.get_params()
+
+
 @pytest.mark.parametrize(
     "change",
     [

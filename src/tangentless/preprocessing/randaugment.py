@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from ..errors import InputError, ParameterError
+from ..layers import is_whole
 from ..solve import is_number
 from .mirrors import mirror
 from .rows import parts
@@ -87,11 +88,11 @@ class RandAugment(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyp
             raise ParameterError(f"there is no operation {unknown[0]!r}; there are {', '.join(OPERATIONS)}")
         if not is_number(self.magnitude) or not 0 <= self.magnitude <= _GREATEST:
             raise ParameterError(f"magnitude must be from 0 to {_GREATEST}, not {self.magnitude!r}")
-        if not isinstance(self.number, int) or not 0 < self.number <= len(names):
+        if not is_whole(self.number) or not 0 < self.number <= len(names):
             raise ParameterError(
                 f"number must be from 1 to {len(names)}, the number of operations, not {self.number!r}"
             )
-        if not isinstance(self.seed, int) or self.seed < 0:
+        if not is_whole(self.seed) or self.seed < 0:
             raise ParameterError(f"seed must be a whole number from 0, not {self.seed!r}")
         return names
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, ParameterError
+from ..layers import is_whole
 from ..solve import is_number
 from .randaugment import RandAugment
 from .standardize import Standardize
@@ -26,16 +27,24 @@ def describe_step(step: Step) -> tuple[dict[str, Any], Arrays]:
     if isinstance(step, Standardize):
         given = {name: _plain(getattr(step, name)) for name in ("mean", "std")}
         return {"kind": "standardize", "scale": float(step.scale)} | given, {"mean": step.mean_, "std": step.std_}
-    augmentation = None if step.augmentation is None else step.augmentation.get_params()
-    if augmentation is not None and augmentation["operations"] is not None:
-        augmentation["operations"] = list(augmentation["operations"])
     return {
         "kind": "zca",
         "epsilon": float(step.epsilon),
         "mirrors": bool(step.mirrors),
         "copies": int(step.copies),
-        "augmentation": augmentation,
+        "augmentation": None if step.augmentation is None else _describe_augmentation(step.augmentation),
     }, {"whitening": step.whitening_}
+
+
+def _describe_augmentation(augmentation: RandAugment) -> dict[str, Any]:
+    """Plain numbers: those of NumPy, from a search over parameters, have no JSON."""
+    magnitude, operations = augmentation.magnitude, augmentation.operations
+    return {
+        "number": int(augmentation.number),
+        "magnitude": int(magnitude) if is_whole(magnitude) else float(magnitude),
+        "operations": None if operations is None else list(operations),
+        "seed": int(augmentation.seed),
+    }
 
 
 def restore_step(text: Any, array: Callable[[str], NDArray[Any]], shape: tuple[int, ...]) -> Step:
