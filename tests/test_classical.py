@@ -229,6 +229,8 @@ def test_no_median_where_there_is_no_distance():
         Gaussian.median(np.ones((5, 3)))
     with pytest.raises(InputError, match="at least two rows"):
         median_squared_distance(np.ones((1, 3)))
+    with pytest.raises(ParameterError, match="at least two rows, not 1"):
+        median_squared_distance(np.eye(3), rows=1)
 
 
 @pytest.mark.parametrize(

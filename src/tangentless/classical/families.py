@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..errors import InputError, ParameterError
 from ..inputs import check_images, check_pair, to_numpy
 from ..kernel import complete, slices
+from ..layers import is_whole
 from .vectors import (
     Gaussian,
     Pair,
@@ -85,6 +86,8 @@ def median_squared_distance(X: Any, *, rows: int = _ROWS_OF_MEDIAN) -> float:
     >>> median_squared_distance([[0.0], [1.0], [3.0]])
     4.0
     """
+    if not is_whole(rows) or rows < 2:
+        raise ParameterError(f"a median distance is taken over at least two rows, not {rows!r}")
     points = check_images(to_numpy(X)[0], "X")
     if len(points) < 2:
         raise InputError("a median distance needs at least two rows")
