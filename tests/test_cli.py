@@ -294,6 +294,11 @@ def test_describe_refuses_bad_shapes(shape: str):
     assert "shape" in refuse("describe", "myrtle5", f"--shape={shape}")
 
 
+def test_bench_refuses_a_place_it_cannot_write_before_it_measures(tmp_path: Path):
+    # An architecture that cannot be read shows that the place was looked at first.
+    assert "there is no folder" in refuse("bench", "no such layers", "--json", tmp_path / "nowhere" / "bench.json")
+
+
 def test_bench_measures_every_architecture(tmp_path: Path):
     output = tmp_path / "bench.json"
     text = succeed("bench", TEXT, "myrtle5", "--shape", "8,8,1", "--seconds", 0.02, "--json", output)

@@ -355,6 +355,9 @@ class TestCommands:
             (("cifar10-subsets", "--sizes", "ten"), "sizes are whole numbers"),
             (("cifar10-subsets", "--kernels", "resnet"), "there is no resnet here; there are myrtle5"),
             (("mnist", "--data", "nowhere", "--kernels", "lenet"), "there is no"),
+            (("cifar10", "--data", "nowhere", "--kernels", "lenet"), "there is no lenet here"),
+            (("mnist", "--data", "nowhere", "--record", "a/b"), "without folders"),
+            (("mnist", "--data", "nowhere", "--record", ""), "without folders"),
         ],
     )
     def test_wrong_options_are_one_line(self, arguments, message):

@@ -296,10 +296,13 @@ def bench(
 
     With --backend cuda also the share of the GPU's ceilings, PyTorch beside it, and a whole matrix.
     """
+    from .files import check_output
     from .reports import bench_table
     from .timing import environment
 
     size, rows = _parse_shape(shape), []
+    if json_file is not None:
+        check_output(json_file, force=True)  # before anything is measured for it
     if backend == "cuda":
         if precision != "float32":
             raise ParameterError("on cuda the benchmark is of float32, whose errors it takes against float64")

@@ -45,8 +45,24 @@ CopiesOption = Annotated[
     int, typer.Option("--zca-copies", min=0, help="Augmented copies that ZCA is fitted to as well; the paper's are 20.")
 ]
 RidgeOption = Annotated[float | None, typer.Option(min=0, help="A ridge for all rows, in place of the paper's.")]
+
+
+def check_record(name: str | None) -> str | None:
+    """Refuse a name that is none of a file in the folder of results, before hours are spent on what goes into it.
+
+    >>> check_record("mnist-10000-gaussian")
+    'mnist-10000-gaussian'
+    """
+    if name is not None and (not name or name.startswith(".") or Path(name).name != name):
+        raise ParameterError(f"a record has the name of a file, without folders, such as mnist-10000; not {name!r}")
+    return name
+
+
 RecordOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Name of the record; by default that of the table and the size.")
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Name of the record; by default that of the table and the size.", callback=check_record
+    ),
 ]
 DeviceOption = Annotated[str, typer.Option(help="What trains networks: auto, cpu, cuda or cuda:1.")]
 OUTPUT = Path("out/reproduce")
@@ -152,13 +168,13 @@ def cifar10(
     from .cifar10 import table
     from .tables import Settings
 
+    rows = table(zca_copies)
+    methods = parse_names(kernels, rows.names())  # before what may be a download
     cifar10, others = load("cifar10", data), []
     try:
         others = [load("cifar10.1", data, download=False)]
     except DatasetMissingError as error:
         say(f"Without CIFAR-10.1: {error}")
-    rows = table(zca_copies)
-    methods = parse_names(kernels, rows.names())
     settings = Settings(methods, train, test, seed, ridge, record)
     _reproduce(rows, cifar10, settings, backend, store, output, others)
 
@@ -235,7 +251,7 @@ def networks(
     test_every: Annotated[int, typer.Option(min=1, help="Epochs between tests.")] = 1,
     seed: SeedOption = 0,
     stop_after: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Stop between epochs; the same command goes on.")
+        float | None, typer.Option(metavar="SECONDS", min=0, help="Stop between epochs; the same command goes on.")
     ] = None,
     device: DeviceOption = "auto",
     precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
