@@ -9,6 +9,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from tangentless.errors import InputError, ParameterError
 from tangentless.estimators import KernelRidgeClassifier
 from tangentless.preprocessing import CIFAR10, ZCA, RandAugment, Standardize, add_mirrors, mirror, rows, zca
+from tangentless.solve.processors import find_processor
 
 SMALL = "conv3 relu pool2 conv3 relu globalpool normalize relu"
 
@@ -49,6 +50,12 @@ def test_scale_and_brightness_of_an_image_do_not_matter_and_one_colour_is_zero()
     zca = ZCA(epsilon=1e-3).fit(images)
     np.testing.assert_allclose(zca.transform(3 * images + 7), zca.transform(images), atol=1e-9)
     assert not zca.transform(np.full((1, 4, 6, 2), 5)).any()
+
+
+def test_an_image_of_one_colour_is_zero_where_its_mean_is_rounded():
+    images = np.full((1, 32, 32, 3), 77 / 255)
+    assert images.reshape(1, -1).mean() != images[0, 0, 0, 0]  # what must not be whitened
+    assert not zca._to_unit(find_processor("cpu", None), images).any()
 
 
 def test_integers_and_any_number_at_once_give_the_same(monkeypatch):

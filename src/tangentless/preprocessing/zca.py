@@ -191,7 +191,10 @@ def _to_unit(on: Processor, images: NDArray[Any]) -> Any:
     """Each image as a row without its mean, of length one; an image of one colour becomes zero."""
     xp = on.xp
     flat = xp.asarray(images.reshape(len(images), -1)).astype(np.float64)
-    flat -= flat.mean(axis=1, keepdims=True)
+    means = flat.mean(axis=1, keepdims=True)
+    flat -= means
     lengths = xp.linalg.norm(flat, axis=1, keepdims=True)
-    flat /= xp.where(lengths > 0, lengths, 1.0)
+    # Of one colour, rounding may leave a little, which whitening would make the brightest image of all.
+    rounding = 1e-12 * flat.shape[1] ** 0.5 * xp.abs(means)
+    flat /= xp.where(lengths > rounding, lengths, np.inf)
     return flat
