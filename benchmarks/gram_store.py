@@ -175,11 +175,8 @@ def workers(small: bool, folder: Path) -> dict[str, Any]:
 def environment() -> dict[str, Any]:
     """When, where and with what."""
     processor = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
-    cards = (
-        subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
-        if shutil.which("nvidia-smi")
-        else ""
-    )
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    cards = subprocess.run(query, capture_output=True, text=True).stdout if shutil.which(query[0]) else ""
     versions = {}
     for name in ("numpy", "numba", "dask", "distributed", "zarr", "google-crc32c"):
         try:
