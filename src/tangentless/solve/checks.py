@@ -24,7 +24,7 @@ def is_number(value: Any) -> bool:
     """
     if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
         return False
-    number: Any = value
+    number: Any = value.item() if isinstance(value, np.generic) else value
     return bool(-sys.float_info.max <= number <= sys.float_info.max)
 
 
