@@ -32,7 +32,7 @@ from .tiles import parse_memory
 logger = logging.getLogger("tangentless")
 _PACKAGE = "tangentless"
 _AHEAD = 2  # tiles given to a worker, so that it never waits for the next
-_TRIES = 4  # times that a tile may lose a worker as often as the scheduler allows
+_DEATHS = 16  # workers that a tile may lose, whatever the scheduler makes of it, before it is given up
 _IMPATIENCE = 20.0
 
 
@@ -139,8 +139,8 @@ class _Waiting:
             raise ClusterError(f"a worker that joined later lacks {_PACKAGE}: {error}") from error
         if type(error).__name__ != "KilledWorker":
             raise error
-        self._deaths[tile] += 1
-        if self._deaths[tile] == _TRIES:
+        self._deaths[tile] += 1 + int(getattr(error, "allowed_failures", 0))
+        if self._deaths[tile] >= _DEATHS:
             raise ClusterError(
                 f"tile {tile} was given up, because every worker that took it died ({error}); look for the cause in a "
                 "worker's log (out of memory?), then run the same call again"
