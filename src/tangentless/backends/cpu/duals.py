@@ -20,6 +20,7 @@ Programming, 4.6.4), in `relu`, `leaky` and `exp`, whose coefficients keep that 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,41 +104,81 @@ def embed(typing: Any, tag: Any, kind: Any, table: Any, start: Any, s: Any, a: A
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, chosen, table_value, start_value, *values = arguments
-
-        def parameter(k: int) -> ir.Value:
-            index = builder.add(start_value, ir.Constant(start_value.type, k))
-            loaded = builder.load(element(builder, s.dtype, table_value, index))
-            loaded.set_metadata("invariant.load", builder.module.add_metadata([]))  # so that it leaves the loop
-            return splat(builder, s, loaded)
-
-        if len(kinds) == 1:
-            return _Emitter(builder, s, parameter).emit(kinds[0], *values)
-        result = _stack_slot(builder, s.llvm)
-        done = builder.append_basic_block("embedded")
-        switch = builder.switch(chosen, done)
-        for place, one in enumerate(kinds):
-            block = builder.append_basic_block(f"{one[0]}{place}")
-            switch.add_case(ir.Constant(chosen.type, place), block)
-            builder.position_at_end(block)
-            builder.store(_Emitter(builder, s, parameter).emit(one, *values), result)
-            builder.branch(done)
-        builder.position_at_end(done)
-        return builder.load(result)
+        emitter = _DualEmitter(builder, s, table_value, start_value)
+        (embedded,) = emitter.choose(chosen, kinds, lambda one: (emitter.emit(one, *values),))
+        return embedded
 
     return s(tag, types.intp, types.intp, types.intp, s, a, r), generate
 
 
-def _stack_slot(builder: ir.IRBuilder, llvm_type: ir.Type) -> ir.Value:
-    """A stack slot in the entry block, where LLVM can turn it into a register."""
-    with builder.goto_entry_block():
-        return builder.alloca(llvm_type)
+class Emitter:
+    """Writes vector instructions that take their parameters from a table."""
+
+    def __init__(self, builder: ir.IRBuilder, vector: VectorType, table: ir.Value, start: ir.Value) -> None:
+        self.builder, self.vector = builder, vector
+        self._table, self._start = table, start
+
+    def choose(
+        self, chosen: ir.Value, kinds: Sequence[Any], emit: Callable[[Any], tuple[ir.Value, ...]]
+    ) -> tuple[ir.Value, ...]:
+        """The vectors that `emit` gives for the kind which is chosen at run time."""
+        builder = self.builder
+        if len(kinds) == 1:
+            return emit(kinds[0])
+        done = builder.append_basic_block("embedded")
+        switch = builder.switch(chosen, done)
+        slots: list[ir.Value] = []
+        for place, one in enumerate(kinds):
+            block = builder.append_basic_block(f"{one[0]}{place}")
+            switch.add_case(ir.Constant(chosen.type, place), block)
+            builder.position_at_end(block)
+            values = emit(one)
+            slots = slots or [self._stack_slot() for _ in values]
+            for slot, value in zip(slots, values, strict=True):
+                builder.store(value, slot)
+            builder.branch(done)
+        builder.position_at_end(done)
+        return tuple(builder.load(slot) for slot in slots)
+
+    def parameter(self, k: int) -> ir.Value:
+        """A parameter, in all lanes."""
+        builder = self.builder
+        index = builder.add(self._start, ir.Constant(self._start.type, k))
+        loaded = builder.load(element(builder, self.vector.dtype, self._table, index))
+        loaded.set_metadata("invariant.load", builder.module.add_metadata([]))  # so that it leaves the loop
+        return splat(builder, self.vector, loaded)
+
+    def polynomial(self, x: ir.Value, first: int, length: int) -> ir.Value:
+        """That of the parameters from the first on, lowest power first."""
+        value = self.parameter(first + length - 1)
+        for k in range(length - 2, -1, -1):
+            value = self.multiply_add(value, x, self.parameter(first + k))
+        return value
+
+    def multiply_add(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        """a b + c, rounded once where the processor can."""
+        return call(self.builder, f"llvm.fmuladd.{suffix(self.vector)}", self.vector.llvm, a, b, c)
+
+    def apply(self, name: str, value: ir.Value) -> ir.Value:
+        """A function of LLVM, such as sqrt."""
+        return call(self.builder, f"llvm.{name}.{suffix(self.vector)}", self.vector.llvm, value)
+
+    def larger(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """The larger of two in every lane, the second where one is NaN."""
+        return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
+
+    def constant(self, value: float) -> ir.Constant:
+        """A number, in all lanes."""
+        return constant(self.vector, value)
+
+    def _stack_slot(self) -> ir.Value:
+        """Room for a vector in the entry block, where LLVM can turn it into a register."""
+        with self.builder.goto_entry_block():
+            return self.builder.alloca(self.vector.llvm)
 
 
-class _Emitter:
+class _DualEmitter(Emitter):
     """Writes the instructions of one kind."""
-
-    def __init__(self, builder: ir.IRBuilder, vector: VectorType, parameter: Any) -> None:
-        self.builder, self.vector, self.parameter = builder, vector, parameter
 
     def emit(self, kind: tuple[str, int], s: ir.Value, a: ir.Value, r: ir.Value) -> ir.Value:
         name, length = kind
@@ -150,70 +191,55 @@ class _Emitter:
             return self._arc(s, a, r, first=0, length=length)
         if name == "leaky":
             arc = b.fmul(self.parameter(1), self._arc(s, a, r, first=2, length=length))
-            return self._multiply_add(self.parameter(0), s, arc)
+            return self.multiply_add(self.parameter(0), s, arc)
         if name == "exp":
             return b.fmul(a, self._adapted(b.fmul(s, r), first=0, length=length))
         if name == "series":
-            return b.fmul(a, self._polynomial(b.fmul(s, r), first=0, length=length))
+            return b.fmul(a, self.polynomial(b.fmul(s, r), first=0, length=length))
         assert name == "exp2", name
         return b.fmul(a, self._exp2(b.fmul(s, r), length))
 
     def _arc(self, s: ir.Value, a: ir.Value, r: ir.Value, first: int, length: int) -> ir.Value:
         b = self.builder
-        d = b.fsub(a, call(b, f"llvm.fabs.{suffix(self.vector)}", self.vector.llvm, s), flags=CONTRACT)
-        d = self._larger(d, self._constant(0.0))
+        d = b.fsub(a, self.apply("fabs", s), flags=CONTRACT)
+        d = self.larger(d, self.constant(0.0))
         if "avx512f" in host_features() and suffix(self.vector) == "v16f32" and not quick_roots():
-            y = self._multiply_add(d, r, self._constant(1e-30))
+            y = self.multiply_add(d, r, self.constant(1e-30))
             root = self._root_by_newton(y)
         else:
             y = b.fmul(d, r)
-            root = call(b, f"llvm.sqrt.{suffix(self.vector)}", self.vector.llvm, y)
-        positive = self._larger(s, self._constant(0.0))
-        return self._multiply_add(b.fmul(d, root), self._adapted(y, first, length), positive)
+            root = self.apply("sqrt", y)
+        positive = self.larger(s, self.constant(0.0))
+        return self.multiply_add(b.fmul(d, root), self._adapted(y, first, length), positive)
 
     def _root_by_newton(self, w: ir.Value) -> ir.Value:
         """sqrt(w) from the 14-bit reciprocal root and one Newton step: on Intel's, half the cost of the instruction."""
         b = self.builder
         mask = ir.IntType(16)
         estimate = call(
-            b, "llvm.x86.avx512.rsqrt14.ps.512", self.vector.llvm, w, self._constant(0.0), ir.Constant(mask, -1)
+            b, "llvm.x86.avx512.rsqrt14.ps.512", self.vector.llvm, w, self.constant(0.0), ir.Constant(mask, -1)
         )
         root = b.fmul(w, estimate)
-        half = b.fmul(root, self._constant(0.5))
-        return b.fmul(half, self._multiply_add(b.fneg(root), estimate, self._constant(3.0)))
+        half = b.fmul(root, self.constant(0.5))
+        return b.fmul(half, self.multiply_add(b.fneg(root), estimate, self.constant(3.0)))
 
     def _exp2(self, c: ir.Value, length: int) -> ir.Value:
         b, vector = self.builder, self.vector
         smallest, mantissa = (-126.0, 23) if vector.dtype == "float32" else (-1022.0, 52)
-        exponent = self._multiply_add(self.parameter(0), c, b.fneg(self.parameter(0)))
-        exponent = self._larger(exponent, self._constant(smallest))
-        whole = call(b, f"llvm.rint.{suffix(vector)}", vector.llvm, exponent)
-        power = self._polynomial(b.fsub(exponent, whole), first=1, length=length)
+        exponent = self.multiply_add(self.parameter(0), c, b.fneg(self.parameter(0)))
+        exponent = self.larger(exponent, self.constant(smallest))
+        whole = self.apply("rint", exponent)
+        power = self.polynomial(b.fsub(exponent, whole), first=1, length=length)
         integers = vector.llvm_integers
         shift = ir.Constant(integers, [mantissa] * vector.lanes)
         bits = b.add(b.bitcast(power, integers), b.shl(b.fptosi(whole, integers), shift))
         return b.bitcast(bits, vector.llvm)
 
-    def _polynomial(self, x: ir.Value, first: int, length: int) -> ir.Value:
-        value = self.parameter(first + length - 1)
-        for k in range(length - 2, -1, -1):
-            value = self._multiply_add(value, x, self.parameter(first + k))
-        return value
-
     def _adapted(self, y: ir.Value, first: int, length: int) -> ir.Value:
         """P of `_adapt`."""
         b = self.builder
-        z = self._multiply_add(b.fadd(y, self.parameter(first)), y, self.parameter(first + 1))
-        value = self._multiply_add(b.fadd(z, b.fadd(y, self.parameter(first + 2))), z, self.parameter(first + 3))
+        z = self.multiply_add(b.fadd(y, self.parameter(first)), y, self.parameter(first + 1))
+        value = self.multiply_add(b.fadd(z, b.fadd(y, self.parameter(first + 2))), z, self.parameter(first + 3))
         for k in range(first + 4, first + length):
-            value = self._multiply_add(value, y, self.parameter(k))
+            value = self.multiply_add(value, y, self.parameter(k))
         return value
-
-    def _multiply_add(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        return call(self.builder, f"llvm.fmuladd.{suffix(self.vector)}", self.vector.llvm, a, b, c)
-
-    def _larger(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
-
-    def _constant(self, value: float) -> ir.Constant:
-        return constant(self.vector, value)

@@ -23,22 +23,17 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from .duals import Emitter
 from .simd import (
-    VectorType,
     accumulate,
     broadcast,
-    call,
     compiled,
-    constant,
-    element,
     integer,
     lane_count,
     load,
     load_left,
     multiply_add,
-    splat,
     store,
-    suffix,
     zero,
 )
 
@@ -262,35 +257,15 @@ def embed_both(typing: Any, tag: Any, kind: Any, table: Any, start: Any, s: Any,
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, chosen, table_value, start_value, *values = arguments
-
-        def parameter(k: int) -> ir.Value:
-            index = builder.add(start_value, ir.Constant(start_value.type, k))
-            loaded = builder.load(element(builder, s.dtype, table_value, index))
-            loaded.set_metadata("invariant.load", builder.module.add_metadata([]))  # so that it leaves the loop
-            return splat(builder, s, loaded)
-
-        with builder.goto_entry_block():
-            slots = [builder.alloca(s.llvm) for _ in range(2)]
-        done = builder.append_basic_block("embedded")
-        switch = builder.switch(chosen, done)
-        for place, one in enumerate(kinds):
-            block = builder.append_basic_block(f"{one[0]}{place}")
-            switch.add_case(ir.Constant(chosen.type, place), block)
-            builder.position_at_end(block)
-            for slot, value in zip(slots, _Emitter(builder, s, parameter).emit(one, *values), strict=True):
-                builder.store(value, slot)
-            builder.branch(done)
-        builder.position_at_end(done)
-        return context.make_tuple(builder, result, [builder.load(slot) for slot in slots])
+        emitter = _TangentEmitter(builder, s, table_value, start_value)
+        both = emitter.choose(chosen, kinds, lambda one: emitter.emit(one, *values))
+        return context.make_tuple(builder, result, both)
 
     return result(tag, types.intp, types.intp, types.intp, s, t, a, r), generate
 
 
-class _Emitter:
+class _TangentEmitter(Emitter):
     """Writes the instructions of one kind."""
-
-    def __init__(self, builder: ir.IRBuilder, vector: VectorType, parameter: Any) -> None:
-        self.builder, self.vector, self.parameter = builder, vector, parameter
 
     def emit(self, kind: tuple[Any, ...], s: Any, t: Any, a: Any, r: Any) -> tuple[ir.Value, ir.Value]:
         b = self.builder
@@ -302,31 +277,18 @@ class _Emitter:
         both = b.fadd(s, t)
         if name == "series":
             cosine = b.fmul(s, r)
-            slope = self._polynomial(cosine, lengths[0], lengths[1])
-            return b.fmul(a, self._polynomial(cosine, 0, lengths[0])), b.fmul(both, slope)
+            slope = self.polynomial(cosine, lengths[0], lengths[1])
+            return b.fmul(a, self.polynomial(cosine, 0, lengths[0])), b.fmul(both, slope)
         assert name == "arc", name
-        nothing = constant(self.vector, 0.0)
-        difference = b.fsub(a, self._call("fabs", s))
-        gap = b.fmul(difference, r)
-        gap = b.select(b.fcmp_ordered(">", gap, nothing), gap, nothing)
-        root = self._call("sqrt", gap)
+        nothing = self.constant(0.0)
+        difference = b.fsub(a, self.apply("fabs", s))
+        gap = self.larger(b.fmul(difference, r), nothing)
+        root = self.apply("sqrt", gap)
         positive = b.fcmp_ordered(">", s, nothing)
-        far = b.fmul(b.fmul(difference, root), self._polynomial(gap, 2, lengths[0]))
+        far = b.fmul(b.fmul(difference, root), self.polynomial(gap, 2, lengths[0]))
         kappa = b.fadd(b.select(positive, s, nothing), far)
-        angle = b.fmul(root, self._polynomial(gap, 2 + lengths[0], lengths[1]))
-        slope = b.select(positive, b.fsub(constant(self.vector, 1.0), angle), angle)
+        angle = b.fmul(root, self.polynomial(gap, 2 + lengths[0], lengths[1]))
+        slope = b.select(positive, b.fsub(self.constant(1.0), angle), angle)
         linear, arc = self.parameter(0), self.parameter(1)
-        value = self._multiply_add(arc, kappa, b.fmul(linear, s))
-        return value, b.fmul(both, self._multiply_add(arc, slope, linear))
-
-    def _polynomial(self, x: ir.Value, first: int, length: int) -> ir.Value:
-        value = self.parameter(first + length - 1)
-        for k in range(length - 2, -1, -1):
-            value = self._multiply_add(value, x, self.parameter(first + k))
-        return value
-
-    def _multiply_add(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        return call(self.builder, f"llvm.fmuladd.{suffix(self.vector)}", self.vector.llvm, a, b, c)
-
-    def _call(self, name: str, value: ir.Value) -> ir.Value:
-        return call(self.builder, f"llvm.{name}.{suffix(self.vector)}", self.vector.llvm, value)
+        value = self.multiply_add(arc, kappa, b.fmul(linear, s))
+        return value, b.fmul(both, self.multiply_add(arc, slope, linear))
