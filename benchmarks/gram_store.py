@@ -12,11 +12,8 @@
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.metadata
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -31,6 +28,7 @@ import numpy as np
 
 import tangentless as tl
 from tangentless.gram import gram, open_gram
+from tangentless.timing import environment, package_version
 
 RESULTS = Path(__file__).parent / "results"
 DEEP, CHEAP, VECTORS = "myrtle5", "conv3 relu pool2 conv3 relu globalpool normalize relu", "normalize relu"
@@ -172,26 +170,17 @@ def workers(small: bool, folder: Path) -> dict[str, Any]:
     }
 
 
-def environment() -> dict[str, Any]:
+def about() -> dict[str, Any]:
     """When, where and with what."""
-    processor = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     cards = subprocess.run(query, capture_output=True, text=True).stdout if shutil.which(query[0]) else ""
-    versions = {}
-    for name in ("numpy", "numba", "dask", "distributed", "zarr", "google-crc32c"):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "absent"
     return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **environment(),
+        **{name: package_version(name) for name in ("dask", "distributed", "zarr", "google-crc32c")},
         "command": " ".join(["python", *sys.argv]),
-        "processor": processor.partition(":")[2].strip() or platform.processor(),
-        "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpu": cards.strip(),
         "load_before": os.getloadavg()[0],
-        "versions": {"tangentless": tl.__version__, "python": platform.python_version(), **versions},
     }
 
 
@@ -205,10 +194,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--scratch", type=Path, help="folder for stores, on the disk to be measured")
     chosen = parser.parse_args()
-    about = environment()
+    before = about()
     with tempfile.TemporaryDirectory(dir=chosen.scratch) as folder:
         result = CASES[chosen.case](chosen.small, Path(folder))
-    report = {"case": chosen.case, "small": chosen.small, "environment": about, "result": result}
+    report = {"case": chosen.case, "small": chosen.small, "environment": before, "result": result}
     print(json.dumps(report, indent=1))
     if not chosen.small:
         chosen.output.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,6 @@ import datetime
 import functools
 import importlib.metadata
 import math
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -159,20 +158,22 @@ def timed(action: Callable[[], Any]) -> tuple[Any, float]:
 def environment() -> dict[str, Any]:
     """Where and with what a measurement was made."""
     from . import __version__
+    from .backends.cpu.workers import count_workers
 
     packages = ("numpy", "numba", "scipy")
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": processor_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": count_workers(None),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "tangentless": __version__,
-        **{name: _version(name) for name in packages},
+        **{name: package_version(name) for name in packages},
     }
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
+    """The version of a package, or that it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

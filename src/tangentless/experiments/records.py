@@ -12,7 +12,6 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import os
 import platform
 import shlex
 import sys
@@ -216,7 +215,9 @@ def describe_machine(backend: str = "cpu") -> str:
         from ..backends.cuda.machine import import_cupy
 
         return str(import_cupy().cuda.runtime.getDeviceProperties(0)["name"].decode())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    from ..backends.cpu.workers import count_workers
+
+    cores = count_workers(None)
     return f"{processor_name()}, {cores} core{'s' if cores > 1 else ''}"
 
 
