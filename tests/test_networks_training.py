@@ -1,5 +1,6 @@
 """Training: what recipes say is what happens, and a run that was killed ends as one that was not."""
 
+import functools
 import io
 import os
 import signal
@@ -221,6 +222,37 @@ def test_precisions_agree_within_theirs(mode, digits):
     found = train(network, some.images / 16, some.labels, recipe, machine=Machine("cpu", mode))
     assert found.precision == mode
     assert found.history[0].loss == pytest.approx(exact, rel=1e-6 if mode == "float32" else 0.02)
+
+
+def test_every_network_is_compiled_once(digits, monkeypatch):
+    """For the batch that most are: not for the last one, nor for tests, and not again for another seed."""
+    compiled = []
+
+    def keep(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    compile_with = functools.partial(torch.compile, backend=keep)
+    monkeypatch.setattr(torch, "compile", lambda function, mode, dynamic: compile_with(function, dynamic=dynamic))
+    some, tests = digits.train.take(slice(72)), (np.resize(digits.test.images, (600, 8, 8, 1)) / 16, np.zeros(600, int))
+    shapes = [f"conv{1 + 2 * (i % 3)} relu pool{2 ** (i // 3)} conv3 relu globalpool" for i in range(9)]
+    for number, shape in enumerate(shapes, start=1):
+        recipe = SMALL.change(architecture=shape, width=2, epochs=2, learning_rate=0.01)
+        for seed in range(2):
+            network = network_of(recipe, (8, 8, 1), 10, seed)
+            train(network, some.images / 16, some.labels, recipe, test=tests, machine=Machine("cpu", compile="default"))
+        assert len(compiled) == number
+
+
+@pytest.mark.slow  # it waits for a C++ compiler
+def test_compiled_networks_learn_the_same(digits):
+    some, recipe = digits.train.take(slice(72)), SMALL.change(width=4, epochs=2, learning_rate=0.05, batch_norm=True)
+    losses = []
+    for mode in ("off", "default"):
+        network = network_of(recipe, (8, 8, 1), 10)
+        training = train(network, some.images / 16, some.labels, recipe, machine=Machine("cpu", compile=mode))
+        losses.append([epoch.loss for epoch in training.history])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 @pytest.mark.parametrize(

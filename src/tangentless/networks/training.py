@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -167,9 +168,13 @@ def train(
     if checkpoint is not None and (state := load_checkpoint(checkpoint, belongs_to)) is not None:
         restore(state, network, optimizer)
         history = [Epoch(**epoch) for epoch in state.history]
-    objective, scores = _compiled(network, recipe, run)
+    objective, scores = _compiled(network, recipe, run, batch=min(recipe.batch, len(labels)))
     saved = time.perf_counter()
-    with training_bar(label, recipe.epochs * len(labels)) as report, _fast_convolutions(run.device):
+    with (
+        training_bar(label, recipe.epochs * len(labels)) as report,
+        _fast_convolutions(run.device),
+        _compiling(run.compile),
+    ):
         while len(history) < recipe.epochs:
             number = len(history)
             epoch = _train_epoch(network, held, recipe, optimizer, objective, number, seed, report)
@@ -284,8 +289,10 @@ def accuracy_of(network: nn.Module, scores: Callable[[Tensor], Tensor], held: _H
     return int(right) / len(held.labels)
 
 
-def _compiled(network: nn.Module, recipe: Recipe, run: Machine) -> tuple[Objective, Callable[[Tensor], Tensor]]:
-    """The loss and the number of hits of a batch, and the scores of one, as fast as the device does them."""
+def _compiled(
+    network: nn.Module, recipe: Recipe, run: Machine, batch: int
+) -> tuple[Objective, Callable[[Tensor], Tensor]]:
+    """The loss and the number of hits of a batch, compiled for batches of one size, and the scores of one."""
     kind = run.device.partition(":")[0]
 
     def scores(x: Tensor) -> Tensor:
@@ -300,10 +307,13 @@ def _compiled(network: nn.Module, recipe: Recipe, run: Machine) -> tuple[Objecti
     if run.compile == "off":
         return objective, scores
     mode = None if run.compile == "default" else run.compile
-    return (
-        torch.compile(objective, mode=mode, dynamic=False),
-        torch.compile(scores, mode=mode, dynamic=False),
-    )
+    compiled = torch.compile(objective, mode=mode, dynamic=False)
+
+    def whole_or_rest(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return (compiled if len(x) == batch else objective)(x, labels)
+
+    # The last batch of an epoch and the tests are too few to be worth compiling for.
+    return whole_or_rest, scores
 
 
 def loss_of(scores: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
@@ -358,4 +368,15 @@ def _fast_convolutions(device: str) -> Iterator[None]:
         yield
         return
     with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True):
+        yield
+
+
+@contextlib.contextmanager
+def _compiling(mode: str) -> Iterator[None]:
+    """Compile for every network of a process: PyTorch counts all as one function, and silently gives up after eight."""
+    if mode == "off":
+        yield
+        return
+    limits = {"recompile_limit": 1024, "accumulated_recompile_limit": 1024, "fail_on_recompile_limit_hit": True}
+    with importlib.import_module("torch._dynamo").config.patch(limits):
         yield
