@@ -31,6 +31,11 @@ def digits():
     return datasets.load("digits")
 
 
+def relabel(split, label):
+    """Two images, of which one is of this class."""
+    return datasets.Split(split.images[:2], np.array([0, label]))
+
+
 def fit(recipe, split, seed=0, **options):
     network = network_of(recipe, split.images.shape[1:], 10, seed)
     return train(network, split.images / 16, split.labels, recipe, seed=seed, machine=CPU, **options)
@@ -262,6 +267,12 @@ def test_compiled_networks_learn_the_same(digits):
         (lambda s: Machine("cpu", compile="fast"), ParameterError, "one of auto, off"),
         (lambda s: Machine("cuda:7").resolve(), ParameterError, "no device 'cuda:7'"),
         (lambda s: train(None, s.images[:3], s.labels[:2], SMALL, machine=CPU), InputError, "one for each of the 3"),
+        (lambda s: train(None, s.images[:0], s.labels[:0], SMALL, machine=CPU), InputError, "there are no images"),
+        (lambda s: fit(SMALL, s.take(slice(4)), test_every=0), ParameterError, "test_every must be at least 1"),
+        (lambda s: fit(SMALL, relabel(s, 10)), InputError, "labels run from 0 to 10, but the network has 10 outputs"),
+        (lambda s: fit(SMALL, relabel(s, -1)), InputError, "labels run from -1 to 0"),
+        (lambda s: fit(SMALL, relabel(s, 9), test=(s.images[:2], [3, 11])), InputError, "labels run from 3 to 11"),
+        (lambda s: networks.predict(network_of(SMALL, (8, 8, 1), 10), s.images[:0]), InputError, "no images"),
         (lambda s: train(None, s.images[:2] * np.nan, s.labels[:2], SMALL, machine=CPU), InputError, "NaN"),
         (lambda s: SMALL.change(loss="hinge"), ParameterError, "loss must be one of"),
         (lambda s: SMALL.change(speed=1), ParameterError, "a field of a recipe"),

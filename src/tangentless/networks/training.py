@@ -157,6 +157,8 @@ def train(
     >>> training.complete, len(training.history)
     (True, 2)
     """
+    if test_every < 1:
+        raise ParameterError(f"test_every must be at least 1, not {test_every}; without `test` nothing is tested")
     run = (machine or Machine()).resolve()
     started = time.perf_counter()
     held = _Held.of(images, labels, run.device)
@@ -169,6 +171,7 @@ def train(
         restore(state, network, optimizer)
         history = [Epoch(**epoch) for epoch in state.history]
     objective, scores = _compiled(network, recipe, run, batch=min(recipe.batch, len(labels)))
+    _check_classes(network, scores, held, *([] if held_test is None else [held_test]))
     saved = time.perf_counter()
     with (
         training_bar(label, recipe.epochs * len(labels)) as report,
@@ -219,6 +222,8 @@ class _Held:
     @classmethod
     def of(cls, images: NDArray[Any], labels: NDArray[Any], device: str) -> _Held:
         images, labels = np.ascontiguousarray(images, np.float32), np.ascontiguousarray(labels)
+        if not len(images):
+            raise InputError("there are no images; give at least one")
         if len(images) != len(labels) or labels.ndim != 1 or labels.dtype.kind not in "iu":
             raise InputError(
                 f"labels must be whole numbers, one for each of the {len(images)} images, "
@@ -287,6 +292,19 @@ def accuracy_of(network: nn.Module, scores: Callable[[Tensor], Tensor], held: _H
             predicted = scores(part)[:count].argmax(dim=1)
             right += (predicted == held.labels[start : start + count]).sum()
     return int(right) / len(held.labels)
+
+
+def _check_classes(network: nn.Module, scores: Callable[[Tensor], Tensor], *parts: _Held) -> None:
+    """Refuse labels that the network has no output for: a GPU would stop at them with no word on why."""
+    with _evaluating(network):
+        outputs = scores(parts[0].images[:1]).shape[1]
+    for part in parts:
+        low, high = int(part.labels.min()), int(part.labels.max())
+        if low < 0 or high >= outputs:
+            raise InputError(
+                f"labels run from {low} to {high}, but the network has {outputs} outputs, for classes 0 to "
+                f"{outputs - 1}; number the classes from 0 on, or build the network with more of them"
+            )
 
 
 def _compiled(
