@@ -229,6 +229,21 @@ def test_precisions_agree_within_theirs(mode, digits):
     assert found.history[0].loss == pytest.approx(exact, rel=1e-6 if mode == "float32" else 0.02)
 
 
+@pytest.mark.parametrize("kind", ["network", "LeNet5", "ResNet32"])
+def test_scores_are_taken_in_float32_in_mixed_precision_too(kind):
+    shape = (16, 16, 1)
+    network = network_of(SMALL, shape, 10) if kind == "network" else getattr(networks, kind)(10, shape=shape)
+    last = [module for module in network.modules() if isinstance(module, torch.nn.Linear)][-1]
+    seen = []
+    last.register_forward_hook(lambda layer, given, scores: seen.append((given[0].double(), scores)))
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        network(torch.randn(4, 16, 16, 1))
+    ((features, scores),) = seen
+    exact = features @ last.weight.double().T + (0 if last.bias is None else last.bias.double())
+    assert scores.dtype == torch.float32
+    torch.testing.assert_close(scores.double(), exact, rtol=1e-5, atol=1e-6)  # bfloat16 has errors of 4e-3
+
+
 def test_every_network_is_compiled_once(digits, monkeypatch):
     """For the batch that most are: not for the last one, nor for tests, and not again for another seed."""
     compiled = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from .model import Scores
 from .pytorch import Tensor, functional, nn, torch
 
 
@@ -34,7 +35,7 @@ class LeNet5(nn.Module):
                 nn.ReLU(),
                 nn.Linear(120, 84),
                 nn.ReLU(),
-                nn.Linear(84, classes),
+                Scores(84, classes),
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -81,7 +82,7 @@ class ResNet32(nn.Module):
                 for place in range(5):
                     blocks.append(ResidualBlock(channels, width, stride=2 if place == 0 and width > 16 else 1))
                     channels = width
-            self.blocks, self.linear = nn.Sequential(*blocks), nn.Linear(64, classes)
+            self.blocks, self.linear = nn.Sequential(*blocks), Scores(64, classes)
             for module in self.modules():
                 if isinstance(module, nn.Conv2d):
                     nn.init.kaiming_normal_(module.weight, mode="fan_out")

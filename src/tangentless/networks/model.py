@@ -94,6 +94,16 @@ class UnitLength(nn.Module):
         return functional.normalize(x.float(), dim=1)
 
 
+class Scores(nn.Linear):
+    """The last linear layer, in float32 even where the layers before it have fewer bits, which scores would show."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features (N, width) to one number for each class."""
+        with torch.autocast(x.device.type, enabled=False):
+            bias = None if self.bias is None else self.bias.float()
+            return functional.linear(x.float(), self.weight.float(), bias)
+
+
 class Network(nn.Module):
     """An architecture as a network: images (N, H, W, C) to one number for each class.
 
@@ -143,7 +153,7 @@ class Network(nn.Module):
         self.body = nn.Sequential(
             *self._build(body, width, lambda w: nn.BatchNorm2d(w, affine=batch_norm_parameters) if batch_norm else None)
         )
-        self.linear = nn.Linear(self.features_out, classes, bias=False)
+        self.linear = Scores(self.features_out, classes, bias=False)
         self.draw_weights(seed)
 
     def _build(
