@@ -111,6 +111,19 @@ def test_networks_are_recorded_and_go_on(digits, tmp_path):
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
+def test_trials_tested_otherwise_or_in_another_precision_are_other_pieces(digits, tmp_path):
+    def reproduce(machine, **more):
+        changes = {"width": 4, "epochs": 2, "images": 40}
+        settings = experiment.Settings(("mnist-myrtle5",), changes, test=50, **more)
+        experiment.reproduce(lambda name: digits, settings, machine=machine, folder=tmp_path)
+        return len(list((tmp_path / "pieces").iterdir()))
+
+    assert reproduce(CPU) == 1
+    assert reproduce(CPU, test_every=2) == 2
+    assert reproduce(Machine("cpu", "bfloat16")) == 3
+    assert reproduce(CPU) == 3
+
+
 def test_recipes_as_they_are_fill_the_page_of_results(tmp_path):
     trial = {"accuracy": 0.891, "best accuracy": 0.9, "rows": 10_000, "train": 50_000, "seconds": 60.0}
     piece = Piece(trial, 61.0, "a GPU", "2026-01-01 00:00 UTC")

@@ -36,9 +36,9 @@ def relabel(split, label):
     return datasets.Split(split.images[:2], np.array([0, label]))
 
 
-def fit(recipe, split, seed=0, **options):
+def fit(recipe, split, seed=0, machine=CPU, **options):
     network = network_of(recipe, split.images.shape[1:], 10, seed)
-    return train(network, split.images / 16, split.labels, recipe, seed=seed, machine=CPU, **options)
+    return train(network, split.images / 16, split.labels, recipe, seed=seed, machine=machine, **options)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +130,8 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path, digits):
         fit(recipe, some, seed=4, checkpoint=checkpoint)
     with pytest.raises(CheckpointError, match="its data is"):
         fit(recipe, digits.train.take(slice(32, 64)), checkpoint=checkpoint)
+    with pytest.raises(CheckpointError, match="its precision is 'float32' and not 'bfloat16'"):
+        fit(recipe, some, checkpoint=checkpoint, machine=Machine("cpu", "bfloat16"))
     checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="is not a checkpoint"):
         fit(recipe, some, checkpoint=checkpoint)

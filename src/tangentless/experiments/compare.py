@@ -24,7 +24,7 @@ from ..networks.inputs import balanced, make_transform
 from ..networks.recipes import Inputs, Ramp, Recipe
 from .console import percent, say, show_table
 from .figures import COLOURS, new_axes, save_figure
-from .networks import machine_name, train_once
+from .networks import asked_precision, machine_name, train_once
 from .records import Run, Score, describe_machine
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ def compare(
         pieces = [kernels.piece({"kernel": asked}, fit)]
         for trial in range(settings.trials):
             of = {"network": recipe.to_json(), "trial": trial, "seed": settings.seed, "test": settings.test}
+            of |= asked_precision(machine)
             fit = functools.partial(_fit_network, recipe, dataset, settings, transform, trial, machine)
             pieces.append(networks.piece(of, fit))
         for piece in pieces:

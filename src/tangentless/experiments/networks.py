@@ -132,6 +132,15 @@ def machine_name(machine: Machine | None) -> str | None:
     return str(torch.cuda.get_device_name(device)) if device.startswith("cuda") else None
 
 
+def asked_precision(machine: Machine | None) -> dict[str, str]:
+    """What a piece depends on besides its recipe; "auto" leaves it to the machine, which is in the piece.
+
+    >>> asked_precision(None)
+    {}
+    """
+    return {} if machine is None or machine.precision == "auto" else {"precision": machine.precision}
+
+
 def _trial(
     run: Run,
     name: str,
@@ -144,7 +153,8 @@ def _trial(
     clock: Clock,
 ) -> Piece:
     """One piece: a network trained and tested."""
-    of = {"recipe": recipe.to_json(), "seed": seed, "test": settings.test}
+    of = {"recipe": recipe.to_json(), "seed": seed, "test": settings.test, "test_every": settings.test_every}
+    of |= asked_precision(machine)
     digest = hashlib.sha256(json.dumps([of, run.data], sort_keys=True).encode()).hexdigest()[:20]
     checkpoint = run.folder / "checkpoints" / f"{name}-{digest}.npz"
 

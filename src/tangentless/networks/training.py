@@ -166,6 +166,7 @@ def train(
     network.to(run.device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves this one out
     optimizer = _optimizer(network, recipe, run)
     belongs_to = {"recipe": recipe.to_json(), "seed": seed, "data": held.digest, "network": _shapes(network)}
+    belongs_to["precision"] = run.precision
     history: list[Epoch] = []
     if checkpoint is not None and (state := load_checkpoint(checkpoint, belongs_to)) is not None:
         restore(state, network, optimizer)
