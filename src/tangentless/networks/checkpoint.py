@@ -1,7 +1,7 @@
 """Checkpoints of training: an archive of arrays with a JSON header, written at once, and never unpickled.
 
-What a checkpoint belongs to is part of it. Training goes on only from one of the same recipe, seed, data, network
-and precision; everything random is drawn from the seed and the number of the epoch, so weights are all the state there is.
+What a checkpoint belongs to is part of it. Training goes on only from one of the same recipe, seed, data, network and
+precision; everything random is drawn from the seed and the number of the epoch, so weights are all the state there is.
 """
 
 from __future__ import annotations
