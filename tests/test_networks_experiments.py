@@ -107,6 +107,10 @@ def test_networks_are_recorded_and_go_on(digits, tmp_path):
     assert not outcome.unfinished
     (row,) = read_record(outcome.record)["results"]
     assert (row["trials"], row["train"], row["rows"]) == (2, 40, 50)
+    pieces = [json.loads(path.read_text()) for path in (tmp_path / "pieces").iterdir()]
+    earlier = [piece["value"]["history"][0][3] for piece in pieces]  # seconds of the epoch of the call before
+    (total,) = read_record(outcome.record)["seconds_by_machine"].values()
+    assert total == pytest.approx(sum(piece["seconds"] for piece in pieces) + sum(earlier))
     assert "method" not in row  # narrower and shorter than the paper's
     assert not list((tmp_path / "checkpoints").iterdir())
 

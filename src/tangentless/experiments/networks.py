@@ -116,7 +116,7 @@ def reproduce(load: Load, settings: Settings, *, machine: Machine | None, folder
         if pieces:
             rows.append(_row(name, recipe, pieces))
         for piece in pieces:
-            seconds[piece.machine] += piece.seconds
+            seconds[piece.machine] += piece.seconds + piece.value.get("earlier seconds", 0.0)
     configuration = {"trials": settings.trials, "test": settings.test, "changes": dict(settings.changes)}
     label = f"{EXPERIMENT}-{settings.recipes[0]}" if len(settings.recipes) == 1 else EXPERIMENT
     whole = Run(EXPERIMENT, folder, configuration=configuration, data=hashes)
@@ -226,6 +226,7 @@ def train_once(
         "train": len(split),
         "rows": len(held_out),
         "seconds": training.seconds,
+        "earlier seconds": training.earlier_seconds,
         "history": [[e.loss, e.accuracy, e.test_accuracy, e.seconds] for e in training.history],
         "precision": training.precision,
         "compiled": training.compiled,

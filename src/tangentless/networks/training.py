@@ -60,6 +60,7 @@ class Training:
     device: str
     precision: str
     compiled: str
+    resumed: int = 0  # epochs that came with the checkpoint
 
     @property
     def complete(self) -> bool:
@@ -80,6 +81,11 @@ class Training:
     def seconds(self) -> float:
         """Of all epochs, without tests and checkpoints."""
         return sum(epoch.seconds for epoch in self.history)
+
+    @property
+    def earlier_seconds(self) -> float:
+        """Of the epochs that came with the checkpoint."""
+        return sum(epoch.seconds for epoch in self.history[: self.resumed])
 
 
 @dataclass(frozen=True)
@@ -171,6 +177,7 @@ def train(
     if checkpoint is not None and (state := load_checkpoint(checkpoint, belongs_to)) is not None:
         restore(state, network, optimizer)
         history = [Epoch(**epoch) for epoch in state.history]
+    resumed = len(history)
     objective, scores = _compiled(network, recipe, run, batch=min(recipe.batch, len(labels)))
     _check_classes(network, scores, held, *([] if held_test is None else [held_test]))
     saved = time.perf_counter()
@@ -198,7 +205,7 @@ def train(
                 saved = time.perf_counter()
             if stop:
                 break
-    return Training(network, recipe, tuple(history), run.device, run.precision, run.compile)
+    return Training(network, recipe, tuple(history), run.device, run.precision, run.compile, resumed)
 
 
 def predict(network: nn.Module, images: NDArray[Any], precision: str = "float32") -> NDArray[np.int64]:
