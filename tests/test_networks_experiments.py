@@ -1,5 +1,6 @@
 """`reproduce networks` and `compare`: same images for both sides, records, figures, and runs that go on."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -29,9 +30,9 @@ def digits():
     return datasets.load("digits")
 
 
-def run_comparison(digits, folder, architectures=(SHALLOW, DEEPER), settings=TOY):
+def run_comparison(digits, folder, architectures=(SHALLOW, DEEPER), settings=TOY, **options):
     backend = get_backend("cpu", n_jobs=1)
-    return comparison.compare(digits, architectures, settings, backend=backend, machine=CPU, folder=folder)
+    return comparison.compare(digits, architectures, settings, backend=backend, machine=CPU, folder=folder, **options)
 
 
 def test_comparison_leaves_a_table_a_record_and_pictures(digits, tmp_path):
@@ -80,6 +81,31 @@ def test_kernel_and_network_see_the_same_images(digits, tmp_path, monkeypatch):
     run_comparison(digits, tmp_path)
     for ours, theirs in zip(seen["kernel"], seen["network"], strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_comparison_transforms_its_images_once(digits, tmp_path, monkeypatch):
+    from tangentless.preprocessing import ZCA
+
+    transform, transformed = ZCA.transform, []
+
+    def watch(self, images):
+        transformed.append(len(images))
+        return transform(self, images)
+
+    monkeypatch.setattr(ZCA, "transform", watch)
+    run_comparison(digits, tmp_path, settings=dataclasses.replace(TOY, inputs="zca"))
+    assert transformed == [60, 80]
+
+
+def test_comparison_stops_by_the_clock_and_goes_on_to_the_same(digits, tmp_path):
+    whole = run_comparison(digits, tmp_path / "whole")
+    calls = 1
+    while (outcome := run_comparison(digits, tmp_path / "parts", stop_after=0.0)).unfinished:
+        assert not outcome.files
+        calls += 1
+    assert calls == 2 * (1 + TOY.trials * TOY.epochs)  # a kernel, or an epoch of a network, in each
+    assert outcome.rows == whole.rows
+    assert not list((tmp_path / "parts/checkpoints").iterdir())
 
 
 def test_rank_correlation_is_one_minus_one_or_none():

@@ -388,6 +388,9 @@ def compare(
     batch_norm: Annotated[bool, typer.Option("--batch-norm", help="Normalise batches in the networks.")] = False,
     trials: Annotated[int, typer.Option(min=1, help="Networks of each architecture.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="What random draws start from.")] = 0,
+    stop_after: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0, help="Start nothing new then; the same command goes on.")
+    ] = None,
     backend: BackendOption = "auto",
     device: Annotated[str, typer.Option(help="What trains networks: auto, cpu, cuda or cuda:1.")] = "auto",
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the record and the picture.")] = Path(
@@ -420,6 +423,7 @@ def compare(
         backend=_backend(backend, "float32", None),
         machine=Machine(device),
         folder=output,
+        stop_after=stop_after,
     )
     show_rows(outcome.rows, outcome.correlation)
     say_files(outcome.files)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from ..architecture import Architecture
 from ..datasets import Dataset
 from ..errors import ParameterError
-from ..networks.inputs import balanced, make_transform
+from ..networks.inputs import make_transform
 from ..networks.recipes import Inputs, Ramp, Recipe
 from .console import percent, say, show_table
 from .figures import COLOURS, new_axes, save_figure
-from .networks import asked_precision, machine_name, train_once
-from .records import Run, Score, describe_machine
+from .networks import Clock, Prepared, Unfinished, asked_precision, checkpoint_of, machine_name, prepare, train_once
+from .records import Piece, Run, Score, describe_machine, make_folder
 
 if TYPE_CHECKING:
     from ..backends import Backend
@@ -89,11 +89,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Rows of results, the rank correlation, and files."""
+    """Rows of results; the rank correlation and files, once no architecture is unfinished."""
 
     rows: list[dict[str, Any]]
-    correlation: dict[str, Any]
-    files: list[Path]
+    correlation: dict[str, Any] = field(default_factory=dict)
+    files: list[Path] = field(default_factory=list)
+    unfinished: tuple[str, ...] = ()
 
 
 def compare(
@@ -104,33 +105,34 @@ def compare(
     backend: Backend,
     machine: Machine | None = None,
     folder: Path,
+    stop_after: float | None = None,
 ) -> Outcome:
-    """Train kernel and network of every architecture, and write record and pictures."""
+    """Train kernel and network of every architecture, and write record and pictures.
+
+    After `stop_after` seconds nothing new is started, and networks stop between epochs; the same call goes on.
+    """
     shapes = {Architecture.parse(text).short_name: Architecture.parse(text) for text in architectures}
     if len(shapes) < 2:
         raise ParameterError("a comparison needs two architectures or more")
     for architecture in shapes.values():
         architecture.grids(dataset.train.images.shape[1:-1])
+    make_folder(folder / "checkpoints")
     hashes = dict(dataset.hashes)
     kernels = Run(EXPERIMENT, folder, configuration={}, data=hashes, machine=describe_machine(backend.name))
     networks = Run(EXPERIMENT, folder, configuration=vars(settings), data=hashes, machine=machine_name(machine))
+    fits = _Fits(dataset, settings, backend, machine, Clock(stop_after))
     seconds: defaultdict[str, float] = defaultdict(float)
-    transform = functools.cache(lambda: make_transform(settings.inputs, dataset.train.images, settings.epsilon))
     truth = dataset.test.labels[: settings.test]
-    rows, hits = [], []
+    rows: list[dict[str, Any]] = []
+    hits: list[list[Array]] = []
     for name in shapes:
-        recipe = settings.recipe(dataset.name, name)
-        asked = {"architecture": name, "ridge": settings.ridge, "seed": settings.seed, "test": settings.test}
-        asked |= {"inputs": settings.inputs, "epsilon": settings.epsilon, "train": settings.train}
-        fit = functools.partial(_fit_kernel, name, dataset, settings, transform, backend)
-        pieces = [kernels.piece({"kernel": asked}, fit)]
-        for trial in range(settings.trials):
-            of = {"network": recipe.to_json(), "trial": trial, "seed": settings.seed, "test": settings.test}
-            of |= asked_precision(machine)
-            fit = functools.partial(_fit_network, recipe, dataset, settings, transform, trial, machine)
-            pieces.append(networks.piece(of, fit))
+        try:
+            pieces = fits.pieces(name, kernels, networks)
+        except Unfinished as stop:
+            say(f"{name}: {stop}")
+            return Outcome(rows, unfinished=tuple(shapes)[len(rows) :])
         for piece in pieces:
-            seconds[piece.machine] += piece.seconds
+            seconds[piece.machine] += piece.seconds + piece.value.get("earlier seconds", 0.0)
         kernel, *trials = (piece.value for piece in pieces)
         row = _row(name, kernel, trials, len(truth))
         rows.append(row)
@@ -141,6 +143,63 @@ def compare(
     name = f"{EXPERIMENT}-{dataset.name}"
     record = networks.finish(rows, name=name, correlation=correlation, seconds_by_machine=dict(seconds))
     return Outcome(rows, correlation, [record, *draw(rows, correlation, title, folder, name)])
+
+
+@dataclass(frozen=True)
+class _Fits:
+    """Both sides of the comparison, on the same images."""
+
+    dataset: Dataset
+    settings: Settings
+    backend: Backend
+    machine: Machine | None
+    clock: Clock
+
+    def pieces(self, name: str, kernels: Run, networks: Run) -> list[Piece]:
+        """The kernel of an architecture, and its networks."""
+        settings, recipe = self.settings, self.settings.recipe(self.dataset.name, name)
+        asked = {"architecture": name, "ridge": settings.ridge, "seed": settings.seed, "test": settings.test}
+        asked |= {"inputs": settings.inputs, "epsilon": settings.epsilon, "train": settings.train}
+        pieces = [kernels.piece({"kernel": asked}, lambda: self.fit_kernel(name))]
+        for trial in range(settings.trials):
+            of = {"network": recipe.to_json(), "trial": trial, "seed": settings.seed, "test": settings.test}
+            of |= asked_precision(self.machine)
+            checkpoint = checkpoint_of(networks, EXPERIMENT, of)
+            fit = functools.partial(self.fit_network, recipe, trial, checkpoint)
+            pieces.append(networks.piece(of, fit))
+            checkpoint.unlink(missing_ok=True)  # only now: the piece is what it was for
+        return pieces
+
+    @functools.cached_property
+    def data(self) -> Prepared:
+        """Transformed once, for all of them."""
+        settings = self.settings
+        transform = make_transform(settings.inputs, self.dataset.train.images, settings.epsilon)
+        return prepare(self.dataset, transform, settings.train, settings.test, settings.seed)
+
+    def fit_kernel(self, name: str) -> dict[str, Any]:
+        """Ridge regression with the kernel, in JSON values."""
+        from ..estimators import KernelRidgeClassifier
+
+        (images, labels), (test_images, truth) = self.data.train, self.data.test
+        self.clock.left()
+        model = KernelRidgeClassifier(name, ridge=self.settings.ridge, backend=self.backend).fit(images, labels)
+        wrong = np.flatnonzero(model.predict(test_images) != truth).tolist()
+        return {"wrong": wrong, "ridge": model.ridge_, "leave-one-out accuracy": model.loo_score_, "train": len(labels)}
+
+    def fit_network(self, recipe: Recipe, trial: int, checkpoint: Path) -> dict[str, Any]:
+        """The network trained, on the images that the kernel was trained on."""
+        data = self.data
+        return train_once(
+            recipe,
+            data,
+            seed=self.settings.seed + trial,
+            machine=self.machine,
+            checkpoint=checkpoint,
+            stop_after=self.clock.left(),
+            test_every=recipe.epochs,
+            label=f"{recipe.architecture}, trial {trial + 1}",
+        )
 
 
 def rank_correlation(kernels: Array, networks: Array, *, seed: int = 0) -> dict[str, Any]:
@@ -190,10 +249,11 @@ def spearman(left: Array, right: Array) -> Any:
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], correlation: Mapping[str, Any]) -> None:
-    """Print the table and the correlation."""
+    """Print the table and, where all is finished, the correlation."""
     columns = ("architecture", "kernel, %", "95 % interval", "network, %", "95 % interval", "over seeds")
     show_table("Kernel and network", columns, (_cells(row) for row in rows))
-    say(describe_correlation(correlation))
+    if correlation:
+        say(describe_correlation(correlation))
 
 
 def describe_correlation(correlation: Mapping[str, Any]) -> str:
@@ -227,37 +287,6 @@ def draw(
     axes.legend(frameon=False, fontsize=7.5, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     axes.text(0.98, 0.03, describe_correlation(correlation), transform=axes.transAxes, ha="right", fontsize=9)
     return save_figure(figure, folder, name)
-
-
-def _fit_kernel(name: str, dataset: Dataset, settings: Settings, transform: Any, backend: Backend) -> dict[str, Any]:
-    """Ridge regression with the kernel, in JSON values."""
-    from ..estimators import KernelRidgeClassifier
-
-    split = dataset.train.take(balanced(dataset.train.labels, settings.train, settings.seed))
-    held_out = dataset.test.take(slice(settings.test))
-    model = KernelRidgeClassifier(name, ridge=settings.ridge, backend=backend)
-    model.fit(transform()(split.images), split.labels)
-    predicted = model.predict(transform()(held_out.images))
-    wrong = np.flatnonzero(predicted != held_out.labels).tolist()
-    return {"wrong": wrong, "ridge": model.ridge_, "leave-one-out accuracy": model.loo_score_, "train": len(split)}
-
-
-def _fit_network(
-    recipe: Recipe, dataset: Dataset, settings: Settings, transform: Any, trial: int, machine: Machine | None
-) -> dict[str, Any]:
-    """The network trained, on the images that the kernel was trained on."""
-    split = dataset.train.take(balanced(dataset.train.labels, settings.train, settings.seed))
-    same = Dataset(dataset.name, split, dataset.test, dataset.classes, dataset.hashes)
-    return train_once(
-        recipe.change(images=None),
-        same,
-        transform(),
-        seed=settings.seed + trial,
-        test=settings.test,
-        machine=machine,
-        test_every=recipe.epochs,
-        label=f"{recipe.architecture}, trial {trial + 1}",
-    )
 
 
 def _hits(trials: Sequence[Mapping[str, Any]], images: int) -> Array:

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..datasets import Dataset
 from ..errors import ParameterError
-from ..networks.inputs import Transform, balanced, make_transform
+from ..networks.inputs import Images, Transform, balanced, make_transform
 from ..networks.recipes import RECIPES, Recipe, recipe_of
 from .console import percent, say, show_table
 from .records import Piece, Run, Score, make_folder
@@ -155,21 +156,17 @@ def _trial(
     """One piece: a network trained and tested."""
     of = {"recipe": recipe.to_json(), "seed": seed, "test": settings.test, "test_every": settings.test_every}
     of |= asked_precision(machine)
-    digest = hashlib.sha256(json.dumps([of, run.data], sort_keys=True).encode()).hexdigest()[:20]
-    checkpoint = run.folder / "checkpoints" / f"{name}-{digest}.npz"
+    checkpoint = checkpoint_of(run, name, of)
 
     def compute() -> dict[str, Any]:
-        transform = fitted()  # which takes its time, before the clock is asked
-        left = clock.left()
+        prepared = prepare(dataset, fitted(), recipe.images, settings.test, seed)  # before the clock is asked
         return train_once(
             recipe,
-            dataset,
-            transform,
+            prepared,
             seed=seed,
-            test=settings.test,
             machine=machine,
             checkpoint=checkpoint,
-            stop_after=left,
+            stop_after=clock.left(),
             test_every=settings.test_every,
             label=f"{name}, seed {seed}",
         )
@@ -180,33 +177,53 @@ def _trial(
     return piece
 
 
+def checkpoint_of(run: Run, name: str, of: Mapping[str, Any]) -> Path:
+    """Where the training of a piece goes on from."""
+    digest = hashlib.sha256(json.dumps([of, run.data], sort_keys=True).encode()).hexdigest()[:20]
+    return run.folder / "checkpoints" / f"{name}-{digest}.npz"
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Inputs and labels to train on and to test with, and the number of classes."""
+
+    train: tuple[Images, NDArray[np.int64]]
+    test: tuple[Images, NDArray[np.int64]]
+    classes: int
+
+
+def prepare(dataset: Dataset, transform: Transform, train: int | None, test: int | None, seed: int) -> Prepared:
+    """A balanced subset of the training images, drawn by the seed, and the first test images, as inputs."""
+    split, held_out = dataset.train.take(balanced(dataset.train.labels, train, seed)), dataset.test.take(slice(test))
+    return Prepared(
+        (transform(split.images), split.labels), (transform(held_out.images), held_out.labels), len(dataset.classes)
+    )
+
+
 def train_once(
     recipe: Recipe,
-    dataset: Dataset,
-    transform: Transform,
+    data: Prepared,
     *,
     seed: int,
-    test: int | None,
     machine: Machine | None,
     checkpoint: Path | None = None,
     stop_after: float | None = None,
     test_every: int = 1,
     label: str = "training",
 ) -> dict[str, Any]:
-    """Train on (a balanced subset of) the training images and test on the first test images, in JSON values."""
+    """A network trained and tested, in JSON values."""
     from ..networks.training import DivergedError, network_of, predict, train
 
-    split = dataset.train.take(balanced(dataset.train.labels, recipe.images, seed))
-    held_out = dataset.test.take(slice(test))
-    images, test_images = transform(split.images), transform(held_out.images)
-    network = network_of(recipe, images.shape[1:], len(dataset.classes), seed)
+    images, labels = data.train
+    test_images, truth = data.test
+    network = network_of(recipe, images.shape[1:], data.classes, seed)
     try:
         training = train(
             network,
             images,
-            split.labels,
+            labels,
             recipe,
-            test=(test_images, held_out.labels),
+            test=data.test,
             test_every=test_every,
             seed=seed,
             machine=machine,
@@ -215,16 +232,16 @@ def train_once(
             label=label,
         )
     except DivergedError as error:
-        return {"diverged": str(error), "accuracy": None, "wrong": None, "train": len(split), "rows": len(held_out)}
+        return {"diverged": str(error), "accuracy": None, "wrong": None, "train": len(labels), "rows": len(truth)}
     if not training.complete:
         raise Unfinished(f"{len(training.history)} of {recipe.epochs} epochs are done; run it again to go on")
     predicted = predict(network, test_images, precision=training.precision)
     return {
-        "accuracy": Score.of(predicted, held_out.labels).accuracy,
+        "accuracy": Score.of(predicted, truth).accuracy,
         "best accuracy": training.best_test_accuracy,
-        "wrong": np.flatnonzero(predicted != held_out.labels).tolist(),
-        "train": len(split),
-        "rows": len(held_out),
+        "wrong": np.flatnonzero(predicted != truth).tolist(),
+        "train": len(labels),
+        "rows": len(truth),
         "seconds": training.seconds,
         "earlier seconds": training.earlier_seconds,
         "history": [[e.loss, e.accuracy, e.test_accuracy, e.seconds] for e in training.history],
