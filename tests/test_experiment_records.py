@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tangentless.errors import InputError
-from tangentless.experiments.records import Run, Score, read_record, read_records
+from tangentless.experiments.records import Run, Score, command, read_record, read_records
 
 
 def new_run(folder, **data):
@@ -105,3 +105,17 @@ def test_killed_run_leaves_whole_pieces_only(tmp_path):
     assert sorted(value[0] for value in values) == list(range(len(found)))
     run = Run("slow", tmp_path, configuration={}, data={})
     assert run.piece({"number": 3}, lambda: None).value == [3] * 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "recorded"),
+    [
+        (["/home/me/bin/tangentless", "bench", "--json", "a/b.json"], "tangentless bench --json b.json"),
+        (["/lib/tangentless/__main__.py", "compare", "--output=a/b"], "tangentless compare"),
+        (["./benchmarks/networks_gpu.py", "/root/out", "--work", "w", "--toy"], "networks_gpu.py out --toy"),
+        (["tangentless", "reproduce", "mnist", "-o"], "tangentless reproduce mnist"),
+        (["tangentless", "kernel", "conv3 relu", "--key=x/y"], "tangentless kernel 'conv3 relu' --key=y"),
+    ],
+)
+def test_commands_are_recorded_by_program_and_without_the_folders_of_a_machine(arguments, recorded):
+    assert command(arguments) == recorded

@@ -6,6 +6,7 @@ one line and exit status 2; anything else keeps its traceback.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -296,6 +297,7 @@ def bench(
 
     With --backend cuda also the share of the GPU's ceilings, PyTorch beside it, and a whole matrix.
     """
+    from .experiments.records import write_json
     from .files import check_output
     from .reports import bench_table
     from .timing import environment
@@ -318,7 +320,7 @@ def bench(
     _print_table(bench_table(rows))
     if json_file is not None:
         content = {"environment": here, "shape": size, "precision": precision, "rows": [row.to_json() for row in rows]}
-        _write_json(json_file, content)
+        write_json(json_file, content)
 
 
 def _bench_gpu(
@@ -330,6 +332,7 @@ def _bench_gpu(
     json_file: Path | None,
 ) -> None:
     from .backends import get_backend
+    from .experiments.records import command, write_json
     from .reports import gpu_table, matrix_line
 
     get_backend("cuda")  # says what is missing before anything is read
@@ -337,7 +340,7 @@ def _bench_gpu(
 
     def report(record: GpuRecord) -> None:
         if json_file is not None:  # after every case: what was measured stays, whatever stops the run
-            _write_json(json_file, {"command": _command(), **record.to_json()})
+            write_json(json_file, {"command": command(sys.argv), **record.to_json()})
         if record.cases and record.matrix is None and record.cases[-1].reference_error is None:
             _print(summary(record.cases[-1]))
 
@@ -352,23 +355,6 @@ def _bench_gpu(
         _print(matrix_line(record.matrix))
     if any("synthetic" in case.images for case in record.cases):
         _print("some images were synthetic: give real ones with --images FILE.npy")
-
-
-def _command() -> str:
-    """The command line as it was typed, with paths cut to their last part: those of a machine say nothing to others."""
-    import shlex
-    import sys
-
-    return shlex.join(["tangentless", *(Path(word).name if "/" in word else word for word in sys.argv[1:])])
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    import json
-
-    from .files import atomic_file
-
-    with atomic_file(path) as stream:
-        stream.write(json.dumps(content, indent=1).encode())
 
 
 @app.command()

@@ -29,7 +29,7 @@ from ..timing import processor_name, timed
 FORMAT = 1
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cupy-cuda13x", "torch")
 _CONFIDENCE = 0.95
-_PLACES = ("--data", "--output", "-o", "--store")
+_PLACES = ("--data", "--output", "-o", "--store", "--work")
 
 
 @dataclass(frozen=True)
@@ -235,16 +235,21 @@ def environment() -> dict[str, str]:
 
 
 def command(arguments: Sequence[str]) -> str:
-    """The command line of a run, without the options that say where its files are.
+    """The command line of a run, without the options that say where its files are; other paths keep their last part.
 
     >>> command(["/usr/bin/tangentless", "reproduce", "mnist", "--data", "my data", "--train", "100", "-o", "here"])
     'tangentless reproduce mnist --train 100'
+    >>> command(["benchmarks/networks_gpu.py", "/root/out", "--seconds=560"])
+    'networks_gpu.py out --seconds=560'
     """
-    kept, rest = ["tangentless"], iter(arguments[1:])
+    program = Path(arguments[0])
+    kept = [program.parent.name if program.stem == "__main__" else program.name]
+    rest = iter(arguments[1:])
     for word in rest:
-        if word.partition("=")[0] not in _PLACES:
-            kept.append(word)
-        elif "=" not in word:
+        name, *values = word.split("=")
+        if name not in _PLACES:
+            kept.append("=".join(Path(part).name if "/" in part else part for part in (name, *values)))
+        elif not values:
             next(rest, None)
     return shlex.join(kept)
 
