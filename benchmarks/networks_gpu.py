@@ -4,11 +4,12 @@
 
 Parts, in this order: `speed` (the bf16 ceiling; seconds an epoch of Myrtle5 with 1,024 filters, by way of compiling),
 `myrtle5` (60 epochs on CIFAR-10), `subsets` (1,280 images, five trials, with and without batch norm), `mnist`,
-`compare` (kernels against networks on 5,000 images of CIFAR-10), `myrtle10` (with flips; 256 filters and 40 epochs, and
+`compare` (kernels against networks on 2,000 images of CIFAR-10), `myrtle10` (with flips; 256 filters and 40 epochs, and
 labelled so).
 
-Training ends before `--seconds` are over, with checkpoints in WORK; the same call goes on. Records and pictures are
-copied to OUTPUT. `--toy` tries everything at the smallest size, on any machine.
+Training ends before `--seconds` are over, with checkpoints in WORK; the same call goes on. Records are copied to
+OUTPUT, and all of WORK but checkpoints into OUTPUT/networks_gpu.tgz: unpacked into the WORK of another machine, what is
+finished is not done again there. `--toy` tries everything at the smallest size, on any machine.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import functools
 import json
 import shutil
+import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,10 +32,12 @@ from tangentless.datasets import Dataset, load
 from tangentless.experiments import compare as comparison
 from tangentless.experiments import networks as experiment
 from tangentless.experiments.records import environment, today, write_json
+from tangentless.files import atomic_file
 from tangentless.networks import RECIPES, Machine, network_of, train
 
 SUBSETS = ("subset-bn-1280", "subset-1280")
 RESERVE = 15.0  # seconds kept for tests, checkpoints and copies
+TO_START = 60.0  # seconds that a part needs to compile and to get anywhere
 
 
 class Clock:
@@ -42,6 +46,9 @@ class Clock:
 
     def left(self) -> float:
         return max(self.ends - time.perf_counter(), 0.0)
+
+    def may_start(self) -> bool:
+        return self.left() >= TO_START
 
 
 def ceiling(side: int, repeats: int = 10) -> float:
@@ -106,7 +113,7 @@ def run_recipes(
     """Whether all trials are done."""
     machine = more.pop("machine", Machine())
     for name in names:  # each in its own record
-        if clock.left() <= 0:
+        if not clock.may_start():
             return False
         settings = experiment.Settings((name,), changes, stop_after=clock.left(), **more)
         outcome = experiment.reproduce(data, settings, machine=machine, folder=folder)
@@ -116,20 +123,28 @@ def run_recipes(
     return True
 
 
-def run_comparison(toy: bool, data: Callable[[str], Dataset], folder: Path) -> bool:
+def run_comparison(toy: bool, clock: Clock, data: Callable[[str], Dataset], folder: Path) -> bool:
+    """Whether all architectures are done; their kernels take 12 million pairs each."""
     settings = comparison.Settings(
-        train=40 if toy else 5000,
-        test=50 if toy else None,
+        train=40 if toy else 2000,
+        test=50 if toy else 5000,
         inputs="pixels" if toy else "zca",
         width=4 if toy else 256,
         epochs=1 if toy else 40,
         trials=1 if toy else 3,
     )
     names = comparison.ARCHITECTURES[:2] if toy else comparison.ARCHITECTURES
-    backend = get_backend("auto")
-    outcome = comparison.compare(data("cifar10"), names, settings, backend=backend, machine=Machine(), folder=folder)
+    outcome = comparison.compare(
+        data("cifar10"),
+        names,
+        settings,
+        backend=get_backend("auto"),
+        machine=Machine(),
+        folder=folder,
+        stop_after=clock.left(),
+    )
     comparison.show_rows(outcome.rows, outcome.correlation)
-    return True
+    return not outcome.unfinished
 
 
 def main() -> None:
@@ -156,17 +171,26 @@ def main() -> None:
         "myrtle5": lambda: run_recipes(("cifar10-myrtle5",), toy, clock, data, options.work, **many),
         "subsets": lambda: run_recipes(SUBSETS, small, clock, data, options.work, machine=graphs, **trials),
         "mnist": lambda: run_recipes(("mnist-myrtle5",), toy, clock, data, options.work, **many),
-        "compare": lambda: run_comparison(options.toy, data, options.work),
+        "compare": lambda: run_comparison(options.toy, clock, data, options.work),
         "myrtle10": lambda: run_recipes(
             ("cifar10-myrtle10-flips",), toy or {"width": 256, "epochs": 40}, clock, data, options.work, **many
         ),
     }
     for name in options.parts.split(","):
-        finished = clock.left() > 0 and parts[name]()
+        finished = clock.may_start() and parts[name]()
         print(f"{name}: {'finished' if finished else 'to be continued'}; {clock.left():.0f} s left", flush=True)
-        for path in options.work.iterdir():
-            if path.suffix in (".json", ".png", ".svg"):
-                shutil.copy(path, options.output / path.name)
+        copy_results(options.work, options.output)
+
+
+def copy_results(work: Path, output: Path) -> None:
+    """Records as they are, at most one for each part and two for subsets; the rest in one archive."""
+    records = sorted(work.glob("*.json"))
+    for path in records:
+        shutil.copy(path, output / path.name)
+    rest = [path for pattern in ("*.png", "*.svg", "pieces/*.json") for path in sorted(work.glob(pattern))]
+    with atomic_file(output / "networks_gpu.tgz") as stream, tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        for path in records + rest:
+            archive.add(path, path.relative_to(work))
 
 
 def write_speed(options: argparse.Namespace, found: dict[str, Any]) -> bool:

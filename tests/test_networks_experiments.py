@@ -2,6 +2,10 @@
 
 import dataclasses
 import json
+import runpy
+import sys
+import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -177,6 +181,32 @@ def test_command_line_lists_recipes():
     ended = CliRunner().invoke(app, ["reproduce", "networks", "--list"])
     assert ended.exit_code == 0
     assert "cifar100-myrtle10-bn-flips" in ended.output
+
+
+@pytest.fixture
+def run_benchmark(tmp_path, monkeypatch):
+    def run(*arguments):
+        script = str(Path(__file__).parents[1] / "benchmarks" / "networks_gpu.py")
+        output = tmp_path / "output"
+        monkeypatch.setattr(sys, "argv", [script, str(output), "--work", str(tmp_path / "work"), "--toy", *arguments])
+        runpy.run_path(script, run_name="__main__")
+        with tarfile.open(output / "networks_gpu.tgz") as archive:
+            return {path.name for path in output.iterdir()}, archive.getnames()
+
+    return run
+
+
+def test_benchmark_brings_back_records_and_pieces(run_benchmark, tmp_path):
+    files, packed = run_benchmark("--parts", "mnist")
+    assert files == {"networks-mnist-myrtle5.json", "networks_gpu.tgz"}
+    assert [name for name in packed if name.startswith("pieces/networks-")]
+    record = read_record(tmp_path / "output" / "networks-mnist-myrtle5.json")
+    assert record["command"] == "networks_gpu.py output --toy --parts mnist"
+
+
+def test_benchmark_starts_nothing_without_the_time_for_it(run_benchmark, capsys):
+    assert run_benchmark("--parts", "mnist,compare", "--seconds", "70") == ({"networks_gpu.tgz"}, [])
+    assert capsys.readouterr().out.count("to be continued") == 2
 
 
 def test_inputs_are_standardised_or_refused(digits):
