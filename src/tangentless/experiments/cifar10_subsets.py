@@ -9,6 +9,9 @@ optimistic.
 
 A trial is one permutation of the training images. The uniform draw of n is its first n images, the balanced one the
 first n / 10 of each class, so that sizes nest and one block of kernel values serves all sizes and both draws.
+
+The paper whitens with epsilon 1e-5 for kernels and 1e-4 for networks. Its linear classifier is on the networks' side:
+with 1e-4 the ridge regression here gives its 25.6 % at 1,280 images, with 1e-5 only 21.3 %.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ DRAWS = ("balanced", "uniform")
 RIDGES = (0.0, *(10.0**power for power in range(-4, 7)))  # the paper's grid, and none
 WAYS = ("by leave-one-out", "by pooled leave-one-out", "by test mean")  # how the ridge is chosen
 WHITENING = Whitening(epsilon=1e-5)
+LINEAR_WHITENING = Whitening(epsilon=1e-4)
 NAMES = {"myrtle5": "Myrtle5", "myrtle10-gaussian": "Myrtle10-Gaussian", "linear": "linear", "cntk": "CNTK"}
 
 Array = NDArray[np.float64]
@@ -88,16 +92,24 @@ def reproduce(
     run = Run(
         "cifar10-subsets",
         folder,
-        configuration={**common, "kernels": subsets.kernels, "trials": subsets.trials, "backend": backend.name},
+        configuration={
+            **common,
+            "zca of linear": LINEAR_WHITENING.to_json()["zca"],
+            "kernels": subsets.kernels,
+            "trials": subsets.trials,
+            "backend": backend.name,
+        },
         data={dataset.name: dict(dataset.hashes)},
         machine=functools.partial(describe_machine, backend.name),
     )
     drawn = [draw(dataset.train.labels, subsets, trial) for trial in range(subsets.trials)]
-    zca = functools.cache(lambda: WHITENING.fit(dataset, folder / "pieces", backend.name))
     rows = []
     for name in subsets.kernels:
+        whitening = LINEAR_WHITENING if name == "linear" else WHITENING
+        zca = functools.cache(functools.partial(whitening.fit, dataset, folder / "pieces", backend.name))
         arithmetic = "cpu" if name == "linear" else backend.name
-        of = [{**common, "kernel": name, "trial": trial, "backend": arithmetic} for trial in range(subsets.trials)]
+        same = {**common, **whitening.to_json(), "kernel": name, "backend": arithmetic}
+        of = [{**same, "trial": trial} for trial in range(subsets.trials)]
         missing = [trial for trial in range(subsets.trials) if not run.has(of[trial])]
         blocks = one_ahead(_blocks(name, backend, zca, dataset.train, tested, [drawn[trial] for trial in missing]))
         values = []
