@@ -9,7 +9,8 @@ from tangentless.errors import ArchitectureError, InputError, ParameterError
 from tangentless.layers import Nonlinearity
 
 torch = pytest.importorskip("torch", reason="networks need PyTorch: pip install 'tangentless[networks]'")
-from tangentless.networks.model import Network  # noqa: E402 (only where PyTorch is)
+from tangentless.networks import RECIPES, network_of  # noqa: E402 (only where PyTorch is)
+from tangentless.networks.model import Network  # noqa: E402
 
 SHAPE = (4, 4, 2)
 WIDTHS = (24, 96, 384)
@@ -144,6 +145,31 @@ class Step(Wave):
 def test_activations_that_networks_cannot_train_are_refused(layer):
     with pytest.raises(ArchitectureError, match="no activation that a network can train with"):
         tl.Architecture((tl.Conv(3), layer, tl.GlobalPool())).to_torch(4, 2)
+
+
+def test_without_the_factor_of_relus_networks_are_those_of_pytorch_and_kernels_stay():
+    subset = RECIPES["subset-1280"].change(width=(4, 8, 16, 32))
+    network, images = network_of(subset, (32, 32, 3), 10), torch.randn(2, 32, 32, 3)
+    layers = []
+    for weight, pool in zip(network.weights()[:-1], (None, 2, 2, 8), strict=True):
+        convolution = torch.nn.Conv2d(weight.shape[1], weight.shape[0], 3, padding=1, bias=False)
+        convolution.weight = weight
+        layers += [convolution, torch.nn.ReLU(), *([] if pool is None else [torch.nn.AvgPool2d(pool)])]
+    theirs = torch.nn.Sequential(*layers, torch.nn.Flatten(), network.linear)
+    torch.testing.assert_close(network(images), theirs(images.permute(0, 3, 1, 2)))
+    for text in (
+        "conv3 relu pool2 conv3 relu globalpool",
+        "conv3 leakyrelu(0.5) conv3 gaussian globalpool normalize relu",
+    ):
+        kernels = [Network(text, 8, 2, usual_activations=usual).kernel(images) for usual in (False, True)]
+        np.testing.assert_allclose(*kernels, rtol=1e-5)
+
+
+def test_features_below_the_shortest_length_stay_short():
+    text, images = "conv3 relu globalpool normalize", 1e-3 * torch.randn(2, 8, 8, 1)
+    lengths = [Network(text, 8, 2, shortest=s, shape=(8, 8, 1)).features(images).norm(dim=1) for s in (1e-12, 1.0)]
+    torch.testing.assert_close(lengths[0], torch.ones(2))
+    assert (lengths[1] < 0.01).all()
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ def test_divergence_is_an_error(digits):
         fit(recipe, digits.train.take(slice(64)))
 
 
-@pytest.mark.parametrize("mode", ["float32", "bfloat16"])
+@pytest.mark.parametrize("mode", ["float32", "bfloat16", "float16"])
 def test_precisions_agree_within_theirs(mode, digits):
     some, recipe = digits.train.take(slice(64)), SMALL.change(epochs=1, learning_rate=0.05)
     exact = fit(recipe, some).history[0].loss
@@ -229,6 +229,35 @@ def test_precisions_agree_within_theirs(mode, digits):
     found = train(network, some.images / 16, some.labels, recipe, machine=Machine("cpu", mode))
     assert found.precision == mode
     assert found.history[0].loss == pytest.approx(exact, rel=1e-6 if mode == "float32" else 0.02)
+
+
+def test_a_recipe_in_half_precision_has_16_bits_throughout_and_resumes(digits, tmp_path):
+    some, recipe = digits.train.take(slice(48)), SMALL.change(epochs=3, precision="float16", batch_norm=True)
+    whole = fit(recipe, some)
+    assert whole.precision == "float16"
+    kinds = {name: value.dtype for name, value in whole.network.state_dict().items() if "num_batches" not in name}
+    assert {kinds.pop(name) for name in list(kinds) if "batch_norm" in name} == {torch.float32}
+    assert set(kinds.values()) == {torch.float16}
+    fit(recipe, some, checkpoint=tmp_path / "half", stop_after=0.0)
+    resumed = fit(recipe, some, checkpoint=tmp_path / "half")
+    assert [epoch.loss for epoch in resumed.history] == [epoch.loss for epoch in whole.history]
+    for name, value in whole.network.state_dict().items():
+        assert torch.equal(value, resumed.network.state_dict()[name])
+    assert fit(recipe, some, machine=Machine("cpu", "float32")).precision == "float32"  # what is asked for goes first
+    predicted = networks.predict(whole.network, some.images / 16)
+    assert set(predicted) <= set(range(10))
+
+
+def test_gradients_too_small_for_half_precision_vanish(digits):
+    """Neither a loss that is scaled nor a copy of the weights in float32 keeps them."""
+    some = digits.train.take(slice(32))
+    recipe = SMALL.change(epochs=1, output_scale=1e-7, learning_rate=1e4, weight_decay=0.0)
+    moved = {}
+    for mode in ("float32", "float16"):
+        before = network_of(recipe, (8, 8, 1), 10).weights()[0].clone()
+        after = fit(recipe, some, machine=Machine("cpu", mode)).network.weights()[0]
+        moved[mode] = not torch.equal(before.to(after.dtype), after)
+    assert moved == {"float32": True, "float16": False}
 
 
 @pytest.mark.parametrize("kind", ["network", "LeNet5", "ResNet32"])
@@ -280,7 +309,8 @@ def test_compiled_networks_learn_the_same(digits):
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
-        (lambda s: Machine("cpu", "float16"), ParameterError, "one of auto, float32, bfloat16"),
+        (lambda s: Machine("cpu", "float8"), ParameterError, "one of auto, float32, bfloat16, float16"),
+        (lambda s: SMALL.change(precision="half"), ParameterError, "precision must be one of"),
         (lambda s: Machine("cpu", compile="fast"), ParameterError, "one of auto, off"),
         (lambda s: Machine("cuda:7").resolve(), ParameterError, "no device 'cuda:7'"),
         (lambda s: train(None, s.images[:3], s.labels[:2], SMALL, machine=CPU), InputError, "one for each of the 3"),

@@ -174,6 +174,10 @@ class Nonlinearity(Layer):
         this shape train with the same declaration.
         """
 
+    def usual_activation(self, preactivation: Any) -> Any:
+        """The activation without the factor that keeps norms, as networks elsewhere have it."""
+        return self.activation(preactivation)
+
     def form(self) -> Form | None:
         """The dual as data for the fast backends."""
         return series_of(self.dual)
@@ -219,7 +223,10 @@ class ReLU(Nonlinearity):
         return (np.sqrt(1 - cosine * cosine) + cosine * (np.pi - np.arccos(cosine))) / np.pi
 
     def activation(self, preactivation: Any) -> Any:
-        return math.sqrt(2.0) * preactivation.clip(min=0.0)
+        return math.sqrt(2.0) * self.usual_activation(preactivation)
+
+    def usual_activation(self, preactivation: Any) -> Any:
+        return preactivation.clip(min=0.0)
 
     def form(self) -> Form:
         return Arc()
@@ -245,8 +252,10 @@ class LeakyReLU(Nonlinearity):
         return form.linear * cosine + form.arc * ReLU().dual(cosine)
 
     def activation(self, preactivation: Any) -> Any:
-        scale = math.sqrt(2.0 / (1.0 + self.slope**2))
-        return scale * (preactivation.clip(min=0.0) + self.slope * preactivation.clip(max=0.0))
+        return math.sqrt(2.0 / (1.0 + self.slope**2)) * self.usual_activation(preactivation)
+
+    def usual_activation(self, preactivation: Any) -> Any:
+        return preactivation.clip(min=0.0) + self.slope * preactivation.clip(max=0.0)
 
     def form(self) -> Arc:
         total = 1.0 + self.slope**2

@@ -254,7 +254,7 @@ def networks(
         float | None, typer.Option(metavar="SECONDS", min=0, help="Stop between epochs; the same command goes on.")
     ] = None,
     device: DeviceOption = "auto",
-    precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    precision: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     compiled: Annotated[
         str, typer.Option("--compile", help="auto, off, default, reduce-overhead or max-autotune.")
     ] = "auto",

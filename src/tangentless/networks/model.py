@@ -8,7 +8,9 @@ Weights are Gaussian with variance 1 / fan-in, and a convolution keeps the mean 
 
     y = m a(W x / m),    which is a(W x) where a(s u) = s a(u), as for ReLU.
 
-So `E[y y'] = m m' f(c)`: up to a constant that is known, inner products of features approach the kernel.
+So `E[y y'] = m m' f(c)`: up to a constant that is known, inner products of features approach the kernel. ReLUs keep the
+mean square by a factor of √2. Networks elsewhere leave it out, and so may ours, which then are theirs to the last bit;
+the constant takes it in.
 """
 
 from __future__ import annotations
@@ -39,10 +41,11 @@ class Convolution(nn.Module):
         window: tuple[int, int],
         activation: Nonlinearity | None,
         batch_norm: nn.BatchNorm2d | None,
+        usual_activation: bool = False,
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width, channels, *window))
-        self.window, self.layer = window, activation
+        self.window, self.layer, self.usual_activation = window, activation, usual_activation
         self.padding = (window[0] // 2, window[1] // 2)
         self.batch_norm = batch_norm
         self.keeps_scale = activation is None or isinstance(activation.form(), Arc)
@@ -63,7 +66,7 @@ class Convolution(nn.Module):
     def _activate(self, u: Tensor) -> Tensor:
         if self.layer is None:
             return u
-        activated: Tensor = self.layer.activation(u)
+        activated: Tensor = (self.layer.usual_activation if self.usual_activation else self.layer.activation)(u)
         return activated
 
     def extra_repr(self) -> str:
@@ -87,11 +90,15 @@ class AveragePool(nn.Module):
 
 
 class UnitLength(nn.Module):
-    """Every feature vector divided by its length, in float32."""
+    """Every feature vector divided by its length, or by a shortest one if it is shorter, in float32."""
+
+    def __init__(self, shortest: float) -> None:
+        super().__init__()
+        self.shortest = shortest
 
     def forward(self, x: Tensor) -> Tensor:
         """Features along axis 1."""
-        return functional.normalize(x.float(), dim=1)
+        return functional.normalize(x.float(), dim=1, eps=self.shortest)
 
 
 class Scores(nn.Linear):
@@ -119,6 +126,10 @@ class Network(nn.Module):
         Normalise over the batch after each convolution.
     batch_norm_parameters
         Whether batch normalisation has a scale and a shift of its own to learn.
+    usual_activations
+        ReLUs as networks elsewhere have them, without the factor of √2 that keeps norms.
+    shortest
+        Feature vectors below this length are divided by it, and stay shorter than one.
     shape
         Of one image: (H, W, C); sequences (L, C) and vectors (C,) too.
     seed
@@ -141,12 +152,15 @@ class Network(nn.Module):
         batch_norm: bool = False,
         *,
         batch_norm_parameters: bool = True,
+        usual_activations: bool = False,
+        shortest: float = 1e-12,
         shape: tuple[int, ...] = (32, 32, 3),
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.architecture, self.shape = Architecture.of(architecture), tuple(shape)
         _check_counts(classes=classes)
+        self.usual_activations, self.shortest = usual_activations, shortest
         self.grids = self.architecture.grids(self.shape[:-1])
         self.canvas = (1, 1, *self.shape[:-1])[-2:]  # sequences are images of height one
         body, self.head = split_head(self.architecture)
@@ -168,14 +182,19 @@ class Network(nn.Module):
                 yield AveragePool(None if isinstance(layer, GlobalPool) else self._window(layer.size))
             elif isinstance(layer, Normalize):
                 self.kernel_scale = 1.0
-                yield UnitLength()
+                yield UnitLength(self.shortest)
             elif isinstance(layer, Conv | Nonlinearity):
                 window = self._window(layer.size) if isinstance(layer, Conv) else (1, 1)
                 follows = bool(layers) and isinstance(layers[0], Nonlinearity)
-                activation = layer if isinstance(layer, Nonlinearity) else layers.pop(0) if follows else None
-                filters, channels = widths.take(), self.features_out
-                yield Convolution(channels, filters, window, _trainable(activation), batch_norm(filters))
+                activation = _trainable(
+                    layer if isinstance(layer, Nonlinearity) else layers.pop(0) if follows else None
+                )
+                filters, channels, usual = widths.take(), self.features_out, self.usual_activations
+                yield Convolution(channels, filters, window, activation, batch_norm(filters), usual)
                 self.kernel_scale *= math.prod(window) * channels / filters
+                if activation is not None and usual:
+                    one = np.ones(1)
+                    self.kernel_scale *= float((activation.activation(one) / activation.usual_activation(one))[0] ** 2)
                 self.features_out = filters
             else:
                 raise ArchitectureError(f"{layer} has no network: networks have convolutions, pools and nonlinearities")
@@ -229,7 +248,8 @@ class Network(nn.Module):
         return K
 
     def _tensor(self, images: Any) -> Tensor:
-        return torch.as_tensor(np.asarray(images), dtype=torch.float32, device=self.linear.weight.device)
+        weight = self.linear.weight
+        return torch.as_tensor(np.asarray(images), dtype=weight.dtype, device=weight.device)
 
     def operations(self) -> int:
         """Multiplications and additions of one image, forwards; training takes three times as many.

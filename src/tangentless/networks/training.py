@@ -1,5 +1,8 @@
 """Training by a recipe: on a CPU in float32, on a GPU in mixed precision, compiled, with channels last.
 
+Mixed precision is bfloat16 for what convolutions take and give, and float32 for weights and the rest. In float16,
+which a recipe may ask for, everything up to the features has 16 bits, and numbers below 6e-8 vanish.
+
 Images stay on the device and are shuffled, cropped, flipped and cut there. What is random in an epoch is drawn from the
 seed and the number of the epoch alone, so that a run that goes on from a checkpoint is the run that was not stopped: to
 the last bit on a CPU, up to the order of the GPU's sums on a GPU.
@@ -26,10 +29,9 @@ from .bar import REFRESH, Report, training_bar
 from .checkpoint import load_checkpoint, restore, save_checkpoint
 from .model import Network
 from .pytorch import Tensor, functional, nn, torch
-from .recipes import Recipe
+from .recipes import PRECISIONS, Recipe
 
 COMPILE_MODES = ("auto", "off", "default", "reduce-overhead", "max-autotune")
-PRECISIONS = ("auto", "float32", "bfloat16")
 _TEST_BATCH = 512
 
 Data = tuple[NDArray[Any], NDArray[Any]]  # images (N, H, W, C) and labels (N,)
@@ -90,7 +92,10 @@ class Training:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and how to train; "auto" is a GPU if there is one, and there bfloat16 and compilation."""
+    """Where and how to train; "auto" is a GPU if there is one, and there compilation and bfloat16.
+
+    A precision that is asked for goes before that of a recipe, and that before "auto".
+    """
 
     device: str = "auto"
     precision: str = "auto"
@@ -101,8 +106,8 @@ class Machine:
             if getattr(self, name) not in known:
                 raise ParameterError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
 
-    def resolve(self) -> Machine:
-        """With nothing left to choose."""
+    def resolve(self, precision: str = "auto") -> Machine:
+        """With nothing left to choose; `precision` is a recipe's."""
         device = self.device if self.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
         try:
             torch.empty(1, device=device)
@@ -110,7 +115,8 @@ class Machine:
             reason = str(error).partition("\n")[0]
             raise ParameterError(f"there is no device {device!r} here ({reason}); try device='cpu'") from None
         fast = device.startswith("cuda")
-        precision = self.precision if self.precision != "auto" else "bfloat16" if fast else "float32"
+        asked = [wish for wish in (self.precision, precision) if wish != "auto"]
+        precision = asked[0] if asked else "bfloat16" if fast else "float32"
         mode = self.compile if self.compile != "auto" else "default" if fast else "off"
         return Machine(device, precision, mode)
 
@@ -127,6 +133,8 @@ def network_of(recipe: Recipe, shape: tuple[int, ...], classes: int, seed: int =
         classes,
         recipe.batch_norm,
         batch_norm_parameters=recipe.batch_norm_parameters,
+        usual_activations=recipe.usual_activations,
+        shortest=recipe.shortest,
         shape=shape,
         seed=seed,
     )
@@ -165,11 +173,13 @@ def train(
     """
     if test_every < 1:
         raise ParameterError(f"test_every must be at least 1, not {test_every}; without `test` nothing is tested")
-    run = (machine or Machine()).resolve()
+    run = (machine or Machine()).resolve(recipe.precision)
     started = time.perf_counter()
     held = _Held.of(images, labels, run.device)
     held_test = None if test is None else _Held.of(*test, run.device)
     network.to(run.device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves this one out
+    if run.precision == "float16":
+        _halve(network)
     optimizer = _optimizer(network, recipe, run)
     belongs_to = {"recipe": recipe.to_json(), "seed": seed, "data": held.digest, "network": _shapes(network)}
     belongs_to["precision"] = run.precision
@@ -214,7 +224,7 @@ def predict(network: nn.Module, images: NDArray[Any], precision: str = "float32"
     held = _Held.of(images, np.zeros(len(images), np.int64), str(device))
     mixed = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
     with _evaluating(network), mixed:
-        predicted = [network(part).argmax(dim=1)[:count] for part, count in held.parts()]
+        predicted = [network(part.to(_dtype(network))).argmax(dim=1)[:count] for part, count in held.parts()]
     classes: NDArray[np.int64] = torch.cat(predicted).cpu().numpy()
     return classes
 
@@ -319,11 +329,11 @@ def _compiled(
     network: nn.Module, recipe: Recipe, run: Machine, batch: int
 ) -> tuple[Objective, Callable[[Tensor], Tensor]]:
     """The loss and the number of hits of a batch, compiled for batches of one size, and the scores of one."""
-    kind = run.device.partition(":")[0]
+    kind, dtype = run.device.partition(":")[0], _dtype(network)
 
     def scores(x: Tensor) -> Tensor:
         with torch.autocast(kind, dtype=torch.bfloat16, enabled=run.precision == "bfloat16"):
-            output: Tensor = network(x)
+            output: Tensor = network(x.to(dtype))
         return output.float() * recipe.output_scale
 
     def objective(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -357,7 +367,8 @@ def loss_of(scores: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
 
 
 def _optimizer(network: nn.Module, recipe: Recipe, run: Machine) -> torch.optim.Optimizer:
-    fused = run.device.startswith("cuda")
+    # Fused steps compute in float32, and what vanishes in float16 is part of a recipe that asks for it.
+    fused = run.device.startswith("cuda") and run.precision != "float16"
     if recipe.optimizer == "adam":
         return torch.optim.Adam(
             network.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=fused
@@ -370,6 +381,19 @@ def _optimizer(network: nn.Module, recipe: Recipe, run: Machine) -> torch.optim.
         nesterov=recipe.momentum > 0,
         fused=fused,
     )
+
+
+def _halve(network: nn.Module) -> None:
+    """Put all weights into float16, but leave the means and variances of batch normalisation their range."""
+    network.half()
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.float()
+
+
+def _dtype(network: nn.Module) -> torch.dtype:
+    """What the first layer takes."""
+    return next(network.parameters()).dtype
 
 
 def _shapes(network: nn.Module) -> dict[str, list[int]]:
