@@ -158,6 +158,23 @@ def test_trials_tested_otherwise_or_in_another_precision_are_other_pieces(digits
     assert reproduce(CPU) == 3
 
 
+def test_a_recipe_in_another_precision_than_its_own_is_not_the_papers(digits, tmp_path):
+    def row(precision):
+        settings = experiment.Settings(("half",), {}, test=20)
+        machine = Machine("cpu", precision)
+        outcome = experiment.reproduce(lambda name: digits, settings, machine=machine, folder=tmp_path)
+        record = read_record(outcome.record)
+        assert list(record["environments"]) == list(record["seconds_by_machine"])
+        return record["results"][0]
+
+    tiny = {"data": "digits", "architecture": "conv3 relu globalpool normalize", "width": 4, "epochs": 1, "images": 20}
+    half = dataclasses.replace(RECIPES["cifar10-myrtle5"], inputs="pixels", **tiny)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RECIPES, "half", half)
+        assert [row(p)["paper"] for p in ("auto", "float16", "float32")] == [89.8, 89.8, None]
+        assert row("float32")["settings"]["precision"] == "float32"
+
+
 def test_recipes_as_they_are_fill_the_page_of_results(tmp_path):
     trial = {"accuracy": 0.891, "best accuracy": 0.9, "rows": 10_000, "train": 50_000, "seconds": 60.0}
     piece = Piece(trial, 61.0, "a GPU", "2026-01-01 00:00 UTC")

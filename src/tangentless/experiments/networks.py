@@ -98,8 +98,10 @@ def reproduce(load: Load, settings: Settings, *, machine: Machine | None, folder
     recipes = {name: recipe_of(name) for name in settings.recipes}
     if settings.changes:
         recipes = {name: recipe.change(**settings.changes) for name, recipe in recipes.items()}
+    recipes = {name: _in_precision(recipe, machine) for name, recipe in recipes.items()}
     rows, unfinished, hashes = [], [], {}
     seconds: defaultdict[str, float] = defaultdict(float)
+    environments: dict[str, dict[str, str]] = {}
     clock = Clock(settings.stop_after)
     for name, recipe in recipes.items():
         dataset = load(recipe.data)
@@ -118,10 +120,12 @@ def reproduce(load: Load, settings: Settings, *, machine: Machine | None, folder
             rows.append(_row(name, recipe, pieces))
         for piece in pieces:
             seconds[piece.machine] += piece.seconds + piece.value.get("earlier seconds", 0.0)
+            environments[piece.machine] = dict(piece.environment)
     configuration = {"trials": settings.trials, "test": settings.test, "changes": dict(settings.changes)}
     label = f"{EXPERIMENT}-{settings.recipes[0]}" if len(settings.recipes) == 1 else EXPERIMENT
     whole = Run(EXPERIMENT, folder, configuration=configuration, data=hashes)
-    return Outcome(rows, whole.finish(rows, name=label, seconds_by_machine=dict(seconds)), tuple(unfinished))
+    record = whole.finish(rows, name=label, seconds_by_machine=dict(seconds), environments=environments)
+    return Outcome(rows, record, tuple(unfinished))
 
 
 def machine_name(machine: Machine | None) -> str | None:
@@ -140,6 +144,12 @@ def asked_precision(machine: Machine | None) -> dict[str, str]:
     {}
     """
     return {} if machine is None or machine.precision == "auto" else {"precision": machine.precision}
+
+
+def _in_precision(recipe: Recipe, machine: Machine | None) -> Recipe:
+    """The recipe, changed where it depends on a precision and another one is asked for."""
+    asked = asked_precision(machine).get("precision", recipe.precision)
+    return recipe if recipe.precision in ("auto", asked) else recipe.change(precision=asked)
 
 
 def _trial(
