@@ -28,6 +28,7 @@ from published import (
 from tangentless.datasets import load
 from tangentless.datasets.catalogue import CATALOGUE, PUBLISHED_ONLY
 from tangentless.datasets.pickles import UnreadablePickle, read_pickle
+from tangentless.datasets.tables import find_tables
 from tangentless.errors import DatasetDamagedError, DatasetMissingError, ParameterError
 
 IMAGES = random_images(12)
@@ -126,6 +127,24 @@ def test_the_environment_names_the_folder(tmp_path, monkeypatch):
     write(tmp_path, CIFAR10_BINARY)
     monkeypatch.setenv("TANGENTLESS_DATA", str(tmp_path))
     assert len(load("cifar10", verify=False).test) == 2
+
+
+@pytest.mark.parametrize("read", [lambda f: load("cifar10", f), lambda f: load("digits", f), lambda f: find_tables(f)])
+def test_a_named_folder_that_is_not_there_is_an_error_and_no_download(read, tmp_path):
+    missing, file = tmp_path / "typo", tmp_path / "file"
+    file.touch()
+    with pytest.raises(DatasetMissingError, match=r"there is no folder .*typo; name one that has data sets"):
+        read(missing)
+    with pytest.raises(DatasetMissingError, match="file is no folder; name one"):
+        read(file)
+    assert not missing.exists()
+
+
+def test_an_environment_that_names_no_folder_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("TANGENTLESS_DATA", str(tmp_path / "typo"))
+    with pytest.raises(DatasetMissingError, match=r"no folder .*typo; TANGENTLESS_DATA names it"):
+        load("cifar10")
+    assert len(load("digits").train) == 1000  # which comes with scikit-learn
 
 
 @pytest.mark.parametrize(("name", "classes", "shape"), [("mnist", 10, (28, 28, 1)), ("cifar10", 10, (32, 32, 3))])

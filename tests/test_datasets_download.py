@@ -203,6 +203,7 @@ def test_without_a_folder_downloads_go_to_the_cache(server, tmp_path, monkeypatc
     edition = replace(entry.editions[0], remote=remote)
     monkeypatch.setitem(catalogue.CATALOGUE, "cifar10.1", replace(entry, editions=(edition,)))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "read only").mkdir()
     monkeypatch.setenv("TANGENTLESS_DATA", str(tmp_path / "read only"))
     with pytest.raises(DatasetMissingError, match=r"CIFAR-10\.1 is not in .*read only or .*cache/tangentless"):
         load("cifar10.1")

@@ -194,6 +194,31 @@ def test_command_line_compares(tmp_path):
     assert json.loads((tmp_path / "compare-digits.json").read_text())["configuration"]["ridge"] == 1e-3
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--data", "cifar10.1"],
+            "--data is the folder that data sets are in; choose one of them by --dataset cifar10.1",
+        ),
+        (["--data", "typo"], "there is no folder typo"),
+        (["--dataset", "cifar"], "there is no data set 'cifar'; there are mnist, cifar10,"),
+    ],
+)
+def test_command_line_says_which_option_is_which(options, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(app, ["compare", SHALLOW, DEEPER, *options])
+    assert ended.exit_code == 2
+    assert message in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_without_training_images_are_refused(digits, tmp_path):
+    only_tests = dataclasses.replace(digits, train=digits.train.take(slice(0)))
+    with pytest.raises(ParameterError, match="digits has test images only"):
+        run_comparison(only_tests, tmp_path)
+
+
 def test_command_line_lists_recipes():
     ended = CliRunner().invoke(app, ["reproduce", "networks", "--list"])
     assert ended.exit_code == 0

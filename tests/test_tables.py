@@ -159,6 +159,7 @@ def test_tables_are_downloaded_where_there_are_none(tmp_path, monkeypatch):
     write_table(tmp_path / "published")
     served = tmp_path / "served"
     served.mkdir()
+    (tmp_path / "fresh").mkdir()
     with tarfile.open(served / "data.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "published" / "toy", "toy")
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(served))

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from .errors import InputError, ParameterError, TangentlessError
+from .experiments.cli import DataOption
 from .experiments.cli import app as experiments_app
 from .gram.cli import app as gram_app
 
@@ -362,8 +363,8 @@ def compare(
     architectures: Annotated[
         list[str] | None, typer.Argument(metavar="[ARCH]...", help="Two or more; eleven of different depth by default.")
     ] = None,
-    data: Annotated[str, typer.Option(help="digits, mnist, cifar10 or cifar100.")] = "digits",
-    folder: Annotated[Path | None, typer.Option(help="Where the data sets are; downloaded by default.")] = None,
+    dataset: Annotated[str, typer.Option(help="digits, mnist, cifar10 or cifar100.")] = "digits",
+    data: DataOption = None,
     train: Annotated[int | None, typer.Option(min=2, help="Training images, balanced; all by default.")] = None,
     test: Annotated[int | None, typer.Option(min=1, help="Test images, the first ones; all by default.")] = None,
     inputs: Annotated[str, typer.Option(help="pixels, standardize or zca.")] = "zca",
@@ -384,7 +385,7 @@ def compare(
     ),
 ) -> None:
     """Kernel against network of each architecture, on the same images (needs PyTorch)."""
-    from .datasets import load
+    from .datasets import NAMES, load
     from .experiments.compare import ARCHITECTURES, Settings, show_rows
     from .experiments.compare import compare as run
     from .experiments.console import say_files
@@ -402,8 +403,10 @@ def compare(
         trials=trials,
         seed=seed,
     )
+    if data is not None and not data.exists() and str(data) in NAMES:
+        raise ParameterError(f"--data is the folder that data sets are in; choose one of them by --dataset {data}")
     outcome = run(
-        load(data, folder),
+        load(dataset, data),
         architectures or ARCHITECTURES,
         settings,
         backend=_backend(backend, "float32", None),

@@ -77,18 +77,20 @@ def load(name: str, folder: str | Path | None = None, download: bool = True, *, 
         "digits" comes with scikit-learn, 8×8 with values 0 to 16; the first 1,000 train and the other 797 test, which
         were mostly written by others.
     folder
-        Where the publisher's files are, and where they are downloaded to. Without one they are looked for in
-        `$TANGENTLESS_DATA`, then in the cache folder of the user, and downloaded to the latter.
+        Where the publisher's files are, and where they are downloaded to; it must be there. Without one they are looked
+        for in `$TANGENTLESS_DATA`, then in the cache folder of the user, and downloaded to the latter.
     download
         Whether what is in neither may be downloaded.
     verify
         Whether every file must have the published checksum. Without that, files of the same layout are read however
         many images they hold, such as a part of a data set or another one in its format.
     """
-    if name == "digits":
-        return _load_digits()
-    if name not in CATALOGUE:
+    if name not in NAMES:
         raise ParameterError(f"there is no data set {name!r}; there are {', '.join(NAMES)}")
+    if name == "digits":
+        if folder is not None:
+            data_folders(folder)  # nothing is read from it, but a name that is wrong is wrong here too
+        return _load_digits()
     entry, folders = CATALOGUE[name], data_folders(folder)
     source = _find(entry, folders)
     if source is None and download:
@@ -100,14 +102,25 @@ def load(name: str, folder: str | Path | None = None, download: bool = True, *, 
 
 
 def data_folders(folder: str | Path | None = None) -> tuple[Path, ...]:
-    """The folders that data sets are looked for in; downloads go to the last."""
+    """The folders that data sets are looked for in; downloads go to the last.
+
+    One that was named must be there, so that a slip of the hand starts no download.
+    """
     if folder is not None:
-        return (Path(folder).expanduser(),)
+        return (_existing(folder, "name one that has data sets, or make it for them to be downloaded to"),)
     import platformdirs
 
     cache = Path(platformdirs.user_cache_dir("tangentless"))
     given = os.environ.get("TANGENTLESS_DATA")
-    return (Path(given).expanduser(), cache) if given else (cache,)
+    return (_existing(given, "TANGENTLESS_DATA names it: correct that, or unset it"), cache) if given else (cache,)
+
+
+def _existing(folder: str | Path, advice: str) -> Path:
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        problem = f"{path} is no folder" if path.exists() else f"there is no folder {path}"
+        raise DatasetMissingError(f"{problem}; {advice}")
+    return path
 
 
 def _find(entry: Entry, folders: tuple[Path, ...]) -> Source | None:

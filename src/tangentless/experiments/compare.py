@@ -114,6 +114,8 @@ def compare(
     shapes = {Architecture.parse(text).short_name: Architecture.parse(text) for text in architectures}
     if len(shapes) < 2:
         raise ParameterError("a comparison needs two architectures or more")
+    if not len(dataset.train):
+        raise ParameterError(f"{dataset.name} has test images only, and a comparison needs images to train on")
     for architecture in shapes.values():
         architecture.grids(dataset.train.images.shape[1:-1])
     make_folder(folder / "checkpoints")
