@@ -254,6 +254,8 @@ def test_no_median_where_there_is_no_distance():
         (lambda: NTK(3, -1), "from 0 to 2 may be fixed"),
         (lambda: ntk_family(np.ones((2, 2)), depths=[2, 0]), "at least 1 layer"),
         (lambda: ntk_family(np.ones((2, 2)), depths=[]), "at least one depth"),
+        (lambda: ntk_family(np.ones((2, 2)), depths=3), r"depths must be a list, such as \[3\]"),
+        (lambda: gaussian_family(np.ones((2, 2)), gammas=0.1), r"gammas must be a list, such as \[0.1\]"),
     ],
 )
 def test_parameters_out_of_range_are_refused(make, message):

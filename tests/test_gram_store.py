@@ -282,12 +282,33 @@ def test_kernels_are_read_back_from_their_text(text: str) -> None:
     assert repr(read_kernel(text)) == text
 
 
-@pytest.mark.parametrize("text", ["print('x')", "kernel('relu') -", "__import__('os')", "kernel('nonsense')", "1 + 1"])
+NO_KERNELS = [
+    "print('x')",
+    "kernel('relu') -",
+    "__import__('os')",
+    "kernel('nonsense')",
+    "1 + 1",
+    "(1).mirrored()",
+]
+
+
+@pytest.mark.parametrize("text", NO_KERNELS)
 def test_texts_that_are_no_kernels_are_refused(text: str) -> None:
     from tangentless.gram.expression import read_kernel
 
     with pytest.raises(StoreMismatchError):
         read_kernel(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["-" * 50_000 + "1", "(" * 300 + "1" + ")" * 300, "+".join(["kernel('relu')"] * 5_000)]
+)
+def test_texts_nested_too_deeply_are_refused_in_a_few_words(text: str) -> None:
+    from tangentless.gram.expression import read_kernel
+
+    with pytest.raises(StoreMismatchError, match="nested") as caught:
+        read_kernel(text)
+    assert len(str(caught.value)) < 600
 
 
 # Extending

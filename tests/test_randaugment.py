@@ -95,7 +95,13 @@ def test_bad_parameters_are_refused(options, problem):
         RandAugment(**options).copy(IMAGES)
 
 
-@pytest.mark.parametrize("images", [IMAGES / 255, IMAGES[0], IMAGES[..., :2]])
+@pytest.mark.parametrize("images", [IMAGES / 255, IMAGES[0], IMAGES[..., :2], IMAGES.tolist(), ["a"], 3])
 def test_only_images_of_bytes_are_changed(images):
     with pytest.raises(InputError, match="changes images of bytes"):
         RandAugment().copy(images)
+
+
+def test_a_list_of_images_is_as_good_as_an_array():
+    np.testing.assert_array_equal(RandAugment().copy(list(IMAGES)), RandAugment().copy(IMAGES))
+    with pytest.raises(InputError, match="images must all be of one size"):
+        RandAugment().copy([IMAGES[0], IMAGES[0, 1:]])

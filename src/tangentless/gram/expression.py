@@ -12,6 +12,8 @@ from typing import Any, cast
 from ..errors import StoreMismatchError, TangentlessError
 from ..kernel import Kernel, kernel
 
+_SHOWN = 200  # characters of a text in messages
+
 
 def read_kernel(text: str) -> Kernel:
     """The kernel that prints as this text.
@@ -21,10 +23,13 @@ def read_kernel(text: str) -> Kernel:
     """
     try:
         value = _evaluate(ast.parse(text, mode="eval").body)
-    except (SyntaxError, TypeError, ValueError, TangentlessError) as error:
+        printed = repr(value)
+    except (SyntaxError, TypeError, ValueError, AttributeError, TangentlessError) as error:
         raise _unreadable(text, str(error)) from error
-    if not isinstance(value, Kernel) or repr(value) != text:
-        raise _unreadable(text, f"it came back as {value!r}")
+    except (RecursionError, MemoryError):  # the parser raises the one or the other
+        raise _unreadable(text, "it is nested too deeply") from None
+    if not isinstance(value, Kernel) or printed != text:
+        raise _unreadable(text, f"it came back as {printed}")
     return value
 
 
@@ -65,4 +70,5 @@ def _kinds(base: type[Any]) -> Iterator[type[Any]]:
 
 
 def _unreadable(text: str, reason: str) -> StoreMismatchError:
+    text, reason = (part if len(part) <= _SHOWN else f"{part[:_SHOWN]}..." for part in (text, reason))
     return StoreMismatchError(f"the kernel {text} cannot be read back from the store ({reason}); give it: kernel=...")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from ..errors import InputError, ParameterError
+from ..inputs import to_numpy
 from ..layers import is_whole
 from ..solve import is_number
 from .mirrors import mirror
@@ -63,7 +64,7 @@ class RandAugment(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyp
 
     def chunks(self, images: Images, *key: int) -> Iterator[Images]:
         """What `copy` gives, a few thousand images at a time."""
-        names = self.check_parameters()
+        names, images = self.check_parameters(), to_numpy(images)[0]
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):
             raise InputError(
                 f"RandAugment changes images of bytes (N, H, W, C) with one channel or three, not {images.dtype} of "
