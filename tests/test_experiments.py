@@ -1,5 +1,6 @@
 """The paper's experiments, on a toy data set: what they compute, how they resume, and what they leave behind."""
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from tangentless import KernelRidgeClassifier, kernel
 from tangentless.backends import get_backend
+from tangentless.classical import Gaussian
 from tangentless.cli import app
 from tangentless.datasets import Dataset, Split
 from tangentless.errors import InputError, ParameterError
@@ -246,6 +248,26 @@ class TestTables:
         )
         found = {(row["test set"], row["paper"]) for row in outcome.rows}
         assert found == {("cifar10", 0.858), ("cifar10.1", 0.716)}
+
+    def test_another_grid_is_another_piece_where_something_is_chosen(self, tmp_path, monkeypatch):
+        table = cifar10.table()
+
+        def pieces(*candidates):
+            grid = tables.Candidates(candidates, lambda images: [Gaussian(gamma) for gamma in candidates])
+            changed = dataclasses.replace(table.method("gaussian"), kernels=grid)
+            run_table(tmp_path, "gaussian", table=dataclasses.replace(table, methods=(changed,)))
+            return len(list((tmp_path / "pieces").glob("cifar10-*.json")))
+
+        assert [pieces(0.1), pieces(0.1, 1.0), pieces(0.1)] == [1, 2, 2]
+        monkeypatch.setattr(tables, "CHOSEN_ON", 20)
+        assert pieces(0.1) == 3
+        monkeypatch.setattr(tables, "DECADES", tables.DECADES[::2])
+        assert pieces(0.1) == 4
+
+    def test_where_nothing_is_chosen_no_grid_counts(self):
+        method = cifar10.table().method("myrtle5")
+        assert method.choice(0.0) == {}
+        assert method.choice(None)["choice"]["kernels"] == "myrtle5"
 
     def test_more_images_than_there_are_is_refused(self):
         with pytest.raises(ParameterError, match="too many"):

@@ -1,5 +1,6 @@
 """The study of tables, at toy size: protocols, resuming, reports; with real tables where they are."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from tangentless.cli import app
 from tangentless.datasets.tables import Rowsets, read_table
 from tangentless.experiments import uci, uci_methods
-from tangentless.experiments.uci import PROTOCOLS, accuracy, answer, inner_folds, persist
+from tangentless.experiments.uci import PROTOCOLS, accuracy, answer, inner_folds, persist, settings
 from tangentless.experiments.uci_methods import MACHINES, METHODS, UNSEEN, UNSOLVED, Board
 from tangentless.experiments.uci_report import paper_rows, search_check, summarise
 from test_tables import write_table
@@ -50,6 +51,15 @@ def test_board_counts_what_libsvm_gets_right(toys):
         machine = SVC(C=2.0 ** (c - 19), kernel="precomputed").fit(K[np.ix_(train, train)], table.labels[train])
         right = (machine.predict(K[np.ix_(test, train)]) == table.labels[test]).sum()
         assert board.right[s, k, c] == right
+
+
+@pytest.mark.parametrize(
+    "changes", [{"costs": (1.0, 2.0)}, {"names": ("one",)}, {"stride": 3}], ids=lambda changes: next(iter(changes))
+)
+def test_answers_of_another_grid_are_others(changes, monkeypatch):
+    before = settings("gaussian", rows=100)
+    monkeypatch.setitem(MACHINES, "gaussian", dataclasses.replace(MACHINES["gaussian"], **changes))
+    assert settings("gaussian", rows=100) != before
 
 
 def test_threads_change_nothing(toys):

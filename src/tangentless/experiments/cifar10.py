@@ -15,8 +15,8 @@ import numpy as np
 
 from ..datasets import Dataset
 from ..preprocessing import CIFAR10, Standardize
-from .mnist import gaussians
-from .tables import TILTS, Method, Preprocessing, Table, Transform, only
+from .mnist import GAUSSIANS
+from .tables import TILTS, Method, Preprocessing, Table, Transform
 from .whitening import Whitening
 
 
@@ -38,14 +38,12 @@ def _standardise(dataset: Dataset, folder: Path, backend: str) -> Transform:
 
 def table(copies: int = 0) -> Table:
     """The table, with ZCA fitted to so many augmented copies of the training images besides them."""
-    kernels = [
-        Method(name, "zca", only(name), ridge=0.0) for name in ("myrtle5", "myrtle7", "myrtle10", "myrtle10-gaussian")
-    ]
+    kernels = [Method(name, "zca", name, ridge=0.0) for name in ("myrtle5", "myrtle7", "myrtle10", "myrtle10-gaussian")]
     best = kernels[-1]
     return Table(
         "cifar10",
         (
-            Method("gaussian", "zca", gaussians, ridge=None, on_backend=False),
+            Method("gaussian", "zca", GAUSSIANS, ridge=None, on_backend=False),
             Method("myrtle5-no-zca", "standardised", kernels[0].kernels, ridge=0.0),
             *kernels,
             Method(f"{best.name}+flips", "zca", best.kernels, ridge=0.0, flips=True),

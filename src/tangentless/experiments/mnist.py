@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from ..datasets import Dataset
 from ..kernel import Kernel
-from .tables import Images, Method, Preprocessing, Table, Transform, only
+from .tables import Candidates, Images, Method, Preprocessing, Table, Transform
 
 _FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)  # of the inverse median squared distance, for the Gaussian's gamma
-_DEPTHS = range(2, 7)
+_ORDERS, _NNGP_DEPTHS, _NTK_DEPTHS = (0, 1, 2), (3, 4, 5, 6), (2, 3, 4, 5, 6)
 _WAVELENGTHS, _ORIENTATIONS, _CELLS = (4.0, 6.0, 10.0), 8, 7
 _IMAGES_AT_ONCE = 256
 
 
-def gaussians(images: Images) -> Sequence[Kernel]:
+def _gaussians(images: Images) -> Sequence[Kernel]:
     """Gaussian kernels of several bandwidths around the median distance."""
     from ..classical import Gaussian, median_squared_distance
 
@@ -31,18 +31,23 @@ def gaussians(images: Images) -> Sequence[Kernel]:
     return [Gaussian(factor / median) for factor in _FACTORS]
 
 
-def arc_cosines(images: Images) -> Sequence[Kernel]:
+def _arc_cosines(images: Images) -> Sequence[Kernel]:
     """Arc-cosine kernels: of the three orders, and order 1 iterated, which is a ReLU network's last layer."""
     from ..classical import NNGP, ArcCosine
 
-    return [*(ArcCosine(order) for order in range(3)), *(NNGP(depth) for depth in _DEPTHS if depth > 2)]
+    return [*(ArcCosine(order) for order in _ORDERS), *(NNGP(depth) for depth in _NNGP_DEPTHS)]
 
 
-def tangents(images: Images) -> Sequence[Kernel]:
+def _tangents(images: Images) -> Sequence[Kernel]:
     """Tangent kernels of fully connected ReLU networks."""
     from ..classical import NTK
 
-    return [NTK(depth) for depth in _DEPTHS]
+    return [NTK(depth) for depth in _NTK_DEPTHS]
+
+
+GAUSSIANS = Candidates({"Gaussian by the inverse median squared distance": _FACTORS}, _gaussians)
+ARC_COSINES = Candidates({"ArcCosine": _ORDERS, "NNGP": _NNGP_DEPTHS}, _arc_cosines)
+TANGENTS = Candidates({"NTK": _NTK_DEPTHS}, _tangents)
 
 
 def scale_pixels(images: NDArray[np.uint8]) -> Images:
@@ -109,11 +114,11 @@ GABOR = {"wavelengths": _WAVELENGTHS, "orientations": _ORIENTATIONS, "cells": _C
 TABLE = Table(
     "mnist",
     (
-        Method("myrtle5", "pixels", only("myrtle5"), ridge=1e-4),
-        Method("gaussian", "pixels", gaussians, ridge=None, on_backend=False),
-        Method("arc-cosine", "pixels", arc_cosines, ridge=None, on_backend=False),
-        Method("ntk", "pixels", tangents, ridge=None, on_backend=False),
-        Method("gabor-gaussian", "gabor", gaussians, ridge=None, on_backend=False),
+        Method("myrtle5", "pixels", "myrtle5", ridge=1e-4),
+        Method("gaussian", "pixels", GAUSSIANS, ridge=None, on_backend=False),
+        Method("arc-cosine", "pixels", ARC_COSINES, ridge=None, on_backend=False),
+        Method("ntk", "pixels", TANGENTS, ridge=None, on_backend=False),
+        Method("gabor-gaussian", "gabor", GAUSSIANS, ridge=None, on_backend=False),
     ),
     {
         "pixels": Preprocessing("pixels in [0, 1]", _always(scale_pixels)),

@@ -25,6 +25,7 @@ from ..errors import ParameterError
 from ..kernel import Crossed, Kernel, kernel
 from ..progress import progress_bar
 from ..solve import ridge_path, solve_ridge
+from ..solve.path import DECADES
 from ..solve.scores import accuracy
 from ..timing import symmetric_pairs, timed
 from .console import percent, show_table
@@ -50,15 +51,35 @@ class Preprocessing:
 
 
 @dataclass(frozen=True)
+class Candidates:
+    """Kernels to choose from: what they are, for records, and how to make them from preprocessed training images."""
+
+    describe: Any
+    make: Callable[[Images], Sequence[Kernel]]
+
+
+@dataclass(frozen=True)
 class Method:
-    """A row. `kernels` makes the candidates from preprocessed training images; a ridge of None is chosen too."""
+    """A row: a kernel by its text, or candidates to choose from; a ridge of None is chosen too."""
 
     name: str
     preprocessing: str
-    kernels: Callable[[Images], Sequence[Kernel]]
+    kernels: str | Candidates
     ridge: float | None
     flips: bool = False
     on_backend: bool = True  # whether a backend computes the kernel, or always the CPU in float64
+
+    def candidates(self, images: Images) -> Sequence[Kernel]:
+        """The kernels, of which there may be one."""
+        return [kernel(self.kernels)] if isinstance(self.kernels, str) else self.kernels.make(images)
+
+    def choice(self, ridge: float | None) -> dict[str, Any]:
+        """What a result depends on where something is left open; empty where nothing is."""
+        if isinstance(self.kernels, str) and ridge is not None:
+            return {}
+        kernels = self.kernels if isinstance(self.kernels, str) else self.kernels.describe
+        ridges = {"decades of the mean of the diagonal": DECADES.tolist()} if ridge is None else [ridge]
+        return {"choice": {"kernels": kernels, "ridges": ridges, "images": CHOSEN_ON}}
 
 
 @dataclass(frozen=True)
@@ -138,6 +159,7 @@ def reproduce(
             "preprocessing": table.preprocessings[method.preprocessing].describe,
             "ridge": "by leave-one-out" if ridge is None else ridge,
             "backend": backend.name if method.on_backend else "cpu",
+            **method.choice(ridge),
         }
         piece = run.piece(of, functools.partial(worker.evaluate, method, ridge))
         for result in piece.value["scores"]:
@@ -183,11 +205,6 @@ def choose(count: int, train: int | None, seed: int) -> NDArray[np.intp]:
     if train is not None and train > count:
         raise ParameterError(f"there are {count:,} training images, so --train {train:,} is too many")
     return np.random.default_rng(seed).permutation(count)[:train]
-
-
-def only(architecture: str) -> Callable[[Images], Sequence[Kernel]]:
-    """No choice: the kernel of an architecture."""
-    return lambda images: [kernel(architecture)]
 
 
 class _Worker:
@@ -264,7 +281,7 @@ class _Worker:
 
     def _choose(self, method: Method, ridge: float | None, images: Images) -> tuple[Kernel, float, list[Any]]:
         """The kernel and ridge of the best leave-one-out accuracy on some of the training images."""
-        kernels = method.kernels(images)
+        kernels = method.candidates(images)
         if len(kernels) == 1 and ridge is not None:
             return kernels[0], ridge, []
         some, targets = images[:CHOSEN_ON], self.targets[:CHOSEN_ON]

@@ -175,9 +175,11 @@ def _first_best(values: Any) -> Cell:
 def settings(method: str, rows: int) -> dict[str, Any]:
     """What the answer depends on, besides the table."""
     if method == "forest":
-        return {"method": method, "trees": FOREST.trees}
+        return {"method": method, "trees": FOREST.trees, "factors": FOREST.factors}
+    machine = MACHINES[method]
+    board = {"kernels": machine.names, "costs": machine.costs, "stride": machine.stride}
     search = {} if rows <= THOROUGH else {"margin": MARGIN}
-    return {"method": method, "most_steps": MOST_STEPS, "tolerance": TOLERANCE, "inner": _INNER, **search}
+    return {"method": method, "most_steps": MOST_STEPS, "tolerance": TOLERANCE, "inner": _INNER, **board, **search}
 
 
 def solve(question: Question, tables: Path, folder: Path, threads: int = 1, *, finished: bool = False) -> Piece:

@@ -228,11 +228,12 @@ class Forest:
 
     title: str = "random forest"
     trees: int = 500
+    factors: tuple[float, ...] = (0.5, 1.0, 2.0)  # of the square root of the number of features
 
     def features(self, table: Table) -> list[int]:
-        """Half the square root of the number of features, the root, and twice the root."""
+        """Numbers of features to choose among: half the root of all, the root, and twice the root."""
         root, most = np.sqrt(table.features.shape[1]), table.features.shape[1]
-        return sorted({int(np.clip(round(factor * root), 1, most)) for factor in (0.5, 1.0, 2.0)})
+        return sorted({int(np.clip(round(factor * root), 1, most)) for factor in self.factors})
 
     def try_split(self, table: Table, split: Rowsets, features: int, threads: int) -> tuple[int, float]:
         """Right answers on the test rows, and the accuracy out of the bag."""

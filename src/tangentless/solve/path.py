@@ -25,7 +25,7 @@ from .scores import Criterion, accuracy, squared_error
 Array = NDArray[np.float64]
 
 _LARGEST = 32_766  # rows: LAPACK's eigensolver counts its scratch memory, 2 n^2 numbers, in 32 bits
-_DECADES = np.arange(-40, 13) / 4  # a default path: quarters of decades from 1e-10 to 1e3 of the mean of the diagonal
+DECADES = np.arange(-40, 13) / 4  # a default path: quarters of decades from 1e-10 to 1e3 of the mean of the diagonal
 _MATRICES = 4  # held at once: the eigenvectors, LAPACK's scratch of two, and one for squares
 
 
@@ -111,7 +111,7 @@ def _check_size(on: CentralProcessor, rows: int) -> None:
 
 def _check_ridges(ridges: Any, scale: float) -> Array:
     if ridges is None:
-        return np.concatenate([[0.0], (scale or 1.0) * 10.0**_DECADES])
+        return np.concatenate([[0.0], (scale or 1.0) * 10.0**DECADES])
     grid = np.array([check_ridge(ridge) for ridge in np.atleast_1d(np.asarray(ridges, dtype=object)).ravel()])
     if not grid.size:
         raise ParameterError("a path needs at least one ridge")
