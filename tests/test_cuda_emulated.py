@@ -1,7 +1,8 @@
 """The CUDA backend's own code, kernels included, run on the host and held against the reference.
 
 The kernels are the `.cu` files of the package, compiled by g++ with a shim that runs every thread as a fiber. Shared
-memory starts as NaN, so reading what nobody wrote shows in the result.
+memory starts as NaN, so reading what nobody wrote shows in the result. Warps take turns, and copies in the background
+land, in the orders that differ most: what is not waited for as it should be shows as well.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cuda_host.machine import COMPILER, HostMachine
+from cuda_host.machine import COMPILER, ORDERS, HostMachine
 from tangentless.architecture import Architecture
 from tangentless.backends import cuda
 from tangentless.backends.cuda import CudaBackend
@@ -40,6 +41,14 @@ GENERAL = [
     ("conv3 relu pool2 conv3 relu globalpool normalize relu", (8,), 3),
     ("relu normalize gaussian(2)", (), 5),
 ]
+# A schedule that is wrong on purpose: what is right in the source, and what stands there instead.
+MISTAKES = {
+    "ring one row too short": ("(t & (RING - 1))", "(t & (RING / 2 - 1))"),
+    "rows not waited for": ("                wait_for_copies();\n", ""),
+    "warps that do not meet": ("wait_for_copies();\n                sync_pair(place.team);", "wait_for_copies();"),
+    "pooled rows overwritten too early": ("row_pair & (MEETING - 1)", "row_pair & (MEETING / 2 - 1)"),
+    "z not there for all warps": ("    sync_block();\n", ""),
+}
 
 
 @pytest.fixture
@@ -66,13 +75,41 @@ def reference_matrix(program: Program, images: np.ndarray, rows: int) -> np.ndar
     return reference.block(program, prepared[0:rows], prepared[rows : len(images)])
 
 
+def in_every_order(
+    program: Program, images: np.ndarray, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> list[np.ndarray]:
+    """A block in all orders of events, from preparation on; with new backends, which load the kernels anew."""
+    blocks = []
+    for order in ORDERS:
+        monkeypatch.setattr(HostMachine, "order", order)
+        backend = CudaBackend(gpus=(0,))
+        sides = backend.prepare(program, images[:rows]), backend.prepare(program, images[rows:])
+        blocks.append(backend.block(program, *sides))
+    return blocks
+
+
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize(("text", "grid", "channels"), FUSED)
-def test_fused_stages_match_the_reference(backend: CudaBackend, text: str, grid: tuple, channels: int) -> None:
+def test_fused_stages_match_the_reference_in_every_order(
+    text: str, grid: tuple, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = compile_program(Architecture.parse(text), grid, channels)
     assert not isinstance(plan_program(program, 227 * 1024), str)
     images = make_images(program, 6)
-    found = backend.block(program, backend.prepare(program, images[:4]), backend.prepare(program, images[4:]))
+    found, *others = in_every_order(program, images, 4, monkeypatch)
     np.testing.assert_allclose(found, reference_matrix(program, images, 4), rtol=3e-7)
+    assert all(np.array_equal(found, other) for other in others)
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_mistake_in_the_schedule_is_seen(mistake: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    program = compile_program(Architecture.parse("conv3 relu pool2 conv3 relu globalpool"), (16, 8), 1)
+    assert plan_program(program, 227 * 1024)[0].warps == 2
+    images = make_images(program, 4)
+    right = in_every_order(program, images, 3, monkeypatch)
+    monkeypatch.setattr(HostMachine, "mistake", mistake)
+    assert not np.array_equal(in_every_order(program, images, 3, monkeypatch), right)
 
 
 @pytest.mark.parametrize(("text", "grid", "channels"), GENERAL)

@@ -1,14 +1,19 @@
 // The names of device.cuh for the host: a block's threads are fibers that take turns at every exchange or barrier.
 //
-// Threads of a warp do not run in lockstep here, so a missing barrier, an exchange not reached by all lanes or a read of shared
-// memory that nobody wrote (it starts as NaN) shows up as a wrong result or as a deadlock, which is reported.
+// Every order of events that the program allows must give the same bits, so the tests ask for those that differ most. Between
+// two barriers one warp goes all the way before the next one starts, from the first to the last or the other way round: of two
+// warps that need a barrier between them, each is too early once. Copies in the background land at once, or as late as they
+// may: at the wait of the thread that asked for them, and until then their target is NaN, as is all shared memory at the start.
+// Threads that do not reach a barrier which others wait at are reported, and so are copies that nobody waited for.
+//
+// An exchange between lanes is a meeting of them here; of the order of accesses to memory the GPU promises less.
 #pragma once
+#include <setjmp.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -21,86 +26,156 @@
 
 namespace emulation {
 
+struct Order {
+    bool copies_late, last_first;
+    int turn(int number, int count) const { return last_first ? count - 1 - number : number; }
+};
+
 struct Barrier {
     int arrived = 0;
     long generation = 0;
 };
 
+struct Copy {
+    float* to;
+    const float* from;
+};
+constexpr int COPIED = 4;  // floats
+constexpr float NEVER_WRITTEN = std::numeric_limits<float>::quiet_NaN();
+
+struct alignas(128) Line {
+    float words[32];
+};
+
 struct Fiber {
-    ucontext_t context;
+    ucontext_t start;
+    jmp_buf resume;  // a jump saves the system call that ucontext makes for signals
     std::unique_ptr<char[]> stack;
-    bool done = false;
+    bool started = false, done = false;
+    const Barrier* barrier = nullptr;  // that it waits at
+    long generation = 0;
+    std::vector<Copy> copies;  // on their way
+    bool waits() const { return barrier != nullptr && barrier->generation == generation; }
 };
 
 struct Block {
-    int index = 0, blocks = 1, threads = 0, current = 0, progress = 0;
+    Order order;
+    int index = 0, blocks = 1, threads = 0, current = 0;
+    const char* failure = nullptr;
     std::vector<Fiber> fibers;
     std::vector<double> exchange[2];  // by thread; two take turns
     std::vector<std::array<unsigned, 6>> fragments[2];
-    std::vector<int> turn;           // by thread
+    std::vector<int> turn;  // by thread
     std::vector<Barrier> warps;
     std::map<int, Barrier> teams;
-    std::vector<char> shared;
+    std::vector<Line> shared;
     std::function<void()> body;
-    ucontext_t scheduler;
+    jmp_buf scheduler;
 };
 
-inline Block block;
+static Block block;
 
-inline void yield() { swapcontext(&block.fibers[block.current].context, &block.scheduler); }
+inline Fiber& fiber() { return block.fibers[block.current]; }
+
+__attribute__((noinline)) inline void yield() {
+    if (_setjmp(fiber().resume) == 0) _longjmp(block.scheduler, 1);
+}
+
+__attribute__((noinline)) inline void resume(Fiber& fiber) {
+    if (_setjmp(block.scheduler) != 0) return;
+    if (fiber.started) _longjmp(fiber.resume, 1);
+    fiber.started = true;
+    setcontext(&fiber.start);
+}
+
+// The scheduler gives the block up.
+inline void require(bool condition, const char* otherwise) {
+    if (condition) return;
+    block.failure = otherwise;
+    yield();
+}
 
 inline void wait(Barrier& barrier, int count) {
-    const long generation = barrier.generation;
-    block.progress++;
     if (++barrier.arrived == count) {
         barrier.arrived = 0;
         barrier.generation++;
     } else {
-        while (barrier.generation == generation) yield();
+        fiber().barrier = &barrier, fiber().generation = barrier.generation;
+        yield();
+        fiber().barrier = nullptr;
     }
 }
 
-inline void enter() {
-    block.body();
-    block.fibers[block.current].done = true;
-    block.progress++;
-    yield();
+// A fiber serves block after block.
+inline void serve() {
+    for (;; yield()) {
+        block.body();
+        require(fiber().copies.empty(), "a thread ended without waiting for its copies");
+        fiber().done = true;
+    }
 }
 
-inline void run_block(int index, int blocks, int threads, size_t shared_bytes, std::function<void()> body) {
+inline void make_fibers(int threads) {
     constexpr size_t STACK = 1 << 17;
-    block.index = index, block.blocks = blocks, block.threads = threads, block.body = body;
-    block.warps.assign(threads / 32 + 1, {});
-    block.teams.clear();
-    block.turn.assign(threads, 0);
-    for (auto& values : block.exchange) values.assign(threads, 0.0);
-    for (auto& values : block.fragments) values.assign(threads, {});
-    block.shared.resize(shared_bytes + 128);
-    float* words = reinterpret_cast<float*>(block.shared.data());
-    for (size_t i = 0; i < block.shared.size() / 4; i++) words[i] = std::numeric_limits<float>::quiet_NaN();
-    block.fibers.resize(threads);
+    block.fibers = std::vector<Fiber>(threads);
     for (auto& fiber : block.fibers) {
-        if (!fiber.stack) fiber.stack.reset(new char[STACK]);
-        fiber.done = false;
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack.get();
-        fiber.context.uc_stack.ss_size = STACK;
-        fiber.context.uc_link = nullptr;
-        makecontext(&fiber.context, enter, 0);
+        fiber.stack.reset(new char[STACK]);
+        getcontext(&fiber.start);
+        fiber.start.uc_stack.ss_sp = fiber.stack.get();
+        fiber.start.uc_stack.ss_size = STACK;
+        fiber.start.uc_link = nullptr;
+        makecontext(&fiber.start, serve, 0);
     }
-    for (bool alive = true; alive;) {
-        alive = false;
-        block.progress = 0;
-        for (block.current = 0; block.current < threads; block.current++) {
-            if (block.fibers[block.current].done) continue;
-            alive = true;
-            swapcontext(&block.scheduler, &block.fibers[block.current].context);
-        }
-        if (alive && block.progress == 0) {
-            std::fprintf(stderr, "deadlock: some threads wait at a barrier that others never reach\n");
-            std::abort();
+}
+
+// Runs a warp until all its threads are done or wait for other warps; returns whether any of them ran.
+inline bool run_warp(int first, int count) {
+    bool ran = false;
+    for (bool again = true; again; ran |= again) {
+        again = false;
+        for (int lane = 0; lane < count; lane++) {
+            block.current = first + block.order.turn(lane, count);
+            if (fiber().done || fiber().waits()) continue;
+            again = true;
+            resume(fiber());
+            if (block.failure) return true;
         }
     }
+    return ran;
+}
+
+inline void run_block() {
+    const int warps = (block.threads + 31) / 32;
+    block.warps.assign(warps, {});
+    block.teams.clear();
+    block.turn.assign(block.threads, 0);
+    for (auto& values : block.exchange) values.assign(block.threads, 0.0);
+    for (auto& values : block.fragments) values.assign(block.threads, {});
+    for (auto& line : block.shared) std::fill_n(line.words, 32, NEVER_WRITTEN);
+    for (auto& fiber : block.fibers) fiber.done = false;
+    for (bool ran = true; ran;) {
+        ran = false;
+        for (int w = 0; w < warps; w++) {
+            const int first = 32 * block.order.turn(w, warps);
+            ran |= run_warp(first, std::min(32, block.threads - first));
+            if (block.failure) return;
+        }
+    }
+    for (auto& fiber : block.fibers)
+        if (!fiber.done) block.failure = "deadlock: some threads wait at a barrier that others never reach";
+}
+
+// Runs all blocks of a launch; returns what went wrong, if anything did.
+inline const char* launch(Order order, int blocks, int threads, size_t shared_bytes, std::function<void()> body) {
+    block.order = order, block.blocks = blocks, block.threads = threads, block.body = body, block.failure = nullptr;
+    block.shared.resize((shared_bytes + sizeof(Line) - 1) / sizeof(Line));
+    if (static_cast<int>(block.fibers.size()) != threads) make_fibers(threads);
+    for (int b = 0; b < blocks && !block.failure; b++) {
+        block.index = order.turn(b, blocks);
+        run_block();
+    }
+    if (block.failure) block.fibers.clear();
+    return block.failure;
 }
 
 }  // namespace emulation
@@ -110,7 +185,6 @@ inline int block_index() { return emulation::block.index; }
 inline long long global_index() { return (long long)emulation::block.index * emulation::block.threads + thread_index(); }
 inline long long global_threads() { return (long long)emulation::block.blocks * emulation::block.threads; }
 
-inline int uniform(int value) { return value; }
 inline void sync_warp() { emulation::wait(emulation::block.warps[thread_index() / 32], 32); }
 inline void sync_block() { emulation::wait(emulation::block.teams[-1], emulation::block.threads); }
 inline void sync_team(int team, int threads) { emulation::wait(emulation::block.teams[team], threads); }
@@ -121,6 +195,10 @@ inline double from_lane(double value, int lane) {
     values[thread] = value;
     sync_warp();
     return values[thread / 32 * 32 + lane];
+}
+inline int uniform(int value) {
+    emulation::require(from_lane(static_cast<double>(value), 0) == value, "lanes do not share a value that is to be uniform");
+    return value;
 }
 inline float from_lane(float value, int lane) { return static_cast<float>(from_lane(static_cast<double>(value), lane)); }
 template <int DISTANCE>
@@ -167,17 +245,28 @@ inline void multiply(float (&sum)[4], const float (&a)[4], float b0, float b1) {
     }
 }
 
+inline char* shared_memory() { return reinterpret_cast<char*>(emulation::block.shared.data()); }
 inline unsigned shared_address(const float* shared) {
-    return static_cast<unsigned>(reinterpret_cast<const char*>(shared) - emulation::block.shared.data());
+    return static_cast<unsigned>(reinterpret_cast<const char*>(shared) - shared_memory());
 }
-inline void copy_ahead(unsigned shared, const float* global) {
-    std::memcpy(emulation::block.shared.data() + shared, global, 16);
-}
-inline void wait_for_copies() {}
 
-inline char* shared_memory() {
-    const auto address = reinterpret_cast<size_t>(emulation::block.shared.data());
-    return reinterpret_cast<char*>((address + 127) / 128 * 128);
+inline void copy_ahead(unsigned shared, const float* global) {
+    using namespace emulation;
+    constexpr size_t BYTES = COPIED * sizeof(float);
+    require(shared % BYTES == 0 && reinterpret_cast<size_t>(global) % BYTES == 0, "a copy is not aligned");
+    require(shared + BYTES <= block.shared.size() * sizeof(Line), "a copy ends beyond shared memory");
+    float* to = reinterpret_cast<float*>(shared_memory() + shared);
+    if (block.order.copies_late) {
+        fiber().copies.push_back({to, global});
+        std::fill_n(to, COPIED, NEVER_WRITTEN);
+    } else {
+        std::copy_n(global, COPIED, to);
+    }
+}
+inline void wait_for_copies() {
+    auto& copies = emulation::fiber().copies;
+    for (const auto& copy : copies) std::copy_n(copy.from, emulation::COPIED, copy.to);
+    copies.clear();
 }
 
 inline float fast_exp2(float x) { return std::exp2(x); }
