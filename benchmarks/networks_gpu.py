@@ -31,9 +31,10 @@ from tangentless.backends import get_backend
 from tangentless.datasets import Dataset, load
 from tangentless.experiments import compare as comparison
 from tangentless.experiments import networks as experiment
-from tangentless.experiments.records import environment, today, write_json
+from tangentless.experiments.records import environment, write_json
 from tangentless.files import atomic_file
 from tangentless.networks import RECIPES, Machine, network_of, train
+from tangentless.timing import today
 
 SUBSETS = ("subset-bn-1280", "subset-1280")
 RESERVE = 15.0  # seconds kept for tests, checkpoints and copies

@@ -94,7 +94,8 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             stream.flush()
             os.fsync(stream.fileno())
         beside.replace(path)
-        _sync_folder(path.parent)
+        with contextlib.suppress(OSError):  # where the system does not let folders be opened
+            flush_folder(path.parent)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
@@ -159,11 +160,10 @@ def _reading(path: Path) -> Iterator[None]:
         raise InputError(f"cannot read {path}: {reason}") from None
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable, where the system lets folders be opened."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def flush_folder(folder: Path) -> None:
+    """Make renames in a folder survive power loss."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -162,7 +162,7 @@ def environment() -> dict[str, Any]:
 
     packages = ("numpy", "numba", "scipy")
     return {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": today(),
         "processor": processor_name(),
         "cores": count_workers(None),
         "system": f"{platform.system()} {platform.machine()}",
@@ -170,6 +170,11 @@ def environment() -> dict[str, Any]:
         "tangentless": __version__,
         **{name: package_version(name) for name in packages},
     }
+
+
+def today() -> str:
+    """The time, to the minute."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def package_version(package: str) -> str:

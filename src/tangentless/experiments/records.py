@@ -7,7 +7,6 @@ questions, whoever computed them, and never those of another configuration. All 
 
 from __future__ import annotations
 
-import datetime
 import functools
 import hashlib
 import importlib.metadata
@@ -24,7 +23,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import OutputError, atomic_file
-from ..timing import processor_name, timed
+from ..timing import processor_name, timed, today
 
 FORMAT = 1
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cupy-cuda13x", "torch")
@@ -252,11 +251,6 @@ def command(arguments: Sequence[str]) -> str:
         elif not values:
             next(rest, None)
     return shlex.join(kept)
-
-
-def today() -> str:
-    """The time, to the minute."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _read_piece(path: Path, key: Mapping[str, Any]) -> Piece | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import NotAStoreError, ParameterError, StoreError, StoreWriteError
+from ..files import flush_folder
 
 _WORKSHOP = "kernel/tmp"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -103,7 +104,7 @@ class LocalFiles:
                     file.flush()
                     os.fsync(file.fileno())
                 beside.replace(target)
-                _flush_folder(target.parent)
+                flush_folder(target.parent)
             except BaseException:
                 with contextlib.suppress(OSError):
                     beside.unlink(missing_ok=True)
@@ -223,12 +224,4 @@ def make_folder(folder: Path) -> None:
         return
     make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
-    _flush_folder(folder.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush_folder(folder.parent)
