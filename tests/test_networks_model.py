@@ -176,6 +176,8 @@ def test_features_below_the_shortest_length_stay_short():
     ("make", "error", "message"),
     [
         (lambda: Network("myrtle5", 0, 10), ParameterError, "width 1 must be a whole number"),
+        (lambda: Network("myrtle5", 1.5, 10), ParameterError, "width 1 must be a whole number"),
+        (lambda: Network("myrtle5", (), 10), ParameterError, "number of widths must be"),
         (lambda: Network("myrtle5", (4, 4), 10), ParameterError, "has 4 convolutions"),
         (lambda: Network("myrtle5", 4, 2.0), ParameterError, "classes must be a whole number"),
         (lambda: Network("myrtle5", 4, 10, shape=(30, 30, 3)), ArchitectureError, "does not divide"),
@@ -190,3 +192,10 @@ def test_features_below_the_shortest_length_stay_short():
 def test_what_does_not_fit_is_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_counts_of_numpy_are_numbers_too():
+    ours, theirs = (Network("myrtle5", width, 10) for width in (4, np.int64(4)))
+    several = Network("myrtle5", np.array([4, 4, 4, 4]), np.int64(10))
+    for network in (theirs, several):
+        assert all(torch.equal(a, b) for a, b in zip(ours.weights(), network.weights(), strict=True))

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from ..architecture import Architecture
 from ..errors import ArchitectureError, InputError, ParameterError
 from ..forms import Arc
-from ..layers import Conv, GlobalPool, Layer, Nonlinearity, Normalize, Pool
+from ..layers import Conv, GlobalPool, Layer, Nonlinearity, Normalize, Pool, is_whole
 from .pytorch import Tensor, functional, nn, torch
 
 _TINY = 1e-30  # below the mean square of any patch that is not zero
@@ -270,21 +270,20 @@ class _Widths:
     """Filters of one convolution after the other."""
 
     def __init__(self, width: int | Sequence[int]) -> None:
-        self.given = None if isinstance(width, int) else tuple(width)
-        self.width, self.taken = width, 0
-        _check_counts(**{f"width {place}": w for place, w in enumerate(self.given or (width,), start=1)})
+        self.several = isinstance(width, Sequence | np.ndarray)
+        self.widths: list[Any] = [*width] if isinstance(width, Sequence | np.ndarray) else [width]
+        self.taken = 0
+        counts = {f"width {place}": w for place, w in enumerate(self.widths, start=1)}
+        _check_counts(**{"the number of widths": len(self.widths)}, **counts)
 
     def take(self) -> int:
         self.taken += 1
-        if self.given is None:
-            assert isinstance(self.width, int)
-            return self.width
-        return self.given[min(self.taken, len(self.given)) - 1]
+        return int(self.widths[min(self.taken, len(self.widths)) - 1])
 
     def check_all_taken(self) -> None:
-        if self.given is not None and self.taken != len(self.given):
+        if self.several and self.taken != len(self.widths):
             raise ParameterError(
-                f"{len(self.given)} widths were given, but the architecture has {self.taken} convolutions; "
+                f"{len(self.widths)} widths were given, but the architecture has {self.taken} convolutions; "
                 "give one for each, or one number for all"
             )
 
@@ -327,5 +326,5 @@ def _trainable(layer: Layer | None) -> Nonlinearity | None:
 
 def _check_counts(**counts: Any) -> None:
     for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        if not is_whole(count) or count < 1:
             raise ParameterError(f"{name} must be a whole number of at least 1, not {count!r}")
