@@ -7,12 +7,17 @@ import io
 import numpy as np
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from cuda_host.machine import COMPILER, emulate
+from tangentless.backends.cuda import CudaBackend
 from tangentless.bench import gpu, rival
+from tangentless.bench.ceilings import Ceilings
+from tangentless.cli import app
 from tangentless.errors import InputError
 from tangentless.kernel import kernel
 from tangentless.reports import gpu_table, matrix_line
-from tangentless.timing import random_images
+from tangentless.timing import random_images, timed
 
 CASE = gpu.GpuCase(
     architecture="myrtle5",
@@ -20,6 +25,7 @@ CASE = gpu.GpuCase(
     images="synthetic",
     path="cuda: fused",
     pairs=278_784,
+    turns=5,
     pairs_per_second=500_000.0,
     best_pairs_per_second=510_000.0,
     elements_per_second=1.1e12,
@@ -79,6 +85,29 @@ def test_given_images_are_used_where_they_have_the_shape() -> None:
 def test_what_cannot_be_compared_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError):
         gpu._as_images(np.ones(shape))
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")
+def test_turns_go_on_for_the_seconds_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    emulate(monkeypatch)
+    monkeypatch.setattr(gpu, "SIDE", 3)
+    monkeypatch.setattr(gpu, "gpu_seconds", lambda work: timed(work)[1])
+    few, many = (
+        gpu._measure(CudaBackend(), "conv3 relu globalpool", (4, 4, 1), {}, Ceilings(1e12, 1e13), False, seconds)
+        for seconds in (1e-9, 0.5)
+    )
+    assert few.turns == gpu.FEWEST_TURNS
+    assert many.turns > few.turns
+
+
+def test_the_command_asks_for_so_many_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*arguments: object, seconds: float, **options: object) -> None:
+        raise InputError(f"turns for {seconds} s")  # in the place of a measurement that needs a GPU
+
+    emulate(monkeypatch)
+    monkeypatch.setattr(gpu, "bench_gpu", stop)
+    result = CliRunner().invoke(app, ["bench", "myrtle5", "--backend", "cuda", "--seconds", "0.25"])
+    assert "turns for 0.25 s" in result.output
 
 
 def test_the_table_shows_what_was_measured() -> None:

@@ -134,10 +134,12 @@ def test_duals_without_a_closed_form_match_the_reference(precision: str) -> None
 def test_the_benchmark_measures_and_compares() -> None:
     text = "conv3 gaussian pool2 conv3 relu globalpool normalize relu"
     reports: list[GpuRecord] = []
-    record = bench_gpu([(text, (8, 8, 1))], matrix=300, references=2, rival=False, report=reports.append)
+    options = {"seconds": 0.1, "matrix": 300, "references": 2, "rival": False}
+    record = bench_gpu([(text, (8, 8, 1))], **options, report=reports.append)
     assert [len(one.cases) for one in reports] == [0, 1, 1, 1]
     (case,) = record.cases
     assert case.pairs_per_second > 0
+    assert case.turns >= 3
     assert 0 < case.share_of_special_functions < 1
     assert case.error < 3e-7
     assert case.reference_error is not None

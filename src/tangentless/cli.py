@@ -310,7 +310,7 @@ def bench(
         if precision != "float32":
             raise ParameterError("on cuda the benchmark is of float32, whose errors it takes against float64")
         cases = [(name, size) for name in architectures] if architectures else None
-        _bench_gpu(cases, images or [], matrix, check, rival, json_file)
+        _bench_gpu(cases, images or [], seconds, matrix, check, rival, json_file)
         return
     if images:
         raise ParameterError("--images are for --backend cuda; other backends are timed on synthetic ones")
@@ -327,6 +327,7 @@ def bench(
 def _bench_gpu(
     cases: list[tuple[str, tuple[int, ...]]] | None,
     sources: list[str],
+    seconds: float,
     matrix: int,
     check: int,
     rival: bool,
@@ -346,7 +347,9 @@ def _bench_gpu(
             _print(summary(record.cases[-1]))
 
     images = [_load_images(source, None) for source in sources]
-    record = bench_gpu(cases or STANDARD, images, matrix=matrix, references=check, rival=rival, report=report)
+    record = bench_gpu(
+        cases or STANDARD, images, seconds=seconds, matrix=matrix, references=check, rival=rival, report=report
+    )
     here = record.environment
     _print(f"\n[bold]{here['gpu']}[/bold]  CuPy {here['cupy']}, torch {here['torch']}, {here['date']}")
     special, issued = record.ceilings.special_functions, record.ceilings.instructions

@@ -35,8 +35,8 @@ Images = NDArray[Any]
 
 GPUS = (0,)  # the ceilings are those of one
 SIDE = 528  # images of either side: 278,784 pairs
-ROUNDS = 5  # turns of ours
-RIVAL_ROWS, RIVAL_ROUNDS = 128, 3  # PyTorch takes these rows and a batch of columns: one batch size, compiled once
+FEWEST_TURNS = 3  # of a contender: a median needs them
+RIVAL_ROWS = 128  # PyTorch takes these rows and a batch of columns: one batch size, compiled once
 COMPARED = 15  # images of either side whose 225 pairs are held against float64
 TILED, TILE_ROWS, TILE_COLUMNS = 48, 7, 11
 PROCESSES = 8
@@ -60,7 +60,8 @@ class GpuCase:
     shape: tuple[int, ...]
     images: str
     path: str
-    pairs: int
+    pairs: int  # of a turn
+    turns: int
     pairs_per_second: float  # the median turn
     best_pairs_per_second: float
     elements_per_second: float
@@ -119,6 +120,7 @@ def bench_gpu(
     cases: Sequence[tuple[str, tuple[int, ...]]],
     given: Sequence[Images] = (),
     *,
+    seconds: float = 2.0,
     matrix: int = 10_000,
     references: int = 2,
     rival: bool = True,
@@ -126,8 +128,9 @@ def bench_gpu(
 ) -> GpuRecord:
     """Measure cases of (architecture, shape), on given images where they have a case's shape.
 
-    The first case also computes a symmetric matrix of `matrix` images. `references` images of either side are held
-    against the reference, in processes of their own. `report` is given the record whenever there is more in it.
+    Each contender has turns for so many `seconds`. The first case also computes a symmetric matrix of `matrix` images.
+    `references` images of either side are held against the reference, in processes of their own. `report` is given the
+    record whenever there is more in it.
     """
     sources = {images.shape[1:]: images for images in map(_as_images, given)}
     backend = CudaBackend(gpus=GPUS)
@@ -137,7 +140,7 @@ def bench_gpu(
             record = GpuRecord(_environment(), build_seconds, measure_ceilings(), (), None)
             report(record)
             for case in cases:
-                found = _measure(backend, *case, sources, record.ceilings, rival)
+                found = _measure(backend, *case, sources, record.ceilings, rival, seconds)
                 record = replace(record, cases=(*record.cases, found))
                 report(record)
             if matrix:
@@ -163,6 +166,19 @@ def summary(case: GpuCase) -> str:
     return f"{name}: {speed}, {rival}, error {case.error:.0e} ({case.seconds:.0f} s)"
 
 
+def take_turns(contenders: Sequence[Callable[[], float]], seconds: float) -> list[list[float]]:
+    """What every turn of every contender took; each has turns for so many seconds, and a few of them in any case.
+
+    >>> take_turns([lambda: 0.5, lambda: 3.0], seconds=2.0)
+    [[0.5, 0.5, 0.5, 0.5], [3.0, 3.0, 3.0]]
+    """
+    taken: list[list[float]] = [[] for _ in contenders]
+    while waiting := [n for n, turns in enumerate(taken) if len(turns) < FEWEST_TURNS or sum(turns) < seconds]:
+        for n in waiting:
+            taken[n].append(contenders[n]())
+    return taken
+
+
 def _measure(
     backend: CudaBackend,
     architecture: str,
@@ -170,6 +186,7 @@ def _measure(
     sources: dict[tuple[int, ...], Images],
     ceilings: Ceilings,
     rival: bool,
+    seconds: float,
 ) -> GpuCase:
     start = time.perf_counter()
     k = kernel(architecture)
@@ -186,11 +203,10 @@ def _measure(
             other = _RivalTurns(program, first, second)
         except Exception as error:  # its compiler may fail in any way, and ours is measured all the same
             missing = f"PyTorch failed: {type(error).__name__}: {error}"[:500]
-    ours: list[float] = []
-    for turn in range(ROUNDS):
-        ours.append(gpu_seconds(lambda: backend.block(program, left, right)))
-        if other is not None and turn < RIVAL_ROUNDS:
-            other.turn()
+    contenders = [lambda: gpu_seconds(lambda: backend.block(program, left, right))]
+    if other is not None:
+        contenders.append(other.turn)
+    ours, *theirs = take_turns(contenders, seconds)
     rate = side * side / statistics.median(ours)
     return GpuCase(
         architecture=k.architecture.short_name,
@@ -198,6 +214,7 @@ def _measure(
         images=origin,
         path=backend.describe(program),
         pairs=side * side,
+        turns=len(ours),
         pairs_per_second=rate,
         best_pairs_per_second=side * side / min(ours),
         elements_per_second=rate * program.elements,
@@ -207,7 +224,7 @@ def _measure(
         **_compare(program, first, second, values),
         not_finite=int(np.sum(~np.isfinite(values))),
         same_bits=_same_bits(backend, program, left, right, values),
-        rival_pairs_per_second=None if other is None else other.rate,
+        rival_pairs_per_second=None if other is None else other.values.size / statistics.median(theirs[0]),
         rival_difference=None if other is None else _relative(other.values, values[: len(other.values)]),
         rival_missing=missing,
         seconds=time.perf_counter() - start,
@@ -231,16 +248,11 @@ class _RivalTurns:
         self.sides = self.rival.prepare(first[batch])[:RIVAL_ROWS], self.rival.prepare(second[batch])
         self.rival.block(self.sides[0][:1], self.sides[1])
         self.values: NDArray[np.float64] = np.empty(0)
-        self.seconds: list[float] = []
 
-    def turn(self) -> None:
-        """Ends with a copy to the host, so a clock is enough."""
+    def turn(self) -> float:
+        """The seconds it took; it ends with a copy to the host, so a clock is enough."""
         self.values, taken = timed(lambda: self.rival.block(*self.sides))
-        self.seconds.append(taken)
-
-    @property
-    def rate(self) -> float:
-        return self.values.size / statistics.median(self.seconds)
+        return taken
 
 
 def _compare(program: Program, first: Images, second: Images, values: Images) -> dict[str, Any]:
