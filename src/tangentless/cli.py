@@ -74,6 +74,20 @@ def main() -> None:
     app()
 
 
+def _program(called: str) -> str:
+    """What to type to call this program again: its name if the shell finds it, and else what was typed.
+
+    >>> _program(".venv/bin/no-such-program"), _program("site-packages/tangentless/__main__.py")
+    ('.venv/bin/no-such-program', 'python -m tangentless')
+    """
+    import shutil
+
+    path = Path(called)
+    if path.stem == "__main__":
+        return f"python -m {path.parent.name}"
+    return path.name if shutil.which(path.name) else called
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         from . import __version__
@@ -119,13 +133,13 @@ def demo(
     images, labels = output / "train_images.npy", output / "train_labels.npy"
     model, test = output / "model.npz", f"{output / 'test_images.npy'} --labels {output / 'test_labels.npy'}"
     _print("\n[bold]Try next[/bold]")
-    for command in (
-        f"tangentless fit myrtle10-gaussian {images} {labels} --output {model}",
-        f"tangentless predict {model} {test}",
-        "tangentless describe myrtle10-gaussian --shape 32,32,3 --images 10000",
-        "tangentless bench",
+    for arguments in (
+        f"fit myrtle10-gaussian {images} {labels} --output {model}",
+        f"predict {model} {test}",
+        "describe myrtle10-gaussian --shape 32,32,3 --images 10000",
+        "bench",
     ):
-        print(f"  {command}")
+        print(f"  {_program(sys.argv[0])} {arguments}")
 
 
 @app.command()
@@ -133,7 +147,7 @@ def kernel(
     architecture: ArchitectureArgument,
     x: ImagesArgument,
     z: Annotated[
-        str | None, typer.Argument(metavar="[Z]", help="More images, for k(X, Z); without them k(X, X).")
+        str | None, typer.Argument(metavar="Z", help="More images, for k(X, Z); without them k(X, X).")
     ] = None,
     output: OutputOption = Path("K.npy"),
     key: KeyOption = None,
@@ -275,7 +289,7 @@ def bench(
     architectures: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ARCH]...",
+            metavar="ARCH",
             help="Default: myrtle5, myrtle10, myrtle10-gaussian; on cuda also myrtle7, and images of other shapes.",
         ),
     ] = None,
@@ -364,7 +378,7 @@ def _bench_gpu(
 @app.command()
 def compare(
     architectures: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARCH]...", help="Two or more; eleven of different depth by default.")
+        list[str] | None, typer.Argument(metavar="ARCH", help="Two or more; eleven of different depth by default.")
     ] = None,
     dataset: Annotated[str, typer.Option(help="digits, mnist, cifar10 or cifar100.")] = "digits",
     data: DataOption = None,

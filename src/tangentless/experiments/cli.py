@@ -206,7 +206,7 @@ def cifar100(
 
 @app.command()
 def report(
-    records: Annotated[Path, typer.Argument(metavar="[RECORDS]", help="The folder of records.")] = Path(
+    records: Annotated[Path, typer.Argument(metavar="RECORDS", help="The folder of records.")] = Path(
         "benchmarks/results"
     ),
     page: Annotated[Path, typer.Option(help="The page to write; its pictures go into images/ beside it.")] = Path(

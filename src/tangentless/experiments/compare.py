@@ -48,6 +48,7 @@ ARCHITECTURES = (  # of different depth and pooling; all fit images of 8Ã—8, 28Ã
 )
 EXPERIMENT = "compare"
 RESAMPLED = 2000
+_MARKERS = "os^D"  # beside colours, of which there are fewer than architectures
 _EXACT = 8  # architectures up to which all orders are counted
 
 
@@ -273,19 +274,20 @@ def draw(
     figure, axes = new_axes(9.6, 5.0, title, "accuracy of the network, %", "accuracy of the kernel, %")
     for number, row in enumerate(rows, start=1):
         colour = COLOURS[(number - 1) % len(COLOURS)]
+        marker = _MARKERS[(number - 1) // len(COLOURS) % len(_MARKERS)]
         across, up = (100 * row[side]["accuracy"] for side in ("network", "kernel"))
         errors = [
             [[value - 100 * row[side]["interval"][0]], [100 * row[side]["interval"][1] - value]]
             for side, value in (("network", across), ("kernel", up))
         ]
         axes.errorbar(
-            across, up, xerr=errors[0], yerr=errors[1], fmt="o", color=colour, capsize=2, linewidth=1, markersize=5
+            across, up, xerr=errors[0], yerr=errors[1], fmt=marker, color=colour, capsize=2, linewidth=1, markersize=5
         )
         axes.annotate(f"{number}", (across, up), xytext=(5, 5), textcoords="offset points", fontsize=9, color=colour)
-        axes.plot([], [], "o", color=colour, markersize=5, label=f"{number}  {row['architecture']}")
-    low = min(axes.get_xlim()[0], axes.get_ylim()[0])
-    high = max(axes.get_xlim()[1], axes.get_ylim()[1])
-    axes.plot([low, high], [low, high], color="#c3ccd4", linewidth=0.8, zorder=0)
+        axes.plot([], [], marker, color=colour, markersize=5, label=f"{number}  {row['architecture']}")
+    limits = axes.axis()
+    axes.axline((0, 0), slope=1, color="#c3ccd4", linewidth=0.8, zorder=0)  # where both are as good
+    axes.axis(limits)
     axes.legend(frameon=False, fontsize=7.5, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     axes.text(0.98, 0.03, describe_correlation(correlation), transform=axes.transAxes, ha="right", fontsize=9)
     return save_figure(figure, folder, name)
