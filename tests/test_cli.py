@@ -87,6 +87,17 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
+def test_next_steps_name_a_program_that_the_shell_finds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    from tangentless.cli import _program
+
+    program = tmp_path / "tangentless"
+    program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", "")
+    assert _program(".venv/bin/tangentless") == ".venv/bin/tangentless"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert _program(str(program)) == "tangentless"
+
+
 def test_version():
     assert succeed("--version").split() == ["tangentless", tl.__version__]
 
@@ -339,7 +350,7 @@ def test_demo_reads_digits(tmp_path: Path):
     text = succeed("demo", "--output", folder)
     accuracy = float(text.split("test accuracy")[1].split("%")[0])
     assert accuracy >= 98
-    assert "tangentless fit" in text
+    assert "  tangentless fit" in text
     picture = (folder / "digits.png").read_bytes()
     assert picture.startswith(b"\x89PNG")
     assert np.load(folder / "train_images.npy").shape == (1000, 8, 8, 1)

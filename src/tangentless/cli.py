@@ -75,17 +75,17 @@ def main() -> None:
 
 
 def _program(called: str) -> str:
-    """What to type to call this program again: its name if the shell finds it, and else what was typed.
+    """What to type to call this program again: its name, unless the shell would not find it.
 
-    >>> _program(".venv/bin/no-such-program"), _program("site-packages/tangentless/__main__.py")
-    ('.venv/bin/no-such-program', 'python -m tangentless')
+    >>> _program("site-packages/tangentless/__main__.py"), _program("a script")
+    ('python -m tangentless', 'tangentless')
     """
     import shutil
 
-    path = Path(called)
-    if path.stem == "__main__":
-        return f"python -m {path.parent.name}"
-    return path.name if shutil.which(path.name) else called
+    path, name = Path(called), "tangentless"
+    if path.stem == "__main__" and path.parent.name == name:
+        return f"python -m {name}"
+    return called if path.name == name and shutil.which(name) is None else name
 
 
 def _show_version(wanted: bool) -> None:
