@@ -158,6 +158,14 @@ def test_large_tables_are_searched_and_say_how_much_was_tried(toys, monkeypatch)
     assert check["worst_loss"] < 0.1
 
 
+def test_a_misspelt_table_is_refused_before_anything_is_written(toys, tmp_path):
+    result = reproduce(toys, tmp_path, "--datasets", "apart,thre")
+    assert result.exit_code == 2
+    assert "there is no folder" in result.stderr
+    assert "did you mean three?" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_command_reports_resumes_and_refuses_by_name(toys, tmp_path):
     broken = write_table(toys, "broken", seed=9)
     (broken / "conxuntos_kfold.dat").write_text("0 1 2\n")

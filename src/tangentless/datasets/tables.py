@@ -128,7 +128,7 @@ def read_table(name: str, folder: Path, *, verify: bool = True) -> Table:
     """A table from its folder in `folder`; with `verify`, one of the 90 must have the files known by that name."""
     place = folder / name
     if not place.is_dir():
-        raise DatasetMissingError(f"there is no folder {place}; there are {_some_names(folder)}")
+        raise missing_table(name, folder)
     contents = {file: _read(place / file) for file in _files(name)}
     digest = hashlib.sha256(b"\0".join(contents[file] for file in sorted(contents))).hexdigest()
     known = known_tables().get(name)
@@ -226,6 +226,12 @@ def _parse_splits(path: Path, content: bytes, rows: int, count: int) -> tuple[Ro
     return splits
 
 
-def _some_names(folder: Path, most: int = 6) -> str:
+def missing_table(name: str, folder: Path, most: int = 6) -> DatasetMissingError:
+    """What to say of a table that has no folder, with names that are like its name, or with some of all."""
+    import difflib
+
     names = sorted(path.parent.name for path in folder.glob(f"*/{_FOLDS}"))
-    return ", ".join(names[:most]) + (f" and {len(names) - most} others" if len(names) > most else "")
+    if near := difflib.get_close_matches(name, names, n=1):
+        return DatasetMissingError(f"there is no folder {folder / name}; did you mean {near[0]}?")
+    others = f" and {len(names) - most} others" if len(names) > most else ""
+    return DatasetMissingError(f"there is no folder {folder / name}; there are {', '.join(names[:most])}{others}")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..datasets.tables import find_results, find_tables, known_tables
+from ..datasets.tables import find_results, find_tables, known_tables, missing_table
 from ..errors import DatasetError, ParameterError, TangentlessError
 from ..files import atomic_file
 from ..progress import progress_bar
@@ -60,6 +60,9 @@ def run_study(
     if unknown := [method for method in methods if method not in METHODS]:
         raise ParameterError(f"there is no method {', '.join(unknown)}; there are {', '.join(METHODS)}")
     tables = find_tables(data)
+    for name in names:
+        if not (tables / name).is_dir():
+            raise missing_table(name, tables)
     names = list(dict.fromkeys(names)) or list(known_tables())
     configuration = {
         "tables": names,
