@@ -27,7 +27,7 @@ from sklearn.datasets import load_digits
 from tangentless.architecture import Architecture
 from tangentless.backends import cuda
 from tangentless.backends.cuda import CudaBackend, plan
-from tangentless.backends.cuda.fused import ROUNDS, FusedPath, plan_batches
+from tangentless.backends.cuda.fused import ROUNDS, FusedPath, batch_units, column_heights
 from tangentless.backends.reference import ReferenceBackend
 from tangentless.kernel import kernel
 from tangentless.program import Program, compile_program
@@ -108,9 +108,10 @@ def stage_times(path: FusedPath, left: Any, right: Any, pairs: int) -> list[floa
     right = right[0:columns]
     batch = len(left) * columns
     totals = cupy.zeros((len(left), columns))
+    heights = column_heights(len(left), columns)
     source, times = left.left[0], []
     for stage, stage_plan in enumerate(path.plans):
-        units = cupy.asarray(plan_batches(len(left), columns, batch, ROUNDS * stage_plan.slots)[0])
+        units = cupy.asarray(batch_units(heights, 0, batch, ROUNDS * stage_plan.slots))
         output = totals if stage_plan.last else cupy.empty((batch, stage_plan.output_floats), dtype=cupy.float32)
         x, z = left.left[stage], right.right[stage]
 

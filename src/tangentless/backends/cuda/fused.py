@@ -6,7 +6,6 @@ result. All of this works on arrays of NumPy or CuPy alike: the tests run it wit
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,7 +21,7 @@ from .planes import StageUnits, image_scales, pooled_sums, program_units, stage_
 
 Array = NDArray[np.float64]
 Units = NDArray[np.int32]
-Bounds = list[int]
+Heights = NDArray[np.int64]
 Launch = Callable[..., None]
 
 ROUNDS = 8  # of a block: enough to share the loading of z, few enough for an even end of the launch
@@ -130,18 +129,16 @@ class FusedPath:
         xp = self.machine.xp
         totals = xp.zeros((len(left), len(right)), dtype=xp.float64)
         scratch = [xp.empty((batch, plan.output_floats), dtype=xp.float32) for plan in self.plans[:-1]]
-        work = [plan_batches(len(left), len(right), batch, ROUNDS * plan.slots, diagonal) for plan in self.plans]
-        units = [self.machine.upload(units) for units, _ in work]
+        heights = column_heights(len(left), len(right), diagonal)
+        total = int(heights.sum())
         waiting: tuple[Callable[[], None], int] | None = None
-        for number, pairs in enumerate(_batch_sizes(work[0])):
-            parts = [
-                on_machine[bounds[number] : bounds[number + 1]]
-                for on_machine, (_, bounds) in zip(units, work, strict=True)
-            ]
-            self._run(left, right, parts, scratch, totals)
+        for start in range(0, total, batch):  # planned one by one, while the machine works on the one before
+            stop = min(start + batch, total)
+            work = [batch_units(heights, start, stop, ROUNDS * plan.slots) for plan in self.plans]
+            self._run(left, right, [self.machine.upload(units) for units in work], scratch, totals)
             if waiting is not None:  # one batch behind, so that the machine always has the next one at hand
                 _finish(*waiting, advance)
-            waiting = self.machine.mark(), pairs
+            waiting = self.machine.mark(), stop - start
         if waiting is not None:
             _finish(*waiting, advance)
         totals *= self.factor
@@ -169,31 +166,32 @@ def _finish(wait: Callable[[], None], pairs: int, advance: Advance | None) -> No
         advance(pairs)
 
 
-def _batch_sizes(work: tuple[Units, Bounds]) -> list[int]:
-    units, bounds = work
-    return [int(units[start:stop, 2].sum()) for start, stop in itertools.pairwise(bounds)]
+def column_heights(rows: int, columns: int, diagonal: int | None = None) -> Heights:
+    """Pairs of every column of a matrix; with `diagonal`, those with row <= column + diagonal.
 
-
-def plan_batches(rows: int, columns: int, batch: int, span: int, diagonal: int | None = None) -> tuple[Units, Bounds]:
-    """Units of work (right, left, count, slot) of at most `span` pairs each, and where batches of `batch` slots begin.
-
-    The pairs are taken column by column; every unit is a run of rows of one column, within one batch.
-
-    >>> units, bounds = plan_batches(3, 2, batch=4, span=2)
-    >>> units.tolist(), bounds
-    ([[0, 0, 2, 0], [0, 2, 1, 2], [1, 0, 1, 3], [1, 1, 1, 0], [1, 2, 1, 1]], [0, 3, 5])
-    >>> plan_batches(2, 2, batch=4, span=2, diagonal=0)[0].tolist()
-    [[0, 0, 1, 0], [1, 0, 2, 1]]
+    >>> column_heights(3, 4, diagonal=0).tolist()
+    [1, 2, 3, 3]
     """
-    heights = np.full(columns, rows) if diagonal is None else np.minimum(np.arange(columns) + diagonal + 1, rows)
+    return np.full(columns, rows) if diagonal is None else np.minimum(np.arange(columns) + diagonal + 1, rows)
+
+
+def batch_units(heights: Heights, start: int, stop: int, span: int) -> Units:
+    """Units of work (right, left, count, slot) of at most `span` pairs each, for the pairs `start` to `stop`.
+
+    Pairs are numbered column by column; every unit is a run of rows of one column.
+
+    >>> batch_units(column_heights(3, 2), 0, 4, span=2).tolist()
+    [[0, 0, 2, 0], [0, 2, 1, 2], [1, 0, 1, 3]]
+    >>> batch_units(column_heights(3, 2), 4, 6, span=2).tolist()
+    [[1, 1, 1, 0], [1, 2, 1, 1]]
+    """
     ends = np.cumsum(heights)
-    starts, total = ends - heights, int(ends[-1])
-    per_column = -(-heights // span)
-    first_units = np.repeat(starts, per_column)
-    place_in_column = np.arange(len(first_units)) - np.repeat(np.cumsum(per_column) - per_column, per_column)
-    cuts = np.unique(np.concatenate([first_units + span * place_in_column, np.arange(0, total, batch)]))
-    right = np.searchsorted(ends, cuts, side="right")
-    counts = np.diff(cuts, append=total)
-    bounds = np.searchsorted(cuts, np.arange(0, total + batch, batch))
-    units = np.stack([right, cuts - starts[right], counts, cuts % batch], axis=1).astype(np.int32)
-    return units, [int(bound) for bound in bounds]
+    columns = np.arange(np.searchsorted(ends, start, side="right"), np.searchsorted(ends, stop, side="left") + 1)
+    before = ends[columns] - heights[columns]  # pairs of the columns before each
+    first, last = np.maximum(start - before, 0), np.minimum(stop - before, heights[columns])
+    units = -(-last // span) - first // span  # of each column
+    of = np.repeat(np.arange(len(columns)), units)
+    number = np.arange(len(of)) - (np.cumsum(units) - units)[of] + (first // span)[of]
+    left = np.maximum(number * span, first[of])
+    count = np.minimum((number + 1) * span, last[of]) - left
+    return np.stack([columns[of], left, count, before[of] + left - start], axis=1).astype(np.int32)
