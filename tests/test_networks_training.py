@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tangentless.errors import InputError, ParameterError
+from tangentless.files import OutputError
 
 torch = pytest.importorskip("torch", reason="networks need PyTorch: pip install 'tangentless[networks]'")
 from crash import trainer  # noqa: E402 (only where PyTorch is)
@@ -135,6 +136,14 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path, digits):
     checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="is not a checkpoint"):
         fit(recipe, some, checkpoint=checkpoint)
+
+
+def test_checkpoints_that_cannot_be_written_are_refused_before_training(tmp_path, digits):
+    some = digits.train.take(slice(32))
+    with pytest.raises(OutputError, match=r"there is no folder .*nowhere"):
+        fit(SMALL, some, checkpoint=tmp_path / "nowhere" / "state.npz")
+    fit(SMALL.change(epochs=1), some, checkpoint=str(tmp_path / "state.npz"))  # a text names a file as well
+    assert (tmp_path / "state.npz").exists()
 
 
 def test_losses_are_what_their_names_say():
@@ -315,13 +324,26 @@ def test_compiled_networks_learn_the_same(digits):
         (lambda s: Machine("cuda:7").resolve(), ParameterError, "no device 'cuda:7'"),
         (lambda s: train(None, s.images[:3], s.labels[:2], SMALL, machine=CPU), InputError, "one for each of the 3"),
         (lambda s: train(None, s.images[:0], s.labels[:0], SMALL, machine=CPU), InputError, "there are no images"),
-        (lambda s: fit(SMALL, s.take(slice(4)), test_every=0), ParameterError, "test_every must be at least 1"),
+        (lambda s: fit(SMALL, s.take(slice(4)), test_every=0), ParameterError, "test_every must be a whole"),
+        (lambda s: fit(SMALL, s.take(slice(4)), seed=-1), ParameterError, "seed must be a whole number of at least 0"),
+        (lambda s: fit(SMALL, s.take(slice(4)), test=s.images), InputError, "test must be a pair"),
+        (lambda s: train(None, s.images[:2], s.labels[:2], "mnist-myrtle5"), ParameterError, "recipe must be a Recipe"),
+        (lambda s: train(None, [[0], [1, 2]], [0, 1], SMALL, machine=CPU), InputError, "different shapes"),
+        (lambda s: train(None, ["a", "b"], [0, 1], SMALL, machine=CPU), InputError, "images must be numbers"),
+        (lambda s: networks.predict(None, s.images, precision="half"), ParameterError, "precision must be one of auto"),
         (lambda s: fit(SMALL, relabel(s, 10)), InputError, "labels run from 0 to 10, but the network has 10 outputs"),
         (lambda s: fit(SMALL, relabel(s, -1)), InputError, "labels run from -1 to 0"),
         (lambda s: fit(SMALL, relabel(s, 9), test=(s.images[:2], [3, 11])), InputError, "labels run from 3 to 11"),
         (lambda s: networks.predict(network_of(SMALL, (8, 8, 1), 10), s.images[:0]), InputError, "no images"),
         (lambda s: train(None, s.images[:2] * np.nan, s.labels[:2], SMALL, machine=CPU), InputError, "NaN"),
         (lambda s: SMALL.change(loss="hinge"), ParameterError, "loss must be one of"),
+        (lambda s: SMALL.change(epochs=1.5), ParameterError, "epochs must be a whole number of at least 1"),
+        (lambda s: SMALL.change(batch="32"), ParameterError, "batch must be a whole number of at least 1"),
+        (lambda s: SMALL.change(width=(8, 0)), ParameterError, "width 2 must be a whole number of at least 1"),
+        (lambda s: SMALL.change(images=0), ParameterError, "images must be a whole number of at least 1"),
+        (lambda s: SMALL.change(crop=-1), ParameterError, "crop must be a whole number of at least 0"),
+        (lambda s: SMALL.change(learning_rate="fast"), ParameterError, "learning_rate must be a number above 0"),
+        (lambda s: SMALL.change(schedule=0.1), ParameterError, r"schedule must be Steps\(...\) or Ramp"),
         (lambda s: SMALL.change(speed=1), ParameterError, "a field of a recipe"),
     ],
 )

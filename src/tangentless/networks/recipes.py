@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import ParameterError
+from ..layers import is_real, is_whole
 
 Loss = Literal["mse", "squares", "cross-entropy"]
 Inputs = Literal["pixels", "standardize", "zca"]
@@ -97,16 +98,29 @@ class Recipe:
     paper_deviation: float | None = None  # over its trials
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch"):
-            _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        widths = {f"width {place}": width for place, width in enumerate(self.widths, start=1)}
+        images = {} if self.images is None else {"images": self.images}
+        for name, value in {"epochs": self.epochs, "batch": self.batch, **widths, **images}.items():
+            _require(is_whole(value) and value >= 1, name, "a whole number of at least 1", value)
+        for name in ("crop", "cutout"):
+            value = getattr(self, name)
+            _require(is_whole(value) and value >= 0, name, "a whole number of at least 0", value)
         for name in ("learning_rate", "gain", "output_scale", "epsilon", "shortest"):
-            _require(getattr(self, name) > 0, name, "above 0", getattr(self, name))
-        for name in ("weight_decay", "crop", "cutout", "momentum"):
-            _require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
+            value = getattr(self, name)
+            _require(is_real(value) and value > 0, name, "a number above 0", value)
+        for name in ("weight_decay", "momentum"):
+            value = getattr(self, name)
+            _require(is_real(value) and value >= 0, name, "a number of at least 0", value)
+        _require(isinstance(self.schedule, Steps | Ramp), "schedule", "Steps(...) or Ramp(...)", self.schedule)
         _require(self.loss in LOSSES, "loss", f"one of {', '.join(LOSSES)}", self.loss)
         _require(self.optimizer in OPTIMIZERS, "optimizer", f"one of {', '.join(OPTIMIZERS)}", self.optimizer)
         _require(self.inputs in INPUTS, "inputs", f"one of {', '.join(INPUTS)}", self.inputs)
         _require(self.precision in PRECISIONS, "precision", f"one of {', '.join(PRECISIONS)}", self.precision)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Filters of each convolution, or of all."""
+        return tuple(self.width) if isinstance(self.width, tuple | list) else (self.width,)
 
     def change(self, **changes: Any) -> Recipe:
         """The recipe with some of its fields replaced; the paper's figure goes, since it was measured otherwise.
@@ -125,8 +139,7 @@ class Recipe:
 
     def describe(self) -> str:
         """One line."""
-        widths = [self.width] if isinstance(self.width, int) else self.width
-        body = f"{self.architecture}, {'/'.join(f'{w:,}' for w in widths)} filters"
+        body = f"{self.architecture}, {'/'.join(f'{w:,}' for w in self.widths)} filters"
         extras = {
             "batch norm": self.batch_norm,
             "flips": self.flips,

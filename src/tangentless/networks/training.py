@@ -24,6 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, ParameterError, TangentlessError
+from ..files import check_output
+from ..inputs import to_numpy
+from ..layers import is_whole
 from .augmentation import augment
 from .bar import REFRESH, Report, training_bar
 from .checkpoint import load_checkpoint, restore, save_checkpoint
@@ -154,7 +157,7 @@ def train(
     test_every: int = 1,
     seed: int = 0,
     machine: Machine | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 60.0,
     stop_after: float | None = None,
     label: str = "training",
@@ -171,8 +174,16 @@ def train(
     >>> training.complete, len(training.history)
     (True, 2)
     """
-    if test_every < 1:
-        raise ParameterError(f"test_every must be at least 1, not {test_every}; without `test` nothing is tested")
+    if not isinstance(recipe, Recipe):
+        raise ParameterError(f"recipe must be a Recipe, such as RECIPES['cifar10-myrtle5'], not {recipe!r}")
+    for name, value, least in (("test_every", test_every, 1), ("seed", seed, 0)):
+        if not is_whole(value) or value < least:
+            raise ParameterError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    if test is not None and len(test) != 2:
+        raise InputError(f"test must be a pair, images and their labels, and not {len(test)} values")
+    if checkpoint is not None:
+        checkpoint = Path(checkpoint)
+        check_output(checkpoint, force=True)  # before an epoch is spent
     run = (machine or Machine()).resolve(recipe.precision)
     started = time.perf_counter()
     held = _Held.of(images, labels, run.device)
@@ -219,7 +230,9 @@ def train(
 
 
 def predict(network: nn.Module, images: NDArray[Any], precision: str = "float32") -> NDArray[np.int64]:
-    """The class of every preprocessed image."""
+    """The class of every preprocessed image; in the precision that it was trained in, where that is given."""
+    if precision not in PRECISIONS:
+        raise ParameterError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
     device = next(network.parameters()).device
     held = _Held.of(images, np.zeros(len(images), np.int64), str(device))
     mixed = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
@@ -239,7 +252,11 @@ class _Held:
 
     @classmethod
     def of(cls, images: NDArray[Any], labels: NDArray[Any], device: str) -> _Held:
-        images, labels = np.ascontiguousarray(images, np.float32), np.ascontiguousarray(labels)
+        try:
+            images = np.ascontiguousarray(to_numpy(images)[0], np.float32)
+        except (ValueError, TypeError) as error:
+            raise InputError(f"images must be numbers (N, H, W, C): {error}") from None
+        labels = np.ascontiguousarray(to_numpy(labels)[0])
         if not len(images):
             raise InputError("there are no images; give at least one")
         if len(images) != len(labels) or labels.ndim != 1 or labels.dtype.kind not in "iu":
