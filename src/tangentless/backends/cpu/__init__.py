@@ -126,21 +126,20 @@ class CpuBackend:
         lanes, dtype, count, program = fused.lanes, fused.dtype, len(images), fused.program
         scales = _root_mean_squares(images)
         pixels = _normalized(images, scales)
-        blocks = [_in_lanes(pixels.reshape(count, -1).astype(dtype), lanes)]
-        blocks += [aligned_zeros((len(blocks[0]), fused.norm_count * lanes), dtype) for _ in range(2)]
+        in_lanes = _in_lanes(pixels.reshape(count, -1).astype(dtype), lanes)
+        blocks = in_lanes, aligned_zeros((len(in_lanes), 2 * fused.norm_count * lanes), dtype)
         tag = lanes_tag(dtype, lanes, paired=True)
         squares: list[NDArray[Any]] = []
         entrance: NDArray[Any] = _pixel_squares(fused, pixels)
         for last, stage in enumerate(fused.stages):
             part = fused.norms_of(last)
-            for block, values in zip(blocks[1:], _norms(fused, last, entrance), strict=True):
-                block[:, part.start * lanes : part.stop * lanes] = _in_lanes(values, lanes)
+            blocks[1][:, part.start * lanes : part.stop * lanes] = _in_lanes(_norms(fused, last, entrance), lanes)
             final = last == len(fused.stages) - 1
             reach = fused.plan.reach if final else fused.partial_reach(last)
             sums = np.zeros((len(blocks[0]), math.prod(stage.pooled) * lanes))
 
             def work(task: tuple[int, int], scratch: Any, reach: Any = reach, sums: Any = sums) -> int:
-                run_self(tag, fused.duals, fused.plan, tuple(blocks), *task, reach, scratch, sums)
+                run_self(tag, fused.duals, fused.plan, blocks, *task, reach, scratch, sums)
                 return 0
 
             per_task = min(_rows_per_task(fused), -(-len(sums) // (4 * self.n_jobs)))
@@ -155,24 +154,24 @@ class CpuBackend:
 
 
 def _expand(images: FusedImages) -> tuple[NDArray[Any], ...]:
-    """Rows as the fused kernel reads them: normalised pixels, norms before every embedding, and their inverses."""
+    """Rows as the fused kernel reads them: normalised pixels, and norms before every embedding beside their inverses."""
     fused, count = images.fused, len(images)
     pixels = _normalized(images.images, images.scales)
-    norms, inverses = (np.empty((count, fused.norm_count), fused.dtype) for _ in range(2))
+    norms = np.empty((count, 2 * fused.norm_count), fused.dtype)
     for stage, entrance in enumerate([_pixel_squares(fused, pixels), *images.squares]):
-        part = fused.norms_of(stage)
-        norms[:, part], inverses[:, part] = _norms(fused, stage, entrance)
-    return pixels.reshape(count, -1).astype(fused.dtype), norms, inverses
+        norms[:, fused.norms_of(stage)] = _norms(fused, stage, entrance)
+    return pixels.reshape(count, -1).astype(fused.dtype), norms
 
 
-def _norms(fused: Fused, stage: int, entrance: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Norms before every embedding of a stage, and their inverses, from the squared norms at its entrance."""
+def _norms(fused: Fused, stage: int, entrance: NDArray[Any]) -> NDArray[Any]:
+    """Norms before every embedding of a stage beside their inverses, from the squared norms at its entrance."""
     images_last = np.ascontiguousarray(entrance.transpose(1, 2, 0), dtype=np.float64)  # long rows, so quick sums
     norms = fused.stages[stage].norms(images_last.transpose(2, 0, 1))
     norms[norms < _SMALLEST_NORM[fused.dtype]] = 0.0
-    inverses = np.divide(fused.inverse_scales_of(stage), norms, out=np.zeros_like(norms), where=norms > 0)
-    norms, inverses = (values.reshape(len(entrance), -1).astype(fused.dtype) for values in (norms, inverses))
-    return norms, inverses
+    both = np.zeros((*norms.shape, 2), fused.dtype)
+    both[..., 0] = norms
+    np.divide(fused.inverse_scales_of(stage), norms, out=both[..., 1], where=norms > 0, casting="same_kind")
+    return both.reshape(len(entrance), -1)
 
 
 def _pixel_squares(fused: Fused, pixels: Array) -> Array:

@@ -64,10 +64,10 @@ class Fused:
         return sum(len(stage.steps) * stage.grid[0] * stage.grid[1] for stage in self.stages)
 
     def norms_of(self, stage: int) -> slice:
-        """Which of them belong to a stage."""
+        """Where those of a stage are, each beside its inverse."""
         start = int(self.plan.stages[stage, columns.NORMS])
         height, width = self.stages[stage].grid
-        return slice(start, start + len(self.stages[stage].steps) * height * width)
+        return slice(2 * start, 2 * (start + len(self.stages[stage].steps) * height * width))
 
     def inverse_scales_of(self, stage: int) -> NDArray[np.float64]:
         """The factors on inverse norms for the steps of a stage, to multiply (N, steps, H, W)."""

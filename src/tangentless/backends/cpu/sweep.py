@@ -58,11 +58,9 @@ class View(NamedTuple):
     slots: int
     total: int
     pixels: int
-    norms: int
-    inverses: int
+    norms: int  # each beside its inverse, here and of the right images
     right_pixels: int
     right_norms: int
-    right_inverses: int
     stage_count: int
     channels: int
     margin: int
@@ -140,10 +138,8 @@ def look(plan: Any, left: Any, row: Any, right: Any, block: Any, scratch: Any) -
         scratch.total.ctypes.data,
         left[0][row].ctypes.data,
         left[1][row].ctypes.data,
-        left[2][row].ctypes.data,
         right[0][block].ctypes.data,
         right[1][block].ctypes.data,
-        right[2][block].ctypes.data,
         len(plan.stages),
         plan.channels,
         plan.margin,
@@ -290,8 +286,8 @@ def step_rows(
 @inlined
 def embedded(lanes: Any, duals: Any, view: Any, dual: Any, x: Any, z: Any, value: Any) -> Any:
     """The embedding of inner products at a position of the left image, x, and of the right ones, z."""
-    a = load_left(lanes, view.norms, x) * load(lanes, view.right_norms, z)
-    r = load_left(lanes, view.inverses, x) * load(lanes, view.right_inverses, z)
+    a = load_left(lanes, view.norms, 2 * x) * load(lanes, view.right_norms, 2 * z)
+    r = load_left(lanes, view.norms, 2 * x + 1) * load(lanes, view.right_norms, 2 * z + lane_count(lanes))
     return embed(duals, dual.kind, view.table, dual.parameters, value, a, r)
 
 
