@@ -268,10 +268,19 @@ def step_rows(
                 rows_to_ring(lanes, duals, view, 1, dual, window, wide, count, step + 1, begin)
             return
         if last and stage < view.stage_count - 1:
-            if end - begin == 2:
-                rows_to_pool(lanes, duals, view, 2, dual, window, stage, u, v, down)
-            else:
+            halves = of_stage(view, stage, POOL_HEIGHT) == 2 and of_stage(view, stage, POOL_WIDTH) == 2
+            if end - begin == 1:
                 rows_to_pool(lanes, duals, view, 1, dual, window, stage, u, v, down)
+            elif not halves:
+                rows_to_pool(lanes, duals, view, 2, dual, window, stage, u, v, down)
+            elif u & 1 == 0 and v & 1 == 0:
+                rows_to_halves(lanes, duals, view, 2, 2, dual, window, stage, u, v, down)
+            elif v & 1 == 0:
+                rows_to_halves(lanes, duals, view, 1, 2, dual, window, stage, u, v, down)
+            elif u & 1 == 0:
+                rows_to_halves(lanes, duals, view, 2, 1, dual, window, stage, u, v, down)
+            else:
+                rows_to_halves(lanes, duals, view, 1, 1, dual, window, stage, u, v, down)
             return
     for row in range(begin, end):
         sum_rows(lanes, view, step, row, rows, count)
@@ -372,6 +381,66 @@ def rows_to_pool(
                 phase = 0
                 low += width
                 low2 += width
+
+
+@inlined
+def rows_to_halves(
+    lanes: Any,
+    duals: Any,
+    view: Any,
+    rows: Any,
+    columns: Any,
+    dual: Any,
+    window: Any,
+    stage: Any,
+    u: Any,
+    v: Any,
+    down: Any,
+) -> None:
+    """Two rows of a 3×3 step into a 2×2 pool, in which so many rows and columns share a place: 1 for odd offsets, or 2.
+
+    Both are constants of each call.
+    """
+    width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
+    count, across = wide - abs(v), max(0, -v)
+    low = pool_start(lanes, view, stage, u, v, down, across)
+    further = pool_start(lanes, view, stage, u, v, down + 1, across) - low
+    if columns == 2:
+        for k in range(0, count, 2):
+            value, value2 = column(lanes, duals, view, dual, window, wide, k)
+            beside, beside2 = column(lanes, duals, view, dual, window, wide, k + 1)
+            value, value2 = value + beside, value2 + beside2
+            if rows == 2:
+                accumulate(view.slots, low, value + value2)
+            else:
+                accumulate(view.slots, low, value)
+                accumulate(view.slots, low + further, value2)
+            low += width
+    else:
+        plane = of_stage(view, stage, POOLED_HEIGHT) * of_stage(view, stage, POOLED_WIDTH) * width
+        high = low + plane
+        if across & 1 == 1:
+            low, high = high, low + width
+        for k in range(count):
+            value, value2 = column(lanes, duals, view, dual, window, wide, k)
+            if rows == 2:
+                accumulate(view.slots, low, value + value2)
+            else:
+                accumulate(view.slots, low, value)
+                accumulate(view.slots, low + further, value2)
+            low, high = high, low + width
+
+
+@inlined
+def column(lanes: Any, duals: Any, view: Any, dual: Any, window: Any, wide: Any, k: Any) -> Any:
+    """Two rows of a 3×3 step, at one position of them."""
+    width = lane_count(lanes)
+    i = k * width
+    x, z = window.x + k, window.z + i
+    middle = load(lanes, view.ring, window.here + i) + load(lanes, view.ring, window.below + i)
+    value = embedded(lanes, duals, view, dual, x, z, load(lanes, view.ring, window.above + i) + middle)
+    value2 = middle + load(lanes, view.ring, window.further + i)
+    return value, embedded(lanes, duals, view, dual, x + wide, z + wide * width, value2)
 
 
 @inlined
