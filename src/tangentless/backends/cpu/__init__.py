@@ -154,7 +154,7 @@ class CpuBackend:
 
 
 def _expand(images: FusedImages) -> tuple[NDArray[Any], ...]:
-    """Rows as the fused kernel reads them: normalised pixels, and norms before every embedding beside their inverses."""
+    """Rows as the fused kernel reads them: normalised pixels, and norms before every embedding with their inverses."""
     fused, count = images.fused, len(images)
     pixels = _normalized(images.images, images.scales)
     norms = np.empty((count, 2 * fused.norm_count), fused.dtype)

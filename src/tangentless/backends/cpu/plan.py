@@ -19,6 +19,8 @@ from .simd import Tag
 _LARGEST_GAIN = {"float32": 1e25, "float64": 1e250}  # of one stage's window sums, before they overflow
 _LARGEST_SLOTS = 400 << 20  # bytes one thread may hold between stages
 _MARGIN = 1
+_MOST_TOGETHER = 8  # offsets that take turns
+_RINGS_BYTES = 256 << 10  # of all of them: a quarter of a second-level cache
 
 
 class Plan(NamedTuple):
@@ -33,6 +35,8 @@ class Plan(NamedTuple):
     channels: int
     margin: int
     stride: int
+    rings: int
+    together: int
 
 
 class Scratch(NamedTuple):
@@ -127,7 +131,8 @@ def fuse(program: Program, dtype: str, lanes: int) -> Fused | str:
     forms = [one for one in lowered if one is not None]
     table, starts, duals, kinds = parameter_table(forms, dtype)
     stride = stages[0].grid[1] + 2
-    step_rows, ring = _ring_layout(stages, starts, kinds, stride)
+    step_rows, rings = _ring_layout(stages, starts, kinds, stride)
+    together = max(1, min(_MOST_TOGETHER, _RINGS_BYTES // (rings * lanes * np.dtype(dtype).itemsize)))
     stage_rows, slots = _stage_layout(stages)
     if slots * lanes * np.dtype(dtype).itemsize > _LARGEST_SLOTS:
         return (
@@ -143,9 +148,12 @@ def fuse(program: Program, dtype: str, lanes: int) -> Fused | str:
         channels=program.channels,
         margin=_MARGIN,
         stride=stride,
+        rings=rings,
+        together=together,
     )
     inverse_scales = tuple(math.sqrt(one.scale) for one in forms)
-    return Fused(program, stages, dtype, lanes, plan, duals, inverse_scales, ring, slots)
+    ring_size = stride + together * rings + _MARGIN
+    return Fused(program, stages, dtype, lanes, plan, duals, inverse_scales, ring_size, slots)
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
@@ -159,21 +167,23 @@ def aligned_zeros(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
 def _ring_layout(
     stages: tuple[Stage, ...], starts: list[int], kinds: list[int], stride: int
 ) -> tuple[NDArray[np.int64], int]:
-    """The table of steps, and the vectors of all rings; stages run one at a time within a row, so each has its own."""
+    """The table of steps, and the vectors of an offset's rings, which all stages share: none interrupts another.
+
+    A row of zeros, for what lies outside the image, is in front of them.
+    """
     rows: list[list[int]] = []
-    used = 1  # the first row holds zeros, for what lies outside the image
+    most = 0
     for stage in stages:
-        lag = 0
+        lag, used = 0, 0
         for step in stage.steps:
-            reach_height, reach_width = step.window[0] // 2, step.window[1] // 2
+            place, reach_height, reach_width = len(rows), step.window[0] // 2, step.window[1] // 2
             lag += reach_height
             ring_rows = 1 << (2 * reach_height + 1).bit_length()
-            place = len(rows)
-            rows.append(
-                [reach_height, reach_width, kinds[place], starts[place], used * stride + _MARGIN, ring_rows - 1, lag]
-            )
+            ring = (1 + used) * stride + _MARGIN
+            rows.append([reach_height, reach_width, kinds[place], starts[place], ring, ring_rows - 1, lag])
             used += ring_rows
-    return np.array(rows, dtype=np.int64), used * stride + _MARGIN
+        most = max(most, used)
+    return np.array(rows, dtype=np.int64), most * stride
 
 
 def _stage_layout(stages: tuple[Stage, ...]) -> tuple[NDArray[np.int64], int]:

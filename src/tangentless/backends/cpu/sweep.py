@@ -6,7 +6,8 @@ are right *images*: every shift is an aligned vector, and each offset runs its e
 rectangle.
 
 Rows of one offset stream through the steps of a stage, two at a time. Between two steps only a ring of a few rows
-lives, already summed along the row, so a 3×3 window costs two more additions per element, and a stage stays in the
+lives, already summed along the row, so a 3×3 window costs two more additions per element. Neighbouring offsets take
+turns at every step: they read nearly the same rows of either image, which the first of them brings into the
 first-level cache.
 
 A pool of size p sends offset u to U = (u + j mod p) // p. Sweeping u upwards, U is complete after u = p U + p - 1,
@@ -65,6 +66,15 @@ class View(NamedTuple):
     channels: int
     margin: int
     stride: int
+    rings: int
+
+
+class Offset(NamedTuple):
+    """The positions of the right images less those of the left one, and where the rings of the offset begin."""
+
+    u: int
+    v: int
+    ring: int
 
 
 class Dual(NamedTuple):
@@ -101,7 +111,7 @@ def run_rows(
     """Sums after the last pool of left images [first, end) against one block of right ones, into `totals`."""
     for row in range(first, end):
         view = look(plan, left, row, right, block, scratch)
-        sweep(lanes, duals, view, plan.reach, scratch)
+        sweep(lanes, duals, view, plan.reach, plan.together, scratch)
         for lane in range(plan.lanes):
             totals[row, block * plan.lanes + lane] = scratch.total[lane]
 
@@ -114,7 +124,7 @@ def run_self(
     stage = len(reach) - 1
     for block in range(first, end):
         view = look(plan, images, block, images, block, scratch)
-        sweep(lanes, duals, view, reach, scratch)
+        sweep(lanes, duals, view, reach, plan.together, scratch)
         if stage == len(plan.stages) - 1:
             for lane in range(plan.lanes):
                 squares[block, lane] = scratch.total[lane]
@@ -144,12 +154,13 @@ def look(plan: Any, left: Any, row: Any, right: Any, block: Any, scratch: Any) -
         plan.channels,
         plan.margin,
         plan.stride,
+        plan.rings,
     )
 
 
 @compiled
-def sweep(lanes: Any, duals: Any, view: Any, reach: Any, scratch: Any) -> None:
-    """Run the first `len(reach)` stages over all offsets within reach.
+def sweep(lanes: Any, duals: Any, view: Any, reach: Any, together: Any, scratch: Any) -> None:
+    """Run the first `len(reach)` stages over all offsets within reach, so many of them together.
 
     The result is in the slots of the last of them, or, after the program's last pool, in the total.
     """
@@ -158,8 +169,8 @@ def sweep(lanes: Any, duals: Any, view: Any, reach: Any, scratch: Any) -> None:
     for outermost in range(-reach[0, 0], reach[0, 0] + 1):
         u, stage = outermost, np.int64(0)  # typed: a literal would compile everything twice
         while True:
-            for v in range(-reach[stage, 1], reach[stage, 1] + 1):
-                follow_offset(lanes, duals, view, stage, u, v)
+            for v in range(-reach[stage, 1], reach[stage, 1] + 1, together):
+                follow_offsets(lanes, duals, view, stage, u, v, min(v + together, reach[stage, 1] + 1))
             pool = of_stage(view, stage, POOL_HEIGHT)
             if stage == len(reach) - 1 or u % pool != pool - 1:
                 break
@@ -174,8 +185,8 @@ def sweep(lanes: Any, duals: Any, view: Any, reach: Any, scratch: Any) -> None:
 
 
 @compiled
-def follow_offset(lanes: Any, duals: Any, view: Any, stage: Any, u: Any, v: Any) -> None:
-    """Stream the rows of one offset through the steps of one stage."""
+def follow_offsets(lanes: Any, duals: Any, view: Any, stage: Any, u: Any, left: Any, right: Any) -> None:
+    """Stream the rows of offsets (u, left) to (u, right - 1) through the steps of one stage."""
     first, count = of_stage(view, stage, FIRST_STEP), of_stage(view, stage, STEPS)
     rows = of_stage(view, stage, HEIGHT) - abs(u)
     delay = of_step(view, first + count - 1, LAG)
@@ -183,18 +194,22 @@ def follow_offset(lanes: Any, duals: Any, view: Any, stage: Any, u: Any, v: Any)
     for t in range((rows + delay + shift + 1) // 2):
         newest = 2 * t - shift
         for row in range(max(newest, 0), min(newest + 2, rows)):
-            enter_row(lanes, view, stage, u, v, row)
+            for v in range(left, right):
+                enter_row(lanes, view, stage, Offset(u, v, (v - left) * view.rings), row)
         for step in range(first, first + count):
             row = newest - of_step(view, step, LAG)
             begin, end = max(row, 0), min(row + 2, rows)
             if begin < end:
-                step_rows(lanes, duals, view, stage, step, u, v, begin, end, rows)
+                for v in range(left, right):
+                    offset = Offset(u, v, (v - left) * view.rings)
+                    step_rows(lanes, duals, view, stage, step, offset, begin, end, rows)
 
 
 @inlined
-def enter_row(lanes: Any, view: Any, stage: Any, u: Any, v: Any, row: Any) -> None:
+def enter_row(lanes: Any, view: Any, stage: Any, offset: Any, row: Any) -> None:
     """Put one row of inner products at the entrance of a stage into its first ring: of pixels, or out of a pool."""
     width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
+    u, v, _ = offset
     count, across, down = wide - abs(v), max(0, -v), max(0, -u) + row
     step = of_stage(view, stage, FIRST_STEP)
     if stage > 0:
@@ -204,13 +219,13 @@ def enter_row(lanes: Any, view: Any, stage: Any, u: Any, v: Any, row: Any) -> No
             value = load(lanes, view.slots, start + k * width)
             store(view.slots, start + k * width, zero(lanes))
             store(view.line, (view.margin + k) * width, value * scale)
-        widen_line(lanes, view, step, row, count)
+        widen_line(lanes, view, offset, step, row, count)
         return
     channels = view.channels
     x = (down * wide + across) * channels
     z = ((down + u) * wide + across + v) * channels * width
     if of_step(view, step, REACH_WIDTH) == 1:
-        out = ring_row(lanes, view, step, row)
+        out = ring_row(lanes, view, offset, step, row)
         before, now = zero(lanes), zero(lanes)
         for k in range(count):
             value = pixel_product(lanes, view, channels, x + k * channels, z + k * channels * width)
@@ -221,7 +236,7 @@ def enter_row(lanes: Any, view: Any, stage: Any, u: Any, v: Any, row: Any) -> No
         for k in range(count):
             value = pixel_product(lanes, view, channels, x + k * channels, z + k * channels * width)
             store(view.line, (view.margin + k) * width, value)
-        widen_line(lanes, view, step, row, count)
+        widen_line(lanes, view, offset, step, row, count)
 
 
 @inlined
@@ -241,10 +256,11 @@ def pixel_product(lanes: Any, view: Any, channels: Any, x: Any, z: Any) -> Any:
 
 @inlined
 def step_rows(
-    lanes: Any, duals: Any, view: Any, stage: Any, step: Any, u: Any, v: Any, begin: Any, end: Any, rows: Any
+    lanes: Any, duals: Any, view: Any, stage: Any, step: Any, offset: Any, begin: Any, end: Any, rows: Any
 ) -> None:
     """Evaluate one or two rows of a step, and hand them to the next step's ring, to the pool or to the total."""
     width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
+    u, v, _ = offset
     count, across, down = wide - abs(v), max(0, -v), max(0, -u) + begin
     first = of_stage(view, stage, FIRST_STEP)
     norms = of_stage(view, stage, NORMS) + (step - first) * of_stage(view, stage, HEIGHT) * wide
@@ -256,38 +272,37 @@ def step_rows(
         window = Window(
             x,
             z,
-            ring_or_nothing(lanes, view, step, begin - 1, rows),
-            ring_row(lanes, view, step, begin),
-            ring_or_nothing(lanes, view, step, begin + 1, rows),
-            ring_or_nothing(lanes, view, step, begin + 2, rows),
+            ring_or_nothing(lanes, view, offset, step, begin - 1, rows),
+            ring_row(lanes, view, offset, step, begin),
+            ring_or_nothing(lanes, view, offset, step, begin + 1, rows),
+            ring_or_nothing(lanes, view, offset, step, begin + 2, rows),
         )
         if not last and of_step(view, step + 1, REACH_WIDTH) == 1:
             if end - begin == 2:
-                rows_to_ring(lanes, duals, view, 2, dual, window, wide, count, step + 1, begin)
+                rows_to_ring(lanes, duals, view, 2, dual, window, wide, count, offset, step + 1, begin)
             else:
-                rows_to_ring(lanes, duals, view, 1, dual, window, wide, count, step + 1, begin)
+                rows_to_ring(lanes, duals, view, 1, dual, window, wide, count, offset, step + 1, begin)
             return
         if last and stage < view.stage_count - 1:
-            halves = of_stage(view, stage, POOL_HEIGHT) == 2 and of_stage(view, stage, POOL_WIDTH) == 2
             if end - begin == 1:
-                rows_to_pool(lanes, duals, view, 1, dual, window, stage, u, v, down)
-            elif not halves:
-                rows_to_pool(lanes, duals, view, 2, dual, window, stage, u, v, down)
+                rows_to_pool(lanes, duals, view, 1, dual, window, stage, offset, down)
+            elif of_stage(view, stage, POOL_HEIGHT) != 2 or of_stage(view, stage, POOL_WIDTH) != 2:
+                rows_to_pool(lanes, duals, view, 2, dual, window, stage, offset, down)
             elif u & 1 == 0 and v & 1 == 0:
-                rows_to_halves(lanes, duals, view, 2, 2, dual, window, stage, u, v, down)
+                rows_to_halves(lanes, duals, view, 2, 2, dual, window, stage, offset, down)
             elif v & 1 == 0:
-                rows_to_halves(lanes, duals, view, 1, 2, dual, window, stage, u, v, down)
+                rows_to_halves(lanes, duals, view, 1, 2, dual, window, stage, offset, down)
             elif u & 1 == 0:
-                rows_to_halves(lanes, duals, view, 2, 1, dual, window, stage, u, v, down)
+                rows_to_halves(lanes, duals, view, 2, 1, dual, window, stage, offset, down)
             else:
-                rows_to_halves(lanes, duals, view, 1, 1, dual, window, stage, u, v, down)
+                rows_to_halves(lanes, duals, view, 1, 1, dual, window, stage, offset, down)
             return
     for row in range(begin, end):
-        sum_rows(lanes, view, step, row, rows, count)
+        sum_rows(lanes, view, offset, step, row, rows, count)
         for k in range(count):
             i = (view.margin + k) * width
             store(view.line, i, embedded(lanes, duals, view, dual, x + k, z + k * width, load(lanes, view.line, i)))
-        leave_line(lanes, view, stage, step, u, v, row)
+        leave_line(lanes, view, stage, offset, step, row)
         x += wide
         z += wide * width
 
@@ -310,6 +325,7 @@ def rows_to_ring(
     window: Any,
     wide: Any,
     count: Any,
+    offset: Any,
     step: Any,
     row: Any,
 ) -> None:
@@ -318,7 +334,7 @@ def rows_to_ring(
     The height is a constant of each call, and calls are inlined.
     """
     width = lane_count(lanes)
-    out, out2 = ring_row(lanes, view, step, row), ring_row(lanes, view, step, row + 1)
+    out, out2 = ring_row(lanes, view, offset, step, row), ring_row(lanes, view, offset, step, row + 1)
     before, now = zero(lanes), zero(lanes)
     before2, now2 = zero(lanes), zero(lanes)
     for k in range(count):
@@ -347,12 +363,12 @@ def rows_to_pool(
     dual: Any,
     window: Any,
     stage: Any,
-    u: Any,
-    v: Any,
+    offset: Any,
     down: Any,
 ) -> None:
     """One or two rows of a 3×3 step into the pool: V for the first positions of each window, V + 1 beyond the split."""
     width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
+    u, v, _ = offset
     count, across = wide - abs(v), max(0, -v)
     low = pool_start(lanes, view, stage, u, v, down, across)
     low2 = pool_start(lanes, view, stage, u, v, down + 1, across)
@@ -393,8 +409,7 @@ def rows_to_halves(
     dual: Any,
     window: Any,
     stage: Any,
-    u: Any,
-    v: Any,
+    offset: Any,
     down: Any,
 ) -> None:
     """Two rows of a 3×3 step into a 2×2 pool, in which so many rows and columns share a place: 1 for odd offsets, or 2.
@@ -402,6 +417,7 @@ def rows_to_halves(
     Both are constants of each call.
     """
     width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
+    u, v, _ = offset
     count, across = wide - abs(v), max(0, -v)
     low = pool_start(lanes, view, stage, u, v, down, across)
     further = pool_start(lanes, view, stage, u, v, down + 1, across) - low
@@ -444,27 +460,27 @@ def column(lanes: Any, duals: Any, view: Any, dual: Any, window: Any, wide: Any,
 
 
 @inlined
-def sum_rows(lanes: Any, view: Any, step: Any, row: Any, rows: Any, count: Any) -> None:
+def sum_rows(lanes: Any, view: Any, offset: Any, step: Any, row: Any, rows: Any, count: Any) -> None:
     """The window sums of one row, from the ring into the line."""
     width, reach = lane_count(lanes), of_step(view, step, REACH_HEIGHT)
     begin, end = max(0, row - reach), min(rows, row + reach + 1)
-    source = ring_row(lanes, view, step, begin)
+    source = ring_row(lanes, view, offset, step, begin)
     for k in range(count):
         store(view.line, (view.margin + k) * width, load(lanes, view.ring, source + k * width))
     for other in range(begin + 1, end):
-        source = ring_row(lanes, view, step, other)
+        source = ring_row(lanes, view, offset, step, other)
         for k in range(count):
             accumulate(view.line, (view.margin + k) * width, load(lanes, view.ring, source + k * width))
 
 
 @compiled
-def leave_line(lanes: Any, view: Any, stage: Any, step: Any, u: Any, v: Any, row: Any) -> None:
+def leave_line(lanes: Any, view: Any, stage: Any, offset: Any, step: Any, row: Any) -> None:
     """Hand a finished row on: to the next step's ring, to the pool, or to the total."""
-    width, count = lane_count(lanes), of_stage(view, stage, WIDTH) - abs(v)
+    width, count = lane_count(lanes), of_stage(view, stage, WIDTH) - abs(offset.v)
     if step < of_stage(view, stage, FIRST_STEP) + of_stage(view, stage, STEPS) - 1:
-        widen_line(lanes, view, step + 1, row, count)
+        widen_line(lanes, view, offset, step + 1, row, count)
     elif stage < view.stage_count - 1:
-        pool_line(lanes, view, stage, u, v, max(0, -u) + row)
+        pool_line(lanes, view, stage, offset, max(0, -offset.u) + row)
     else:
         value = load(lanes, view.line, view.margin * width)
         for k in range(1, count):
@@ -473,9 +489,9 @@ def leave_line(lanes: Any, view: Any, stage: Any, step: Any, u: Any, v: Any, row
 
 
 @compiled
-def widen_line(lanes: Any, view: Any, step: Any, row: Any, count: Any) -> None:
+def widen_line(lanes: Any, view: Any, offset: Any, step: Any, row: Any, count: Any) -> None:
     """Sums along a row over a step's window, zero outside, into its ring."""
-    width, reach, out = lane_count(lanes), of_step(view, step, REACH_WIDTH), ring_row(lanes, view, step, row)
+    width, reach, out = lane_count(lanes), of_step(view, step, REACH_WIDTH), ring_row(lanes, view, offset, step, row)
     if reach == 1:
         before, now = zero(lanes), zero(lanes)
         for k in range(count):
@@ -493,9 +509,10 @@ def widen_line(lanes: Any, view: Any, step: Any, row: Any, count: Any) -> None:
 
 
 @compiled
-def pool_line(lanes: Any, view: Any, stage: Any, u: Any, v: Any, down: Any) -> None:
+def pool_line(lanes: Any, view: Any, stage: Any, offset: Any, down: Any) -> None:
     """Add one row to the pooled offsets it feeds."""
     width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
+    u, v, _ = offset
     count, across = wide - abs(v), max(0, -v)
     size = of_stage(view, stage, POOL_WIDTH)
     plane = of_stage(view, stage, POOLED_HEIGHT) * of_stage(view, stage, POOLED_WIDTH) * width
@@ -526,15 +543,16 @@ def slot_start(lanes: Any, view: Any, stage: Any, u: Any, v: Any, down: Any, acr
 
 
 @inlined
-def ring_row(lanes: Any, view: Any, step: Any, row: Any) -> Any:
+def ring_row(lanes: Any, view: Any, offset: Any, step: Any, row: Any) -> Any:
     """Where a step's ring holds a row."""
-    return (of_step(view, step, RING) + (row & of_step(view, step, RING_MASK)) * view.stride) * lane_count(lanes)
+    start = offset.ring + of_step(view, step, RING)
+    return (start + (row & of_step(view, step, RING_MASK)) * view.stride) * lane_count(lanes)
 
 
 @inlined
-def ring_or_nothing(lanes: Any, view: Any, step: Any, row: Any, rows: Any) -> Any:
+def ring_or_nothing(lanes: Any, view: Any, offset: Any, step: Any, row: Any, rows: Any) -> Any:
     """The same, or the row of zeros for one outside the image."""
-    return ring_row(lanes, view, step, row) if 0 <= row < rows else view.margin * lane_count(lanes)
+    return ring_row(lanes, view, offset, step, row) if 0 <= row < rows else view.margin * lane_count(lanes)
 
 
 @inlined
