@@ -152,7 +152,7 @@ def fuse(program: Program, dtype: str, lanes: int) -> Fused | str:
         together=together,
     )
     inverse_scales = tuple(math.sqrt(one.scale) for one in forms)
-    ring_size = stride + together * rings + _MARGIN
+    ring_size = together * rings + _MARGIN
     return Fused(program, stages, dtype, lanes, plan, duals, inverse_scales, ring_size, slots)
 
 
@@ -169,17 +169,17 @@ def _ring_layout(
 ) -> tuple[NDArray[np.int64], int]:
     """The table of steps, and the vectors of an offset's rings, which all stages share: none interrupts another.
 
-    A row of zeros, for what lies outside the image, is in front of them.
+    The first row holds zeros, for what lies outside the image.
     """
     rows: list[list[int]] = []
     most = 0
     for stage in stages:
-        lag, used = 0, 0
+        lag, used = 0, 1
         for step in stage.steps:
             place, reach_height, reach_width = len(rows), step.window[0] // 2, step.window[1] // 2
             lag += reach_height
             ring_rows = 1 << (2 * reach_height + 1).bit_length()
-            ring = (1 + used) * stride + _MARGIN
+            ring = used * stride + _MARGIN
             rows.append([reach_height, reach_width, kinds[place], starts[place], ring, ring_rows - 1, lag])
             used += ring_rows
         most = max(most, used)

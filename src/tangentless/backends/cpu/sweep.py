@@ -69,12 +69,20 @@ class View(NamedTuple):
     rings: int
 
 
+class Band(NamedTuple):
+    """Neighbouring offsets, (u, left) to (u, right - 1), which take turns. Each has rings of its own."""
+
+    u: int
+    left: int
+    right: int
+
+
 class Offset(NamedTuple):
-    """The positions of the right images less those of the left one, and where the rings of the offset begin."""
+    """One of them, and how far its rings are from those of the first."""
 
     u: int
     v: int
-    ring: int
+    shift: int
 
 
 class Dual(NamedTuple):
@@ -85,7 +93,10 @@ class Dual(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Where two rows of a 3×3 step begin: norms of both sides, and the four rows of the ring they sum over."""
+    """Where two rows of a 3×3 step begin: norms of both sides, and the four rows of the ring they sum over.
+
+    Of norms these are the rows of whole images, and of the ring those of the first offset, until it is `moved`.
+    """
 
     x: int
     z: int
@@ -170,7 +181,8 @@ def sweep(lanes: Any, duals: Any, view: Any, reach: Any, together: Any, scratch:
         u, stage = outermost, np.int64(0)  # typed: a literal would compile everything twice
         while True:
             for v in range(-reach[stage, 1], reach[stage, 1] + 1, together):
-                follow_offsets(lanes, duals, view, stage, u, v, min(v + together, reach[stage, 1] + 1))
+                band = Band(u, v, min(v + together, reach[stage, 1] + 1))
+                follow_offsets(lanes, duals, view, stage, band)
             pool = of_stage(view, stage, POOL_HEIGHT)
             if stage == len(reach) - 1 or u % pool != pool - 1:
                 break
@@ -185,57 +197,54 @@ def sweep(lanes: Any, duals: Any, view: Any, reach: Any, together: Any, scratch:
 
 
 @compiled
-def follow_offsets(lanes: Any, duals: Any, view: Any, stage: Any, u: Any, left: Any, right: Any) -> None:
-    """Stream the rows of offsets (u, left) to (u, right - 1) through the steps of one stage."""
+def follow_offsets(lanes: Any, duals: Any, view: Any, stage: Any, band: Any) -> None:
+    """Stream the rows of a few offsets through the steps of one stage."""
     first, count = of_stage(view, stage, FIRST_STEP), of_stage(view, stage, STEPS)
-    rows = of_stage(view, stage, HEIGHT) - abs(u)
+    rows = of_stage(view, stage, HEIGHT) - abs(band.u)
     delay = of_step(view, first + count - 1, LAG)
     shift = delay & 1  # so that the last step sees rows in even pairs
     for t in range((rows + delay + shift + 1) // 2):
         newest = 2 * t - shift
         for row in range(max(newest, 0), min(newest + 2, rows)):
-            for v in range(left, right):
-                enter_row(lanes, view, stage, Offset(u, v, (v - left) * view.rings), row)
+            enter_row(lanes, view, stage, band, row)
         for step in range(first, first + count):
             row = newest - of_step(view, step, LAG)
             begin, end = max(row, 0), min(row + 2, rows)
             if begin < end:
-                for v in range(left, right):
-                    offset = Offset(u, v, (v - left) * view.rings)
-                    step_rows(lanes, duals, view, stage, step, offset, begin, end, rows)
+                step_rows(lanes, duals, view, stage, step, band, begin, end, rows)
 
 
 @inlined
-def enter_row(lanes: Any, view: Any, stage: Any, offset: Any, row: Any) -> None:
+def enter_row(lanes: Any, view: Any, stage: Any, band: Any, row: Any) -> None:
     """Put one row of inner products at the entrance of a stage into its first ring: of pixels, or out of a pool."""
-    width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
-    u, v, _ = offset
-    count, across, down = wide - abs(v), max(0, -v), max(0, -u) + row
-    step = of_stage(view, stage, FIRST_STEP)
-    if stage > 0:
-        start = slot_start(lanes, view, stage - 1, u, v, down, across)
-        scale = broadcast(lanes, view.scales, stage)
-        for k in range(count):
-            value = load(lanes, view.slots, start + k * width)
-            store(view.slots, start + k * width, zero(lanes))
-            store(view.line, (view.margin + k) * width, value * scale)
-        widen_line(lanes, view, offset, step, row, count)
-        return
-    channels = view.channels
-    x = (down * wide + across) * channels
-    z = ((down + u) * wide + across + v) * channels * width
-    if of_step(view, step, REACH_WIDTH) == 1:
-        out = ring_row(lanes, view, offset, step, row)
-        before, now = zero(lanes), zero(lanes)
-        for k in range(count):
-            value = pixel_product(lanes, view, channels, x + k * channels, z + k * channels * width)
-            store(view.ring, out + (k - 1) * width, before + (now + value))
-            before, now = now, value
-        store(view.ring, out + (count - 1) * width, before + now)
-    else:
-        for k in range(count):
-            value = pixel_product(lanes, view, channels, x + k * channels, z + k * channels * width)
-            store(view.line, (view.margin + k) * width, value)
+    width, wide, channels = lane_count(lanes), of_stage(view, stage, WIDTH), view.channels
+    down, step = max(0, -band.u) + row, of_stage(view, stage, FIRST_STEP)
+    direct = stage == 0 and of_step(view, step, REACH_WIDTH) == 1
+    for v in range(band.left, band.right):
+        offset = Offset(band.u, v, (v - band.left) * view.rings * width)
+        count, across = wide - abs(v), max(0, -v)
+        x = (down * wide + across) * channels
+        z = ((down + band.u) * wide + across + v) * channels * width
+        if direct:
+            out = ring_row(lanes, view, step, row) + offset.shift
+            before, now = zero(lanes), zero(lanes)
+            for k in range(count):
+                value = pixel_product(lanes, view, channels, x + k * channels, z + k * channels * width)
+                store(view.ring, out + (k - 1) * width, before + (now + value))
+                before, now = now, value
+            store(view.ring, out + (count - 1) * width, before + now)
+            continue
+        if stage == 0:
+            for k in range(count):
+                value = pixel_product(lanes, view, channels, x + k * channels, z + k * channels * width)
+                store(view.line, (view.margin + k) * width, value)
+        else:
+            start = slot_start(lanes, view, stage - 1, band.u, v, down, across)
+            scale = broadcast(lanes, view.scales, stage)
+            for k in range(count):
+                value = load(lanes, view.slots, start + k * width)
+                store(view.slots, start + k * width, zero(lanes))
+                store(view.line, (view.margin + k) * width, value * scale)
         widen_line(lanes, view, offset, step, row, count)
 
 
@@ -256,55 +265,66 @@ def pixel_product(lanes: Any, view: Any, channels: Any, x: Any, z: Any) -> Any:
 
 @inlined
 def step_rows(
-    lanes: Any, duals: Any, view: Any, stage: Any, step: Any, offset: Any, begin: Any, end: Any, rows: Any
+    lanes: Any, duals: Any, view: Any, stage: Any, step: Any, band: Any, begin: Any, end: Any, rows: Any
 ) -> None:
     """Evaluate one or two rows of a step, and hand them to the next step's ring, to the pool or to the total."""
     width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
-    u, v, _ = offset
-    count, across, down = wide - abs(v), max(0, -v), max(0, -u) + begin
+    u, down = band.u, max(0, -band.u) + begin
     first = of_stage(view, stage, FIRST_STEP)
     norms = of_stage(view, stage, NORMS) + (step - first) * of_stage(view, stage, HEIGHT) * wide
-    x = norms + down * wide + across
-    z = (norms + (down + u) * wide + across + v) * width
+    x, z = norms + down * wide, (norms + (down + u) * wide) * width
     dual = Dual(of_step(view, step, KIND), of_step(view, step, PARAMETERS))
     last = step == first + of_stage(view, stage, STEPS) - 1
     if of_step(view, step, REACH_HEIGHT) == 1:
         window = Window(
             x,
             z,
-            ring_or_nothing(lanes, view, offset, step, begin - 1, rows),
-            ring_row(lanes, view, offset, step, begin),
-            ring_or_nothing(lanes, view, offset, step, begin + 1, rows),
-            ring_or_nothing(lanes, view, offset, step, begin + 2, rows),
+            ring_or_nothing(lanes, view, step, begin - 1, rows),
+            ring_row(lanes, view, step, begin),
+            ring_or_nothing(lanes, view, step, begin + 1, rows),
+            ring_or_nothing(lanes, view, step, begin + 2, rows),
         )
         if not last and of_step(view, step + 1, REACH_WIDTH) == 1:
             if end - begin == 2:
-                rows_to_ring(lanes, duals, view, 2, dual, window, wide, count, offset, step + 1, begin)
+                rows_to_ring(lanes, duals, view, 2, dual, window, wide, band, step + 1, begin)
             else:
-                rows_to_ring(lanes, duals, view, 1, dual, window, wide, count, offset, step + 1, begin)
+                rows_to_ring(lanes, duals, view, 1, dual, window, wide, band, step + 1, begin)
             return
         if last and stage < view.stage_count - 1:
             if end - begin == 1:
-                rows_to_pool(lanes, duals, view, 1, dual, window, stage, offset, down)
+                rows_to_pool(lanes, duals, view, 1, dual, window, stage, band, down)
             elif of_stage(view, stage, POOL_HEIGHT) != 2 or of_stage(view, stage, POOL_WIDTH) != 2:
-                rows_to_pool(lanes, duals, view, 2, dual, window, stage, offset, down)
-            elif u & 1 == 0 and v & 1 == 0:
-                rows_to_halves(lanes, duals, view, 2, 2, dual, window, stage, offset, down)
-            elif v & 1 == 0:
-                rows_to_halves(lanes, duals, view, 1, 2, dual, window, stage, offset, down)
+                rows_to_pool(lanes, duals, view, 2, dual, window, stage, band, down)
             elif u & 1 == 0:
-                rows_to_halves(lanes, duals, view, 2, 1, dual, window, stage, offset, down)
+                rows_to_halves(lanes, duals, view, 2, dual, window, stage, band, down)
             else:
-                rows_to_halves(lanes, duals, view, 1, 1, dual, window, stage, offset, down)
+                rows_to_halves(lanes, duals, view, 1, dual, window, stage, band, down)
             return
-    for row in range(begin, end):
-        sum_rows(lanes, view, offset, step, row, rows, count)
-        for k in range(count):
-            i = (view.margin + k) * width
-            store(view.line, i, embedded(lanes, duals, view, dual, x + k, z + k * width, load(lanes, view.line, i)))
-        leave_line(lanes, view, stage, offset, step, row)
-        x += wide
-        z += wide * width
+    for v in range(band.left, band.right):
+        offset = Offset(u, v, (v - band.left) * view.rings * width)
+        count, across = wide - abs(v), max(0, -v)
+        for row in range(begin, end):
+            sum_rows(lanes, view, offset, step, row, rows, count)
+            a = x + (row - begin) * wide + across
+            b = z + ((row - begin) * wide + across + v) * width
+            for k in range(count):
+                i = (view.margin + k) * width
+                store(view.line, i, embedded(lanes, duals, view, dual, a + k, b + k * width, load(lanes, view.line, i)))
+            leave_line(lanes, view, stage, offset, step, row)
+
+
+@inlined
+def moved(lanes: Any, view: Any, window: Any, v: Any, shift: Any) -> Any:
+    """The window of an offset with such rings."""
+    across = max(0, -v)
+    return Window(
+        window.x + across,
+        window.z + (across + v) * lane_count(lanes),
+        window.above + shift,
+        window.here + shift,
+        window.below + shift,
+        window.further + shift,
+    )
 
 
 @inlined
@@ -324,8 +344,7 @@ def rows_to_ring(
     dual: Any,
     window: Any,
     wide: Any,
-    count: Any,
-    offset: Any,
+    band: Any,
     step: Any,
     row: Any,
 ) -> None:
@@ -334,24 +353,74 @@ def rows_to_ring(
     The height is a constant of each call, and calls are inlined.
     """
     width = lane_count(lanes)
-    out, out2 = ring_row(lanes, view, offset, step, row), ring_row(lanes, view, offset, step, row + 1)
-    before, now = zero(lanes), zero(lanes)
-    before2, now2 = zero(lanes), zero(lanes)
-    for k in range(count):
-        i = k * width
-        x, z = window.x + k, window.z + i
-        middle = load(lanes, view.ring, window.here + i) + load(lanes, view.ring, window.below + i)
-        value = embedded(lanes, duals, view, dual, x, z, load(lanes, view.ring, window.above + i) + middle)
-        store(view.ring, out + i - width, before + (now + value))
-        before, now = now, value
+    for v in range(band.left, band.right):
+        count, shift = wide - abs(v), (v - band.left) * view.rings * width
+        here = moved(lanes, view, window, v, shift)
+        out, out2 = ring_row(lanes, view, step, row) + shift, ring_row(lanes, view, step, row + 1) + shift
+        before, now = zero(lanes), zero(lanes)
+        before2, now2 = zero(lanes), zero(lanes)
+        for k in range(count):
+            i = k * width
+            if height == 2:
+                value, value2 = two_rows(lanes, duals, view, dual, here, wide, k)
+                store(view.ring, out2 + i - width, before2 + (now2 + value2))
+                before2, now2 = now2, value2
+            else:
+                value = one_row(lanes, duals, view, dual, here, k)
+            store(view.ring, out + i - width, before + (now + value))
+            before, now = now, value
+        store(view.ring, out + (count - 1) * width, before + now)
         if height == 2:
-            value = middle + load(lanes, view.ring, window.further + i)
-            value = embedded(lanes, duals, view, dual, x + wide, z + wide * width, value)
-            store(view.ring, out2 + i - width, before2 + (now2 + value))
-            before2, now2 = now2, value
-    store(view.ring, out + (count - 1) * width, before + now)
-    if height == 2:
-        store(view.ring, out2 + (count - 1) * width, before2 + now2)
+            store(view.ring, out2 + (count - 1) * width, before2 + now2)
+
+
+@inlined
+def rows_to_halves(
+    lanes: Any,
+    duals: Any,
+    view: Any,
+    shared: Any,
+    dual: Any,
+    window: Any,
+    stage: Any,
+    band: Any,
+    down: Any,
+) -> None:
+    """Two rows of a 3×3 step into a 2×2 pool, where 1 or 2 of them share a place, as u is odd or even; so do columns.
+
+    The former is a constant of each call.
+    """
+    width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
+    plane = of_stage(view, stage, POOLED_HEIGHT) * of_stage(view, stage, POOLED_WIDTH) * width
+    for v in range(band.left, band.right):
+        count, across = wide - abs(v), max(0, -v)
+        here = moved(lanes, view, window, v, (v - band.left) * view.rings * width)
+        low = pool_start(lanes, view, stage, band.u, v, down, across)
+        further = pool_start(lanes, view, stage, band.u, v, down + 1, across) - low
+        if v & 1 == 0:
+            for k in range(0, count, 2):
+                value, value2 = two_rows(lanes, duals, view, dual, here, wide, k)
+                beside, beside2 = two_rows(lanes, duals, view, dual, here, wide, k + 1)
+                put_two(view, shared, low, further, value + beside, value2 + beside2)
+                low += width
+        else:
+            high = low + plane
+            if across & 1 == 1:
+                low, high = high, low + width
+            for k in range(count):
+                value, value2 = two_rows(lanes, duals, view, dual, here, wide, k)
+                put_two(view, shared, low, further, value, value2)
+                low, high = high, low + width
+
+
+@inlined
+def put_two(view: Any, shared: Any, start: Any, further: Any, value: Any, value2: Any) -> None:
+    """Add what two rows have to one or to two places."""
+    if shared == 2:
+        accumulate(view.slots, start, value + value2)
+    else:
+        accumulate(view.slots, start, value)
+        accumulate(view.slots, start + further, value2)
 
 
 @inlined
@@ -363,93 +432,54 @@ def rows_to_pool(
     dual: Any,
     window: Any,
     stage: Any,
-    offset: Any,
+    band: Any,
     down: Any,
 ) -> None:
-    """One or two rows of a 3×3 step into the pool: V for the first positions of each window, V + 1 beyond the split."""
+    """One or two rows of a 3×3 step into any pool: V for the first positions of each window, V + 1 beyond the split."""
     width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
-    u, v, _ = offset
-    count, across = wide - abs(v), max(0, -v)
-    low = pool_start(lanes, view, stage, u, v, down, across)
-    low2 = pool_start(lanes, view, stage, u, v, down + 1, across)
     size = of_stage(view, stage, POOL_WIDTH)
     plane = of_stage(view, stage, POOLED_HEIGHT) * of_stage(view, stage, POOLED_WIDTH) * width
-    split, phase = size - v % size, across % size
-    total, total2 = zero(lanes), zero(lanes)
-    for k in range(count):
-        i = k * width
-        x, z = window.x + k, window.z + i
-        middle = load(lanes, view.ring, window.here + i) + load(lanes, view.ring, window.below + i)
-        total = total + embedded(lanes, duals, view, dual, x, z, load(lanes, view.ring, window.above + i) + middle)
-        if height == 2:
-            value = middle + load(lanes, view.ring, window.further + i)
-            total2 = total2 + embedded(lanes, duals, view, dual, x + wide, z + wide * width, value)
-        phase += 1
-        if phase in (split, size) or k == count - 1:
-            above_split = plane if phase > split else 0
-            if height == 2 and low == low2:
-                total = total + total2
-            elif height == 2:
-                accumulate(view.slots, low2 + above_split, total2)
-            accumulate(view.slots, low + above_split, total)
-            total, total2 = zero(lanes), zero(lanes)
-            if phase == size:
-                phase = 0
-                low += width
-                low2 += width
-
-
-@inlined
-def rows_to_halves(
-    lanes: Any,
-    duals: Any,
-    view: Any,
-    rows: Any,
-    columns: Any,
-    dual: Any,
-    window: Any,
-    stage: Any,
-    offset: Any,
-    down: Any,
-) -> None:
-    """Two rows of a 3×3 step into a 2×2 pool, in which so many rows and columns share a place: 1 for odd offsets, or 2.
-
-    Both are constants of each call.
-    """
-    width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
-    u, v, _ = offset
-    count, across = wide - abs(v), max(0, -v)
-    low = pool_start(lanes, view, stage, u, v, down, across)
-    further = pool_start(lanes, view, stage, u, v, down + 1, across) - low
-    if columns == 2:
-        for k in range(0, count, 2):
-            value, value2 = column(lanes, duals, view, dual, window, wide, k)
-            beside, beside2 = column(lanes, duals, view, dual, window, wide, k + 1)
-            value, value2 = value + beside, value2 + beside2
-            if rows == 2:
-                accumulate(view.slots, low, value + value2)
-            else:
-                accumulate(view.slots, low, value)
-                accumulate(view.slots, low + further, value2)
-            low += width
-    else:
-        plane = of_stage(view, stage, POOLED_HEIGHT) * of_stage(view, stage, POOLED_WIDTH) * width
-        high = low + plane
-        if across & 1 == 1:
-            low, high = high, low + width
+    for v in range(band.left, band.right):
+        count, across = wide - abs(v), max(0, -v)
+        here = moved(lanes, view, window, v, (v - band.left) * view.rings * width)
+        low = pool_start(lanes, view, stage, band.u, v, down, across)
+        low2 = pool_start(lanes, view, stage, band.u, v, down + 1, across)
+        split, phase = size - v % size, across % size
+        total, total2 = zero(lanes), zero(lanes)
         for k in range(count):
-            value, value2 = column(lanes, duals, view, dual, window, wide, k)
-            if rows == 2:
-                accumulate(view.slots, low, value + value2)
+            if height == 2:
+                value, value2 = two_rows(lanes, duals, view, dual, here, wide, k)
+                total2 = total2 + value2
             else:
-                accumulate(view.slots, low, value)
-                accumulate(view.slots, low + further, value2)
-            low, high = high, low + width
+                value = one_row(lanes, duals, view, dual, here, k)
+            total = total + value
+            phase += 1
+            if phase in (split, size) or k == count - 1:
+                above_split = plane if phase > split else 0
+                if height == 2 and low == low2:
+                    total = total + total2
+                elif height == 2:
+                    accumulate(view.slots, low2 + above_split, total2)
+                accumulate(view.slots, low + above_split, total)
+                total, total2 = zero(lanes), zero(lanes)
+                if phase == size:
+                    phase = 0
+                    low += width
+                    low2 += width
 
 
 @inlined
-def column(lanes: Any, duals: Any, view: Any, dual: Any, window: Any, wide: Any, k: Any) -> Any:
-    """Two rows of a 3×3 step, at one position of them."""
+def one_row(lanes: Any, duals: Any, view: Any, dual: Any, window: Any, k: Any) -> Any:
+    """A row of a 3×3 step, at one position."""
+    i = k * lane_count(lanes)
+    value = load(lanes, view.ring, window.here + i) + load(lanes, view.ring, window.below + i)
+    value = load(lanes, view.ring, window.above + i) + value
+    return embedded(lanes, duals, view, dual, window.x + k, window.z + i, value)
+
+
+@inlined
+def two_rows(lanes: Any, duals: Any, view: Any, dual: Any, window: Any, wide: Any, k: Any) -> Any:
+    """Two rows of a 3×3 step, at one position."""
     width = lane_count(lanes)
     i = k * width
     x, z = window.x + k, window.z + i
@@ -464,11 +494,11 @@ def sum_rows(lanes: Any, view: Any, offset: Any, step: Any, row: Any, rows: Any,
     """The window sums of one row, from the ring into the line."""
     width, reach = lane_count(lanes), of_step(view, step, REACH_HEIGHT)
     begin, end = max(0, row - reach), min(rows, row + reach + 1)
-    source = ring_row(lanes, view, offset, step, begin)
+    source = ring_row(lanes, view, step, begin) + offset.shift
     for k in range(count):
         store(view.line, (view.margin + k) * width, load(lanes, view.ring, source + k * width))
     for other in range(begin + 1, end):
-        source = ring_row(lanes, view, offset, step, other)
+        source = ring_row(lanes, view, step, other) + offset.shift
         for k in range(count):
             accumulate(view.line, (view.margin + k) * width, load(lanes, view.ring, source + k * width))
 
@@ -491,7 +521,8 @@ def leave_line(lanes: Any, view: Any, stage: Any, offset: Any, step: Any, row: A
 @compiled
 def widen_line(lanes: Any, view: Any, offset: Any, step: Any, row: Any, count: Any) -> None:
     """Sums along a row over a step's window, zero outside, into its ring."""
-    width, reach, out = lane_count(lanes), of_step(view, step, REACH_WIDTH), ring_row(lanes, view, offset, step, row)
+    width, reach = lane_count(lanes), of_step(view, step, REACH_WIDTH)
+    out = ring_row(lanes, view, step, row) + offset.shift
     if reach == 1:
         before, now = zero(lanes), zero(lanes)
         for k in range(count):
@@ -512,7 +543,7 @@ def widen_line(lanes: Any, view: Any, offset: Any, step: Any, row: Any, count: A
 def pool_line(lanes: Any, view: Any, stage: Any, offset: Any, down: Any) -> None:
     """Add one row to the pooled offsets it feeds."""
     width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
-    u, v, _ = offset
+    u, v = offset.u, offset.v
     count, across = wide - abs(v), max(0, -v)
     size = of_stage(view, stage, POOL_WIDTH)
     plane = of_stage(view, stage, POOLED_HEIGHT) * of_stage(view, stage, POOLED_WIDTH) * width
@@ -543,16 +574,15 @@ def slot_start(lanes: Any, view: Any, stage: Any, u: Any, v: Any, down: Any, acr
 
 
 @inlined
-def ring_row(lanes: Any, view: Any, offset: Any, step: Any, row: Any) -> Any:
-    """Where a step's ring holds a row."""
-    start = offset.ring + of_step(view, step, RING)
-    return (start + (row & of_step(view, step, RING_MASK)) * view.stride) * lane_count(lanes)
+def ring_row(lanes: Any, view: Any, step: Any, row: Any) -> Any:
+    """Where a step's ring holds a row, for the first offset."""
+    return (of_step(view, step, RING) + (row & of_step(view, step, RING_MASK)) * view.stride) * lane_count(lanes)
 
 
 @inlined
-def ring_or_nothing(lanes: Any, view: Any, offset: Any, step: Any, row: Any, rows: Any) -> Any:
+def ring_or_nothing(lanes: Any, view: Any, step: Any, row: Any, rows: Any) -> Any:
     """The same, or the row of zeros for one outside the image."""
-    return ring_row(lanes, view, offset, step, row) if 0 <= row < rows else view.margin * lane_count(lanes)
+    return ring_row(lanes, view, step, row) if 0 <= row < rows else view.margin * lane_count(lanes)
 
 
 @inlined
