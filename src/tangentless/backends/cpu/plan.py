@@ -19,8 +19,8 @@ from .simd import Tag
 _LARGEST_GAIN = {"float32": 1e25, "float64": 1e250}  # of one stage's window sums, before they overflow
 _LARGEST_SLOTS = 400 << 20  # bytes one thread may hold between stages
 _MARGIN = 1
-_MOST_TOGETHER = 8  # offsets that take turns
-_RINGS_BYTES = 256 << 10  # of all of them: a quarter of a second-level cache
+_MOST_TOGETHER = 16  # offsets that take turns
+_RINGS_BYTES = 512 << 10  # of all of them: half of a second-level cache
 
 
 class Plan(NamedTuple):
