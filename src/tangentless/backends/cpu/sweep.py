@@ -219,24 +219,28 @@ def enter_row(lanes: Any, view: Any, stage: Any, band: Any, row: Any) -> None:
     """Put one row of inner products at the entrance of a stage into its first ring: of pixels, or out of a pool."""
     width, wide, channels = lane_count(lanes), of_stage(view, stage, WIDTH), view.channels
     down, step = max(0, -band.u) + row, of_stage(view, stage, FIRST_STEP)
-    direct = stage == 0 and of_step(view, step, REACH_WIDTH) == 1
-    for v in range(band.left, band.right):
+    x, z = down * wide * channels, (down + band.u) * wide * channels * width
+    direct, begin = stage == 0 and of_step(view, step, REACH_WIDTH) == 1, band.left
+    if direct and channels == 3:
+        while begin + 1 < band.right:
+            out = ring_row(lanes, view, step, row) + (begin - band.left) * view.rings * width
+            two_colour_rows(lanes, view, wide, begin, x, z, out)
+            begin += 2
+    for v in range(begin, band.right):
         offset = Offset(band.u, v, (v - band.left) * view.rings * width)
         count, across = wide - abs(v), max(0, -v)
-        x = (down * wide + across) * channels
-        z = ((down + band.u) * wide + across + v) * channels * width
         if direct:
             out = ring_row(lanes, view, step, row) + offset.shift
             before, now = zero(lanes), zero(lanes)
             for k in range(count):
-                value = pixel_product(lanes, view, channels, x + k * channels, z + k * channels * width)
+                value = pixel_product(lanes, view, x, z, across + k, across + k + v)
                 store(view.ring, out + (k - 1) * width, before + (now + value))
                 before, now = now, value
             store(view.ring, out + (count - 1) * width, before + now)
             continue
         if stage == 0:
             for k in range(count):
-                value = pixel_product(lanes, view, channels, x + k * channels, z + k * channels * width)
+                value = pixel_product(lanes, view, x, z, across + k, across + k + v)
                 store(view.line, (view.margin + k) * width, value)
         else:
             start = slot_start(lanes, view, stage - 1, band.u, v, down, across)
@@ -249,17 +253,53 @@ def enter_row(lanes: Any, view: Any, stage: Any, band: Any, row: Any) -> None:
 
 
 @inlined
-def pixel_product(lanes: Any, view: Any, channels: Any, x: Any, z: Any) -> Any:
-    """The inner products of one pixel with those of the right images."""
-    width = lane_count(lanes)
+def two_colour_rows(lanes: Any, view: Any, wide: Any, v: Any, x: Any, z: Any, out: Any) -> None:
+    """A row of inner products of offset v and of v + 1: what takes the time is to load pixels, and they share them."""
+    width, across, both = lane_count(lanes), max(0, -v), wide - max(abs(v), abs(v + 1))
+    out2 = out + view.rings * width
+    before, now = zero(lanes), zero(lanes)
+    before2, now2 = zero(lanes), zero(lanes)
+    if v < 0:  # v + 1 begins a position before v; otherwise v ends one after v + 1
+        now2 = pixel_product(lanes, view, x, z, across - 1, across + v)
+        out2 += width
+    place = z + (across + v) * 3 * width
+    red, green, blue = load_colours(lanes, view, place)
+    for k in range(both):
+        i = x + 3 * (across + k)
+        a, b = load_left(lanes, view.pixels, i), load_left(lanes, view.pixels, i + 1)
+        c = load_left(lanes, view.pixels, i + 2)
+        value = multiply_add(c, blue, multiply_add(b, green, a * red))
+        store(view.ring, out + (k - 1) * width, before + (now + value))
+        before, now = now, value
+        red, green, blue = load_colours(lanes, view, place + (k + 1) * 3 * width)
+        value = multiply_add(c, blue, multiply_add(b, green, a * red))
+        store(view.ring, out2 + (k - 1) * width, before2 + (now2 + value))
+        before2, now2 = now2, value
+    if v >= 0:
+        value = pixel_product(lanes, view, x, z, both, wide - 1)
+        store(view.ring, out + (both - 1) * width, before + (now + value))
+        before, now = now, value
+        out += width
+    store(view.ring, out + (both - 1) * width, before + now)
+    store(view.ring, out2 + (both - 1) * width, before2 + now2)
+
+
+@inlined
+def load_colours(lanes: Any, view: Any, z: Any) -> Any:
+    """Three channels of a pixel of the right images."""
+    width, pixels = lane_count(lanes), view.right_pixels
+    return load(lanes, pixels, z), load(lanes, pixels, z + width), load(lanes, pixels, z + 2 * width)
+
+
+@inlined
+def pixel_product(lanes: Any, view: Any, x: Any, z: Any, k: Any, m: Any) -> Any:
+    """The inner products of pixel k of the left image's row x with pixel m of the right images' row z."""
+    width, channels = lane_count(lanes), view.channels
+    x, z = x + k * channels, z + m * channels * width
     value = load_left(lanes, view.pixels, x) * load(lanes, view.right_pixels, z)
-    if channels == 3:  # colour images, without a loop
-        value = multiply_add(load_left(lanes, view.pixels, x + 1), load(lanes, view.right_pixels, z + width), value)
-        value = multiply_add(load_left(lanes, view.pixels, x + 2), load(lanes, view.right_pixels, z + 2 * width), value)
-    else:
-        for channel in range(1, channels):
-            right = load(lanes, view.right_pixels, z + channel * width)
-            value = multiply_add(load_left(lanes, view.pixels, x + channel), right, value)
+    for channel in range(1, channels):
+        right = load(lanes, view.right_pixels, z + channel * width)
+        value = multiply_add(load_left(lanes, view.pixels, x + channel), right, value)
     return value
 
 
