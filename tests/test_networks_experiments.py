@@ -213,6 +213,13 @@ def test_command_line_says_which_option_is_which(options, message, tmp_path, mon
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("wrong", [{"inputs": "raw"}, {"learning_rate": -1.0}, {"width": 0}, {"epochs": 0}])
+def test_settings_out_of_range_are_refused_before_anything_is_written(wrong, digits, tmp_path):
+    with pytest.raises(ParameterError, match=next(iter(wrong))):
+        run_comparison(digits, tmp_path, settings=dataclasses.replace(TOY, **wrong))
+    assert not list(tmp_path.iterdir())
+
+
 def test_data_without_training_images_are_refused(digits, tmp_path):
     only_tests = dataclasses.replace(digits, train=digits.train.take(slice(0)))
     with pytest.raises(ParameterError, match="digits has test images only"):

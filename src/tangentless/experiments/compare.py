@@ -119,6 +119,7 @@ def compare(
         raise ParameterError(f"{dataset.name} has test images only, and a comparison needs images to train on")
     for architecture in shapes.values():
         architecture.grids(dataset.train.images.shape[1:-1])
+    recipes = {name: settings.recipe(dataset.name, name) for name in shapes}  # refused before anything is written
     make_folder(folder / "checkpoints")
     hashes = dict(dataset.hashes)
     kernels = Run(EXPERIMENT, folder, configuration={}, data=hashes, machine=describe_machine(backend.name))
@@ -128,9 +129,9 @@ def compare(
     truth = dataset.test.labels[: settings.test]
     rows: list[dict[str, Any]] = []
     hits: list[list[Array]] = []
-    for name in shapes:
+    for name, recipe in recipes.items():
         try:
-            pieces = fits.pieces(name, kernels, networks)
+            pieces = fits.pieces(name, recipe, kernels, networks)
         except Unfinished as stop:
             say(f"{name}: {stop}")
             return Outcome(rows, unfinished=tuple(shapes)[len(rows) :])
@@ -158,9 +159,9 @@ class _Fits:
     machine: Machine | None
     clock: Clock
 
-    def pieces(self, name: str, kernels: Run, networks: Run) -> list[Piece]:
+    def pieces(self, name: str, recipe: Recipe, kernels: Run, networks: Run) -> list[Piece]:
         """The kernel of an architecture, and its networks."""
-        settings, recipe = self.settings, self.settings.recipe(self.dataset.name, name)
+        settings = self.settings
         asked = {"architecture": name, "ridge": settings.ridge, "seed": settings.seed, "test": settings.test}
         asked |= {"inputs": settings.inputs, "epsilon": settings.epsilon, "train": settings.train}
         pieces = [kernels.piece({"kernel": asked}, lambda: self.fit_kernel(name))]
