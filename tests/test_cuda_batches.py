@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tangentless.backends.cuda.fused import batch_units, column_heights
 
-SMALL = st.integers(1, 40)
+SMALL = st.integers(1, 20)
 
 
-@given(SMALL, SMALL, SMALL, SMALL, st.none() | st.integers(0, 40))
+@settings(deadline=None)  # a busy machine is no failure
+@given(SMALL, SMALL, SMALL, SMALL, st.none() | st.integers(0, 20))
 def test_batches_take_every_pair_once(rows: int, columns: int, batch: int, span: int, diagonal: int | None) -> None:
     heights = column_heights(rows, columns, diagonal)
     taken = np.zeros((rows, columns), dtype=int)
