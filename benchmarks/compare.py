@@ -233,7 +233,7 @@ def compare_shapes(architecture: str, options: argparse.Namespace) -> list[dict]
                 "threads_ratio": both.best / alone.best,
                 "elements_per_second": both.best * pairs.program.elements,
                 "share_of_largest": both.best * pairs.program.elements / full,
-                "preparation_in_pairs": min(both.notes["prepare"]() for _ in range(3)) / both.count * both.best,
+                "preparation_in_pairs": min(both.notes["prepare"]() for _ in range(10)) / both.count * both.best,
             }
             for shape, pairs, (both, alone) in zip(SHAPES, every, duos, strict=True)
         ]
