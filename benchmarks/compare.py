@@ -42,6 +42,7 @@ OURS, OURS_ALONE = "tangentless", "tangentless, 1 thread"
 BATCHES = (1, 2, 4, 8)
 MOST_IMAGES = 1024
 FEWEST_OF_OURS = 32  # images that fill all lanes of a vector, and tasks for all threads
+PREPARED = 512  # images, enough for blocks of lanes to share out among threads evenly
 CHECKED = 4  # images of either side whose pairs are compared with the reference
 HERE = Path(__file__).parent
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
@@ -109,7 +110,8 @@ def ours(pairs: Pairs, name: str, n_jobs: int | None) -> Contender:
         return timed(lambda: backend.block(program, *prepared[count]))
 
     contender = Contender(name, run, count=FEWEST_OF_OURS)
-    contender.notes["prepare"] = lambda: timed(lambda: backend.prepare(program, pairs.left[: contender.count]))[1]
+    many = np.resize(pairs.left, (PREPARED, *pairs.left.shape[1:]))
+    contender.notes["prepare"] = lambda: timed(lambda: backend.prepare(program, many))[1]
     return contender
 
 
@@ -233,7 +235,7 @@ def compare_shapes(architecture: str, options: argparse.Namespace) -> list[dict]
                 "threads_ratio": both.best / alone.best,
                 "elements_per_second": both.best * pairs.program.elements,
                 "share_of_largest": both.best * pairs.program.elements / full,
-                "preparation_in_pairs": min(both.notes["prepare"]() for _ in range(10)) / both.count * both.best,
+                "preparation_in_pairs": min(both.notes["prepare"]() for _ in range(10)) / PREPARED * both.best,
             }
             for shape, pairs, (both, alone) in zip(SHAPES, every, duos, strict=True)
         ]
