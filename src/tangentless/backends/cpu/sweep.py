@@ -223,11 +223,11 @@ def enter_row(lanes: Any, view: Any, stage: Any, band: Any, row: Any) -> None:
     direct, begin = stage == 0 and of_step(view, step, REACH_WIDTH) == 1, band.left
     if direct and channels == 3:
         while begin + 1 < band.right:
-            out = ring_row(lanes, view, step, row) + (begin - band.left) * view.rings * width
+            out = ring_row(lanes, view, step, row) + rings_of(lanes, view, band, begin)
             two_colour_rows(lanes, view, wide, begin, x, z, out)
             begin += 2
     for v in range(begin, band.right):
-        offset = Offset(band.u, v, (v - band.left) * view.rings * width)
+        offset = Offset(band.u, v, rings_of(lanes, view, band, v))
         count, across = wide - abs(v), max(0, -v)
         if direct:
             out = ring_row(lanes, view, step, row) + offset.shift
@@ -341,7 +341,7 @@ def step_rows(
                 rows_to_halves(lanes, duals, view, 1, dual, window, stage, band, down)
             return
     for v in range(band.left, band.right):
-        offset = Offset(u, v, (v - band.left) * view.rings * width)
+        offset = Offset(u, v, rings_of(lanes, view, band, v))
         count, across = wide - abs(v), max(0, -v)
         for row in range(begin, end):
             sum_rows(lanes, view, offset, step, row, rows, count)
@@ -354,9 +354,15 @@ def step_rows(
 
 
 @inlined
-def moved(lanes: Any, view: Any, window: Any, v: Any, shift: Any) -> Any:
-    """The window of an offset with such rings."""
-    across = max(0, -v)
+def rings_of(lanes: Any, view: Any, band: Any, v: Any) -> Any:
+    """How far the rings of one of the offsets are from those of the first."""
+    return (v - band.left) * view.rings * lane_count(lanes)
+
+
+@inlined
+def moved(lanes: Any, view: Any, window: Any, band: Any, v: Any) -> Any:
+    """The window of one of the offsets."""
+    across, shift = max(0, -v), rings_of(lanes, view, band, v)
     return Window(
         window.x + across,
         window.z + (across + v) * lane_count(lanes),
@@ -377,16 +383,7 @@ def embedded(lanes: Any, duals: Any, view: Any, dual: Any, x: Any, z: Any, value
 
 @inlined
 def rows_to_ring(
-    lanes: Any,
-    duals: Any,
-    view: Any,
-    height: Any,
-    dual: Any,
-    window: Any,
-    wide: Any,
-    band: Any,
-    step: Any,
-    row: Any,
+    lanes: Any, duals: Any, view: Any, height: Any, dual: Any, window: Any, wide: Any, band: Any, step: Any, row: Any
 ) -> None:
     """One or two rows of a 3×3 step into the ring of a following 3×3 step: where most of the time goes.
 
@@ -394,8 +391,8 @@ def rows_to_ring(
     """
     width = lane_count(lanes)
     for v in range(band.left, band.right):
-        count, shift = wide - abs(v), (v - band.left) * view.rings * width
-        here = moved(lanes, view, window, v, shift)
+        count, shift = wide - abs(v), rings_of(lanes, view, band, v)
+        here = moved(lanes, view, window, band, v)
         out, out2 = ring_row(lanes, view, step, row) + shift, ring_row(lanes, view, step, row + 1) + shift
         before, now = zero(lanes), zero(lanes)
         before2, now2 = zero(lanes), zero(lanes)
@@ -416,15 +413,7 @@ def rows_to_ring(
 
 @inlined
 def rows_to_halves(
-    lanes: Any,
-    duals: Any,
-    view: Any,
-    shared: Any,
-    dual: Any,
-    window: Any,
-    stage: Any,
-    band: Any,
-    down: Any,
+    lanes: Any, duals: Any, view: Any, shared: Any, dual: Any, window: Any, stage: Any, band: Any, down: Any
 ) -> None:
     """Two rows of a 3×3 step into a 2×2 pool, where 1 or 2 of them share a place, as u is odd or even; so do columns.
 
@@ -434,7 +423,7 @@ def rows_to_halves(
     plane = of_stage(view, stage, POOLED_HEIGHT) * of_stage(view, stage, POOLED_WIDTH) * width
     for v in range(band.left, band.right):
         count, across = wide - abs(v), max(0, -v)
-        here = moved(lanes, view, window, v, (v - band.left) * view.rings * width)
+        here = moved(lanes, view, window, band, v)
         low = pool_start(lanes, view, stage, band.u, v, down, across)
         further = pool_start(lanes, view, stage, band.u, v, down + 1, across) - low
         if v & 1 == 0:
@@ -465,15 +454,7 @@ def put_two(view: Any, shared: Any, start: Any, further: Any, value: Any, value2
 
 @inlined
 def rows_to_pool(
-    lanes: Any,
-    duals: Any,
-    view: Any,
-    height: Any,
-    dual: Any,
-    window: Any,
-    stage: Any,
-    band: Any,
-    down: Any,
+    lanes: Any, duals: Any, view: Any, height: Any, dual: Any, window: Any, stage: Any, band: Any, down: Any
 ) -> None:
     """One or two rows of a 3×3 step into any pool: V for the first positions of each window, V + 1 beyond the split."""
     width, wide = lane_count(lanes), of_stage(view, stage, WIDTH)
@@ -481,7 +462,7 @@ def rows_to_pool(
     plane = of_stage(view, stage, POOLED_HEIGHT) * of_stage(view, stage, POOLED_WIDTH) * width
     for v in range(band.left, band.right):
         count, across = wide - abs(v), max(0, -v)
-        here = moved(lanes, view, window, v, (v - band.left) * view.rings * width)
+        here = moved(lanes, view, window, band, v)
         low = pool_start(lanes, view, stage, band.u, v, down, across)
         low2 = pool_start(lanes, view, stage, band.u, v, down + 1, across)
         split, phase = size - v % size, across % size
