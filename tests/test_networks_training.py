@@ -255,6 +255,8 @@ def test_a_recipe_in_half_precision_has_16_bits_throughout_and_resumes(digits, t
     assert fit(recipe, some, machine=Machine("cpu", "float32")).precision == "float32"  # what is asked for goes first
     predicted = networks.predict(whole.network, some.images / 16)
     assert set(predicted) <= set(range(10))
+    train(whole.network, some.images / 16, some.labels, recipe, machine=Machine("cpu", "float32"))
+    assert {weight.dtype for weight in whole.network.parameters()} == {torch.float32}  # not what was left in it
 
 
 def test_gradients_too_small_for_half_precision_vanish(digits):

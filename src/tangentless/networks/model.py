@@ -158,7 +158,7 @@ class Network(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.architecture, self.shape = Architecture.of(architecture), tuple(shape)
+        self.architecture, self.shape = Architecture.of(architecture), _checked_shape(shape)
         _check_counts(classes=classes)
         self.usual_activations, self.shortest = usual_activations, shortest
         self.grids = self.architecture.grids(self.shape[:-1])
@@ -322,6 +322,13 @@ def _trainable(layer: Layer | None) -> Nonlinearity | None:
         f"{layer} has no activation that a network can train with: {reason}; write `activation` with arithmetic and "
         "methods that arrays and tensors share, such as u.clip(min=0)"
     )
+
+
+def _checked_shape(shape: Any) -> tuple[int, ...]:
+    if not isinstance(shape, tuple | list) or not 1 <= len(shape) <= 3:
+        raise ParameterError(f"shape must be that of one image, such as (32, 32, 3), not {shape!r}")
+    _check_counts(**{f"number {place} of the shape": count for place, count in enumerate(shape, start=1)})
+    return tuple(int(count) for count in shape)
 
 
 def _check_counts(**counts: Any) -> None:

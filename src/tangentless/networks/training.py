@@ -191,6 +191,8 @@ def train(
     network.to(run.device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves this one out
     if run.precision == "float16":
         _halve(network)
+    elif _dtype(network) == torch.float16:
+        network.float()  # an earlier training left it so
     optimizer = _optimizer(network, recipe, run)
     belongs_to = {"recipe": recipe.to_json(), "seed": seed, "data": held.digest, "network": _shapes(network)}
     belongs_to["precision"] = run.precision
