@@ -20,6 +20,7 @@ from tangentless.networks.inputs import balanced, make_transform
 pytest.importorskip("torch", reason="networks need PyTorch: pip install 'tangentless[networks]'")
 from tangentless.experiments import compare as comparison
 from tangentless.experiments import networks as experiment
+from tangentless.experiments.console import percent
 from tangentless.experiments.records import Piece, Run, read_record
 from tangentless.experiments.report import write_report
 from tangentless.networks import RECIPES, Machine, training
@@ -52,6 +53,13 @@ def test_comparison_leaves_a_table_a_record_and_pictures(digits, tmp_path):
     assert record["correlation"] == outcome.correlation
     assert (tmp_path / "compare-digits.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "compare-digits.svg").read_text()
+    files = write_report(tmp_path, tmp_path / "docs" / "page.md")
+    page = (tmp_path / "docs" / "page.md").read_text()
+    assert comparison.describe_correlation(outcome.correlation) in " ".join(page.split())
+    for row in outcome.rows:
+        assert f"| {row['architecture']} | {percent(row['kernel']['accuracy'])} |" in page
+    assert tmp_path / "docs" / "images" / "compare-digits.png" in files
+    assert "(images/compare-digits.png)" in page
 
 
 def test_comparison_goes_on_with_what_is_there(digits, tmp_path, monkeypatch):
@@ -183,6 +191,24 @@ def test_recipes_as_they_are_fill_the_page_of_results(tmp_path):
     write_report(tmp_path, tmp_path / "page.md")
     lines = (tmp_path / "page.md").read_text().splitlines()
     assert any(line.startswith("| Myrtle5 CNN | 89.8 | **89.1** (88.5 to 89.7) | 50,000 ") for line in lines)
+    assert not any("beside the tables" in line for line in lines)
+
+
+def test_subsets_and_changed_recipes_stand_on_the_page_beside_the_tables(tmp_path):
+    piece = Piece(
+        {"accuracy": 0.6, "best accuracy": 0.7, "rows": 99, "train": 80, "seconds": 60.0}, 61.0, "a GPU", "now"
+    )
+    shorter = RECIPES["cifar10-myrtle5"].change(epochs=9)
+    rows = [
+        experiment._row("subset-bn-80", RECIPES["subset-bn-80"], [piece, piece]),
+        experiment._row("cifar10-myrtle5", shorter, [piece]),
+    ]
+    Run("networks", tmp_path, configuration={}, data={}).finish(rows)
+    write_report(tmp_path, tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    assert "| subset-bn-80 | 80 | 2 | 60.0 ± 0.00 | 49.3 to 69.3 | 70.0 | 33.58 ± 1.22 |" in page
+    assert f"| cifar10-myrtle5 | 80 | 1 | 60.0 | 49.3 to 69.3 | 70.0 | - | {shorter.describe()} | 60 s, a GPU |" in page
+    assert "| Myrtle5 CNN | 89.8 | not run yet |" in page
 
 
 def test_command_line_compares(tmp_path):

@@ -46,6 +46,7 @@ ARCHITECTURES = (  # of different depth and pooling; all fit images of 8×8, 28�
     "myrtle7",
     "myrtle10",
 )
+COLUMNS = ("architecture", "kernel, %", "95 % interval", "network, %", "95 % interval", "over seeds")
 EXPERIMENT = "compare"
 RESAMPLED = 2000
 _MARKERS = "os^D"  # beside colours, of which there are fewer than architectures
@@ -143,10 +144,10 @@ def compare(
         hits.append([_hits([kernel], len(truth)), _hits(trials, len(truth))])
         say(f"{name}: kernel {percent(row['kernel']['accuracy'])} %, network {percent(row['network']['accuracy'])} %")
     correlation = rank_correlation(*np.stack(hits, axis=1), seed=settings.seed)
-    title = f"{dataset.name}, {rows[0]['train']:,} training and {len(truth):,} test images"
     name = f"{EXPERIMENT}-{dataset.name}"
-    record = networks.finish(rows, name=name, correlation=correlation, seconds_by_machine=dict(seconds))
-    return Outcome(rows, correlation, [record, *draw(rows, correlation, title, folder, name)])
+    more = {"dataset": dataset.name, "correlation": correlation, "seconds_by_machine": dict(seconds)}
+    record = networks.finish(rows, name=name, **more)
+    return Outcome(rows, correlation, [record, *draw(rows, correlation, dataset.name, folder)])
 
 
 @dataclass(frozen=True)
@@ -254,8 +255,7 @@ def spearman(left: Array, right: Array) -> Any:
 
 def show_rows(rows: Sequence[Mapping[str, Any]], correlation: Mapping[str, Any]) -> None:
     """Print the table and, where all is finished, the correlation."""
-    columns = ("architecture", "kernel, %", "95 % interval", "network, %", "95 % interval", "over seeds")
-    show_table("Kernel and network", columns, (_cells(row) for row in rows))
+    show_table("Kernel and network", COLUMNS, (cells(row) for row in rows))
     if correlation:
         say(describe_correlation(correlation))
 
@@ -268,10 +268,9 @@ def describe_correlation(correlation: Mapping[str, Any]) -> str:
     return f"rank correlation {correlation['spearman']:.2f} ({low:.2f} to {high:.2f}), p = {correlation['p']:.2g}"
 
 
-def draw(
-    rows: Sequence[Mapping[str, Any]], correlation: Mapping[str, Any], title: str, folder: Path, name: str
-) -> list[Path]:
+def draw(rows: Sequence[Mapping[str, Any]], correlation: Mapping[str, Any], dataset: str, folder: Path) -> list[Path]:
     """The figure: network against kernel, numbered in the order of the legend."""
+    title = f"{dataset}, {rows[0]['train']:,} training and {rows[0]['rows']:,} test images"
     figure, axes = new_axes(9.6, 5.0, title, "accuracy of the network, %", "accuracy of the kernel, %")
     for number, row in enumerate(rows, start=1):
         colour = COLOURS[(number - 1) % len(COLOURS)]
@@ -291,7 +290,7 @@ def draw(
     axes.axis(limits)
     axes.legend(frameon=False, fontsize=7.5, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     axes.text(0.98, 0.03, describe_correlation(correlation), transform=axes.transAxes, ha="right", fontsize=9)
-    return save_figure(figure, folder, name)
+    return save_figure(figure, folder, f"{EXPERIMENT}-{dataset}")
 
 
 def _hits(trials: Sequence[Mapping[str, Any]], images: int) -> Array:
@@ -322,7 +321,8 @@ def _row(name: str, kernel: Mapping[str, Any], trials: Sequence[Mapping[str, Any
     }
 
 
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row of the table, under COLUMNS."""
     kernel, network = row["kernel"], row["network"]
     spread = "-" if network["deviation"] is None else f"± {100 * network['deviation']:.2f}"
     intervals = [" to ".join(percent(end) for end in side["interval"]) for side in (kernel, network)]

@@ -43,6 +43,7 @@ METHODS = {  # rows of the paper's tables, by recipe
     "cifar100-myrtle10-bn": "myrtle10-cnn+batchnorm",
     "cifar100-myrtle10-bn-flips": "myrtle10-cnn+flips+batchnorm",
 }
+COLUMNS = ("recipe", "trained on", "trials", "accuracy, %", "95 % interval", "best epoch", "paper")
 EXPERIMENT = "networks"
 Load = Callable[[str], Dataset]
 
@@ -293,11 +294,11 @@ def _row(name: str, recipe: Recipe, pieces: Sequence[Piece]) -> dict[str, Any]:
 
 def show_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the results beside the paper's."""
-    columns = ("recipe", "trained on", "trials", "accuracy, %", "95 % interval", "best epoch", "paper")
-    show_table("Networks", columns, (_cells(row) for row in rows))
+    show_table("Networks", COLUMNS, (cells(row) for row in rows))
 
 
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row of the table, under COLUMNS."""
     deviation = "" if row["deviation"] is None else f" ± {100 * row['deviation']:.2f}"
     theirs = "-" if row["paper"] is None else f"{row['paper']:.1f}"
     if row["paper deviation"] is not None:

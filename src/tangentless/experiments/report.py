@@ -2,7 +2,8 @@
 
 A record counts here if its results name a `table` and a `method` of `paper.py`, with the fields that `tables.py` writes
 (train, test set, rows, accuracy, interval, seconds, machine, date, and where they apply tilt, ridge, leave-one-out
-accuracy), or if it is that of the subsets. Of several results for a row, that from the most training images is shown.
+accuracy), or if it is that of the subsets, of networks or of a comparison. Of several results for a row, that from the
+most training images is shown.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from ..files import atomic_file
 from ..timing import format_seconds
-from . import architectures, nonlinearities
+from . import architectures, compare, networks, nonlinearities
 from .cifar10_subsets import WAYS, plot, with_deviation
 from .console import percent
 from .figures import COLOURS, new_axes, save_figure
@@ -73,6 +74,12 @@ def write_report(records: Path, page: Path, *, pictures: str = "images") -> list
         picture, *others = plot(subsets["results"], folder)
         files += [picture, *others]
         parts.append(_subsets(subsets, f"{pictures}/{picture.name}"))
+    parts += _networks(found)
+    for record in found:
+        if record["experiment"] == compare.EXPERIMENT:
+            drawn = compare.draw(record["results"], record["correlation"], record["dataset"], folder)
+            files += drawn
+            parts.append(_comparison(record, f"{pictures}/{drawn[0].name}"))
     parts.append("## Figures\n")
     for draw, words in _FIGURES:
         drawn = draw(folder)
@@ -212,6 +219,45 @@ def _subsets(record: Mapping[str, Any], picture: str) -> str:
         cells += _against_paper(by_key.get((kernel, size, "balanced")))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
+
+
+def _networks(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What was trained besides the rows of the tables: subsets, and recipes with something changed."""
+    rows = [row for record in records if record["experiment"] == networks.EXPERIMENT for row in record["results"]]
+    others = [row for row in rows if "table" not in row]
+    if not others:
+        return []
+    words = (
+        "Networks trained on subsets, and by recipes of which something was changed, so that they are no rows of the "
+        "tables above. The accuracy is that after the last epoch; *best epoch* is chosen on the test images, as in the "
+        "paper. With *±*, means and standard deviations over the trials."
+    )
+    lines = ["## Networks beside the tables\n", f"{textwrap.fill(words, 120)}\n"]
+    lines += _markdown((*networks.COLUMNS, "how", "took"), (_network_cells(row) for row in others))
+    return ["\n".join([*lines, ""])]
+
+
+def _network_cells(row: Row) -> tuple[str, ...]:
+    return (*networks.cells(row), row["describe"], f"{format_seconds(row['seconds'])}, {row['machine']}")
+
+
+def _comparison(record: Mapping[str, Any], picture: str) -> str:
+    rows, correlation, settings = record["results"], record["correlation"], record["configuration"]
+    words = (
+        f"Kernel and network of {len(rows)} architectures, trained on the same {rows[0]['train']:,} images of "
+        f"{record['dataset']} and tested on the same {rows[0]['rows']:,}: {compare.describe_correlation(correlation)}. "
+        f"Networks have {settings['width']} filters and {settings['epochs']} epochs; their accuracies are means over "
+        f"{settings['trials']} seeds."
+    )
+    picture = f"![Accuracy of kernels against that of networks]({picture})\n"
+    lines = [f"## Kernel against network, {record['dataset']}\n", f"{textwrap.fill(words, 120)}\n", picture]
+    lines += _markdown(compare.COLUMNS, (compare.cells(row) for row in rows))
+    return "\n".join([*lines, ""])
+
+
+def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    head = [columns, ["---"] * len(columns)]
+    return [f"| {' | '.join(cells)} |" for cells in (*head, *rows)]
 
 
 def _against_paper(row: Row | None) -> tuple[str, str]:
