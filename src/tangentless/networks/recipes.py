@@ -40,12 +40,16 @@ class Steps:
     0.01
     """
 
-    milestones: tuple[int, ...] = ()
+    milestones: tuple[float, ...] = ()
     factor: float = 0.1
 
     def rate(self, epoch: float, epochs: int) -> float:
         """The share of the learning rate at a time, in epochs."""
         return float(self.factor ** sum(epoch >= milestone for milestone in self.milestones))
+
+    def stretch(self, share: float) -> Steps:
+        """For a training that is longer by a factor, or shorter."""
+        return Steps(tuple(milestone * share for milestone in self.milestones), self.factor)
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,10 @@ class Ramp:
         """The share of the learning rate at a time, in epochs."""
         peak = int(epochs * self.rise) or 1
         return epoch / peak if epoch < peak else max(epochs - epoch, 0.0) / max(epochs - peak, 1)
+
+    def stretch(self, share: float) -> Ramp:
+        """It goes by shares anyway."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -125,13 +133,18 @@ class Recipe:
     def change(self, **changes: Any) -> Recipe:
         """The recipe with some of its fields replaced; the paper's figure goes, since it was measured otherwise.
 
-        >>> RECIPES["mnist-myrtle5"].change(width=32, epochs=2).paper is None
-        True
+        With other epochs the schedule is stretched to them, unless it is given too.
+
+        >>> RECIPES["cifar10-myrtle5"].change(width=32, epochs=20).schedule.milestones
+        (5.0, 10.0, 15.0)
         """
         known = {field.name for field in dataclasses.fields(self)}
         for name in changes:
             _require(name in known, "a field of a recipe", f"one of {', '.join(sorted(known))}", name)
-        return dataclasses.replace(self, **{"paper": None, "paper_deviation": None, **changes})
+        changed = dataclasses.replace(self, **{"paper": None, "paper_deviation": None, **changes})
+        if "schedule" in changes or changed.epochs == self.epochs:
+            return changed
+        return dataclasses.replace(changed, schedule=self.schedule.stretch(changed.epochs / self.epochs))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with the kind of schedule by name."""
