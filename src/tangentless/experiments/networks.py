@@ -99,7 +99,6 @@ def reproduce(load: Load, settings: Settings, *, machine: Machine | None, folder
     recipes = {name: recipe_of(name) for name in settings.recipes}
     if settings.changes:
         recipes = {name: recipe.change(**settings.changes) for name, recipe in recipes.items()}
-    recipes = {name: _in_precision(recipe, machine) for name, recipe in recipes.items()}
     rows, unfinished, hashes = [], [], {}
     seconds: defaultdict[str, float] = defaultdict(float)
     environments: dict[str, dict[str, str]] = {}
@@ -145,12 +144,6 @@ def asked_precision(machine: Machine | None) -> dict[str, str]:
     {}
     """
     return {} if machine is None or machine.precision == "auto" else {"precision": machine.precision}
-
-
-def _in_precision(recipe: Recipe, machine: Machine | None) -> Recipe:
-    """The recipe, changed where it depends on a precision and another one is asked for."""
-    asked = asked_precision(machine).get("precision", recipe.precision)
-    return recipe if recipe.precision in ("auto", asked) else recipe.change(precision=asked)
 
 
 def _trial(

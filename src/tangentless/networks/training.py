@@ -1,7 +1,7 @@
 """Training by a recipe: on a CPU in float32, on a GPU in mixed precision, compiled, with channels last.
 
 Mixed precision is bfloat16 for what convolutions take and give, and float32 for weights and the rest. In float16,
-which a recipe may ask for, everything up to the features has 16 bits, and numbers below 6e-8 vanish.
+which may be asked for, everything up to the features has 16 bits, and numbers below 6e-8 vanish.
 
 Images stay on the device and are shuffled, cropped, flipped and cut there. What is random in an epoch is drawn from the
 seed and the number of the epoch alone, so that a run that goes on from a checkpoint is the run that was not stopped: to
@@ -32,8 +32,9 @@ from .bar import REFRESH, Report, training_bar
 from .checkpoint import load_checkpoint, restore, save_checkpoint
 from .model import Network
 from .pytorch import Tensor, functional, nn, torch
-from .recipes import PRECISIONS, Recipe
+from .recipes import Recipe
 
+PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 COMPILE_MODES = ("auto", "off", "default", "reduce-overhead", "max-autotune")
 _TEST_BATCH = 512
 
@@ -95,10 +96,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and how to train; "auto" is a GPU if there is one, and there compilation and bfloat16.
-
-    A precision that is asked for goes before that of a recipe, and that before "auto".
-    """
+    """Where and how to train; "auto" is a GPU if there is one, and there compilation and bfloat16."""
 
     device: str = "auto"
     precision: str = "auto"
@@ -109,8 +107,8 @@ class Machine:
             if getattr(self, name) not in known:
                 raise ParameterError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
 
-    def resolve(self, precision: str = "auto") -> Machine:
-        """With nothing left to choose; `precision` is a recipe's."""
+    def resolve(self) -> Machine:
+        """With nothing left to choose."""
         device = self.device if self.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
         try:
             torch.empty(1, device=device)
@@ -118,8 +116,7 @@ class Machine:
             reason = str(error).partition("\n")[0]
             raise ParameterError(f"there is no device {device!r} here ({reason}); try device='cpu'") from None
         fast = device.startswith("cuda")
-        asked = [wish for wish in (self.precision, precision) if wish != "auto"]
-        precision = asked[0] if asked else "bfloat16" if fast else "float32"
+        precision = self.precision if self.precision != "auto" else "bfloat16" if fast else "float32"
         mode = self.compile if self.compile != "auto" else "default" if fast else "off"
         return Machine(device, precision, mode)
 
@@ -184,7 +181,7 @@ def train(
     if checkpoint is not None:
         checkpoint = Path(checkpoint)
         check_output(checkpoint, force=True)  # before an epoch is spent
-    run = (machine or Machine()).resolve(recipe.precision)
+    run = (machine or Machine()).resolve()
     started = time.perf_counter()
     held = _Held.of(images, labels, run.device)
     held_test = None if test is None else _Held.of(*test, run.device)
@@ -386,7 +383,7 @@ def loss_of(scores: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
 
 
 def _optimizer(network: nn.Module, recipe: Recipe, run: Machine) -> torch.optim.Optimizer:
-    # Fused steps compute in float32, and what vanishes in float16 is part of a recipe that asks for it.
+    # Fused steps compute in float32, and what is asked for in float16 is to be in float16.
     fused = run.device.startswith("cuda") and run.precision != "float16"
     if recipe.optimizer == "adam":
         return torch.optim.Adam(
