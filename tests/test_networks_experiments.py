@@ -23,7 +23,7 @@ from tangentless.experiments import networks as experiment
 from tangentless.experiments.console import percent
 from tangentless.experiments.records import Piece, Run, read_record
 from tangentless.experiments.report import write_report
-from tangentless.networks import RECIPES, Machine, training
+from tangentless.networks import RECIPES, Machine, Steps, training
 
 CPU = Machine("cpu")
 SHALLOW, DEEPER = "conv3 relu globalpool normalize relu", "conv3 relu pool2 conv3 relu globalpool normalize relu"
@@ -133,9 +133,8 @@ def test_rank_correlation_is_one_minus_one_or_none():
 
 
 def test_networks_are_recorded_and_go_on(digits, tmp_path):
-    settings = experiment.Settings(
-        ("mnist-myrtle5",), {"width": 4, "epochs": 2, "images": 40}, trials=2, test=50, stop_after=0.0
-    )
+    changes = {"width": 4, "epochs": 2, "images": 40, "schedule": Steps((1,))}
+    settings = experiment.Settings(("mnist-myrtle5",), changes, trials=2, test=50, stop_after=0.0)
     outcome = experiment.reproduce(lambda name: digits, settings, machine=CPU, folder=tmp_path)
     assert outcome.unfinished == ("mnist-myrtle5",)
     assert not outcome.rows
@@ -148,6 +147,7 @@ def test_networks_are_recorded_and_go_on(digits, tmp_path):
     pieces = [json.loads(path.read_text()) for path in (tmp_path / "pieces").iterdir()]
     earlier = [piece["value"]["history"][0][3] for piece in pieces]  # seconds of the epoch of the call before
     record = read_record(outcome.record)
+    assert record["configuration"]["changes"]["schedule"] == {"kind": "Steps", "milestones": [1], "factor": 0.1}
     assert list(record["environments"]) == list(record["seconds_by_machine"])
     (total,) = record["seconds_by_machine"].values()
     assert total == pytest.approx(sum(piece["seconds"] for piece in pieces) + sum(earlier))

@@ -121,7 +121,8 @@ def reproduce(load: Load, settings: Settings, *, machine: Machine | None, folder
         for piece in pieces:
             seconds[piece.machine] += piece.seconds + piece.value.get("earlier seconds", 0.0)
             environments[piece.machine] = dict(piece.environment)
-    configuration = {"trials": settings.trials, "test": settings.test, "changes": dict(settings.changes)}
+    changes = {name: recipe.to_json()[name] for recipe in recipes.values() for name in settings.changes}  # as JSON
+    configuration = {"trials": settings.trials, "test": settings.test, "changes": changes}
     label = f"{EXPERIMENT}-{settings.recipes[0]}" if len(settings.recipes) == 1 else EXPERIMENT
     whole = Run(EXPERIMENT, folder, configuration=configuration, data=hashes)
     record = whole.finish(rows, name=label, seconds_by_machine=dict(seconds), environments=environments)

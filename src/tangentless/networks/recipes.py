@@ -5,9 +5,9 @@ crops from a border of 4 zeros and holes of 16×16 for CIFAR-10, ZCA with epsilo
 subsets (widths that double at every pool, 400 epochs, a learning rate that rises for a fifth of them and falls to 0
 again, features that are not normalised, batch normalisation without parameters).
 
-For Myrtle5 on CIFAR-10, which the paper trains in half precision, that configuration leaves features shorter than 1e-3
-at their length. It matters: otherwise nothing depends on how long they are, and weight decay, which shortens them, does
-not keep the network from fitting every image.
+For Myrtle5 on CIFAR-10, which the paper trains in half precision, that configuration does not bring features shorter
+than 1e-3 to length one. It matters: otherwise nothing depends on how long they are, and weight decay, which shortens
+them, does not keep the network from fitting every image.
 
 >>> RECIPES["cifar10-myrtle5"].schedule.rate(epoch=20.0, epochs=60)
 0.1
