@@ -22,8 +22,11 @@ SHARED_KILOBYTES = {80: 163, 90: 227, 100: 227, 120: 99}  # of a block, by compu
 VARIANTS = [
     ("myrtle10-gaussian", (32, 32), 3),
     ("myrtle10", (32, 32), 3),
+    ("myrtle7", (32, 32), 3),
     ("myrtle5", (32, 32), 3),
     ("myrtle10-gaussian", (28, 28), 1),
+    ("myrtle10", (28, 28), 1),
+    ("myrtle5", (28, 28), 1),
     ("conv3 gaussian conv3 gaussian pool2 conv3 relu globalpool normalize gaussian", (8, 8), 1),
     ("conv3 leakyrelu(0.2) conv3 pool2 conv3 polynomial3 pool2 conv3 gaussian(0.5) globalpool", (16, 12), 2),
     ("conv3 relu conv3 relu pool2 conv3 relu globalpool", (32, 32), 8),

@@ -16,6 +16,7 @@ from tangentless.backends import cuda
 from tangentless.backends.cuda import CudaBackend
 from tangentless.backends.cuda.plan import plan_program
 from tangentless.backends.reference import ReferenceBackend
+from tangentless.bench.gpu import STANDARD
 from tangentless.kernel import fill, kernel
 from tangentless.program import Program, compile_program
 
@@ -33,6 +34,18 @@ FUSED = [
     ("conv3 polynomial3 conv3 gaussian(2) globalpool", (9, 13), 2),
     ("conv3 relu conv3 gaussian conv3 relu pool2 conv3 relu pool2 conv3 gaussian globalpool normalize", (8, 32), 3),
     ("conv3 relu conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (8, 4), 4),
+    ("conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (4, 32), 3),
+]
+FUSED_SLOW = [
+    ("conv3 relu conv3 relu conv3 relu pool2 conv3 gaussian globalpool", (8, 32), 3),
+    ("conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (6, 32), 3),
+    ("conv3 relu conv3 relu globalpool", (9, 32), 3),
+    ("conv3 gaussian conv3 gaussian pool2 conv3 relu conv3 relu globalpool", (18, 32), 1),
+    ("conv3 relu conv3 relu pool2 conv3 relu globalpool", (16, 16), 16),
+    ("conv3 leakyrelu(0.2) conv3 leakyrelu(0.1) conv3 relu pool2 conv3 leakyrelu(0.3) globalpool", (8, 32), 2),
+    ("conv3 relu conv3 polynomial3 pool2 conv3 polynomial2 globalpool normalize", (6, 24), 2),
+    ("conv3 gaussian(0.5) conv3 gaussian(2) conv3 gaussian(0.7) pool2 conv3 gaussian(2) globalpool", (8, 20), 3),
+    ("conv3 relu conv3 normalize conv3 pool2 conv3 relu globalpool", (6, 18), 1),
 ]
 GENERAL = [
     ("conv5 relu globalpool normalize relu", (6, 6), 2),
@@ -43,9 +56,9 @@ GENERAL = [
 ]
 # A schedule that is wrong on purpose: what is right in the source, and what stands there instead.
 MISTAKES = {
-    "ring one row too short": ("(t & (RING - 1))", "(t & (RING / 2 - 1))"),
-    "rows not waited for": ("                wait_for_copies();\n", ""),
-    "warps that do not meet": ("wait_for_copies();\n                sync_pair(place.team);", "wait_for_copies();"),
+    "ring too short": ("(t + EARLY) & (RING - 1)", "(t + EARLY) & (RING / 2 - 1)"),
+    "rows not waited for": ("            wait_for_copies();\n            sync_pair", "            sync_pair"),
+    "warps that do not meet": ("wait_for_copies();\n            sync_pair(place.team);", "wait_for_copies();"),
     "pooled rows overwritten too early": ("row_pair & (MEETING - 1)", "row_pair & (MEETING / 2 - 1)"),
     "z not there for all warps": ("    sync_block();\n", ""),
 }
@@ -75,6 +88,17 @@ def reference_matrix(program: Program, images: np.ndarray, rows: int) -> np.ndar
     return reference.block(program, prepared[0:rows], prepared[rows : len(images)])
 
 
+def check_in_every_order(
+    text: str, grid: tuple, channels: int, monkeypatch: pytest.MonkeyPatch, count: int = 6, rows: int = 4
+) -> None:
+    program = compile_program(Architecture.parse(text), grid, channels)
+    assert not isinstance(plan_program(program, HostMachine.shared_limit), str)
+    images = make_images(program, count)
+    found, *others = in_every_order(program, images, rows, monkeypatch)
+    np.testing.assert_allclose(found, reference_matrix(program, images, rows), rtol=3e-7)
+    assert all(np.array_equal(found, other) for other in others)
+
+
 def in_every_order(
     program: Program, images: np.ndarray, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> list[np.ndarray]:
@@ -93,19 +117,61 @@ def in_every_order(
 def test_fused_stages_match_the_reference_in_every_order(
     text: str, grid: tuple, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = compile_program(Architecture.parse(text), grid, channels)
-    assert not isinstance(plan_program(program, 227 * 1024), str)
-    images = make_images(program, 6)
-    found, *others = in_every_order(program, images, 4, monkeypatch)
-    np.testing.assert_allclose(found, reference_matrix(program, images, 4), rtol=3e-7)
-    assert all(np.array_equal(found, other) for other in others)
+    check_in_every_order(text, grid, channels, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize(("text", "grid", "channels"), FUSED_SLOW)
+def test_more_fused_stages_match_the_reference(
+    text: str, grid: tuple, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_in_every_order(text, grid, channels, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize(("text", "shape"), STANDARD)
+def test_cases_of_the_benchmark_match_the_reference(text: str, shape: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_in_every_order(text, shape[:2], shape[2], monkeypatch, count=3, rows=2)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize(
+    ("kilobytes", "tensor_cores", "outer", "meeting"), [(80, 1, True, 2), (56, 1, False, 2), (48, 0, False, 2)]
+)
+def test_stages_get_by_with_less_shared_memory(
+    kilobytes: int, tensor_cores: int, outer: bool, meeting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, grid = "conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (8, 32)
+    monkeypatch.setattr(HostMachine, "shared_limit", 1024 * kilobytes)
+    first = plan_program(compile_program(Architecture.parse(text), grid, 1), 1024 * kilobytes)[0]
+    assert (first.patch_steps, first.outer, first.meeting) == (tensor_cores, outer, meeting)
+    check_in_every_order(text, grid, 1, monkeypatch)
 
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
-def test_mistake_in_the_schedule_is_seen(mistake: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    program = compile_program(Architecture.parse("conv3 relu pool2 conv3 relu globalpool"), (16, 8), 1)
-    assert plan_program(program, 227 * 1024)[0].warps == 2
+@pytest.mark.parametrize(
+    ("text", "grid", "plan"),
+    [
+        pytest.param("conv3 relu pool2 conv3 relu globalpool", (16, 8), (2, 2, False), id="registers"),
+        pytest.param(
+            "conv3 relu conv3 relu pool2 conv3 relu globalpool",
+            (8, 16),
+            (8, 4, True),
+            id="ahead",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_mistake_in_the_schedule_is_seen(
+    mistake: tuple[str, str], text: str, grid: tuple, plan: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = compile_program(Architecture.parse(text), grid, 1)
+    first = plan_program(program, HostMachine.shared_limit)[0]
+    assert (first.warps, first.meeting, first.ahead) == plan
     images = make_images(program, 4)
     right = in_every_order(program, images, 3, monkeypatch)
     monkeypatch.setattr(HostMachine, "mistake", mistake)

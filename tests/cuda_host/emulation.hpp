@@ -245,9 +245,56 @@ inline void multiply(float (&sum)[4], const float (&a)[4], float b0, float b1) {
     }
 }
 
+// The same for numbers of eleven digits, which stand for themselves.
+inline void multiply_parts(float& s0, float& s1, float& s2, float& s3, float a0, float a1, float b) {
+    const int thread = thread_index(), base = thread / 32 * 32, g = thread % 32 / 4, t = thread % 4;
+    auto& all = emulation::block.fragments[emulation::block.turn[thread]++ & 1];
+    const float own[] = {a0, a1, b};
+    for (int i = 0; i < 3; i++) {
+        all[thread][i] = emulation::bits_of(own[i]);
+        emulation::require((all[thread][i] & 0x1fff) == 0, "a number has too many digits for tensor cores");
+    }
+    sync_warp();
+    float* sums[] = {&s0, &s1, &s2, &s3};
+    for (int entry = 0; entry < 4; entry++) {
+        double total = *sums[entry];
+        for (int k = 0; k < 4; k++) {
+            float x, z;
+            std::memcpy(&x, &all[base + 4 * g + k][entry / 2], 4);
+            std::memcpy(&z, &all[base + 4 * (2 * t + entry % 2) + k][2], 4);
+            total += (double)x * z;
+        }
+        *sums[entry] = static_cast<float>(total);
+    }
+}
+
 inline char* shared_memory() { return reinterpret_cast<char*>(emulation::block.shared.data()); }
 inline unsigned shared_address(const float* shared) {
     return static_cast<unsigned>(reinterpret_cast<const char*>(shared) - shared_memory());
+}
+
+namespace emulation {
+template <int BYTES, int COUNT>
+inline const float* loaded(unsigned from) {
+    require((from + BYTES) % (4 * COUNT) == 0, "a load is not aligned");
+    require(from + BYTES + 4 * COUNT <= block.shared.size() * sizeof(Line), "a load ends beyond shared memory");
+    return reinterpret_cast<const float*>(shared_memory() + from + BYTES);
+}
+}  // namespace emulation
+
+template <int BYTES>
+inline void load_one(unsigned from, float& x) {
+    x = *emulation::loaded<BYTES, 1>(from);
+}
+template <int BYTES>
+inline void load_two(unsigned from, float& x, float& y) {
+    const float* words = emulation::loaded<BYTES, 2>(from);
+    x = words[0], y = words[1];
+}
+template <int BYTES>
+inline void load_four(unsigned from, float& x, float& y, float& z, float& w) {
+    const float* words = emulation::loaded<BYTES, 4>(from);
+    x = words[0], y = words[1], z = words[2], w = words[3];
 }
 
 inline void copy_ahead(unsigned shared, const float* global) {

@@ -73,6 +73,13 @@ DEVICE void multiply(float (&sum)[4], const float (&a)[4], float b0, float b1) {
         : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(a[2])), "r"(bits(a[3])), "r"(bits(b0)), "r"(bits(b1)));
 }
 
+// sum += A B, A 16x4 and B 4x8: numbers of eleven binary digits.
+DEVICE void multiply_parts(float& s0, float& s1, float& s2, float& s3, float a0, float a1, float b) {
+    asm("mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+f"(s0), "+f"(s1), "+f"(s2), "+f"(s3)
+        : "r"(__float_as_uint(a0)), "r"(__float_as_uint(a1)), "r"(__float_as_uint(b)));
+}
+
 // Four floats to global memory at once; the compiler splits a plain store of them.
 DEVICE void store_four(float* to, float x, float y, float z, float w) {
     asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
@@ -83,6 +90,22 @@ DEVICE unsigned shared_address(const float* shared) {
     unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
     asm volatile("" : "+r"(address));
     return address;
+}
+
+// Loads from there: an address in a register, and the rest of it in the instruction.
+template <int BYTES>
+DEVICE void load_one(unsigned from, float& x) {
+    asm volatile("ld.shared.f32 %0, [%1+%2];" : "=f"(x) : "r"(from), "n"(BYTES));
+}
+template <int BYTES>
+DEVICE void load_two(unsigned from, float& x, float& y) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2+%3];" : "=f"(x), "=f"(y) : "r"(from), "n"(BYTES));
+}
+template <int BYTES>
+DEVICE void load_four(unsigned from, float& x, float& y, float& z, float& w) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4+%5];"
+                 : "=f"(x), "=f"(y), "=f"(z), "=f"(w)
+                 : "r"(from), "n"(BYTES));
 }
 
 // Copies of 16 bytes from global to shared memory that go on in the background.
@@ -139,6 +162,21 @@ DEVICE void load(const float* from, float (&to)[COUNT]) {
     }
 }
 
+// The same from shared memory: what lies OFFSET floats behind an address.
+template <int COUNT, int ALIGN, int OFFSET, int AT = 0>
+DEVICE void load_shared(unsigned from, float (&to)[COUNT]) {
+    if constexpr (AT + 4 <= COUNT && ALIGN % 4 == 0) {
+        load_four<4 * (OFFSET + AT)>(from, to[AT], to[AT + 1], to[AT + 2], to[AT + 3]);
+        load_shared<COUNT, ALIGN, OFFSET, AT + 4>(from, to);
+    } else if constexpr (AT + 2 <= COUNT && ALIGN % 2 == 0) {
+        load_two<4 * (OFFSET + AT)>(from, to[AT], to[AT + 1]);
+        load_shared<COUNT, ALIGN, OFFSET, AT + 2>(from, to);
+    } else if constexpr (AT < COUNT) {
+        load_one<4 * (OFFSET + AT)>(from, to[AT]);
+        load_shared<COUNT, ALIGN, OFFSET, AT + 1>(from, to);
+    }
+}
+
 template <int COUNT, int ALIGN, int AT = 0>
 DEVICE void store(float* to, const float (&from)[COUNT]) {
     if constexpr (AT + 4 <= COUNT && ALIGN % 4 == 0) {
@@ -160,6 +198,7 @@ constexpr int MAX_COEFFICIENTS = 32;
 struct Layer {
     int form;
     int coefficients;  // of the polynomial: Q of an arc, the series itself
+    bool positive;     // what it is applied to is never negative
     float linear, arc;
     float coefficient[MAX_COEFFICIENTS];
 };

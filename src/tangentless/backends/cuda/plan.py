@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tangentless.forms import Arc, Exponential, Series, arc_polynomial
 from tangentless.layers import Normalize
-from tangentless.program import Embedding, Program, Stage, Step
+from tangentless.program import Embedding, Program
 
 TOLERANCE = 1e-7  # of the polynomials, whose errors have changing signs and cancel in the sums
 FIRST_TOLERANCE = 1e-6  # the same for the first layer, where cosines of real images are spread and errors cancel best
@@ -22,6 +22,9 @@ MAX_LAYERS = 6  # of one stage: their rows live in registers
 MAX_DEPTH = 24  # of all stages: sums grow ninefold with each layer and must stay in the range of float32
 REGISTER_LIMIT = 65536  # of a multiprocessor
 OTHER_REGISTERS = 64  # of a thread, beside the values it works on
+MOST_KEPT = 160  # values of a thread from step to step, where rows and patches made ahead fit into the registers
+MOST_KEPT_AT_ENDS = 128  # the same where a row ends within the block of a thread
+READING_REGISTERS = 160  # of a thread at least, where two rows are on their way from the stage before
 WARPS_OF_BLOCK = 8  # two for each scheduler, with all the registers there are
 SMALL_TEAMS = 4  # of a block, where one warp is enough for a pair
 
@@ -38,12 +41,26 @@ class LayerForm:
     arc: float = 1.0
     gamma: float = 0.0
     keep_norms: bool = True
+    positive: bool = False  # what it is applied to is never negative
+
+    @property
+    def leaves_positive(self) -> bool:
+        """Whether its values are never negative."""
+        if self.form in (EXPONENTIAL, ARC):
+            return self.linear == 0.0
+        return self.positive and (self.form == IDENTITY or not self.keep_norms)
+
+    @property
+    def starts_from_norms(self) -> bool:
+        """Whether it starts with a sum less the product of norms, which tensor cores can work out."""
+        return self.form == ARC and self.positive
 
     @property
     def text(self) -> str:
         """The initialiser of a `Layer` in device.cuh."""
         numbers = ",".join(_literal(value) for value in self.coefficients)
-        return f"{{{self.form},{len(self.coefficients)},{_literal(self.linear)},{_literal(self.arc)},{{{numbers}}}}}"
+        straight = f"{_literal(self.linear)},{_literal(self.arc)}"
+        return f"{{{self.form},{len(self.coefficients)},{int(self.positive)},{straight},{{{numbers}}}}}"
 
 
 @dataclass(frozen=True)
@@ -62,8 +79,9 @@ class StagePlan:
     warps: int
     teams: int
     blocks: int
-    unroll: int
     meeting: int  # steps after which the warps of a team meet
+    ahead: bool  # whether tensor cores are a row ahead of the rest
+    outer: bool  # whether tensor cores multiply what both images bring to a layer
     source: StagePlan | None
 
     @property
@@ -101,15 +119,20 @@ class StagePlan:
         return self.lanes[0] * self.block[0], self.lanes[1] * self.block[1]
 
     @property
+    def planes(self) -> int:
+        """Of a layer in a row: numbers that tensor cores multiply are in two parts."""
+        return 2 + self.outer + (self.outer and any(layer.starts_from_norms for layer in self.layers))
+
+    @property
     def row_floats(self) -> tuple[int, int]:
         """Of a row of x and of z."""
-        per_position = (8 * self.patch_steps or self.channels) + 2 * len(self.layers)
+        per_position = (8 * self.patch_steps or self.channels) + self.planes * len(self.layers)
         return _round4(per_position * self.spans[0]), _round4(per_position * self.spans[1])
 
     @property
     def ring(self) -> int:
-        """Rows of x in shared memory: those until the next meeting, those on their way for it, and the windows'."""
-        return 1 << (self.windows + 2 * self.meeting - 1).bit_length()
+        """Rows of x in shared memory: those until the next meeting, and those on their way for it."""
+        return 2 * self.meeting
 
     @property
     def pool_size(self) -> int:
@@ -151,9 +174,10 @@ class StagePlan:
             "WARPS": self.warps,
             "TEAMS": self.teams,
             "BLOCKS": self.blocks,
-            "UNROLL": self.unroll,
             "MEETING": self.meeting,
             "RING": self.ring,
+            "AHEAD": int(self.ahead),
+            "PLANES": self.planes,
             "IN_OFFSETS": self.source.offsets // 2 if self.source else 1,
             "X_FLOATS": self.row_floats[0],
             "Z_FLOATS": self.row_floats[1],
@@ -173,12 +197,10 @@ def plan_program(program: Program, shared_limit: int) -> tuple[StagePlan, ...] |
     if sum(len(stage.steps) for stage in program.stages) > MAX_DEPTH:
         return f"it has more than {MAX_DEPTH} layers"
     plans: list[StagePlan] = []
-    for number, stage in enumerate(program.stages, start=1):
-        channels = program.channels if number == 1 else 0
-        last, source = number == len(program.stages), plans[-1] if plans else None
-        plan = _plan_stage(stage, channels, last, source, shared_limit)
+    for index in range(len(program.stages)):
+        plan = _plan_stage(program, index, plans[-1] if plans else None, shared_limit)
         if isinstance(plan, str):
-            return f"stage {number}: {plan}"
+            return f"stage {index + 1}: {plan}"
         plans.append(plan)
     return tuple(plans)
 
@@ -200,17 +222,16 @@ def layer_form(embedding: Embedding, tolerance: float = TOLERANCE) -> LayerForm 
     return None
 
 
-def _plan_stage(
-    stage: Stage, channels: int, last: bool, source: StagePlan | None, shared_limit: int
-) -> StagePlan | str:
-    height, width = stage.grid
+def _plan_stage(program: Program, index: int, source: StagePlan | None, shared_limit: int) -> StagePlan | str:
+    stage, channels = program.stages[index], program.channels if index == 0 else 0
+    (height, width), last = stage.grid, index + 1 == len(program.stages)
     if max(height, width) > MAX_GRID:
         return f"a {height}×{width} grid is larger than {MAX_GRID}×{MAX_GRID}"
     if min(height, width) < 2:
         return f"a {height}×{width} grid is not two-dimensional"
     if not 1 <= len(stage.steps) <= MAX_LAYERS:
         return f"{len(stage.steps)} layers before a pool; 1 to {MAX_LAYERS} fit"
-    layers = _forms(stage.steps, FIRST_TOLERANCE if channels and height * width >= MANY else TOLERANCE)
+    layers = _forms(program, index, source is not None and source.layers[-1].leaves_positive)
     if isinstance(layers, str):
         return layers
     if stage.pool != (stage.grid if last else (2, 2)):
@@ -219,6 +240,8 @@ def _plan_stage(
         plan = _shares(height, width, channels, layers, last, patch_steps, source)
         if 4 * plan.shared_floats > shared_limit:
             plan = replace(plan, meeting=2)
+        if 4 * plan.shared_floats > shared_limit:
+            plan = replace(plan, outer=False)
         while 4 * plan.shared_floats > shared_limit and plan.teams > 1:
             plan = replace(plan, teams=plan.teams // 2)
         if 4 * plan.shared_floats <= shared_limit:
@@ -226,26 +249,27 @@ def _plan_stage(
     return f"{channels} channels and {len(layers)} layers need more than the {shared_limit // 1024} KB of shared memory"
 
 
-def _forms(steps: tuple[Step, ...], first_tolerance: float) -> tuple[LayerForm, ...] | str:
+def _forms(program: Program, index: int, positive: bool) -> tuple[LayerForm, ...] | str:
+    """Layers of a stage of the program, or why there is one that does not fit."""
+    stage = program.stages[index]
+    many = index == 0 and math.prod(stage.grid) >= MANY
     layers: list[LayerForm] = []
-    for step in steps:
-        form = layer_form(step.embedding, TOLERANCE if layers else first_tolerance)
+    for step in stage.steps:
+        form = layer_form(step.embedding, FIRST_TOLERANCE if many and not layers else TOLERANCE)
         if step.window != (3, 3):
             return f"a {step.window[0]}×{step.window[1]} window; 3×3 fits"
         if form is None:
             return f"{step.embedding} has no closed form"
         if len(form.coefficients) > MAX_COEFFICIENTS:
             return f"{step.embedding} is a polynomial of a degree above {MAX_COEFFICIENTS - 1}"
-        layers.append(form)
+        layers.append(replace(form, positive=positive))
+        positive = layers[-1].leaves_positive
     return tuple(layers)
 
 
 def _patch_steps(channels: int, width: int, layers: int) -> int:
-    """Steps of 16 entries that make up a column of three pixels, each in three parts; 0 where tensor cores are no use.
-
-    Two layers are faster without them, by 5 % for ReLU; three do not fit into the registers without them.
-    """
-    return math.ceil(9 * channels / 16) if width > 8 and layers > 2 else 0
+    """Steps of 16 entries that make up a column of three pixels, in three parts; 0 where tensor cores are no use."""
+    return math.ceil(9 * channels / 16) if width > 8 and layers > 1 else 0
 
 
 def _shares(
@@ -266,10 +290,27 @@ def _shares(
     pairs, warps = max(1, min(8, rows // height)), _warps(height, rows, last)
     teams = max(1, WARPS_OF_BLOCK // warps) if warps > 1 else SMALL_TEAMS
     if source and warps > 1 and (last or rows % 2 == 0) and height % rows == 0:
-        warps, teams = 1, WARPS_OF_BLOCK  # there is little to share, so that warps need not meet
-    meeting = 4 if patch_steps and warps > 1 and not last else 2  # with two layers, more of them cost nothing
+        warps, teams = 1, (WARPS_OF_BLOCK if len(layers) > 1 else SMALL_TEAMS)  # little to share: warps need not meet
+    windows = len(layers) - 1  # in registers, if there are patches
+    kept = block[0] * block[1] * (2 * windows + 1)
+    ahead = patch_steps > 0 and kept <= (MOST_KEPT if width % block[1] == 0 else MOST_KEPT_AT_ENDS)
     return StagePlan(
-        height, width, channels, layers, last, patch_steps, block, lanes, pairs, warps, teams, 1, 2, meeting, source
+        height=height,
+        width=width,
+        channels=channels,
+        layers=layers,
+        last=last,
+        patch_steps=patch_steps,
+        block=block,
+        lanes=lanes,
+        pairs=pairs,
+        warps=warps,
+        teams=teams,
+        blocks=1,
+        meeting=4 if patch_steps and warps > 1 and not last else 2,
+        ahead=ahead,
+        outer=ahead,  # it takes registers too
+        source=source,
     )
 
 
@@ -285,6 +326,8 @@ def _blocks(plan: StagePlan, shared_limit: int) -> int:
     """Blocks per multiprocessor, as many as shared memory and registers allow."""
     values = plan.block[0] * plan.block[1]
     registers = min(255, 2 * values * (plan.windows + 1) + OTHER_REGISTERS)
+    if plan.source:
+        registers = max(registers, READING_REGISTERS)
     by_memory = shared_limit // (4 * plan.shared_floats + 1024)
     return max(1, min(by_memory, REGISTER_LIMIT // (-(-registers // 8) * 8 * plan.threads)))
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tangentless.program import Program, Stage, embedded_squares
 
-from .plan import ARC, EXPONENTIAL, IDENTITY, StagePlan
+from .plan import ARC, EXPONENTIAL, IDENTITY, LayerForm, StagePlan
 
 Array = NDArray[np.float64]
 Planes = NDArray[np.float32]
@@ -88,8 +88,10 @@ def stage_rows(
             left.append(first[0])
             right.append(first[1])
         beyond = (0.0, NEVER if exponential else 0.0)
-        left += [_widened(p, plan.spans[0], xp, value) for p, value in zip(x, beyond, strict=True)]
-        right += [_widened(p, plan.spans[1], xp) for p in (inverse, outer)]
+        of_x = [_widened(p, plan.spans[0], xp, value) for p, value in zip(x, beyond, strict=True)]
+        of_z = [_widened(p, plan.spans[1], xp) for p in (inverse, outer)]
+        left += _layer_planes(plan, layer, 0, of_x, xp)
+        right += _layer_planes(plan, layer, 1, of_z, xp)
     return tuple(_joined(rows, floats, xp) for rows, floats in zip((left, right), plan.row_floats, strict=True))
 
 
@@ -97,6 +99,19 @@ def _planes_of_x(exponent: float, inverse: Any, outer: Any, xp: Any) -> tuple[An
     """What x brings to an exponential: its share of the exponent's factor, and the exponent without it."""
     logarithm = xp.log2(xp.where(outer > 0, outer, 1.0))
     return inverse * exponent, xp.where(outer > 0, logarithm - exponent, NEVER)
+
+
+def _layer_planes(plan: StagePlan, layer: LayerForm, side: int, planes: list[Any], xp: Any) -> list[Any]:
+    """The two planes of a layer, in parts where tensor cores multiply them."""
+    if not plan.outer:
+        return planes
+    ratio, norm = planes
+    order = slice(None) if side == 0 else _part_order(plan)
+    if layer.starts_from_norms:
+        products = [ratio, norm if side == 0 else -norm]  # to be subtracted
+        return [part[..., order] for values in products for part in _parts(values, xp)]
+    room = [xp.zeros_like(norm)] * (plan.planes - 3)
+    return [*(part[..., order] for part in _parts(ratio, xp)), norm, *room]
 
 
 def _first_rows(plan: StagePlan, images: Any, xp: Any) -> tuple[Any, Any]:
@@ -133,6 +148,25 @@ def _patch_order(plan: StagePlan, side: int) -> tuple[NDArray[Any], NDArray[Any]
         tile, g, t, step, word, half = np.indices((tiles, 8, 4, steps, 2, 2))
         position, entry = size * (g // 2) + 2 * tile + g % 2, 2 * t + half + 8 * word
     return (entry + 16 * step).ravel(), position.ravel()
+
+
+def _part_order(plan: StagePlan) -> NDArray[Any]:
+    """Columns of z in the order in which lanes bring them to products of parts: see `_patch_order`."""
+    size = plan.block[1]
+    g, tile = np.indices((8, size // 2))
+    order: NDArray[Any] = (size * (g // 2) + 2 * tile + g % 2).ravel()
+    return order
+
+
+def _parts(values: Any, xp: Any) -> tuple[Any, Any]:
+    """Numbers as the sum of two with eleven binary digits."""
+    high = _eleven_digits(values, xp)
+    return high, _eleven_digits(values - high, xp)
+
+
+def _eleven_digits(values: Any, xp: Any) -> Any:
+    mantissas, exponents = xp.frexp(values)
+    return xp.ldexp(xp.rint(mantissas * 2.0**11), exponents - 11)
 
 
 def _columns(images: Any, xp: Any) -> Any:

@@ -12,11 +12,17 @@
 // At every step row t enters, and the d-th window works on row t - d. A window keeps the last row and the sum of the last two
 // in registers. Offsets count modulo HEIGHT; where j or m passes from the last row to the first, the *link* between rows is cut.
 // So all offsets have the same shape, and passes and pairs follow one another without a pause. Rows of x come through a ring in
-// shared memory, copied ahead.
+// shared memory, copied ahead; a slot of it has all that one step needs, so what belongs to a later layer comes later. Rows of
+// the stage before come from global memory straight into registers, two steps ahead.
 //
-// The first layer, where the images have few channels: the sum over three rows is the inner product of two columns of three
-// pixels, so tensor cores compute whole rows of it, and only the sums along diagonals are left. Every number is split into two
-// float16, x = h + l; h h' + h l' + l h' misses the product by 2^-24, and is the inner product of (h, h, l) and (h', l', h').
+// The first layer, where the images have few channels and tensor cores are used: the sum over three rows is the inner product
+// of two columns of three pixels, so tensor cores compute whole rows of it (*patches*), and only the sums along diagonals are
+// left. Every number is split into two float16, x = h + l; h h' + h l' + l h' misses the product by 2^-24, and is the inner
+// product of (h, h, l) and (h', l', h'). Where registers allow, they work on the row that enters next while the special
+// functions work on this one.
+//
+// In the same stages, where shared memory allows, tensor cores multiply what x and z bring to a layer: 1 / (A A') of all layers,
+// and A A' where it is subtracted from a sum. Here a number is the sum of two of eleven binary digits, whose products are exact.
 //
 // Pooling 2x2: rows (j, m) go to row (j >> 1, m >> 1), so an even offset u is joined by the even rows of u + 1 and the odd rows of
 // u - 1. All three are done at the same time; they meet in shared memory. What belongs to the pass before or after goes to a
@@ -30,15 +36,27 @@
 //   LAYER_LIST         the forms of the embeddings
 //   LAST               1: the pool takes the whole grid, and the output is one double per pair
 //   BLOCK_K BLOCK_N LANES_K LANES_N PAIRS WARPS TEAMS BLOCKS   the shares above; BLOCKS per multiprocessor
-//   RING UNROLL        rows of x in shared memory, steps in one turn of the loop
+//   RING               rows of x in shared memory
 //   MEETING            steps after which the warps of a team meet
+//   AHEAD              1: patches are made a step before they are needed
+//   PLANES             of a layer in a row of x or z: 2; with products by tensor cores 3, or 4 if some of them are A A'
 //   SHARED_BYTES OUTPUT_FLOATS X_FLOATS Z_FLOATS               the sizes the launch goes by; the last two of a row
 #include "device.cuh"
 
 constexpr Layer LAYER[] = {LAYER_LIST};
 constexpr int LAYERS = sizeof(LAYER) / sizeof(Layer);
-constexpr bool POOLED = !LAST, PATCHES = PATCH_STEPS > 0;
+constexpr bool POOLED = !LAST, PATCHES = PATCH_STEPS > 0, OUTER = PLANES > 2;
 constexpr int WINDOWS = PATCHES ? LAYERS - 1 : LAYERS;  // in registers; the row that leaves is so many steps behind
+constexpr int EARLY = WINDOWS % 2 + 2 * AHEAD;          // rows before the first: patches are ahead, and rows leave in pairs
+
+// Whether a row leaves the last layer without its columns' factors.
+constexpr bool FACTORED = LAYER[LAYERS - 1].form == EXPONENTIAL;
+
+// Choices that mean the same sums. Which of them leaves the compiler the registers it needs was measured.
+constexpr bool CROWDED = AHEAD && WINDOWS > 1 && !FACTORED;  // most values and most instructions
+constexpr bool ROWS_FIRST = PATCHES && !CROWDED;             // rows are added before diagonals
+constexpr bool LINK_IF = AHEAD ? CROWDED : WINDOWS > 1;      // links are predicates, not factors
+constexpr bool BEYOND_IF = CHANNELS > 0 && !PATCHES;         // and so is whether a neighbour is there
 
 constexpr int LANES = LANES_K * LANES_N;
 constexpr int ROWS = 32 / LANES;
@@ -50,18 +68,20 @@ constexpr int SLOTS = TEAMS * PAIRS;  // pairs a block works on at a time
 constexpr int SPAN_K = LANES_K * BLOCK_K, SPAN_N = LANES_N * BLOCK_N;
 static_assert(LANES <= 32 && SPAN_K >= WIDTH && SPAN_N >= WIDTH && HEIGHT % OFFSETS == 0 && HEIGHT > 1);
 static_assert(PAIRS == 1 || (WARPS == 1 && PAIRS * HEIGHT <= ROWS));
+static_assert(LAYERS > PATCHES && (PATCHES || !OUTER && !AHEAD));
 static_assert(!PATCHES || (LANES_K == 8 && LANES_N == 4 && BLOCK_K % 2 == 0 && BLOCK_N % 2 == 0));
 static_assert(!POOLED || (BLOCK_K % 2 == 0 && BLOCK_N % 2 == 0 && OFFSETS % 2 == 0 && WIDTH % 2 == 0));
-static_assert((RING & (RING - 1)) == 0 && RING >= WINDOWS + 2 * MEETING && UNROLL % 2 == 0 && (MEETING == 2 || MEETING == 4));
+static_assert((RING & (RING - 1)) == 0 && RING >= 2 * MEETING && (MEETING == 2 || MEETING == 4));
 
 // A thread's block may reach beyond the grid: the first column (row) of a block that can be beyond its end.
 constexpr int CUT_K = WIDTH % BLOCK_K, CUT_N = WIDTH % BLOCK_N;
 
-// Shared memory, in floats: a row of x or z is its patches or channels, then two planes for each layer.
+// Shared memory, in floats: a row of x or z is its patches or channels, then the planes of each layer.
 constexpr int X_LAYERS_AT = PATCHES ? BLOCK_K / 2 * PATCH_STEPS * 128 : CHANNELS * SPAN_K;
 constexpr int Z_LAYERS_AT = PATCHES ? BLOCK_N / 2 * PATCH_STEPS * 64 : CHANNELS * SPAN_N;
-constexpr int X_ROW = ceiling(X_LAYERS_AT + 2 * LAYERS * SPAN_K, 4) * 4;
-constexpr int Z_ROW = ceiling(Z_LAYERS_AT + 2 * LAYERS * SPAN_N, 4) * 4;
+static_assert(SPAN_K % 4 == 0 && SPAN_N % 4 == 0 && X_LAYERS_AT % 4 == 0);
+constexpr int X_ROW = ceiling(X_LAYERS_AT + PLANES * LAYERS * SPAN_K, 4) * 4;
+constexpr int Z_ROW = ceiling(Z_LAYERS_AT + PLANES * LAYERS * SPAN_N, 4) * 4;
 constexpr int HALF_K = POOLED ? BLOCK_K / 2 : 1, HALF_N = POOLED ? BLOCK_N / 2 : 1;
 constexpr int SHARES = HALF_K * HALF_N;                           // pooled values of a thread
 constexpr int EXCHANGE_ROW = LANES * SHARES;                      // of an even or odd row at one offset
@@ -83,6 +103,13 @@ struct Unit {
 };
 
 using Values = float[BLOCK_K][BLOCK_N];
+
+DEVICE void copy(const Values& from, Values& to) {
+#pragma unroll
+    for (int i = 0; i < BLOCK_K; i++)
+#pragma unroll
+        for (int o = 0; o < BLOCK_N; o++) to[i][o] = from[i][o];
+}
 
 // What a thread is responsible for.
 struct Place {
@@ -128,16 +155,16 @@ DEVICE void sync_pair(int team) {
 
 // Sums over three rows, on the tensor cores. All tiles take each step together, so that none waits for the result of its last
 // one.
-template <int STEPS>
-DEVICE void patch_products(const float* x, const float* z, Values& out) {
-    constexpr int TILES_K = BLOCK_K / 2, TILES_N = BLOCK_N / 2;
+DEVICE void patch_products(unsigned x, unsigned z, Values& out) {
+    constexpr int TILES_K = BLOCK_K / 2, TILES_N = BLOCK_N / 2, STEPS = PATCH_STEPS > 0 ? PATCH_STEPS : 1;
     float sum[TILES_K][TILES_N][4] = {}, of_x[TILES_K][STEPS][4], of_z[TILES_N][2 * STEPS];
-#pragma unroll
-    for (int r = 0; r < TILES_K; r++)
-#pragma unroll
-        for (int s = 0; s < STEPS; s++) load<4, 4>(x + (r * STEPS + s) * 128, of_x[r][s]);
-#pragma unroll
-    for (int c = 0; c < TILES_N; c++) load<2 * STEPS, STEPS % 2 == 0 ? 4 : 2>(z + c * STEPS * 64, of_z[c]);
+    unroll<TILES_K * STEPS>([&](auto part) {
+        constexpr int at = part.value;
+        load_shared<4, 4, at * 128>(x, of_x[at / STEPS][at % STEPS]);
+    });
+    unroll<TILES_N>([&](auto tile) {
+        load_shared<2 * STEPS, STEPS % 2 == 0 ? 4 : 2, tile.value * STEPS * 64>(z, of_z[tile.value]);
+    });
 #pragma unroll
     for (int s = 0; s < STEPS; s++)
 #pragma unroll
@@ -154,12 +181,12 @@ DEVICE void patch_products(const float* x, const float* z, Values& out) {
 }
 
 // Inner products of pixels: the kernel of the images themselves, at one row of x and one of z.
-DEVICE void pixel_products(const float* x, const float* z, Values& out) {
+DEVICE void pixel_products(unsigned x, unsigned z, Values& out) {
     unroll<CHANNELS>([&](auto channel) {
         constexpr int c = channel.value;
         float xs[BLOCK_K], zs[BLOCK_N];
-        load<BLOCK_K, BLOCK_K>(x + c * SPAN_K, xs);
-        load<BLOCK_N, BLOCK_N>(z + c * SPAN_N, zs);
+        load_shared<BLOCK_K, BLOCK_K, c * SPAN_K>(x, xs);
+        load_shared<BLOCK_N, BLOCK_N, c * SPAN_N>(z, zs);
 #pragma unroll
         for (int i = 0; i < BLOCK_K; i++)
 #pragma unroll
@@ -170,7 +197,7 @@ DEVICE void pixel_products(const float* x, const float* z, Values& out) {
 constexpr int IN_ALIGN = divisor(divisor(WIDTH, BLOCK_N), 4);
 
 // A row of another stage's output, or what the pass before has to add to it.
-DEVICE void add_row(const float* row, const Place& place, Values& out, bool first) {
+DEVICE void load_row(const float* row, const Place& place, Values& out) {
 #pragma unroll
     for (int i = 0; i < BLOCK_K; i++)
 #pragma unroll
@@ -179,17 +206,34 @@ DEVICE void add_row(const float* row, const Place& place, Values& out, bool firs
             if ((CUT_K == 0 || place.k + i < WIDTH) && (CUT_N == 0 || place.n + o < WIDTH))
                 load<IN_ALIGN, IN_ALIGN>(row + (place.k + i) * WIDTH + place.n + o, values);
 #pragma unroll
-            for (int e = 0; e < IN_ALIGN; e++) out[i][o + e] = first ? values[e] : out[i][o + e] + values[e];
+            for (int e = 0; e < IN_ALIGN; e++) out[i][o + e] = values[e];
         }
 }
 
-DEVICE void read_row(const float* pair, int u, int j, const Place& place, Values& out) {
+// A row on its way from the stage before, and what is to be added to it, if anything. To add it at once would be to wait for it.
+struct Reading {
+    Values row, over;
+    bool has_over;
+};
+
+DEVICE void read_row(const float* pair, int u, int j, const Place& place, Reading& reading) {
     const int part = u / IN_OFFSETS, offset = u % IN_OFFSETS;
-    add_row(pair + ((part * (IN_OFFSETS + 1) + offset) * HEIGHT + j) * WIDTH * WIDTH, place, out, true);
+    load_row(pair + ((part * (IN_OFFSETS + 1) + offset) * HEIGHT + j) * WIDTH * WIDTH, place, reading.row);
+    reading.has_over = offset == 0;
     if (offset == 0) {
         const int before = part == 0 ? HEIGHT / IN_OFFSETS - 1 : part - 1;
-        add_row(pair + ((before * (IN_OFFSETS + 1) + IN_OFFSETS) * HEIGHT + j) * WIDTH * WIDTH, place, out, false);
+        const float* over = pair + ((before * (IN_OFFSETS + 1) + IN_OFFSETS) * HEIGHT + j) * WIDTH * WIDTH;
+        load_row(over, place, reading.over);
     }
+}
+
+DEVICE void take_row(const Reading& reading, Values& out) {
+    copy(reading.row, out);
+    if (reading.has_over)
+#pragma unroll
+        for (int i = 0; i < BLOCK_K; i++)
+#pragma unroll
+            for (int o = 0; o < BLOCK_N; o++) out[i][o] += reading.over[i][o];
 }
 
 // ---------------------------------------------------------------------------------------------------- embeddings
@@ -206,11 +250,18 @@ DEVICE float polynomial(float x) {
 // linear s + arc max(s, 0)
 template <int L>
 DEVICE float straight(float s) {
-    const float positive = fmaxf(s, 0.0f);
+    const float positive = LAYER[L].positive ? s : fmaxf(s, 0.0f);
     if constexpr (LAYER[L].linear != 0.0f || LAYER[L].arc != 1.0f)
         return fmaf(LAYER[L].arc, positive, LAYER[L].linear * s);
     else
         return positive;
+}
+
+// linear S + arc (max(S, 0) + D sqrt(w) Q(w)) with D = A A' - |S| and w = D / (A A'); arc is folded into Q.
+template <int L>
+DEVICE float bend(float sum, float distance, float ratio) {
+    const float relative = saturate(distance * ratio);
+    return fmaf(distance * fast_sqrt(relative), polynomial<L, 0>(relative), straight<L>(sum));
 }
 
 // A A' f(S / (A A')), from what the planes of layer L hold for x (xr, xa) and for z (zr, za):
@@ -218,34 +269,79 @@ DEVICE float straight(float s) {
 //   others        xr zr = 1 / (A A'),  xa = A,  za = A'
 // all zero (xa of the exponential: far below) where A is zero.
 template <int L>
-DEVICE float embed(float sum, float xr, float xa, float zr, float za) {
+DEVICE float embed(float sum, float xr, float zr, float xa, float za) {
     constexpr int form = LAYER[L].form;
-    if constexpr (form == EXPONENTIAL) {
+    if constexpr (form == EXPONENTIAL)
         return fast_exp2(fmaf(sum * xr, zr, xa));
-    } else if constexpr (form == ARC) {
-        // linear S + arc (max(S, 0) + D sqrt(w) Q(w)) with D = A A' - |S| and w = D / (A A'); arc is folded into Q.
-        const float distance = fmaf(xa, za, -fabsf(sum));
-        const float relative = saturate(distance * (xr * zr));
-        return fmaf(distance * fast_sqrt(relative), polynomial<L, 0>(relative), straight<L>(sum));
-    } else if constexpr (form == SERIES) {
+    else if constexpr (form == ARC)
+        return bend<L>(sum, fmaf(xa, za, LAYER[L].positive ? -sum : -fabsf(sum)), xr * zr);
+    else
         return polynomial<L, 0>(sum * xr * zr) * (xa * za);
-    } else {
-        return sum;
-    }
+}
+
+// What a thread's columns of plane number PLANE of layer L hold for x and for z.
+template <int L, int PLANE>
+DEVICE void load_planes(unsigned x, unsigned z, float (&of_x)[BLOCK_K], float (&of_z)[BLOCK_N]) {
+    load_shared<BLOCK_K, BLOCK_K, X_LAYERS_AT + (PLANES * L + PLANE) * SPAN_K>(x, of_x);
+    load_shared<BLOCK_N, BLOCK_N, Z_LAYERS_AT + (PLANES * L + PLANE) * SPAN_N>(z, of_z);
+}
+
+// Where in shared memory a thread finds its columns of a row of x and of z, and from there, in bytes, its share of what tensor
+// cores multiply.
+struct Columns {
+    unsigned x, z;
+    int x_parts, z_parts;
+};
+
+// Adds the products of planes number PLANE and PLANE + 1 of layer L, which are two parts of a number each. Lane t of four brings
+// one of the four products of such parts: x's first, first, second, second part; z's first, second, first, second.
+template <int L, int PLANE>
+DEVICE void add_products(const Columns& at, Values& sum) {
+    constexpr int TILES_K = BLOCK_K / 2, TILES_N = BLOCK_N / 2;
+    float of_x[BLOCK_K], of_z[TILES_N];
+    load_shared<BLOCK_K, BLOCK_K, X_LAYERS_AT + (PLANES * L + PLANE) * SPAN_K>(at.x + at.x_parts, of_x);
+    load_shared<TILES_N, TILES_N, Z_LAYERS_AT + (PLANES * L + PLANE) * SPAN_N>(at.z + at.z_parts, of_z);
+#pragma unroll
+    for (int r = 0; r < TILES_K; r++)
+#pragma unroll
+        for (int c = 0; c < TILES_N; c++)
+            multiply_parts(sum[2 * r][2 * c], sum[2 * r][2 * c + 1], sum[2 * r + 1][2 * c], sum[2 * r + 1][2 * c + 1],
+                           of_x[2 * r], of_x[2 * r + 1], of_z[c]);
 }
 
 // `factor`: what the values of a column are still to be multiplied by, if they are exponentials.
 template <int L>
-DEVICE void embed_all(const Values& sum, const float* x, const float* z, Values& out, float (&factor)[BLOCK_N]) {
+DEVICE void embed_all(const Values& sum, const Columns& at, Values& out, float (&factor)[BLOCK_N]) {
+    constexpr int form = LAYER[L].form;
+    constexpr bool FROM_NORMS = PLANES == 4 && form == ARC && LAYER[L].positive;
     float xr[BLOCK_K], xa[BLOCK_K], zr[BLOCK_N];
-    load<BLOCK_K, BLOCK_K>(x + X_LAYERS_AT + 2 * L * SPAN_K, xr);
-    load<BLOCK_N, BLOCK_N>(z + Z_LAYERS_AT + 2 * L * SPAN_N, zr);
-    load<BLOCK_K, BLOCK_K>(x + X_LAYERS_AT + (2 * L + 1) * SPAN_K, xa);
-    load<BLOCK_N, BLOCK_N>(z + Z_LAYERS_AT + (2 * L + 1) * SPAN_N, factor);
+    if constexpr (form == IDENTITY) {
+        copy(sum, out);
+    } else if constexpr (FROM_NORMS) {
+        Values ratio = {}, distance;  // the latter with the wrong sign
+        add_products<L, 0>(at, ratio);
+        copy(sum, distance);
+        add_products<L, 2>(at, distance);
 #pragma unroll
-    for (int i = 0; i < BLOCK_K; i++)
+        for (int i = 0; i < BLOCK_K; i++)
 #pragma unroll
-        for (int o = 0; o < BLOCK_N; o++) out[i][o] = embed<L>(sum[i][o], xr[i], xa[i], zr[o], factor[o]);
+            for (int o = 0; o < BLOCK_N; o++) out[i][o] = bend<L>(sum[i][o], -distance[i][o], ratio[i][o]);
+    } else if constexpr (OUTER) {
+        Values ratio = {};
+        add_products<L, 0>(at, ratio);
+        load_planes<L, 2>(at.x, at.z, xa, factor);
+#pragma unroll
+        for (int i = 0; i < BLOCK_K; i++)
+#pragma unroll
+            for (int o = 0; o < BLOCK_N; o++) out[i][o] = embed<L>(sum[i][o], 1.0f, ratio[i][o], xa[i], factor[o]);
+    } else {
+        load_planes<L, 0>(at.x, at.z, xr, zr);
+        load_planes<L, 1>(at.x, at.z, xa, factor);
+#pragma unroll
+        for (int i = 0; i < BLOCK_K; i++)
+#pragma unroll
+            for (int o = 0; o < BLOCK_N; o++) out[i][o] = embed<L>(sum[i][o], xr[i], zr[o], xa[i], factor[o]);
+    }
 }
 
 // ---------------------------------------------------------------------------------------------------- windows
@@ -259,9 +355,9 @@ DEVICE constexpr bool leaves_grid() {
         return false;
 }
 
-// A neighbour of another thread, if there is one. Predicates save bandwidth of registers, but three windows need them all.
+// A neighbour of another thread, if there is one.
 DEVICE float add_beyond(float sum, float value, float is_there) {
-    if constexpr (CHANNELS > 0 && !PATCHES)
+    if constexpr (BEYOND_IF)
         return add_if(sum, value, is_there != 0.0f);
     else
         return fmaf(value, is_there, sum);
@@ -317,7 +413,7 @@ DEVICE void vertical(Values& newest, Values& pair, const Values& in, Values& out
     for (int i = 0; i < BLOCK_K; i++)
 #pragma unroll
         for (int o = 0; o < BLOCK_N; o++) {
-            out[i][o] = add_if(pair[i][o], in[i][o], link != 0.0f);
+            out[i][o] = LINK_IF ? add_if(pair[i][o], in[i][o], link != 0.0f) : fmaf(in[i][o], link, pair[i][o]);
             pair[i][o] = fmaf(newest[i][o], link, in[i][o]);
             newest[i][o] = in[i][o];
         }
@@ -325,7 +421,7 @@ DEVICE void vertical(Values& newest, Values& pair, const Values& in, Values& out
 
 // ---------------------------------------------------------------------------------------------------- the stream of rows
 
-// Where a stream of rows is: row j of the image x number `round` of this team, at its offset of `pass`.
+// Where a stream of rows is: row j of x and row m of z, at the team's offset of `pass`, for its image number `round`.
 struct Cursor {
     int j, pass, round, m;
     DEVICE void start(int rows_before) { j = HEIGHT - 1 - rows_before, pass = PASSES - 1, round = -1, m = 0; }
@@ -340,11 +436,15 @@ struct Cursor {
     }
 };
 
+constexpr int KEPT = WINDOWS + 1 + AHEAD;  // rows whose places are kept, the one that entered last before the others
+
 struct Stream {
-    Values newest[WINDOWS + 1], pair[WINDOWS + 1];  // one more than needed: there may be none
-    Values next;                                    // input read ahead
-    int z_rows[WINDOWS + 1];                        // where the rows that entered last are in z
-    float links[WINDOWS + 1];
+    // One more than is used: without it the compiler picks other registers than those that were measured.
+    Values newest[WINDOWS + 1], pair[WINDOWS + 1];
+    Values next;            // patches of the next row
+    Reading readings[2];    // rows read ahead, of even and of odd steps
+    unsigned z_rows[KEPT];  // where this thread's columns of z are in shared memory
+    float links[KEPT];
     Cursor entering, ahead;
 };
 
@@ -357,46 +457,58 @@ struct Work {
     const float* input;
     void* output;
     int left_step, right_step;
-    float *z, *ring, *exchange;
-    unsigned copies;  // where this thread's copies go, in the first row of the ring
+    float* exchange;
+    unsigned ring, x, z;  // in shared memory: the ring, this thread's columns of its first slot, and of the first row of z
+    int x_patches, z_patches;  // from there to this thread's share of the patches
+    int x_parts, z_parts;      // and to its share of the parts
 
     DEVICE int image(int round) const { return (round * TEAMS + place.team) * PAIRS + place.pair; }
     DEVICE int kept_image(int round) const { return image(round) < unit.count ? image(round) : unit.count - 1; }
     DEVICE int last_row() const { return rounds * PASSES * HEIGHT; }
-    // A row of x or z, at this thread's columns or at its share of the patches.
-    DEVICE const float* x_row(int t) const { return ring + place.pair * X_ROW + place.k + ring_at(t); }
-    DEVICE const float* x_patches(int t) const { return ring + 4 * place.lane + ring_at(t); }
-    DEVICE const float* z_row(int at) const { return z + place.n + at; }
-    DEVICE const float* z_patches(int at) const { return z + 2 * PATCH_STEPS * place.lane + at; }
-    DEVICE static int ring_at(int t) { return (t & (RING - 1)) * PAIRS * X_ROW; }
+    DEVICE static unsigned slot(int t) { return ((t + EARLY) & (RING - 1)) * (4 * PAIRS * X_ROW); }
 };
 
-// Row t of the stream of x, for all pairs of the team.
-DEVICE void copy_row(const Work& work, int t) {
+// How many steps after its row entered the slot of a step wants what lies at `at` in a row of x.
+DEVICE int delay(int at) {
+    return at < X_LAYERS_AT ? -AHEAD : (at - X_LAYERS_AT) / (PLANES * SPAN_K) + !PATCHES;
+}
+
+// The slots of steps t to t + MEETING - 1, for all pairs of the team.
+DEVICE void copy_rows(const Work& work, int t) {
     constexpr int SHARE = 4 * TEAM_THREADS;
-    if (t < 0) return;
-    const int round = t / (PASSES * HEIGHT), j = t % HEIGHT, first = thread_index() % TEAM_THREADS * 4;
+    const int first = thread_index() % TEAM_THREADS * 4;
+    const unsigned slot = work.ring + Work::slot(t);
 #pragma unroll
-    for (int p = 0; p < PAIRS; p++) {
-        const int image = (round * TEAMS + work.place.team) * PAIRS + p;
-        const int kept = work.unit.left + (image < work.unit.count ? image : work.unit.count - 1);
-        const float* from = work.left + first + (long long)(kept * HEIGHT + j) * X_ROW;
-        const unsigned to = work.copies + 4 * (Work::ring_at(t) + p * X_ROW);
+    for (int i = 0; i < X_ROW; i += SHARE) {
+        const int at = i + first, row = t - delay(at);
+        if (at >= X_ROW) continue;
 #pragma unroll
-        for (int i = 0; i < X_ROW; i += SHARE)
-            if (i + SHARE <= X_ROW || i + first < X_ROW) copy_ahead(to + 4 * i, from + i);
+        for (int p = 0; p < PAIRS; p++) {
+            const unsigned to = slot + 4 * (p * X_ROW + at);
+            const auto from = [&](unsigned row) {
+                const int image = (row / (PASSES * HEIGHT) * TEAMS + work.place.team) * PAIRS + p;
+                const int kept = work.unit.left + (image < work.unit.count ? image : work.unit.count - 1);
+                return work.left + at + (long long)(kept * HEIGHT + row % HEIGHT) * X_ROW;
+            };
+            if (row >= 0 && static_cast<unsigned>(row) % HEIGHT <= HEIGHT - MEETING) {
+                const float* rows = from(row);
+#pragma unroll
+                for (int r = 0; r < MEETING; r++) copy_ahead(to + r * (4 * PAIRS * X_ROW), rows + r * X_ROW);
+            } else {
+#pragma unroll 1
+                for (int r = 0; r < MEETING; r++)
+                    if (row + r >= 0) copy_ahead(to + r * (4 * PAIRS * X_ROW), from(row + r));
+            }
+        }
     }
 }
 
-DEVICE void read_ahead(Stream& s, const Work& work) {
-    s.ahead.advance(work.place);
-    const int u = s.ahead.pass * OFFSETS + work.place.index, round = s.ahead.round < 0 ? 0 : s.ahead.round;
+DEVICE void read_ahead(Cursor& ahead, const Work& work, Reading& reading) {
+    ahead.advance(work.place);
+    const int u = ahead.pass * OFFSETS + work.place.index, round = ahead.round < 0 ? 0 : ahead.round;
     const long long slot = work.unit.slot + work.kept_image(round);
-    read_row(work.input + slot * IN_FLOATS, u, s.ahead.j, work.place, s.next);
+    read_row(work.input + slot * IN_FLOATS, u, ahead.j, work.place, reading);
 }
-
-// The two halves of a window sum can change places. Which order leaves the compiler more registers was measured.
-constexpr bool ROWS_FIRST = PATCHES && WINDOWS > 1;
 
 // What an exponential leaves to its caller.
 template <int L>
@@ -408,49 +520,62 @@ DEVICE void apply_factors(Values& values, const float (&factor)[BLOCK_N]) {
             for (int o = 0; o < BLOCK_N; o++) values[i][o] *= factor[o];
 }
 
+// Where row number `row` of the stream is in z, and whether it is linked to the one before.
+DEVICE void enter(int row, Stream& s, const Work& work) {
+    if constexpr ((HEIGHT & (HEIGHT - 1)) == 0) {
+        const unsigned number = row;  // and HEIGHT and PASSES are powers of two
+        s.entering.j = number % HEIGHT;
+        s.entering.m = (number + number / HEIGHT % PASSES * OFFSETS + work.place.index) % HEIGHT;
+    } else {
+        s.entering.advance(work.place);
+    }
+    s.z_rows[0] = work.z + s.entering.m * (4 * Z_ROW);
+    s.links[0] = zero_if(s.entering.j == 0 || s.entering.m == 0);
+}
+
 // One step of all layers at time t. `leave` takes the row that leaves: its values and the factors of its columns.
-template <class Leave>
+template <int PARITY, class Leave>
 DEVICE void step(int t, Stream& s, const Work& work, Leave&& leave) {
     const Place& place = work.place;
 #pragma unroll
-    for (int d = WINDOWS; d > 0; d--) s.z_rows[d] = s.z_rows[d - 1], s.links[d] = s.links[d - 1];
-    s.entering.advance(place);
-    s.z_rows[0] = s.entering.m * Z_ROW;
-    s.links[0] = zero_if(s.entering.j == 0 || s.entering.m == 0);
+    for (int d = KEPT - 1; d > 0; d--) s.z_rows[d] = s.z_rows[d - 1], s.links[d] = s.links[d - 1];
+    enter(t + AHEAD, s, work);
 
+    const unsigned x = work.x + Work::slot(t);
+    const auto columns = [&](int behind) { return Columns{x, s.z_rows[behind + AHEAD], work.x_parts, work.z_parts}; };
     Values now, half, sum;
     float factor[BLOCK_N];
     if constexpr (PATCHES) {
-        patch_products<PATCH_STEPS>(work.x_patches(t), work.z_patches(s.z_rows[0]), half);
+        if constexpr (AHEAD)
+            copy(s.next, half);
+        else
+            patch_products(x + work.x_patches, s.z_rows[0] + work.z_patches, half);
         diagonal<-1>(half, sum, place);
-        embed_all<0>(sum, work.x_row(t), work.z_row(s.z_rows[0]), now, factor);
-        if constexpr (WINDOWS > 0) apply_factors<0>(now, factor);
+        embed_all<0>(sum, columns(0), now, factor);
+        apply_factors<0>(now, factor);
     } else if constexpr (CHANNELS > 0) {
-        pixel_products(work.x_row(t), work.z_row(s.z_rows[0]), now);
+        pixel_products(x, s.z_rows[0], now);
     } else {
-#pragma unroll
-        for (int i = 0; i < BLOCK_K; i++)
-#pragma unroll
-            for (int o = 0; o < BLOCK_N; o++) now[i][o] = s.next[i][o];
-        read_ahead(s, work);
+        take_row(s.readings[PARITY], now);
+        read_ahead(s.ahead, work, s.readings[PARITY]);
     }
     unroll<WINDOWS>([&](auto window) {
         constexpr int d = window.value, l = PATCHES ? d + 1 : d;
+        const float link = s.links[d + AHEAD];
         if constexpr (ROWS_FIRST) {
-            vertical(s.newest[d], s.pair[d], now, half, s.links[d]);
+            vertical(s.newest[d], s.pair[d], now, half, link);
             diagonal<l - 1>(half, sum, place);
         } else {
             diagonal<l - 1>(now, half, place);
-            vertical(s.newest[d], s.pair[d], half, sum, s.links[d]);
+            vertical(s.newest[d], s.pair[d], half, sum, link);
         }
-        embed_all<l>(sum, work.x_row(t - d - 1), work.z_row(s.z_rows[d + 1]), now, factor);
+        if constexpr (AHEAD && d + 1 == WINDOWS)
+            patch_products(x + work.x_patches, s.z_rows[0] + work.z_patches, s.next);
+        embed_all<l>(sum, columns(d + 1), now, factor);
         if constexpr (d + 1 < WINDOWS) apply_factors<l>(now, factor);
     });
     leave(now, factor);
 }
-
-// Whether a row leaves the last layer without its columns' factors.
-constexpr bool FACTORED = LAYER[LAYERS - 1].form == EXPONENTIAL;
 
 // ---------------------------------------------------------------------------------------------------- pooling
 
@@ -501,41 +626,44 @@ DEVICE void write_chunk(const float (&values)[CHUNK], float* row, int at, const 
     }
 }
 
-// A pair of rows that all offsets of the pass have left behind: complete sums go to the output. Two neighbouring offsets share
-// the work where there is enough of it.
-DEVICE void write_pooled(const Work& work, int row_pair) {
+// Pairs of rows from `first` on that all offsets of the pass have left behind: complete sums go to the output. The two
+// neighbouring offsets whose sums these are share the work.
+DEVICE void write_pooled(const Work& work, int first) {
     constexpr int CHUNKS = SHARES / CHUNK;
-    constexpr bool TWO = CHUNKS % 2 == 0;
-    constexpr int MINE = TWO ? CHUNKS / 2 : CHUNKS;
+    constexpr bool BY_ROWS = MEETING == 4, BY_CHUNKS = !BY_ROWS && CHUNKS % 2 == 0;
+    constexpr int MINE = BY_CHUNKS ? CHUNKS / 2 : CHUNKS;
     const Place& place = work.place;
-    const int u = place.index / 2 * 2, begin = TWO ? place.index % 2 * MINE : 0;
+    const int u = place.index / 2 * 2, second = place.index % 2;
+    const int begin = BY_CHUNKS ? second * MINE : 0;
+    const unsigned row_pair = BY_ROWS ? first + second : first;  // a large number, if it is negative
     const int half_row = row_pair % HALF_HEIGHT, pass = row_pair / HALF_HEIGHT % PASSES;
     const int image = work.image(row_pair / (HALF_HEIGHT * PASSES));
-    const bool wanted = row_pair >= 0 && 2 * row_pair < work.last_row() && image < work.unit.count && place.owner &&
-                        (TWO || place.index % 2 == 0);
+    const bool wanted = row_pair < work.last_row() / 2u && (SLOTS == 1 || image < work.unit.count) && place.owner &&
+                        (BY_ROWS || BY_CHUNKS || second == 0);
+    if (!wanted) return;
     float* pair = static_cast<float*>(work.output) + (work.unit.slot + image) * POOLED_FLOATS;
     float* row = pair + ((pass * (OFFSETS / 2 + 1) + u / 2) * HALF_HEIGHT + half_row) * POOLED_ROW;
+    const float* shares = exchange_row(work, row_pair, 0, u) + begin * CHUNK * LANES;
+    const float* odd_before = shares - (u == 0 ? 0 : EXCHANGE_ROW);
+    const float is_there = u == 0 ? 0.0f : 1.0f;
 #pragma unroll
     for (int c = 0; c < MINE; c++) {
-        const int at = (begin + c) * CHUNK;
-        float share[CHUNK], more[CHUNK];
-        auto read = [&](int odd, int index) { load<CHUNK, CHUNK>(exchange_row(work, row_pair, odd, index) + at * LANES, more); };
-        load<CHUNK, CHUNK>(exchange_row(work, row_pair, 0, u) + at * LANES, share);
-        read(1, u);
+        float share[CHUNK], odd[CHUNK], even_after[CHUNK], before[CHUNK];
+        load<CHUNK, CHUNK>(shares + c * CHUNK * LANES, share);
+        load<CHUNK, CHUNK>(shares + c * CHUNK * LANES + EXCHANGE_ROW, odd);
+        load<CHUNK, CHUNK>(shares + c * CHUNK * LANES + 2 * EXCHANGE_ROW, even_after);
+        load<CHUNK, CHUNK>(odd_before + c * CHUNK * LANES, before);
 #pragma unroll
-        for (int e = 0; e < CHUNK; e++) share[e] += more[e];
-        read(0, u + 1);
-#pragma unroll
-        for (int e = 0; e < CHUNK; e++) share[e] += more[e];
-        read(1, u == 0 ? 0 : u - 1);
-#pragma unroll
-        for (int e = 0; e < CHUNK; e++) share[e] += u == 0 ? 0.0f : more[e];
-        if (wanted) write_chunk(share, row, at, place);
-        if (wanted && u + 2 == OFFSETS) {
-            read(1, u + 1);
-            write_chunk(more, row + HALF_HEIGHT * POOLED_ROW, at, place);
-        }
+        for (int e = 0; e < CHUNK; e++) share[e] = fmaf(before[e], is_there, share[e] + odd[e] + even_after[e]);
+        write_chunk(share, row, (begin + c) * CHUNK, place);
     }
+    if (u + 2 == OFFSETS)
+#pragma unroll
+        for (int c = 0; c < MINE; c++) {
+            float over[CHUNK];
+            load<CHUNK, CHUNK>(shares + c * CHUNK * LANES + 3 * EXCHANGE_ROW, over);
+            write_chunk(over, row + HALF_HEIGHT * POOLED_ROW, (begin + c) * CHUNK, place);
+        }
 }
 
 // The sum of a whole row.
@@ -582,61 +710,48 @@ DEVICE void write_totals(double total, const Work& work, int round) {
 
 // ---------------------------------------------------------------------------------------------------- the kernel
 
-// All rows of all offsets of all pairs of the team. The stream starts one row early where that makes the leaving rows come in
-// pairs. The rows before the first are made of zeros in the ring; none of them is linked to the first.
+// All rows of all offsets of all pairs of the team. The stream starts EARLY rows before the first. They are made of zeros in the
+// ring, and none of them is linked to the first.
 DEVICE void stream(const Work& work) {
-    constexpr int EARLY = WINDOWS % 2;
     const Place& place = work.place;
-    Stream s;
+    Stream s = {};
 #pragma unroll
-    for (int d = 0; d <= WINDOWS; d++) {
-#pragma unroll
-        for (int i = 0; i < BLOCK_K; i++)
-#pragma unroll
-            for (int o = 0; o < BLOCK_N; o++) s.newest[d][i][o] = 0.0f, s.pair[d][i][o] = 0.0f;
-        s.z_rows[d] = 0, s.links[d] = 0.0f;
-    }
-    s.entering.start(EARLY), s.ahead.start(EARLY);
-    if constexpr (CHANNELS == 0) read_ahead(s, work);
+    for (int d = 0; d < KEPT; d++) s.z_rows[d] = work.z, s.links[d] = 0.0f;
+    s.entering.start(EARLY - AHEAD), s.ahead.start(EARLY);
+    if constexpr (CHANNELS == 0)
+        unroll<2>([&](auto parity) { read_ahead(s.ahead, work, s.readings[parity.value]); });
     double total = 0.0;
 
-#pragma unroll
-    for (int i = 0; i < MEETING; i++) copy_row(work, i - EARLY);
+    copy_rows(work, -EARLY);
     const int end = work.last_row() + WINDOWS;
-    int turn = -EARLY;
 #pragma unroll 1
-    for (; turn < end; turn += UNROLL)
-        unroll<UNROLL / 2>([&](auto period) {
-            const int t = turn + 2 * period.value, row_pair = (t - WINDOWS) >> 1;
-            if (MEETING == 2 || (t + EARLY) % MEETING == 0) {
-                wait_for_copies();
-                sync_pair(place.team);
-                if constexpr (POOLED)
-#pragma unroll
-                    for (int i = MEETING / 2; i > 0; i--) write_pooled(work, row_pair - i);
-#pragma unroll
-                for (int i = 0; i < MEETING; i++) copy_row(work, t + MEETING + i);
-            }
-            unroll<2>([&](auto parity) {
-                step(t + parity.value, s, work, [&](const Values& values, const float (&factor)[BLOCK_N]) {
-                    if constexpr (POOLED) {
-                        if (place.owner) pool_row(values, factor, exchange_row(work, row_pair, parity.value, place.index));
-                    } else {
-                        const int row = t + parity.value - WINDOWS;
-                        if (row >= 0) total += row_total(values, factor, place);
-                        if (row >= 0 && row < work.last_row() && (row + 1) % (PASSES * HEIGHT) == 0) {
-                            write_totals(total, work, row / (PASSES * HEIGHT));
-                            total = 0.0;
-                        }
+    for (int t = -EARLY; t < end; t += 2) {
+        const int row_pair = (t - WINDOWS) >> 1;
+        if (MEETING == 2 || (t + EARLY) % MEETING == 0) {
+            wait_for_copies();
+            sync_pair(place.team);
+            if constexpr (POOLED) write_pooled(work, row_pair - MEETING / 2);
+            copy_rows(work, t + MEETING);
+        }
+        unroll<2>([&](auto parity) {
+            step<parity.value>(t + parity.value, s, work, [&](const Values& values, const float (&factor)[BLOCK_N]) {
+                if constexpr (POOLED) {
+                    if (place.owner) pool_row(values, factor, exchange_row(work, row_pair, parity.value, place.index));
+                } else {
+                    const int row = t + parity.value - WINDOWS;
+                    if (row >= 0) total += row_total(values, factor, place);
+                    if (row >= 0 && row < work.last_row() && (row + 1) % (PASSES * HEIGHT) == 0) {
+                        write_totals(total, work, row / (PASSES * HEIGHT));
+                        total = 0.0;
                     }
-                });
+                }
             });
         });
+    }
     if constexpr (POOLED) {
         sync_pair(place.team);
         // Some of them may be written already, and are written once more.
-#pragma unroll
-        for (int i = MEETING / 2; i > 0; i--) write_pooled(work, work.last_row() / 2 - i);
+        write_pooled(work, (work.last_row() - MEETING) / 2);
     }
     wait_for_copies();
 }
@@ -648,16 +763,21 @@ stage(const float* left, const float* right, const float* input, void* output, c
       int right_step) {
     Unit unit = units[block_index()];
     unit.left = uniform(unit.left), unit.count = uniform(unit.count), unit.slot = uniform(unit.slot);
-    Work work{find_place(), unit, 0, left, input, output, left_step, right_step, nullptr, nullptr, nullptr, 0};
-    const int index = thread_index(), team = work.place.team;
-    work.z = reinterpret_cast<float*>(shared_memory());
-    work.ring = work.z + HEIGHT * Z_ROW + team * TEAM_FLOATS;
-    work.exchange = work.ring + PAIRS * RING * X_ROW;
+    Work work{find_place(), unit, 0, left, input, output, left_step, right_step, nullptr, 0, 0, 0, 0, 0, 0, 0};
+    const Place& place = work.place;
+    const int index = thread_index(), team = place.team;
+    float* shared = reinterpret_cast<float*>(shared_memory());
+    float* ring = shared + HEIGHT * Z_ROW + team * TEAM_FLOATS;
+    work.exchange = ring + PAIRS * RING * X_ROW;
+    work.ring = shared_address(ring);
+    work.x = work.ring + 4 * (place.pair * X_ROW + place.k), work.x_patches = 4 * (4 * place.lane - place.k);
+    work.z = shared_address(shared) + 4 * place.n, work.z_patches = 4 * (2 * PATCH_STEPS * place.lane - place.n);
+    work.x_parts = 4 * (place.lane % 4 / 2 * SPAN_K);
+    work.z_parts = 4 * (place.lane % 2 * SPAN_N + place.lane / 4 * (BLOCK_N / 2) - place.n);
     const float* z = right + (long long)unit.right * HEIGHT * Z_ROW;
-    work.copies = shared_address(work.ring + index % TEAM_THREADS * 4);
-    const unsigned z_copies = shared_address(work.z);
+    const unsigned z_copies = shared_address(shared);
     for (int i = 4 * index; i < HEIGHT * Z_ROW; i += 4 * THREADS) copy_ahead(z_copies + 4 * i, z + i);
-    for (int i = index % TEAM_THREADS; i < PAIRS * RING * X_ROW; i += TEAM_THREADS) work.ring[i] = 0.0f;
+    for (int i = index % TEAM_THREADS; i < PAIRS * RING * X_ROW; i += TEAM_THREADS) ring[i] = 0.0f;
     wait_for_copies();
     sync_block();
     work.rounds = uniform((unit.count - team * PAIRS + SLOTS - 1) / SLOTS);
