@@ -110,6 +110,25 @@ def arc_polynomial(tolerance: float) -> tuple[float, ...]:
 
 
 @functools.cache
+def arc_cubic(mean: float, spread: float) -> tuple[float, ...]:
+    """Coefficients of Q as a cubic, best where t is near `mean`, and off by some 1e-6 elsewhere (`t^(3/2) |error|`).
+
+    >>> t = np.linspace(0.0, 1.0, 101)
+    >>> cubic = np.polynomial.polynomial.polyval(t, arc_cubic(0.7, 0.1))
+    >>> errors = np.abs(cubic - _arc_remainder(t)) * t**1.5
+    >>> bool(errors.max() < 2e-6), bool(errors[60:81].max() < 3e-7)
+    (True, True)
+    """
+    nodes = np.cos(np.linspace(0.0, np.pi, 2001))
+    t = (nodes + 1) / 2
+    weights = t**1.5 * np.sqrt(np.exp(-0.5 * ((t - mean) / spread) ** 2) + 0.03)  # the last: for all other t
+    basis = chebyshev.chebvander(nodes, 3)
+    fitted, *_ = np.linalg.lstsq(basis * weights[:, None], _arc_remainder(t) * weights, rcond=None)
+    cubic = np.polynomial.Chebyshev(fitted, domain=[0, 1]).convert(kind=np.polynomial.Polynomial)
+    return tuple(float(a) for a in cubic.coef)
+
+
+@functools.cache
 def angle_polynomial(tolerance: float) -> tuple[float, ...]:
     """Coefficients of R, with `t^(1/2) |error| <= tolerance` on [0, 1]."""
     coefficients = fit(_angle_remainder, 0.0, 1.0, tolerance, np.sqrt)
