@@ -229,6 +229,20 @@ def test_progress_counts_every_pair_once(backend: CudaBackend, monkeypatch: pyte
     assert sum(counted) == 15
 
 
+def test_work_goes_on_after_it_was_stopped(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "LARGEST_BATCH", 4)
+    program = compile_program(Architecture.parse("conv3 relu pool2 conv3 gaussian globalpool"), (8, 8), 2)
+    prepared = backend.prepare(program, make_images(program, 5))
+    whole = backend.block(program, prepared, prepared)
+
+    def stop(pairs: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        backend.block(program, prepared, prepared, advance=stop)
+    assert np.array_equal(backend.block(program, prepared, prepared), whole)
+
+
 def test_memory_that_runs_out_is_answered_by_smaller_batches(backend: CudaBackend) -> None:
     program = compile_program(Architecture.parse("conv3 relu globalpool"), (4, 4), 1)
     prepared = backend.prepare(program, make_images(program, 5))

@@ -12,7 +12,7 @@ from nonlinearities import Step
 from tangentless.architecture import Architecture
 from tangentless.backends import cuda, get_backend
 from tangentless.backends.cpu import CpuBackend
-from tangentless.backends.cuda import CudaBackend, gpu_present
+from tangentless.backends.cuda import CudaBackend, fused, gpu_present
 from tangentless.backends.cuda.machine import CudaMachine
 from tangentless.backends.reference import ReferenceBackend
 from tangentless.bench.gpu import GpuRecord, bench_gpu
@@ -59,6 +59,22 @@ def test_bits_do_not_depend_on_batches_or_tiles(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(cuda, "LARGEST_BATCH", 77)
     assert np.array_equal(backend.block(program, prepared, prepared), whole)
     assert np.array_equal(backend.block(program, prepared[3:17], prepared[20:40]), whole[3:17, 20:40])
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+def test_bits_do_not_depend_on_lanes_or_the_current_stream(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = pytest.importorskip("cupy").cuda
+    program = compile_program(Architecture.parse("myrtle5"), (16, 16), 3)
+    backend = CudaBackend(gpus=(0,))
+    prepared = backend.prepare(program, make_images(program, 40))
+    whole = backend.block(program, prepared, prepared)
+    monkeypatch.setattr(cuda, "LARGEST_BATCH", 50)
+    monkeypatch.setattr(fused, "LANES", lanes)
+    for _ in range(5):
+        assert np.array_equal(backend.block(program, prepared, prepared), whole)
+    streams.Device().synchronize()
+    with streams.Stream(non_blocking=True):
+        assert np.array_equal(backend.block(program, prepared, prepared), whole)
 
 
 def test_symmetric_matrix_through_the_kernel() -> None:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,6 +53,8 @@ class HostMachine:
 
     def __init__(self, index: int = 0) -> None:
         self.index = index
+        self.queues: list[deque[Callable[[], None]]] = []  # of lanes
+        self.queue: deque[Callable[[], None]] | None = None  # of the lane that is entered
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -74,8 +77,15 @@ class HostMachine:
         ) -> None:
             arrays = left, right, source, output, units
             assert all(array.flags.c_contiguous for array in arrays)
-            pointers = (ctypes.c_void_p(array.ctypes.data) for array in arrays)
-            _run(library.run, *pointers, len(units), left_step, right_step, *self.order)
+            pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+
+            def work(keep: Any = arrays) -> None:
+                _run(library.run, *pointers, len(units), left_step, right_step, *self.order)
+
+            if self.queue is None:
+                work()
+            else:
+                self.queue.append(work)
 
         return launch
 
@@ -94,8 +104,45 @@ class HostMachine:
     def deliver(self, values: Any, beside: Any) -> Any:
         return values.view(DeviceArray) if isinstance(beside, DeviceArray) else self.download(values)
 
+    @contextmanager
+    def lanes(self, count: int) -> Iterator[list[_Lane]]:
+        """Launches wait until somebody waits for them; then all lanes go on step by step, the last one first."""
+        self.queues = [deque() for _ in range(count)]
+        try:
+            yield [_Lane(self, queue) for queue in self.queues]
+        finally:
+            while any(self.queues):
+                self._step()
+
     def mark(self) -> Callable[[], None]:
-        return lambda: None
+        if self.queue is None:
+            return lambda: None
+        queue, done = self.queue, threading.Event()
+        queue.append(done.set)
+
+        def wait() -> None:
+            while not done.is_set():
+                self._step()
+
+        return wait
+
+    def _step(self) -> None:
+        for queue in reversed(self.queues):
+            if queue:
+                queue.popleft()()
+
+
+class _Lane:
+    """What a stream is to a GPU."""
+
+    def __init__(self, machine: HostMachine, queue: deque[Callable[[], None]]) -> None:
+        self.machine, self.queue = machine, queue
+
+    def __enter__(self) -> None:
+        self.machine.queue = self.queue
+
+    def __exit__(self, *error: object) -> None:
+        self.machine.queue = None
 
 
 def emulate(monkeypatch: Any) -> None:

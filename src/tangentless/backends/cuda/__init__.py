@@ -35,7 +35,7 @@ logger = logging.getLogger("tangentless")
 
 TILE = 2048  # images on a side of a block: seconds of work, so that the ends of blocks do not matter
 PREPARED_AT_ONCE = 1024
-LARGEST_BATCH = 131072  # pairs in one launch: enough that its uneven end does not matter
+LARGEST_BATCH = 32768  # pairs in one launch: more of them, in other lanes, fill what its uneven end leaves idle
 SHARE_OF_MEMORY = 0.5  # of what is free, for the kernels between stages
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tangentless.errors import BackendError
 
 from .compile import OPTIONS, source, stage_options
-from .fused import Launch
+from .fused import Lane, Launch
 from .plan import StagePlan
 
 INSTALL = "pip install 'tangentless[cuda]'"
@@ -82,6 +82,7 @@ class CudaMachine:
         attributes = self.device.attributes
         self.shared_limit = int(attributes["MaxSharedMemoryPerBlockOptin"])
         self.multiprocessors = int(attributes["MultiProcessorCount"])
+        self._streams: list[Any] = []
         self._stages: dict[StagePlan, Launch] = {}
         self._general: dict[str, Any] = {}
 
@@ -160,6 +161,26 @@ class CudaMachine:
         self.device.synchronize()
         with beside.device:
             return values.copy()
+
+    @contextmanager
+    def lanes(self, count: int) -> Iterator[Sequence[Lane]]:
+        """Streams that begin and end with the current one, also where an error ends the work.
+
+        Memory of the current stream that they use can therefore be given to its next user without waiting for them.
+        """
+        cuda = self.xp.cuda
+        current = cuda.get_current_stream()
+        while len(self._streams) < count:
+            self._streams.append(cuda.Stream(non_blocking=True))
+        streams = self._streams[:count]
+        before = current.record(cuda.Event(disable_timing=True))
+        for stream in streams:
+            stream.wait_event(before)
+        try:
+            yield streams
+        finally:
+            for stream in streams:
+                current.wait_event(stream.record(cuda.Event(disable_timing=True)))
 
     def mark(self) -> Callable[[], None]:
         event = self.xp.cuda.Event(disable_timing=True)
