@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="where the data sets are")
     parser.add_argument("--work", type=Path, default=Path("out/networks_gpu"), help="pieces and checkpoints")
     parser.add_argument("--seconds", type=float, default=560.0)
-    parser.add_argument("--parts", default="speed,myrtle5,subsets,mnist,compare")
+    parser.add_argument("--parts", default="speed,myrtle5,subsets,mnist,compare,myrtle10")
     parser.add_argument("--modes", default="default", help="ways of compiling to measure: default,max-autotune,off")
     parser.add_argument("--toy", action="store_true")
     options = parser.parse_args()

@@ -138,6 +138,8 @@ def test_networks_are_recorded_and_go_on(digits, tmp_path):
     outcome = experiment.reproduce(lambda name: digits, settings, machine=CPU, folder=tmp_path)
     assert outcome.unfinished == ("mnist-myrtle5",)
     assert not outcome.rows
+    assert outcome.record is None
+    assert not list(tmp_path.glob("*.json"))  # nor is a record of before replaced by less
     assert len(list((tmp_path / "checkpoints").iterdir())) == 1
     for _ in range(3):
         outcome = experiment.reproduce(lambda name: digits, settings, machine=CPU, folder=tmp_path)
@@ -243,6 +245,13 @@ def test_command_line_lists_recipes():
     assert "cifar100-myrtle10-bn-flips" in ended.output
 
 
+def test_command_line_does_not_take_no_recipe_for_all(tmp_path):
+    ended = CliRunner().invoke(app, ["reproduce", "networks", "--recipes", " ,", "-o", str(tmp_path)])
+    assert ended.exit_code == 2
+    assert "name a recipe" in ended.output
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.fixture
 def run_benchmark(tmp_path, monkeypatch):
     def run(*arguments):
@@ -258,9 +267,11 @@ def run_benchmark(tmp_path, monkeypatch):
 
 def test_benchmark_brings_back_records_and_pieces(run_benchmark, tmp_path):
     files, packed = run_benchmark("--parts", "mnist")
-    assert files == {"networks-mnist-myrtle5.json", "networks_gpu.tgz"}
+    name = "networks-mnist-myrtle5-width-4-epochs-2-images-64.json"  # not that of the recipe as it is
+    assert files == {name, "networks_gpu.tgz"}
     assert [name for name in packed if name.startswith("pieces/networks-")]
-    record = read_record(tmp_path / "output" / "networks-mnist-myrtle5.json")
+    record = read_record(tmp_path / "output" / name)
+    assert record["results"][0]["precision"] in ("float32", "bfloat16")  # of a CPU or a GPU
     assert record["command"] == "networks_gpu.py output --toy --parts mnist"
 
 

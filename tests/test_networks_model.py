@@ -181,6 +181,8 @@ def test_features_below_the_shortest_length_stay_short():
         (lambda: Network("myrtle5", (4, 4), 10), ParameterError, "has 4 convolutions"),
         (lambda: Network("myrtle5", 4, 2.0), ParameterError, "classes must be a whole number"),
         (lambda: Network("myrtle5", 4, 10, shape=(30, 30, 3)), ArchitectureError, "does not divide"),
+        (lambda: Network("myrtle5", 4, 10).kernel(np.full((1, 32, 32, 3), np.nan)), InputError, "NaN"),
+        (lambda: Network("myrtle5", 4, 10).kernel("images"), InputError, "dtype"),
         (lambda: Network("myrtle5", 4, 10, shape=32), ParameterError, "such as .32, 32, 3., not 32"),
         (lambda: Network("myrtle5", 4, 10, shape=()), ParameterError, "such as .32, 32, 3., not ()"),
         (lambda: Network("myrtle5", 4, 10, shape=(32, 32, 0)), ParameterError, "number 3 of the shape must be"),

@@ -2,6 +2,7 @@
 
 import functools
 import io
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from tangentless.files import OutputError
 torch = pytest.importorskip("torch", reason="networks need PyTorch: pip install 'tangentless[networks]'")
 from crash import trainer  # noqa: E402 (only where PyTorch is)
 from tangentless import datasets, networks  # noqa: E402
-from tangentless.networks import RECIPES, Machine, Recipe, Steps, network_of, train  # noqa: E402
+from tangentless.networks import RECIPES, Machine, Ramp, Recipe, Steps, network_of, train  # noqa: E402
 from tangentless.networks import augmentation as change  # noqa: E402
 from tangentless.networks.bar import training_bar  # noqa: E402
 from tangentless.networks.checkpoint import CheckpointError, load_checkpoint, restore, save_checkpoint  # noqa: E402
@@ -133,6 +134,13 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path, digits):
         fit(recipe, digits.train.take(slice(32, 64)), checkpoint=checkpoint)
     with pytest.raises(CheckpointError, match="its precision is 'float32' and not 'bfloat16'"):
         fit(recipe, some, checkpoint=checkpoint, machine=Machine("cpu", "bfloat16"))
+    with pytest.raises(CheckpointError, match="its test is None and not"):
+        fit(recipe, some, checkpoint=checkpoint, test=(some.images / 16, some.labels))
+    other = networks.network_of(
+        recipe.change(architecture=recipe.architecture.replace("relu", "leakyrelu(0.1)")), (8, 8, 1), 10
+    )
+    with pytest.raises(CheckpointError, match="its layers is"):
+        train(other, some.images / 16, some.labels, recipe, checkpoint=checkpoint, machine=CPU)
     checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="is not a checkpoint"):
         fit(recipe, some, checkpoint=checkpoint)
@@ -329,7 +337,7 @@ def test_compiled_networks_learn_the_same(digits):
         (lambda s: train(None, s.images[:3], s.labels[:2], SMALL, machine=CPU), InputError, "one for each of the 3"),
         (lambda s: train(None, s.images[:0], s.labels[:0], SMALL, machine=CPU), InputError, "there are no images"),
         (lambda s: fit(SMALL, s.take(slice(4)), test_every=0), ParameterError, "test_every must be a whole"),
-        (lambda s: fit(SMALL, s.take(slice(4)), seed=-1), ParameterError, "seed must be a whole number of at least 0"),
+        (lambda s: fit(SMALL, s.take(slice(4)), seed=-1), ParameterError, "seed must be a whole number from 0"),
         (lambda s: fit(SMALL, s.take(slice(4)), test=s.images), InputError, "test must be a pair"),
         (lambda s: train(None, s.images[:2], s.labels[:2], "mnist-myrtle5"), ParameterError, "recipe must be a Recipe"),
         (lambda s: train(None, [[0], [1, 2]], [0, 1], SMALL, machine=CPU), InputError, "different shapes"),
@@ -349,11 +357,41 @@ def test_compiled_networks_learn_the_same(digits):
         (lambda s: SMALL.change(learning_rate="fast"), ParameterError, "learning_rate must be a number above 0"),
         (lambda s: SMALL.change(schedule=0.1), ParameterError, r"schedule must be Steps\(...\) or Ramp"),
         (lambda s: SMALL.change(speed=1), ParameterError, "a field of a recipe"),
+        (lambda s: SMALL.change(learning_rate=np.inf), ParameterError, "learning_rate must be a number above 0"),
+        (lambda s: SMALL.change(momentum=1.0), ParameterError, "momentum must be from 0 to below 1"),
+        (lambda s: SMALL.change(batch_norm="no"), ParameterError, "batch_norm must be True or False"),
+        (lambda s: Steps(5), ParameterError, "milestones must be a list of epochs"),
+        (lambda s: Steps((5, "b")), ParameterError, "milestones must be a list of epochs"),
+        (lambda s: Steps(factor=-2), ParameterError, "factor must be a number above 0"),
+        (lambda s: Ramp(2.0), ParameterError, "rise must be a share"),
+        (lambda s: network_of(SMALL, (8, 8, 1), 10, seed=1.5), ParameterError, "seed must be a whole number from 0"),
+        (lambda s: Machine(None), ParameterError, "device must be a name"),
+        (lambda s: fit(SMALL, s.take(slice(4)), machine="cpu"), ParameterError, "machine must be a Machine"),
+        (lambda s: fit(SMALL, s.take(slice(4)), stop_after="a"), ParameterError, "stop_after must be a number"),
+        (lambda s: fit(SMALL, s.take(slice(4)), checkpoint=3), ParameterError, "checkpoint must be the name of a file"),
+        (lambda s: fit(SMALL, s.take(slice(4)), test=5), InputError, "test must be a pair"),
+        (
+            lambda s: train("myrtle5", s.images[:4], s.labels[:4], SMALL, machine=CPU),
+            ParameterError,
+            "a PyTorch module",
+        ),
+        (
+            lambda s: fit(SMALL.change(optimizer="adam"), s.take(slice(4)), machine=Machine("cpu", "float16")),
+            ParameterError,
+            "adam divides by them; use bfloat16, or sgd",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(wrong, error, message, digits):
     with pytest.raises(error, match=message):
         wrong(digits.train)
+
+
+def test_numbers_of_numpy_are_numbers_of_json_in_a_recipe():
+    changes = {"epochs": np.int64(2), "width": [np.int32(4), 8], "learning_rate": np.float32(0.5)}
+    recipe = SMALL.change(schedule=Steps([np.float64(1.0)]), **changes)
+    assert json.loads(json.dumps(recipe.to_json()))["width"] == [4, 8]
+    assert hash(recipe) == hash(recipe.change())
 
 
 def test_bar_shows_loss_and_accuracy_on_a_terminal_only():
@@ -363,8 +401,21 @@ def test_bar_shows_loss_and_accuracy_on_a_terminal_only():
 
     stream = Terminal()
     with training_bar("myrtle5", 100, stream=stream) as report:
-        report(50, 0.1234, 0.875)
+        report.show(50, 0.1234, 0.875)
     assert "loss 0.1234  accuracy 87.5 %" in stream.getvalue()
+
+
+def test_bar_moves_on_though_every_epoch_is_short(digits, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr("tangentless.networks.bar.REFRESH", 0.05)
+    training = fit(SMALL.change(epochs=60, width=2), digits.train.take(slice(16)))
+    assert max(epoch.seconds for epoch in training.history[1:]) < 0.05
+    assert "loss" in stream.getvalue()
 
 
 def test_without_pytorch_an_error_says_what_to_install():

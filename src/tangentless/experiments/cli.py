@@ -272,13 +272,16 @@ def networks(
     from ..networks.training import Machine
     from .networks import Settings, check_changes, reproduce, show_rows
 
+    if not recipes.strip(", "):
+        raise ParameterError("name a recipe, or several; --list shows them")
     names = parse_names(recipes, tuple(RECIPES))
     changes = check_changes(width=width, epochs=epochs, images=train)
     settings = Settings(names, changes, trials, test, test_every, seed, stop_after)
     machine = Machine(device, precision, compiled)
     outcome = reproduce(lambda name: load(name, data), settings, machine=machine, folder=output)
     show_rows(outcome.rows)
-    say_files([outcome.record])
+    if outcome.record is not None:
+        say_files([outcome.record])
 
 
 @app.command()

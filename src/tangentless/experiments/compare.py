@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 ARCHITECTURES = (  # of different depth and pooling; all fit images of 8×8, 28×28 and 32×32
-    "conv1 relu globalpool normalize relu",
     "conv3 relu globalpool normalize relu",
+    "conv5 relu globalpool normalize relu",
     "conv3 relu conv3 relu globalpool normalize relu",
     "pool2 conv3 relu pool2 conv3 relu globalpool normalize relu",
     "conv3 relu pool2 conv3 relu globalpool normalize relu",

@@ -63,10 +63,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Rows of results, the record, and recipes that ran out of time."""
+    """Rows of results; recipes that ran out of time, or else the record."""
 
     rows: list[dict[str, Any]]
-    record: Path
+    record: Path | None
     unfinished: tuple[str, ...]
 
 
@@ -93,7 +93,7 @@ class Unfinished(Exception):  # noqa: N818 (no error: there is a checkpoint to g
 
 
 def reproduce(load: Load, settings: Settings, *, machine: Machine | None, folder: Path) -> Outcome:
-    """Train every recipe, or go on with it, and write the record."""
+    """Train every recipe, or go on with it; when all are finished, write the record."""
     make_folder(folder / "checkpoints")
     load = functools.cache(load)
     recipes = {name: recipe_of(name) for name in settings.recipes}
@@ -121,12 +121,25 @@ def reproduce(load: Load, settings: Settings, *, machine: Machine | None, folder
         for piece in pieces:
             seconds[piece.machine] += piece.seconds + piece.value.get("earlier seconds", 0.0)
             environments[piece.machine] = dict(piece.environment)
+    if unfinished:
+        return Outcome(rows, None, tuple(unfinished))
     changes = {name: recipe.to_json()[name] for recipe in recipes.values() for name in settings.changes}  # as JSON
     configuration = {"trials": settings.trials, "test": settings.test, "changes": changes}
-    label = f"{EXPERIMENT}-{settings.recipes[0]}" if len(settings.recipes) == 1 else EXPERIMENT
     whole = Run(EXPERIMENT, folder, configuration=configuration, data=hashes)
-    record = whole.finish(rows, name=label, seconds_by_machine=dict(seconds), environments=environments)
-    return Outcome(rows, record, tuple(unfinished))
+    name = record_name(settings.recipes, changes)
+    record = whole.finish(rows, name=name, seconds_by_machine=dict(seconds), environments=environments)
+    return Outcome(rows, record, ())
+
+
+def record_name(recipes: Sequence[str], changes: Mapping[str, Any]) -> str:
+    """Of its own for a recipe, and for what is changed in it.
+
+    >>> record_name(["mnist-myrtle5"], {"width": 64, "epochs": 2})
+    'networks-mnist-myrtle5-width-64-epochs-2'
+    """
+    of = [*recipes] if len(recipes) == 1 else []
+    plain = [f"{name}-{value}" for name, value in changes.items() if isinstance(value, int | float | str)]
+    return "-".join([EXPERIMENT, *of, *plain])
 
 
 def machine_name(machine: Machine | None) -> str | None:
@@ -281,6 +294,8 @@ def _row(name: str, recipe: Recipe, pieces: Sequence[Piece]) -> dict[str, Any]:
         "machine": pieces[-1].machine,
         "date": pieces[-1].date,
         "accuracies": accuracies,
+        "precision": finished[0].get("precision") if finished else None,
+        "training accuracies": [trial["history"][-1][1] for trial in finished if "history" in trial],
     }
     of_the_paper = recipe == RECIPES.get(name) and name in METHODS and mean is not None
     return row | ({"table": recipe.data, "method": METHODS[name], "test set": recipe.data} if of_the_paper else {})

@@ -230,7 +230,8 @@ def _networks(records: Iterable[Mapping[str, Any]]) -> list[str]:
     words = (
         "Networks trained on subsets, and by recipes of which something was changed, so that they are no rows of the "
         "tables above. The accuracy is that after the last epoch; *best epoch* is chosen on the test images, as in the "
-        "paper. With *±*, means and standard deviations over the trials."
+        "paper. With *±*, means and standard deviations over the trials, some of which may have stayed at chance; the "
+        "interval tells of the choice of test images only."
     )
     lines = ["## Networks beside the tables\n", f"{textwrap.fill(words, 120)}\n"]
     lines += _markdown((*networks.COLUMNS, "how", "took"), (_network_cells(row) for row in others))

@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
-from typing import TextIO
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TextIO
 
-Report = Callable[[int, float, float], None]  # images done, loss and accuracy of this epoch so far
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
 REFRESH = 0.5  # seconds: to read a loss, the device has to be waited for
+
+
+class Report:
+    """Where training says how far it is, and what it finds."""
+
+    def __init__(self, bar: Progress, task: TaskID) -> None:
+        self._bar, self._task = bar, task
+        self._shown = time.perf_counter()
+
+    def is_due(self) -> bool:
+        """Whether it is time to look again."""
+        return time.perf_counter() - self._shown > REFRESH
+
+    def show(self, done: int, loss: float, accuracy: float) -> None:
+        """Images done, and loss and accuracy of this epoch so far."""
+        self._bar.update(self._task, completed=done, state=f"loss {loss:.4g}  accuracy {100 * accuracy:.1f} %")
+        self._shown = time.perf_counter()
 
 
 @contextlib.contextmanager
 def training_bar(label: str, images: int, *, stream: TextIO | None = None) -> Iterator[Report | None]:
-    """A function to report to, or None if nobody looks.
+    """What to report to, or None if nobody looks.
 
     >>> import io
     >>> with training_bar("myrtle5", 100, stream=io.StringIO()) as report:
@@ -38,6 +58,4 @@ def training_bar(label: str, images: int, *, stream: TextIO | None = None) -> It
     )
     task = bar.add_task(label, total=images, state="")
     with bar:
-        yield lambda done, loss, accuracy: bar.update(
-            task, completed=done, state=f"loss {loss:.4g}  accuracy {100 * accuracy:.1f} %"
-        )
+        yield Report(bar, task)

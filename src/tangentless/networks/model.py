@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from ..architecture import Architecture
 from ..errors import ArchitectureError, InputError, ParameterError
 from ..forms import Arc
+from ..inputs import check_images, to_numpy
 from ..layers import Conv, GlobalPool, Layer, Nonlinearity, Normalize, Pool, is_whole
 from .pytorch import Tensor, functional, nn, torch
 
@@ -160,6 +161,8 @@ class Network(nn.Module):
         super().__init__()
         self.architecture, self.shape = Architecture.of(architecture), _checked_shape(shape)
         _check_counts(classes=classes)
+        if not is_whole(seed) or not 0 <= seed < 2**63:
+            raise ParameterError(f"seed must be a whole number from 0 to 2**63 - 1, not {seed!r}")
         self.usual_activations, self.shortest = usual_activations, shortest
         self.grids = self.architecture.grids(self.shape[:-1])
         self.canvas = (1, 1, *self.shape[:-1])[-2:]  # sequences are images of height one
@@ -249,7 +252,7 @@ class Network(nn.Module):
 
     def _tensor(self, images: Any) -> Tensor:
         weight = self.linear.weight
-        return torch.as_tensor(np.asarray(images), dtype=weight.dtype, device=weight.device)
+        return torch.as_tensor(check_images(to_numpy(images)[0]), dtype=weight.dtype, device=weight.device)
 
     def operations(self) -> int:
         """Multiplications and additions of one image, forwards; training takes three times as many.

@@ -18,8 +18,11 @@ myrtle5, 1,024 filters, zca; mse, sgd at 0.1, 60 epochs in batches of 128
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import numpy as np
 
 from ..errors import ParameterError
 from ..layers import is_real, is_whole
@@ -28,6 +31,28 @@ Loss = Literal["mse", "squares", "cross-entropy"]
 Inputs = Literal["pixels", "standardize", "zca"]
 LOSSES, OPTIMIZERS, INPUTS = ("mse", "squares", "cross-entropy"), ("sgd", "adam"), ("pixels", "standardize", "zca")
 PYTORCH_GAIN = 3**-0.5  # its own initial weights are uniform with variance 1 / (3 fan-in)
+
+
+def as_python(value: Any) -> Any:
+    """A number of NumPy as one of Python, which JSON takes; lists and arrays as tuples; others as they are.
+
+    >>> as_python([np.int64(4), np.float32(0.5)])
+    (4, 0.5)
+    """
+    if isinstance(value, list | tuple | np.ndarray):
+        return tuple(as_python(part) for part in value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _set(frozen: Any, **values: Any) -> None:
+    """In a frozen dataclass, while it is made."""
+    for name, value in values.items():
+        object.__setattr__(frozen, name, value)
+
+
+def _require(holds: bool, name: str, what: str, value: object) -> None:
+    if not holds:
+        raise ParameterError(f"{name} must be {what}, not {value!r}")
 
 
 @dataclass(frozen=True)
@@ -40,6 +65,13 @@ class Steps:
 
     milestones: tuple[float, ...] = ()
     factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        several = isinstance(self.milestones, tuple | list)
+        right = several and all(is_real(milestone) and milestone >= 0 for milestone in self.milestones)
+        _require(right, "milestones", "a list of epochs, such as (15, 30, 45)", self.milestones)
+        _require(is_real(self.factor) and self.factor > 0, "factor", "a number above 0", self.factor)
+        _set(self, milestones=as_python(self.milestones), factor=float(self.factor))
 
     def rate(self, epoch: float, epochs: int) -> float:
         """The share of the learning rate at a time, in epochs."""
@@ -59,6 +91,10 @@ class Ramp:
     """
 
     rise: float = 0.2
+
+    def __post_init__(self) -> None:
+        _require(is_real(self.rise) and 0 <= self.rise <= 1, "rise", "a share, from 0 to 1", self.rise)
+        _set(self, rise=float(self.rise))
 
     def rate(self, epoch: float, epochs: int) -> float:
         """The share of the learning rate at a time, in epochs."""
@@ -103,6 +139,7 @@ class Recipe:
     paper_deviation: float | None = None  # over its trials
 
     def __post_init__(self) -> None:
+        _set(self, **{name: as_python(value) for name, value in vars(self).items()})
         widths = {f"width {place}": width for place, width in enumerate(self.widths, start=1)}
         images = {} if self.images is None else {"images": self.images}
         for name, value in {"epochs": self.epochs, "batch": self.batch, **widths, **images}.items():
@@ -112,10 +149,11 @@ class Recipe:
             _require(is_whole(value) and value >= 0, name, "a whole number of at least 0", value)
         for name in ("learning_rate", "gain", "output_scale", "epsilon", "shortest"):
             value = getattr(self, name)
-            _require(is_real(value) and value > 0, name, "a number above 0", value)
-        for name in ("weight_decay", "momentum"):
-            value = getattr(self, name)
-            _require(is_real(value) and value >= 0, name, "a number of at least 0", value)
+            _require(is_real(value) and 0 < value < math.inf, name, "a number above 0", value)
+        _require(is_real(self.weight_decay) and self.weight_decay >= 0, "weight_decay", "at least 0", self.weight_decay)
+        _require(is_real(self.momentum) and 0 <= self.momentum < 1, "momentum", "from 0 to below 1", self.momentum)
+        for name in ("batch_norm", "batch_norm_parameters", "usual_activations", "flips"):
+            _require(isinstance(getattr(self, name), bool), name, "True or False", getattr(self, name))
         _require(isinstance(self.schedule, Steps | Ramp), "schedule", "Steps(...) or Ramp(...)", self.schedule)
         _require(self.loss in LOSSES, "loss", f"one of {', '.join(LOSSES)}", self.loss)
         _require(self.optimizer in OPTIMIZERS, "optimizer", f"one of {', '.join(OPTIMIZERS)}", self.optimizer)
@@ -124,7 +162,7 @@ class Recipe:
     @property
     def widths(self) -> tuple[int, ...]:
         """Filters of each convolution, or of all."""
-        return tuple(self.width) if isinstance(self.width, tuple | list) else (self.width,)
+        return self.width if isinstance(self.width, tuple) else (self.width,)
 
     def change(self, **changes: Any) -> Recipe:
         """The recipe with some of its fields replaced; the paper's figure goes, since it was measured otherwise.
@@ -159,11 +197,6 @@ class Recipe:
         named = ", ".join([body, self.inputs, *(name for name, on in extras.items() if on)])
         rate = f"{self.optimizer} at {self.learning_rate:g}"
         return f"{named}; {self.loss}, {rate}, {self.epochs} epochs in batches of {self.batch}"
-
-
-def _require(holds: bool, name: str, what: str, value: object) -> None:
-    if not holds:
-        raise ParameterError(f"{name} must be {what}, not {value!r}")
 
 
 _CIFAR10 = Recipe(

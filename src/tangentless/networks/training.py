@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from ..errors import InputError, ParameterError, TangentlessError
 from ..files import check_output
 from ..inputs import to_numpy
-from ..layers import is_whole
+from ..layers import is_real, is_whole
 from .augmentation import augment
-from .bar import REFRESH, Report, training_bar
+from .bar import Report, training_bar
 from .checkpoint import load_checkpoint, restore, save_checkpoint
 from .model import Network
 from .pytorch import Tensor, functional, nn, torch
@@ -103,6 +103,8 @@ class Machine:
     compile: str = "auto"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.device, str):
+            raise ParameterError(f"device must be a name, such as 'auto', 'cpu' or 'cuda', not {self.device!r}")
         for name, known in (("precision", PRECISIONS), ("compile", COMPILE_MODES)):
             if getattr(self, name) not in known:
                 raise ParameterError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
@@ -176,15 +178,26 @@ def train(
     for name, value, least in (("test_every", test_every, 1), ("seed", seed, 0)):
         if not is_whole(value) or value < least:
             raise ParameterError(f"{name} must be a whole number of at least {least}, not {value!r}")
-    if test is not None and len(test) != 2:
-        raise InputError(f"test must be a pair, images and their labels, and not {len(test)} values")
+    for name, seconds in (("checkpoint_seconds", checkpoint_seconds), ("stop_after", stop_after)):
+        if not is_real(seconds) and not (seconds is None and name == "stop_after"):
+            raise ParameterError(f"{name} must be a number of seconds, not {seconds!r}")
+    if test is not None and (not isinstance(test, tuple | list) or len(test) != 2):
+        raise InputError(f"test must be a pair, images and their labels, not {type(test).__name__}")
     if checkpoint is not None:
+        if not isinstance(checkpoint, str | Path):
+            raise ParameterError(f"checkpoint must be the name of a file, not {checkpoint!r}")
         checkpoint = Path(checkpoint)
         check_output(checkpoint, force=True)  # before an epoch is spent
+    if machine is not None and not isinstance(machine, Machine):
+        raise ParameterError(f"machine must be a Machine, such as Machine('cpu'), not {machine!r}")
     run = (machine or Machine()).resolve()
+    if run.precision == "float16" and recipe.optimizer == "adam":
+        raise ParameterError("squares of gradients vanish in float16, and adam divides by them; use bfloat16, or sgd")
     started = time.perf_counter()
     held = _Held.of(images, labels, run.device)
     held_test = None if test is None else _Held.of(*test, run.device)
+    if not isinstance(network, nn.Module) or not any(True for _ in network.parameters()):
+        raise ParameterError(f"network must be a PyTorch module with weights, such as network_of(...), not {network!r}")
     network.to(run.device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves this one out
     if run.precision == "float16":
         _halve(network)
@@ -192,7 +205,7 @@ def train(
         network.float()  # an earlier training left it so
     optimizer = _optimizer(network, recipe, run)
     belongs_to = {"recipe": recipe.to_json(), "seed": seed, "data": held.digest, "network": _shapes(network)}
-    belongs_to["precision"] = run.precision
+    belongs_to |= {"test": held_test and held_test.digest, "layers": repr(network), "precision": run.precision}
     history: list[Epoch] = []
     if checkpoint is not None and (state := load_checkpoint(checkpoint, belongs_to)) is not None:
         restore(state, network, optimizer)
@@ -297,7 +310,7 @@ def _train_epoch(
     steps = math.ceil(count / recipe.batch)
     loss_sum, right = torch.zeros((), device=device), torch.zeros((), device=device)
     network.train()
-    started = shown = time.perf_counter()
+    started = time.perf_counter()
     for step, index in enumerate(torch.split(order, recipe.batch)):
         rate = recipe.learning_rate * recipe.schedule.rate(epoch + step / steps, recipe.epochs)
         for group in optimizer.param_groups:
@@ -309,10 +322,9 @@ def _train_epoch(
         optimizer.step()
         loss_sum += loss.detach() * len(index)
         right += hits
-        if report is not None and (now := time.perf_counter()) - shown > REFRESH:
+        if report is not None and report.is_due():
             done = min((step + 1) * recipe.batch, count)
-            report(epoch * count + done, float(loss_sum) / done, float(right) / done)
-            shown = now
+            report.show(epoch * count + done, float(loss_sum) / done, float(right) / done)
     totals = float(loss_sum) / count, float(right) / count  # waits for the device
     return Epoch(*totals, seconds=time.perf_counter() - started)
 
