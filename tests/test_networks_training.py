@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tangentless.errors import InputError, ParameterError
-from tangentless.files import OutputError
+from tangentless.files import OutputError, load_archive, save_archive
 
 torch = pytest.importorskip("torch", reason="networks need PyTorch: pip install 'tangentless[networks]'")
 from crash import trainer  # noqa: E402 (only where PyTorch is)
@@ -141,6 +141,12 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path, digits):
     )
     with pytest.raises(CheckpointError, match="its layers is"):
         train(other, some.images / 16, some.labels, recipe, checkpoint=checkpoint, machine=CPU)
+    arrays = load_archive(checkpoint)
+    name = next(name for name in arrays if name.startswith("network/"))
+    for wrong in (arrays[name][..., :0], None):
+        save_archive(checkpoint, {**arrays, name: wrong} if wrong is not None else {"header": arrays["header"]})
+        with pytest.raises(CheckpointError, match="is not whole"):
+            fit(recipe, some, checkpoint=checkpoint)
     checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="is not a checkpoint"):
         fit(recipe, some, checkpoint=checkpoint)

@@ -29,7 +29,7 @@ from ..inputs import to_numpy
 from ..layers import is_real, is_whole
 from .augmentation import augment
 from .bar import Report, training_bar
-from .checkpoint import load_checkpoint, restore, save_checkpoint
+from .checkpoint import CheckpointError, load_checkpoint, restore, save_checkpoint
 from .model import Network
 from .pytorch import Tensor, functional, nn, torch
 from .recipes import Recipe
@@ -208,8 +208,11 @@ def train(
     belongs_to |= {"test": held_test and held_test.digest, "layers": repr(network), "precision": run.precision}
     history: list[Epoch] = []
     if checkpoint is not None and (state := load_checkpoint(checkpoint, belongs_to)) is not None:
-        restore(state, network, optimizer)
-        history = [Epoch(**epoch) for epoch in state.history]
+        try:
+            restore(state, network, optimizer)
+            history = [Epoch(**epoch) for epoch in state.history]
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise CheckpointError(f"{checkpoint} is not whole: {error}; remove it to start over") from None
     resumed = len(history)
     objective, scores = _compiled(network, recipe, run, batch=min(recipe.batch, len(labels)))
     _check_classes(network, scores, held, *([] if held_test is None else [held_test]))
