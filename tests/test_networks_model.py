@@ -9,7 +9,7 @@ from tangentless.errors import ArchitectureError, InputError, ParameterError
 from tangentless.layers import Nonlinearity
 
 torch = pytest.importorskip("torch", reason="networks need PyTorch: pip install 'tangentless[networks]'")
-from tangentless.networks import RECIPES, network_of  # noqa: E402 (only where PyTorch is)
+from tangentless.networks import RECIPES, LeNet5, ResNet32, network_of  # noqa: E402 (only where PyTorch is)
 from tangentless.networks.model import Network  # noqa: E402
 
 SHAPE = (4, 4, 2)
@@ -183,6 +183,11 @@ def test_features_below_the_shortest_length_stay_short():
         (lambda: Network("myrtle5", 4, 10, shape=(30, 30, 3)), ArchitectureError, "does not divide"),
         (lambda: Network("myrtle5", 4, 10).kernel(np.full((1, 32, 32, 3), np.nan)), InputError, "NaN"),
         (lambda: Network("myrtle5", 4, 10).kernel("images"), InputError, "dtype"),
+        (lambda: LeNet5(0), ParameterError, "classes must be a whole number"),
+        (lambda: LeNet5(10, shape=(28, 28)), ParameterError, "this network is for images"),
+        (lambda: LeNet5(10, shape=(8, 8, 1)), ParameterError, "12×12 pixels or more, not 8×8"),
+        (lambda: ResNet32(10, seed="a"), ParameterError, "seed must be a whole number"),
+        (lambda: ResNet32(10)(torch.zeros(1, 32, 32, 1)), InputError, "was built for"),
         (lambda: Network("myrtle5", 4, 10, shape=32), ParameterError, "such as .32, 32, 3., not 32"),
         (lambda: Network("myrtle5", 4, 10, shape=()), ParameterError, "such as .32, 32, 3., not ()"),
         (lambda: Network("myrtle5", 4, 10, shape=(32, 32, 0)), ParameterError, "number 3 of the shape must be"),

@@ -5,11 +5,31 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from .model import Scores
+from ..errors import ParameterError
+from .model import Scores, check_counts, check_fit, check_seed, check_shape
 from .pytorch import Tensor, functional, nn, torch
 
+Shape = tuple[int, int, int]
 
-class LeNet5(nn.Module):
+
+class Baseline(nn.Module):
+    """A network for images (N, H, W, C) of one shape."""
+
+    def __init__(self, classes: int, shape: Shape, seed: int) -> None:
+        super().__init__()
+        check_counts(classes=classes)
+        check_seed(seed)
+        self.shape = check_shape(shape)
+        if len(self.shape) != 3:
+            raise ParameterError(f"this network is for images, of a shape such as (32, 32, 3), not {shape!r}")
+
+    def channels_first(self, x: Tensor) -> Tensor:
+        """As PyTorch's layers take images."""
+        check_fit(x, self.shape)
+        return x.permute(0, 3, 1, 2)
+
+
+class LeNet5(Baseline):
     """LeCun et al., 1998, with ReLU: two convolutions of 5×5 and three linear layers; images (N, H, W, C).
 
     >>> network = LeNet5(10)
@@ -17,9 +37,11 @@ class LeNet5(nn.Module):
     (torch.Size([2, 10]), 61706)
     """
 
-    def __init__(self, classes: int, *, shape: tuple[int, int, int] = (28, 28, 1), seed: int = 0) -> None:
-        super().__init__()
-        height, width, channels = shape
+    def __init__(self, classes: int, *, shape: Shape = (28, 28, 1), seed: int = 0) -> None:
+        super().__init__(classes, shape, seed)
+        height, width, channels = self.shape
+        if min(height, width) < 12:
+            raise ParameterError(f"LeNet-5 needs images of 12×12 pixels or more, not {height}×{width}")
         padding = 2 if min(height, width) < 32 else 0  # its own images were 32×32
         rows, columns = (((side + 2 * padding - 4) // 2 - 4) // 2 for side in (height, width))
         with _seeded(seed):
@@ -40,7 +62,7 @@ class LeNet5(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """One number for each class."""
-        scores: Tensor = self.layers(x.permute(0, 3, 1, 2))
+        scores: Tensor = self.layers(self.channels_first(x))
         return scores
 
 
@@ -63,7 +85,7 @@ class ResidualBlock(nn.Module):
         return functional.relu(y + functional.pad(shortcut, (0, 0, 0, 0, 0, self.added)))
 
 
-class ResNet32(nn.Module):
+class ResNet32(Baseline):
     """He et al., 2016, for small images: three groups of five blocks, 16, 32 and 64 wide; images (N, H, W, C).
 
     >>> network = ResNet32(10)
@@ -71,11 +93,11 @@ class ResNet32(nn.Module):
     (torch.Size([2, 10]), 464154)
     """
 
-    def __init__(self, classes: int, *, shape: tuple[int, int, int] = (32, 32, 3), seed: int = 0) -> None:
-        super().__init__()
+    def __init__(self, classes: int, *, shape: Shape = (32, 32, 3), seed: int = 0) -> None:
+        super().__init__(classes, shape, seed)
         with _seeded(seed):
             self.entrance = nn.Sequential(
-                nn.Conv2d(shape[-1], 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()
+                nn.Conv2d(self.shape[-1], 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()
             )
             blocks, channels = [], 16
             for width in (16, 32, 64):
@@ -89,7 +111,7 @@ class ResNet32(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """One number for each class."""
-        features = self.blocks(self.entrance(x.permute(0, 3, 1, 2)))
+        features = self.blocks(self.entrance(self.channels_first(x)))
         scores: Tensor = self.linear(features.mean(dim=(2, 3)))
         return scores
 

@@ -159,10 +159,9 @@ class Network(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.architecture, self.shape = Architecture.of(architecture), _checked_shape(shape)
-        _check_counts(classes=classes)
-        if not is_whole(seed) or not 0 <= seed < 2**63:
-            raise ParameterError(f"seed must be a whole number from 0 to 2**63 - 1, not {seed!r}")
+        self.architecture, self.shape = Architecture.of(architecture), check_shape(shape)
+        check_counts(classes=classes)
+        check_seed(seed)
         self.usual_activations, self.shortest = usual_activations, shortest
         self.grids = self.architecture.grids(self.shape[:-1])
         self.canvas = (1, 1, *self.shape[:-1])[-2:]  # sequences are images of height one
@@ -208,7 +207,7 @@ class Network(nn.Module):
 
     def draw_weights(self, seed: int) -> None:
         """Random weights, the same on every device: the kernel of the network then approaches the architecture's."""
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(int(seed))
         with torch.no_grad():
             for weight in self.weights():
                 drawn = torch.randn(weight.shape, generator=generator)
@@ -221,8 +220,7 @@ class Network(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """The last feature vector of every image, float32: (N, H, W, C) to (N, width)."""
-        if x.shape[1:] != self.shape:
-            raise InputError(f"images are of shape {tuple(x.shape[1:])}, but the network was built for {self.shape}")
+        check_fit(x, self.shape)
         # Channels that are last in memory are where fast convolutions want them: this moves nothing.
         x = x.reshape(len(x), *self.canvas, self.shape[-1]).permute(0, 3, 1, 2)
         features: Tensor = self.body(x)
@@ -277,7 +275,7 @@ class _Widths:
         self.widths: list[Any] = [*width] if isinstance(width, Sequence | np.ndarray) else [width]
         self.taken = 0
         counts = {f"width {place}": w for place, w in enumerate(self.widths, start=1)}
-        _check_counts(**{"the number of widths": len(self.widths)}, **counts)
+        check_counts(**{"the number of widths": len(self.widths)}, **counts)
 
     def take(self) -> int:
         self.taken += 1
@@ -327,14 +325,28 @@ def _trainable(layer: Layer | None) -> Nonlinearity | None:
     )
 
 
-def _checked_shape(shape: Any) -> tuple[int, ...]:
+def check_shape(shape: Any) -> tuple[int, ...]:
+    """The shape of one image, sequence or vector."""
     if not isinstance(shape, tuple | list) or not 1 <= len(shape) <= 3:
         raise ParameterError(f"shape must be that of one image, such as (32, 32, 3), not {shape!r}")
-    _check_counts(**{f"number {place} of the shape": count for place, count in enumerate(shape, start=1)})
+    check_counts(**{f"number {place} of the shape": count for place, count in enumerate(shape, start=1)})
     return tuple(int(count) for count in shape)
 
 
-def _check_counts(**counts: Any) -> None:
+def check_fit(x: Tensor, shape: tuple[int, ...]) -> None:
+    """Refuse images of another shape than a network was built for."""
+    if x.shape[1:] != shape:
+        raise InputError(f"images are of shape {tuple(x.shape[1:])}, but the network was built for {shape}")
+
+
+def check_seed(seed: Any) -> None:
+    """Refuse what PyTorch's generators do not take."""
+    if not is_whole(seed) or not 0 <= seed < 2**63:
+        raise ParameterError(f"seed must be a whole number from 0 to 2**63 - 1, not {seed!r}")
+
+
+def check_counts(**counts: Any) -> None:
+    """Refuse what is no whole number of at least 1, by name."""
     for name, count in counts.items():
         if not is_whole(count) or count < 1:
             raise ParameterError(f"{name} must be a whole number of at least 1, not {count!r}")
