@@ -53,6 +53,8 @@ GENERAL = [
     ("conv3 gaussian pool3 conv3 relu globalpool normalize gaussian", (9, 6), 1),
     ("conv3 relu pool2 conv3 relu globalpool normalize relu", (8,), 3),
     ("relu normalize gaussian(2)", (), 5),
+    ("conv3 polynomial3 conv3 polynomial3 pool2 conv3 relu globalpool", (8, 8), 2),  # float32 would cancel
+    ("conv3 gaussian(9) conv3 relu globalpool normalize", (8, 8), 1),  # float32 would lose digits
 ]
 # A schedule that is wrong on purpose: what is right in the source, and what stands there instead.
 MISTAKES = {

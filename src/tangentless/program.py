@@ -22,6 +22,8 @@ from .layers import Conv, Grid, Layer, Nonlinearity, Normalize, Window
 Array = NDArray[np.float64]
 Embedding = Nonlinearity | Normalize | None
 
+STEEPEST = 8.0  # slope of a dual at c = 1 up to which float32 keeps seven digits
+
 
 @dataclass(frozen=True)
 class Step:
@@ -86,13 +88,16 @@ class Program:
         return max(1, sum(stage.elements for stage in self.stages))
 
     @property
-    def steepness(self) -> float:
-        """The largest slope of a dual at c = 1, by which an embedding multiplies errors of the cosine."""
-        steps = [step.embedding for stage in self.stages for step in stage.steps]
-        return max((one.steepness() for one in steps if isinstance(one, Nonlinearity)), default=1.0)
+    def delicate(self) -> str | None:
+        """Why float32 would not keep seven digits up to the last pool, or None where it does."""
+        embeddings = [step.embedding for stage in self.stages for step in stage.steps]
+        steepest = max((one.steepness() for one in embeddings if isinstance(one, Nonlinearity)), default=1.0)
+        if steepest > STEEPEST:
+            return f"a dual with the slope {steepest:.3g} at 1 multiplies rounding errors"
+        return "its first pool may take small differences of large numbers" if self._cancels else None
 
     @property
-    def cancels(self) -> bool:
+    def _cancels(self) -> bool:
         """Whether the first pool may take small differences of large inner products, as of pixels of either sign.
 
         After an embedding with f(0) > 0 all features have a part in common, which stays; f(-1) > 0 serves as well.

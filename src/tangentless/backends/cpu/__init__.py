@@ -26,7 +26,6 @@ _TILE_BYTES = 48 << 20  # expanded images of one side of a block
 _LARGEST_TILE = 2048  # images of one side: a block of them, with what the head needs, is some 100 MB
 _PREPARED_AT_ONCE = 512
 _TASK_ELEMENTS = 60_000_000  # work of one task, about 25 ms: short enough to stop soon, long enough to cost nothing
-_STEEPEST = 8.0  # slope of a dual at c = 1 up to which float32 keeps seven digits
 _SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-150}  # of a patch, relative to its image; below it counts as black
 
 
@@ -115,8 +114,8 @@ class CpuBackend:
         return f"cpu: general path in float64, because {fused}"
 
     def _fuse(self, program: Program) -> Fused | str:
-        """Steep embeddings and pools that cancel multiply rounding errors, so programs with them run in float64."""
-        dtype = "float64" if program.steepness > _STEEPEST or program.cancels else self.precision
+        """What is too delicate for float32 runs in float64."""
+        dtype = "float64" if program.delicate else self.precision
         return fuse(program, dtype, host_lanes(dtype))
 
     def _prepare_part(self, fused: Fused, images: NDArray[Any]) -> tuple[Array, list[NDArray[Any]], Array]:

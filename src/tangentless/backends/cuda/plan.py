@@ -207,7 +207,7 @@ def plan_program(program: Program, shared_limit: int) -> tuple[StagePlan, ...] |
         if isinstance(plan, str):
             return f"stage {index + 1}: {plan}"
         plans.append(plan)
-    return tuple(plans)
+    return f"float32 is too short: {program.delicate}" if program.delicate else tuple(plans)
 
 
 def layer_form(embedding: Embedding, tolerance: float = TOLERANCE) -> LayerForm | None:
