@@ -30,12 +30,12 @@ import numpy as np
 import torch
 
 from tangentless.backends import get_backend
+from tangentless.bench.gpu import build_kernels
 from tangentless.datasets import Dataset, load
 from tangentless.experiments import compare as comparison
 from tangentless.experiments import networks as experiment
 from tangentless.experiments.records import environment, write_json
 from tangentless.files import atomic_file
-from tangentless.kernel import kernel
 from tangentless.networks import RECIPES, Machine, network_of, train
 from tangentless.timing import today
 
@@ -151,7 +151,7 @@ def run_comparison(toy: bool, clock: Clock, data: Callable[[str], Dataset], fold
     names = COMPARED[:2] if toy else COMPARED
     if not toy:
         with ProcessPoolExecutor(8, mp_context=multiprocessing.get_context("spawn")) as pool:
-            list(pool.map(build_stages, names))
+            list(pool.map(build_kernels, names, [(32, 32, 3)] * len(names)))  # one after the other: minutes
     outcome = comparison.compare(
         data("cifar10"),
         names,
@@ -163,12 +163,6 @@ def run_comparison(toy: bool, clock: Clock, data: Callable[[str], Dataset], fold
     )
     comparison.show_rows(outcome.rows, outcome.correlation)
     return not outcome.unfinished
-
-
-def build_stages(architecture: str) -> None:
-    """Compile the kernels of an architecture, which the cache keeps: one after the other they would take minutes."""
-    images = np.random.default_rng(0).random((2, 32, 32, 3))
-    kernel(architecture)(images, backend="cuda")
 
 
 def main() -> None:

@@ -400,11 +400,12 @@ def test_numbers_of_numpy_are_numbers_of_json_in_a_recipe():
     assert hash(recipe) == hash(recipe.change())
 
 
-def test_bar_shows_loss_and_accuracy_on_a_terminal_only():
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
+
+def test_bar_shows_loss_and_accuracy_on_a_terminal_only():
     stream = Terminal()
     with training_bar("myrtle5", 100, stream=stream) as report:
         report.show(50, 0.1234, 0.875)
@@ -412,10 +413,6 @@ def test_bar_shows_loss_and_accuracy_on_a_terminal_only():
 
 
 def test_bar_moves_on_though_every_epoch_is_short(digits, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr("tangentless.networks.bar.REFRESH", 0.05)

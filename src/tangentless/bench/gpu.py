@@ -135,7 +135,7 @@ def bench_gpu(
     sources = {images.shape[1:]: images for images in map(_as_images, given)}
     backend = CudaBackend(gpus=GPUS)
     with ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn")) as pool:
-        _, build_seconds = timed(lambda: list(pool.map(_build, *zip(*cases, strict=True))))
+        _, build_seconds = timed(lambda: list(pool.map(build_kernels, *zip(*cases, strict=True))))
         with backend.machines[0].active():
             record = GpuRecord(_environment(), build_seconds, measure_ceilings(), (), None)
             report(record)
@@ -360,7 +360,7 @@ def _as_images(images: Images) -> Images:
     return images
 
 
-def _build(architecture: str, shape: tuple[int, ...]) -> None:
+def build_kernels(architecture: str, shape: tuple[int, ...]) -> None:
     """Compile all kernels that a case needs, in a process of its own; CuPy keeps them on disk for this one."""
     program = kernel(architecture).program(shape)
     backend = CudaBackend(gpus=GPUS)
