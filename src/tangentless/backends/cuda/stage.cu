@@ -131,7 +131,7 @@ DEVICE Place find_place() {
     p.index = row % OFFSETS;
     p.at = worker % LANES;
     p.k = p.at / LANES_N * BLOCK_K, p.n = p.at % LANES_N * BLOCK_N;
-    p.owner = p.lane == worker && row < PAIRS * OFFSETS && p.k < WIDTH && p.n < WIDTH;
+    p.owner = p.lane == worker && row < PAIRS * OFFSETS;
     p.has_above = p.k > 0 ? 1.0f : 0.0f;
     p.has_left = p.n > 0 ? 1.0f : 0.0f;
     p.has_below = p.k + BLOCK_K < WIDTH ? 1.0f : 0.0f;
@@ -686,7 +686,7 @@ DEVICE void write_totals(double total, const Work& work, int round) {
     constexpr bool TREE = 32 % GROUP == 0;
     constexpr int PARTIAL = TREE ? WARPS : 32 * WARPS;
     const Place& place = work.place;
-    if (!place.owner) total = 0.0;
+    if (!place.owner || place.k >= WIDTH || place.n >= WIDTH) total = 0.0;
     if constexpr (TREE)
 #pragma unroll
         for (int d = 1; d < GROUP; d *= 2) total += from_lane(total, place.lane ^ d);
