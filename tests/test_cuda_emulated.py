@@ -14,7 +14,7 @@ from cuda_host.machine import COMPILER, ORDERS, HostMachine
 from tangentless.architecture import Architecture
 from tangentless.backends import cuda
 from tangentless.backends.cuda import CudaBackend
-from tangentless.backends.cuda.plan import plan_program
+from tangentless.backends.cuda.plan import LONG_RING, SHORT_RING, plan_program
 from tangentless.backends.reference import ReferenceBackend
 from tangentless.bench.gpu import STANDARD
 from tangentless.kernel import fill, kernel
@@ -59,10 +59,23 @@ GENERAL = [
 # A schedule that is wrong on purpose: what is right in the source, and what stands there instead.
 MISTAKES = {
     "ring too short": ("(t + EARLY) & (RING - 1)", "(t + EARLY) & (RING / 2 - 1)"),
+    "pooled rows overwritten too early": ("% EXCHANGES", "% (EXCHANGES - 1)"),
+    "z not there for all warps": ("    sync_block();\n", ""),
+}
+MISTAKES_TOGETHER = {
     "rows not waited for": ("            wait_for_copies();\n            sync_pair", "            sync_pair"),
     "warps that do not meet": ("wait_for_copies();\n            sync_pair(place.team);", "wait_for_copies();"),
-    "pooled rows overwritten too early": ("row_pair & (MEETING - 1)", "row_pair & (MEETING / 2 - 1)"),
-    "z not there for all warps": ("    sync_block();\n", ""),
+}
+MISTAKES_APART = {
+    "rows not waited for": ("            wait_for_copies();\n            copy_rows", "            copy_rows"),
+    "first rows not waited for": ("        wait_for_copies();\n        sync_pair", "        sync_pair"),
+    "first rows not there for all warps": (
+        "        wait_for_copies();\n        sync_pair(place.team);",
+        "wait_for_copies();",
+    ),
+    "no gate": ("if (turn > 0) wait_at_gate", "if (turn < 0) wait_at_gate"),
+    "rows copied too early": ("copy_rows(work, t + 4)", "copy_rows(work, t + 6)"),
+    "pooled rows read too early": ("write_pooled(work, row_pair - 2)", "write_pooled(work, row_pair - 1)"),
 }
 
 
@@ -140,42 +153,42 @@ def test_cases_of_the_benchmark_match_the_reference(text: str, shape: tuple, mon
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("backend")
-@pytest.mark.parametrize(
-    ("kilobytes", "tensor_cores", "outer", "meeting"), [(80, 1, True, 2), (56, 1, False, 2), (48, 0, False, 2)]
-)
+@pytest.mark.parametrize(("kilobytes", "tensor_cores", "outer"), [(80, 1, True), (56, 1, False), (48, 0, False)])
 def test_stages_get_by_with_less_shared_memory(
-    kilobytes: int, tensor_cores: int, outer: bool, meeting: int, monkeypatch: pytest.MonkeyPatch
+    kilobytes: int, tensor_cores: int, outer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, grid = "conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (8, 32)
     monkeypatch.setattr(HostMachine, "shared_limit", 1024 * kilobytes)
     first = plan_program(compile_program(Architecture.parse(text), grid, 1), 1024 * kilobytes)[0]
-    assert (first.patch_steps, first.outer, first.meeting) == (tensor_cores, outer, meeting)
+    assert (first.patch_steps, first.outer, first.ring) == (tensor_cores, outer, SHORT_RING)
     check_in_every_order(text, grid, 1, monkeypatch)
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
-@pytest.mark.parametrize(
-    ("text", "grid", "plan"),
-    [
-        pytest.param("conv3 relu pool2 conv3 relu globalpool", (16, 8), (2, 2, False), id="registers"),
-        pytest.param(
-            "conv3 relu conv3 relu pool2 conv3 relu globalpool",
-            (8, 16),
-            (8, 4, True),
-            id="ahead",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_mistake_in_the_schedule_is_seen(
-    mistake: tuple[str, str], text: str, grid: tuple, plan: tuple, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mistake", {**MISTAKES, **MISTAKES_TOGETHER}.values(), ids={**MISTAKES, **MISTAKES_TOGETHER})
+def test_mistake_in_the_schedule_is_seen(mistake: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    program = compile_program(Architecture.parse("conv3 relu pool2 conv3 relu globalpool"), (16, 8), 1)
+    check_that_mistake_is_seen(mistake, program, (2, SHORT_RING, False), monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("mistake", {**MISTAKES, **MISTAKES_APART}.values(), ids={**MISTAKES, **MISTAKES_APART})
+def test_mistake_is_seen_where_warps_are_apart(mistake: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    program = compile_program(
+        Architecture.parse("conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool"), (12, 16), 2
+    )
+    check_that_mistake_is_seen(mistake, program, (6, LONG_RING, True), monkeypatch)
+
+
+def check_that_mistake_is_seen(
+    mistake: tuple[str, str], program: Program, expected: tuple[int, int, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = compile_program(Architecture.parse(text), grid, 1)
     first = plan_program(program, HostMachine.shared_limit)[0]
-    assert (first.warps, first.meeting, first.ahead) == plan
+    assert (first.warps, first.ring, first.ahead) == expected
     images = make_images(program, 4)
     right = in_every_order(program, images, 3, monkeypatch)
+    assert all(np.array_equal(right[0], other) for other in right)
     monkeypatch.setattr(HostMachine, "mistake", mistake)
     assert not np.array_equal(in_every_order(program, images, 3, monkeypatch), right)
 

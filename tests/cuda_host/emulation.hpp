@@ -2,7 +2,8 @@
 //
 // Every order of events that the program allows must give the same bits, so the tests ask for those that differ most. Between
 // two barriers one warp goes all the way before the next one starts, from the first to the last or the other way round: of two
-// warps that need a barrier between them, each is too early once. Copies in the background land at once, or as late as they
+// warps that need a barrier between them, each is too early once. Where warps may be apart, the first (or the last) goes as far
+// ahead as it may while the others still stand where they said that they had come. Copies in the background land at once, or as late as they
 // may: at the wait of the thread that asked for them, and until then their target is NaN, as is all shared memory at the start.
 // Threads that do not reach a barrier which others wait at are reported, and so are copies that nobody waited for.
 //
@@ -36,6 +37,11 @@ struct Barrier {
     long generation = 0;
 };
 
+struct Gate {
+    Barrier barrier;
+    int threads = 0;
+};
+
 struct Copy {
     float* to;
     const float* from;
@@ -52,6 +58,7 @@ struct Fiber {
     jmp_buf resume;  // a jump saves the system call that ucontext makes for signals
     std::unique_ptr<char[]> stack;
     bool started = false, done = false;
+    bool hesitates = false;  // until no other warp can go on
     const Barrier* barrier = nullptr;  // that it waits at
     long generation = 0;
     std::vector<Copy> copies;  // on their way
@@ -68,6 +75,7 @@ struct Block {
     std::vector<int> turn;  // by thread
     std::vector<Barrier> warps;
     std::map<int, Barrier> teams;
+    std::map<unsigned, Gate> gates;  // by address
     std::vector<Line> shared;
     std::function<void()> body;
     jmp_buf scheduler;
@@ -135,7 +143,7 @@ inline bool run_warp(int first, int count) {
         again = false;
         for (int lane = 0; lane < count; lane++) {
             block.current = first + block.order.turn(lane, count);
-            if (fiber().done || fiber().waits()) continue;
+            if (fiber().done || fiber().hesitates || fiber().waits()) continue;
             again = true;
             resume(fiber());
             if (block.failure) return true;
@@ -144,15 +152,26 @@ inline bool run_warp(int first, int count) {
     return ran;
 }
 
+// Returns whether it hesitated.
+inline bool encourage_warp(int first) {
+    bool hesitated = false;
+    for (int thread = first; thread < std::min(first + 32, block.threads); thread++) {
+        hesitated |= block.fibers[thread].hesitates;
+        block.fibers[thread].hesitates = false;
+    }
+    return hesitated;
+}
+
 inline void run_block() {
     const int warps = (block.threads + 31) / 32;
     block.warps.assign(warps, {});
     block.teams.clear();
+    block.gates.clear();
     block.turn.assign(block.threads, 0);
     for (auto& values : block.exchange) values.assign(block.threads, 0.0);
     for (auto& values : block.fragments) values.assign(block.threads, {});
     for (auto& line : block.shared) std::fill_n(line.words, 32, NEVER_WRITTEN);
-    for (auto& fiber : block.fibers) fiber.done = false;
+    for (auto& fiber : block.fibers) fiber.done = fiber.hesitates = false;
     for (bool ran = true; ran;) {
         ran = false;
         for (int w = 0; w < warps; w++) {
@@ -160,6 +179,7 @@ inline void run_block() {
             ran |= run_warp(first, std::min(32, block.threads - first));
             if (block.failure) return;
         }
+        for (int w = 0; w < warps && !ran; w++) ran = encourage_warp(32 * block.order.turn(w, warps));
     }
     for (auto& fiber : block.fibers)
         if (!fiber.done) block.failure = "deadlock: some threads wait at a barrier that others never reach";
@@ -188,6 +208,22 @@ inline long long global_threads() { return (long long)emulation::block.blocks * 
 inline void sync_warp() { emulation::wait(emulation::block.warps[thread_index() / 32], 32); }
 inline void sync_block() { emulation::wait(emulation::block.teams[-1], emulation::block.threads); }
 inline void sync_team(int team, int threads) { emulation::wait(emulation::block.teams[team], threads); }
+
+inline void set_gate(unsigned gate, int threads) { emulation::block.gates[gate] = {{}, threads}; }
+inline void come_to_gate(unsigned gate) {
+    auto& [barrier, threads] = emulation::block.gates[gate];
+    if (++barrier.arrived == threads) barrier.arrived = 0, barrier.generation++;
+    if (thread_index() / 32 == emulation::block.order.turn(0, emulation::block.threads / 32)) return;
+    emulation::fiber().hesitates = true;
+    emulation::yield();
+}
+inline void wait_at_gate(unsigned gate, int passage) {
+    const auto& barrier = emulation::block.gates[gate].barrier;
+    if (barrier.generation % 2 != passage) return;
+    emulation::fiber().barrier = &barrier, emulation::fiber().generation = barrier.generation;
+    emulation::yield();
+    emulation::fiber().barrier = nullptr;
+}
 
 inline double from_lane(double value, int lane) {
     const int thread = thread_index();

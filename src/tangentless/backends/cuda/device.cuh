@@ -32,6 +32,28 @@ DEVICE void sync_block() { __syncthreads(); }
 // A barrier for the consecutive warps that work on one pair; 0 is the block's own.
 DEVICE void sync_team(int team, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(threads) : "memory"); }
 
+// A barrier in shared memory where a thread says that it has come, goes on, and looks later whether all had. Passages are counted
+// modulo two: nobody is ever two of them behind.
+DEVICE void set_gate(unsigned gate, int threads) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(gate), "r"(threads) : "memory");
+}
+DEVICE void come_to_gate(unsigned gate) {
+    asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(gate) : "memory");
+}
+DEVICE void wait_at_gate(unsigned gate, int passage) {
+#if __CUDA_ARCH__ >= 900
+#define LOOK "try_wait"  // for a while
+#else
+#define LOOK "test_wait"
+#endif
+    for (int open = 0; !open;)
+        asm volatile("{.reg .pred p; mbarrier." LOOK ".parity.shared.b64 p, [%1], %2; selp.s32 %0, 1, 0, p;}"
+                     : "=r"(open)
+                     : "r"(gate), "r"(passage)
+                     : "memory");
+#undef LOOK
+}
+
 DEVICE char* shared_memory() {
     extern __shared__ __align__(128) char bytes[];
     return bytes;

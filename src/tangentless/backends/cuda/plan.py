@@ -28,8 +28,8 @@ MAX_DEPTH = 24  # of all stages: sums grow ninefold with each layer and must sta
 REGISTER_LIMIT = 65536  # of a multiprocessor
 OTHER_REGISTERS = 64  # of a thread, beside the values it works on
 MOST_KEPT = 160  # values of a thread from step to step, where rows and patches made ahead fit into the registers
-MOST_KEPT_AT_ENDS = 128  # the same where a row ends within the block of a thread
 READING_REGISTERS = 160  # of a thread at least, where two rows are on their way from the stage before
+SHORT_RING, LONG_RING = 4, 8  # rows
 WARPS_OF_BLOCK = 8  # two for each scheduler, with all the registers there are
 SMALL_TEAMS = 4  # of a block, where one warp is enough for a pair
 
@@ -84,7 +84,7 @@ class StagePlan:
     warps: int
     teams: int
     blocks: int
-    meeting: int  # steps after which the warps of a team meet
+    ring: int  # rows of x in shared memory; a long one lets the warps of a team be apart
     ahead: bool  # whether tensor cores are a row ahead of the rest
     outer: bool  # whether tensor cores multiply what both images bring to a layer
     source: StagePlan | None
@@ -135,11 +135,6 @@ class StagePlan:
         return _round4(per_position * self.spans[0]), _round4(per_position * self.spans[1])
 
     @property
-    def ring(self) -> int:
-        """Rows of x in shared memory: those until the next meeting, and those on their way for it."""
-        return 2 * self.meeting
-
-    @property
     def pool_size(self) -> int:
         """Positions in a window of the pool."""
         return self.height * self.width if self.last else 4
@@ -159,7 +154,8 @@ class StagePlan:
         """Of a block's shared memory."""
         x_row, z_row = self.row_floats
         exchange = self.pairs * self.offsets * 2 * self.lanes[0] * self.lanes[1] * self.block[0] * self.block[1] // 4
-        rest = 64 * self.warps if self.last else self.meeting * exchange
+        pooled = 2 * exchange if self.ring == SHORT_RING else 3 * exchange + 4  # the gate of warps that are apart
+        rest = 64 * self.warps if self.last else pooled
         return self.height * z_row + self.teams * (self.pairs * self.ring * x_row + rest)
 
     def defines(self) -> tuple[str, ...]:
@@ -179,7 +175,6 @@ class StagePlan:
             "WARPS": self.warps,
             "TEAMS": self.teams,
             "BLOCKS": self.blocks,
-            "MEETING": self.meeting,
             "RING": self.ring,
             "AHEAD": int(self.ahead),
             "PLANES": self.planes,
@@ -244,7 +239,7 @@ def _plan_stage(program: Program, index: int, source: StagePlan | None, shared_l
     for patch_steps in (_patch_steps(channels, width, len(layers)), 0):
         plan = _shares(height, width, channels, layers, last, patch_steps, source)
         if 4 * plan.shared_floats > shared_limit:
-            plan = replace(plan, meeting=2)
+            plan = replace(plan, ring=SHORT_RING)
         if 4 * plan.shared_floats > shared_limit:
             plan = replace(plan, outer=False)
         while 4 * plan.shared_floats > shared_limit and plan.teams > 1:
@@ -306,7 +301,7 @@ def _shares(
         warps, teams = 1, (WARPS_OF_BLOCK if len(layers) > 1 else SMALL_TEAMS)  # little to share: warps need not meet
     windows = len(layers) - 1  # in registers, if there are patches
     kept = block[0] * block[1] * (2 * windows + 1)
-    ahead = patch_steps > 0 and kept <= (MOST_KEPT if width % block[1] == 0 else MOST_KEPT_AT_ENDS)
+    ahead = patch_steps > 0 and kept <= MOST_KEPT
     return StagePlan(
         height=height,
         width=width,
@@ -320,7 +315,7 @@ def _shares(
         warps=warps,
         teams=teams,
         blocks=1,
-        meeting=4 if patch_steps and warps > 1 and not last else 2,
+        ring=LONG_RING if patch_steps and warps > 1 and not last else SHORT_RING,
         ahead=ahead,
         outer=ahead,  # it takes registers too
         source=source,

@@ -36,8 +36,7 @@
 //   LAYER_LIST         the forms of the embeddings
 //   LAST               1: the pool takes the whole grid, and the output is one double per pair
 //   BLOCK_K BLOCK_N LANES_K LANES_N PAIRS WARPS TEAMS BLOCKS   the shares above; BLOCKS per multiprocessor
-//   RING               rows of x in shared memory
-//   MEETING            steps after which the warps of a team meet
+//   RING               rows of x in shared memory: 4, or 8 where the warps of a team may be apart
 //   AHEAD              1: patches are made a step before they are needed
 //   PLANES             of a layer in a row of x or z: 2; with products by tensor cores 3, or 4 if some of them are A A'
 //   SHARED_BYTES OUTPUT_FLOATS X_FLOATS Z_FLOATS               the sizes the launch goes by; the last two of a row
@@ -71,7 +70,12 @@ static_assert(PAIRS == 1 || (WARPS == 1 && PAIRS * HEIGHT <= ROWS));
 static_assert(LAYERS > PATCHES && (PATCHES || !OUTER && !AHEAD));
 static_assert(!PATCHES || (LANES_K == 8 && LANES_N == 4 && BLOCK_K % 2 == 0 && BLOCK_N % 2 == 0));
 static_assert(!POOLED || (BLOCK_K % 2 == 0 && BLOCK_N % 2 == 0 && OFFSETS % 2 == 0 && WIDTH % 2 == 0));
-static_assert((RING & (RING - 1)) == 0 && RING >= 2 * MEETING && (MEETING == 2 || MEETING == 4));
+
+// Warps of a team meet every two steps. With a long ring they need not be at the same place for that: a warp goes on when all
+// have done their last but one *turn* of two steps, and so may be a turn ahead of another one.
+constexpr bool APART = RING > 4;
+constexpr int EXCHANGES = APART ? 3 : 2;  // pairs of rows on their way to the output
+static_assert(RING == 4 || (RING == 8 && POOLED && WARPS > 1 && ROWS == 1));
 
 // A thread's block may reach beyond the grid: the first column (row) of a block that can be beyond its end.
 constexpr int CUT_K = WIDTH % BLOCK_K, CUT_N = WIDTH % BLOCK_N;
@@ -85,9 +89,10 @@ constexpr int Z_ROW = ceiling(Z_LAYERS_AT + PLANES * LAYERS * SPAN_N, 4) * 4;
 constexpr int HALF_K = POOLED ? BLOCK_K / 2 : 1, HALF_N = POOLED ? BLOCK_N / 2 : 1;
 constexpr int SHARES = HALF_K * HALF_N;                           // pooled values of a thread
 constexpr int EXCHANGE_ROW = LANES * SHARES;                      // of an even or odd row at one offset
-constexpr int EXCHANGE = POOLED ? PAIRS * OFFSETS * 2 * EXCHANGE_ROW : 0;  // of one pair of rows; MEETING of them take turns
+constexpr int EXCHANGE = POOLED ? PAIRS * OFFSETS * 2 * EXCHANGE_ROW : 0;  // of one pair of rows
 constexpr int TOTALS = LAST ? 2 * TEAM_THREADS : 0;
-constexpr int TEAM_FLOATS = PAIRS * RING * X_ROW + MEETING * EXCHANGE + TOTALS;
+constexpr int GATE = APART ? 4 : 0;
+constexpr int TEAM_FLOATS = PAIRS * RING * X_ROW + EXCHANGES * EXCHANGE + TOTALS + GATE;
 static_assert(4 * (HEIGHT * Z_ROW + TEAMS * TEAM_FLOATS) == SHARED_BYTES && X_ROW == X_FLOATS && Z_ROW == Z_FLOATS);
 
 // The pooled output of a pair: [PASSES][OFFSETS / 2 + 1][HEIGHT / 2][k][n]; the last offset of a pass belongs to the next one.
@@ -459,6 +464,7 @@ struct Work {
     int left_step, right_step;
     float* exchange;
     unsigned ring, x, z;  // in shared memory: the ring, this thread's columns of its first slot, and of the first row of z
+    unsigned gate;        // of the team
     int x_patches, z_patches;  // from there to this thread's share of the patches
     int x_parts, z_parts;      // and to its share of the parts
 
@@ -473,7 +479,7 @@ DEVICE int delay(int at) {
     return at < X_LAYERS_AT ? -AHEAD : (at - X_LAYERS_AT) / (PLANES * SPAN_K) + !PATCHES;
 }
 
-// The slots of steps t to t + MEETING - 1, for all pairs of the team.
+// The slots of steps t and t + 1, for all pairs of the team.
 DEVICE void copy_rows(const Work& work, int t) {
     constexpr int SHARE = 4 * TEAM_THREADS;
     const int first = thread_index() % TEAM_THREADS * 4;
@@ -490,13 +496,13 @@ DEVICE void copy_rows(const Work& work, int t) {
                 const int kept = work.unit.left + (image < work.unit.count ? image : work.unit.count - 1);
                 return work.left + at + (long long)(kept * HEIGHT + row % HEIGHT) * X_ROW;
             };
-            if (row >= 0 && static_cast<unsigned>(row) % HEIGHT <= HEIGHT - MEETING) {
+            if (row >= 0 && static_cast<unsigned>(row) % HEIGHT <= HEIGHT - 2) {
                 const float* rows = from(row);
 #pragma unroll
-                for (int r = 0; r < MEETING; r++) copy_ahead(to + r * (4 * PAIRS * X_ROW), rows + r * X_ROW);
+                for (int r = 0; r < 2; r++) copy_ahead(to + r * (4 * PAIRS * X_ROW), rows + r * X_ROW);
             } else {
 #pragma unroll 1
-                for (int r = 0; r < MEETING; r++)
+                for (int r = 0; r < 2; r++)
                     if (row + r >= 0) copy_ahead(to + r * (4 * PAIRS * X_ROW), from(row + r));
             }
         }
@@ -582,7 +588,9 @@ DEVICE void step(int t, Stream& s, const Work& work, Leave&& leave) {
 constexpr int CHUNK = SHARES % 4 == 0 ? 4 : SHARES % 2 == 0 ? 2 : 1;
 
 DEVICE float* exchange_row(const Work& work, int row_pair, int odd, int index) {
-    const int row = ((row_pair & (MEETING - 1)) * PAIRS + work.place.pair) * OFFSETS + index;
+    constexpr int ABOVE_ZERO = 6;  // added to the pairs before the first, and a multiple of two and three
+    const unsigned turn = static_cast<unsigned>(row_pair + ABOVE_ZERO) % EXCHANGES;
+    const int row = (turn * PAIRS + work.place.pair) * OFFSETS + index;
     return work.exchange + (row * 2 + odd) * EXCHANGE_ROW + work.place.at * CHUNK;
 }
 
@@ -626,20 +634,19 @@ DEVICE void write_chunk(const float (&values)[CHUNK], float* row, int at, const 
     }
 }
 
-// Pairs of rows from `first` on that all offsets of the pass have left behind: complete sums go to the output. The two
-// neighbouring offsets whose sums these are share the work.
-DEVICE void write_pooled(const Work& work, int first) {
+// A pair of rows that all offsets of the pass have left behind: complete sums go to the output. The two neighbouring offsets
+// whose sums these are share the work; where warps are apart, they take turns.
+DEVICE void write_pooled(const Work& work, unsigned row_pair) {  // a large number, if it is negative
     constexpr int CHUNKS = SHARES / CHUNK;
-    constexpr bool BY_ROWS = MEETING == 4, BY_CHUNKS = !BY_ROWS && CHUNKS % 2 == 0;
+    constexpr bool BY_TURNS = APART, BY_CHUNKS = !BY_TURNS && CHUNKS % 2 == 0;
     constexpr int MINE = BY_CHUNKS ? CHUNKS / 2 : CHUNKS;
     const Place& place = work.place;
     const int u = place.index / 2 * 2, second = place.index % 2;
     const int begin = BY_CHUNKS ? second * MINE : 0;
-    const unsigned row_pair = BY_ROWS ? first + second : first;  // a large number, if it is negative
+    const bool my_turn = BY_TURNS ? row_pair % 2 == second : BY_CHUNKS || second == 0;
     const int half_row = row_pair % HALF_HEIGHT, pass = row_pair / HALF_HEIGHT % PASSES;
     const int image = work.image(row_pair / (HALF_HEIGHT * PASSES));
-    const bool wanted = row_pair < work.last_row() / 2u && (SLOTS == 1 || image < work.unit.count) && place.owner &&
-                        (BY_ROWS || BY_CHUNKS || second == 0);
+    const bool wanted = row_pair < work.last_row() / 2u && (SLOTS == 1 || image < work.unit.count) && place.owner && my_turn;
     if (!wanted) return;
     float* pair = static_cast<float*>(work.output) + (work.unit.slot + image) * POOLED_FLOATS;
     float* row = pair + ((pass * (OFFSETS / 2 + 1) + u / 2) * HALF_HEIGHT + half_row) * POOLED_ROW;
@@ -723,15 +730,27 @@ DEVICE void stream(const Work& work) {
     double total = 0.0;
 
     copy_rows(work, -EARLY);
+    if constexpr (APART) {
+        copy_rows(work, 2 - EARLY);
+        wait_for_copies();
+        sync_pair(place.team);
+    }
     const int end = work.last_row() + WINDOWS;
 #pragma unroll 1
     for (int t = -EARLY; t < end; t += 2) {
         const int row_pair = (t - WINDOWS) >> 1;
-        if (MEETING == 2 || (t + EARLY) % MEETING == 0) {
+        if constexpr (APART) {
+            const int turn = (t + EARLY) / 2;
+            if (turn > 0) wait_at_gate(work.gate, (turn - 1) % 2);
+            write_pooled(work, row_pair - 2);
+            wait_for_copies();
+            copy_rows(work, t + 4);
+            come_to_gate(work.gate);
+        } else {
             wait_for_copies();
             sync_pair(place.team);
-            if constexpr (POOLED) write_pooled(work, row_pair - MEETING / 2);
-            copy_rows(work, t + MEETING);
+            if constexpr (POOLED) write_pooled(work, row_pair - 1);
+            copy_rows(work, t + 2);
         }
         unroll<2>([&](auto parity) {
             step<parity.value>(t + parity.value, s, work, [&](const Values& values, const float (&factor)[BLOCK_N]) {
@@ -750,8 +769,7 @@ DEVICE void stream(const Work& work) {
     }
     if constexpr (POOLED) {
         sync_pair(place.team);
-        // Some of them may be written already, and are written once more.
-        write_pooled(work, (work.last_row() - MEETING) / 2);
+        unroll<EXCHANGES - 1>([&](auto behind) { write_pooled(work, work.last_row() / 2 - 1 - behind.value); });
     }
     wait_for_copies();
 }
@@ -763,13 +781,15 @@ stage(const float* left, const float* right, const float* input, void* output, c
       int right_step) {
     Unit unit = units[block_index()];
     unit.left = uniform(unit.left), unit.count = uniform(unit.count), unit.slot = uniform(unit.slot);
-    Work work{find_place(), unit, 0, left, input, output, left_step, right_step, nullptr, 0, 0, 0, 0, 0, 0, 0};
+    Work work{find_place(), unit, 0, left, input, output, left_step, right_step, nullptr, 0, 0, 0, 0, 0, 0, 0, 0};
     const Place& place = work.place;
     const int index = thread_index(), team = place.team;
     float* shared = reinterpret_cast<float*>(shared_memory());
     float* ring = shared + HEIGHT * Z_ROW + team * TEAM_FLOATS;
     work.exchange = ring + PAIRS * RING * X_ROW;
     work.ring = shared_address(ring);
+    work.gate = work.ring + 4 * (TEAM_FLOATS - GATE);
+    if (APART && index % TEAM_THREADS == 0) set_gate(work.gate, TEAM_THREADS);
     work.x = work.ring + 4 * (place.pair * X_ROW + place.k), work.x_patches = 4 * (4 * place.lane - place.k);
     work.z = shared_address(shared) + 4 * place.n, work.z_patches = 4 * (2 * PATCH_STEPS * place.lane - place.n);
     work.x_parts = 4 * (place.lane % 4 / 2 * SPAN_K);
