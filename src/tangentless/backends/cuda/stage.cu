@@ -53,9 +53,9 @@ constexpr bool FACTORED = LAYER[LAYERS - 1].form == EXPONENTIAL;
 
 // Choices that mean the same sums. Which of them leaves the compiler the registers it needs was measured.
 constexpr bool CROWDED = AHEAD && WINDOWS > 1 && !FACTORED;  // most values and most instructions
-constexpr bool ROWS_FIRST = PATCHES && !CROWDED;             // rows are added before diagonals
+constexpr bool ROWS_FIRST = PATCHES;                         // rows are added before diagonals
 constexpr bool LINK_IF = AHEAD ? CROWDED : WINDOWS > 1;      // links are predicates, not factors
-constexpr bool BEYOND_IF = CHANNELS > 0 && !PATCHES;         // and so is whether a neighbour is there
+constexpr bool BEYOND_IF = CHANNELS > 0 && !CROWDED;         // and so is whether a neighbour is there
 
 constexpr int LANES = LANES_K * LANES_N;
 constexpr int ROWS = 32 / LANES;
@@ -444,8 +444,7 @@ struct Cursor {
 constexpr int KEPT = WINDOWS + 1 + AHEAD;  // rows whose places are kept, the one that entered last before the others
 
 struct Stream {
-    // One more than is used: without it the compiler picks other registers than those that were measured.
-    Values newest[WINDOWS + 1], pair[WINDOWS + 1];
+    Values newest[WINDOWS], pair[WINDOWS];
     Values next;            // patches of the next row
     Reading readings[2];    // rows read ahead, of even and of odd steps
     unsigned z_rows[KEPT];  // where this thread's columns of z are in shared memory
