@@ -29,6 +29,7 @@ REGISTER_LIMIT = 65536  # of a multiprocessor
 OTHER_REGISTERS = 64  # of a thread, beside the values it works on
 MOST_KEPT = 160  # values of a thread from step to step, where rows and patches made ahead fit into the registers
 READING_REGISTERS = 160  # of a thread at least, where two rows are on their way from the stage before
+TOTAL_REGISTERS = 16  # more of them, where a warp adds up the whole grid of a pair in float64
 SHORT_RING, LONG_RING = 4, 8  # rows
 WARPS_OF_BLOCK = 8  # two for each scheduler, with all the registers there are
 SMALL_TEAMS = 4  # of a block, where one warp is enough for a pair
@@ -335,7 +336,7 @@ def _blocks(plan: StagePlan, shared_limit: int) -> int:
     values = plan.block[0] * plan.block[1]
     registers = min(255, 2 * values * (plan.windows + 1) + OTHER_REGISTERS)
     if plan.source:
-        registers = max(registers, READING_REGISTERS)
+        registers = max(registers, READING_REGISTERS) + (TOTAL_REGISTERS if plan.last and plan.pairs == 1 else 0)
     by_memory = shared_limit // (4 * plan.shared_floats + 1024)
     return max(1, min(by_memory, REGISTER_LIMIT // (-(-registers // 8) * 8 * plan.threads)))
 
