@@ -169,6 +169,14 @@ def test_the_benchmark_measures_and_compares() -> None:
     json.dumps(record.to_json())
 
 
+def test_the_benchmark_has_pytorch_beside_it() -> None:
+    pytest.importorskip("torch")
+    (case,) = bench_gpu([("conv3 relu pool2 conv3 relu globalpool", (8, 8, 1))], seconds=0.1, matrix=0).cases
+    assert case.rival_missing is None
+    assert case.ratio > 0
+    assert case.rival_difference < 1e-4  # float32 throughout
+
+
 def test_automatic_choice_is_the_gpu() -> None:
     assert get_backend("auto").name == "cuda"
 

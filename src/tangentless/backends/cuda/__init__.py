@@ -35,7 +35,8 @@ logger = logging.getLogger("tangentless")
 
 TILE = 2048  # images on a side of a block: seconds of work, so that the ends of blocks do not matter
 PREPARED_AT_ONCE = 1024
-LARGEST_BATCH = 32768  # pairs in one launch: more of them, in other lanes, fill what its uneven end leaves idle
+LARGEST_BATCH = 262144  # pairs in one launch, if they are small: planning them takes less time than computing them
+LARGEST_SCRATCH = 33 << 30  # bytes of all lanes: 32,768 pairs of 32×32 images, and more of them are no faster
 SHARE_OF_MEMORY = 0.5  # of what is free, for the kernels between stages
 
 
@@ -144,8 +145,8 @@ class CudaBackend:
 
     def _with_enough_memory(self, machine: CudaMachine, path: FusedPath | GeneralPath, work: Callable[[int], T]) -> T:
         """Run work in batches as large as memory allows, smaller ones if an allocation fails after all."""
-        allowed = int(machine.free_bytes() * SHARE_OF_MEMORY) // max(1, path.pair_bytes)
-        batch = max(1, min(LARGEST_BATCH, allowed))
+        memory = min(LARGEST_SCRATCH, int(machine.free_bytes() * SHARE_OF_MEMORY))
+        batch = max(1, min(LARGEST_BATCH, memory // max(1, path.pair_bytes)))
         while True:
             try:
                 return work(batch)
