@@ -110,22 +110,23 @@ def arc_polynomial(tolerance: float) -> tuple[float, ...]:
 
 
 @functools.cache
-def arc_cubic(mean: float, spread: float) -> tuple[float, ...]:
-    """Coefficients of Q as a cubic, best where t is near `mean`, and off by some 1e-6 elsewhere (`t^(3/2) |error|`).
+def arc_powers(powers: tuple[float, ...], near: tuple[float, float] | None = None) -> tuple[float, ...]:
+    """Coefficients of Q as a sum of few powers of t, best everywhere or for t `near` a mean, within a spread.
 
     >>> t = np.linspace(0.0, 1.0, 101)
-    >>> cubic = np.polynomial.polynomial.polyval(t, arc_cubic(0.7, 0.1))
-    >>> errors = np.abs(cubic - _arc_remainder(t)) * t**1.5
-    >>> bool(errors.max() < 2e-6), bool(errors[60:81].max() < 3e-7)
-    (True, True)
+    >>> def errors(powers, near=None):
+    ...     return np.abs(t[:, None] ** powers @ arc_powers(powers, near) - _arc_remainder(t)) * t**1.5
+    >>> [bool(errors(powers).max() < 1e-7) for powers in ((0, 1, 2, 3, 5), (0, 1, 2, 4), (0, 1, 2.5))]
+    [True, True, False]
+    >>> bool(errors((0, 1, 2.5), (0.7, 0.1))[60:81].max() < 1e-6)
+    True
     """
-    nodes = np.cos(np.linspace(0.0, np.pi, 2001))
-    t = (nodes + 1) / 2
-    weights = t**1.5 * np.sqrt(np.exp(-0.5 * ((t - mean) / spread) ** 2) + 0.03)  # the last: for all other t
-    basis = chebyshev.chebvander(nodes, 3)
-    fitted, *_ = np.linalg.lstsq(basis * weights[:, None], _arc_remainder(t) * weights, rcond=None)
-    cubic = np.polynomial.Chebyshev(fitted, domain=[0, 1]).convert(kind=np.polynomial.Polynomial)
-    return tuple(float(a) for a in cubic.coef)
+    t = (1 + np.cos(np.linspace(0.0, np.pi, 2001))) / 2
+    weights = t**1.5
+    if near is not None:
+        weights *= np.sqrt(np.exp(-0.5 * ((t - near[0]) / near[1]) ** 2) + 1e-3)  # the last: for all other t
+    fitted, *_ = np.linalg.lstsq(t[:, None] ** powers * weights[:, None], _arc_remainder(t) * weights, rcond=None)
+    return tuple(float(a) for a in fitted)
 
 
 @functools.cache

@@ -219,7 +219,7 @@ constexpr int MAX_COEFFICIENTS = 32;
 
 struct Layer {
     int form;
-    int coefficients;  // of the polynomial: Q of an arc, the series itself
+    int coefficients;  // of the polynomial: Q of an arc from the second last on, or the series itself
     bool positive;     // what it is applied to is never negative
     float linear, arc;
     float coefficient[MAX_COEFFICIENTS];

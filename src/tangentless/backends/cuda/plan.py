@@ -9,18 +9,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from tangentless.forms import Arc, Exponential, Series, arc_cubic, arc_polynomial
-from tangentless.layers import Normalize
+from tangentless.forms import Arc, Exponential, Series, arc_powers
+from tangentless.layers import Normalize, ReLU
 from tangentless.program import Embedding, Program
 
-TOLERANCE = 1e-7  # of the polynomials, whose errors have changing signs and cancel in the sums
-FIRST_TOLERANCE = 1e-6  # the same for the first layer, where cosines of real images are spread and errors cancel best
-MANY = 512  # positions of a grid, from which on they are sure to
-# Where 1 - cos of whitened images lies in the second and third layer of ReLU, and how far it spreads. Cubics that are
-# best there are off by up to 2e-6 for other images, but alike for all of one kind: a normalised kernel of three
-# stages by 1e-7 at most, and its distance from 1 by 1.3e-5 of itself, for pixels as they are, shifted and flat images
-# and noise too. With fewer stages errors do not cancel as well.
-CUBICS = ((0.70, 0.11), (0.54, 0.09))
+# Powers of w = 1 - |cos| for the bend of ReLU. Each sum takes a multiplication less than it has powers: w may have any
+# scale, and one makes the last coefficient 1. They reach 3e-8 and 1e-7, and three of them 2e-6.
+LONG_BEND, BEND, SHORT_BEND = (0.0, 1.0, 2.0, 3.0, 5.0), (0.0, 1.0, 2.0, 4.0), (0.0, 1.0, 2.5)
+MANY = 512  # positions of a grid, from which on errors are sure to cancel
+# Three layers of ReLU may have short ones: in the first layer, where cosines of images are spread and errors cancel;
+# in the third one which is best where w of whitened images lies, here with its spread. For other images it is off by
+# up to 1e-5, but alike for all of a kind. A normalised kernel of three stages then is off by 1e-7 at most, and its
+# distance from 1 by 1e-5 of itself, for pixels as they are, shifted, flat and half black images and noise too. With
+# fewer stages errors do not cancel as well.
+SHORT = {0: None, 2: (0.54, 0.09)}
 MAX_COEFFICIENTS = 32
 MAX_GRID = 32
 MAX_LAYERS = 6  # of one stage: their rows live in registers
@@ -46,6 +48,7 @@ class LayerForm:
     linear: float = 0.0
     arc: float = 1.0
     gamma: float = 0.0
+    scale: float = 1.0  # of 1 / (A A'), where a polynomial is shorter for it
     keep_norms: bool = True
     positive: bool = False  # what it is applied to is never negative
 
@@ -206,7 +209,7 @@ def plan_program(program: Program, shared_limit: int) -> tuple[StagePlan, ...] |
     return f"float32 is too short: {program.delicate}" if program.delicate else tuple(plans)
 
 
-def layer_form(embedding: Embedding, tolerance: float = TOLERANCE) -> LayerForm | None:
+def layer_form(embedding: Embedding, bend: tuple[float, ...] = LONG_BEND) -> LayerForm | None:
     """An embedding as the kernels know it, or None if they do not."""
     if embedding is None:
         return LayerForm(IDENTITY)
@@ -216,11 +219,18 @@ def layer_form(embedding: Embedding, tolerance: float = TOLERANCE) -> LayerForm 
     if isinstance(form, Exponential):
         return LayerForm(EXPONENTIAL, gamma=form.gamma)
     if isinstance(form, Arc):
-        bend = tuple(form.arc * c for c in arc_polynomial(tolerance))
-        return LayerForm(ARC, bend, linear=form.linear, arc=form.arc)
+        return LayerForm(SERIES, (0.0, form.linear)) if form.arc == 0.0 else _arc(form, bend)
     if isinstance(form, Series):
         return LayerForm(SERIES, form.coefficients)
     return None
+
+
+def _arc(form: Arc, powers: tuple[float, ...], near: tuple[float, float] | None = None) -> LayerForm:
+    """An arc whose bend is a sum of powers of w, at the scale of w where the coefficient of the last one is 1."""
+    coefficients = tuple(form.arc * c for c in arc_powers(powers, near))
+    scale = coefficients[-1] ** (1 / (powers[-1] + 0.5))
+    scaled = (c / scale ** (power + 0.5) for c, power in zip(coefficients, powers, strict=True))
+    return LayerForm(ARC, tuple(scaled)[-2::-1], linear=form.linear, arc=form.arc, scale=scale)
 
 
 def _plan_stage(program: Program, index: int, source: StagePlan | None, shared_limit: int) -> StagePlan | str:
@@ -256,7 +266,7 @@ def _forms(program: Program, index: int, positive: bool) -> tuple[LayerForm, ...
     many = index == 0 and math.prod(stage.grid) >= MANY
     layers: list[LayerForm] = []
     for step in stage.steps:
-        form = layer_form(step.embedding, FIRST_TOLERANCE if many and not layers else TOLERANCE)
+        form = layer_form(step.embedding, BEND if many else LONG_BEND)
         if step.window != (3, 3):
             return f"a {step.window[0]}×{step.window[1]} window; 3×3 fits"
         if form is None:
@@ -266,14 +276,10 @@ def _forms(program: Program, index: int, positive: bool) -> tuple[LayerForm, ...
         layers.append(replace(form, positive=positive))
         positive = layers[-1].leaves_positive
     cancel = len(program.stages) > 2 and isinstance(next(iter(program.head), None), Normalize)
-    if many and cancel and len(layers) == 3 and all(_is_relu(layer) for layer in layers):
-        later = (replace(layer, coefficients=arc_cubic(*near)) for layer, near in zip(layers[1:], CUBICS, strict=True))
-        return layers[0], *later
+    if many and cancel and len(layers) == 3 and all(isinstance(step.embedding, ReLU) for step in stage.steps):
+        for number, near in SHORT.items():
+            layers[number] = replace(_arc(Arc(), SHORT_BEND, near), positive=layers[number].positive)
     return tuple(layers)
-
-
-def _is_relu(layer: LayerForm) -> bool:
-    return layer.form == ARC and (layer.linear, layer.arc) == (0.0, 1.0)
 
 
 def _patch_steps(channels: int, width: int, layers: int) -> int:

@@ -82,7 +82,7 @@ def stage_rows(
         inverse = xp.where(nonzero, entering / safe, 0.0)
         outer = xp.where(nonzero, (safe if layer.keep_norms else 1.0) / leaving, 0.0)
         exponential = layer.form == EXPONENTIAL
-        x = _planes_of_x(layer.gamma * LOG2_E, inverse, outer, xp) if exponential else (inverse, outer)
+        x = _planes_of_x(layer.gamma * LOG2_E, inverse, outer, xp) if exponential else (inverse * layer.scale, outer)
         if i == 0 and images is not None:
             first = _first_rows(plan, images, xp)
             left.append(first[0])

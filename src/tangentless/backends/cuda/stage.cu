@@ -262,16 +262,20 @@ DEVICE float straight(float s) {
         return positive;
 }
 
-// linear S + arc (max(S, 0) + D sqrt(w) Q(w)) with D = A A' - |S| and w = D / (A A'); arc is folded into Q.
+// linear S + arc (max(S, 0) + D sqrt(w) Q(w)) with D = A A' - |S| and w = D / (A A'), at a scale where the last coefficient of Q
+// is 1. Q is w^2.5 + a w + b, w^4 + a w^2 + b w + c or w^5 + a w^3 + ...; arc is folded into it.
 template <int L>
 DEVICE float bend(float sum, float distance, float ratio) {
-    const float relative = saturate(distance * ratio);
-    return fmaf(distance * fast_sqrt(relative), polynomial<L, 0>(relative), straight<L>(sum));
+    const float w = saturate(distance * ratio), root = fast_sqrt(w);
+    float q = LAYER[L].coefficients > 2 ? w : root;
+#pragma unroll
+    for (int i = 0; i < LAYER[L].coefficients; i++) q = fmaf(q, w, LAYER[L].coefficient[i]);
+    return fmaf(distance * root, q, straight<L>(sum));
 }
 
 // A A' f(S / (A A')), from what the planes of layer L hold for x (xr, xa) and for z (zr, za):
 //   exponential   xr zr = gamma log2(e) / (A A'),  xa = log2(A) - gamma log2(e),  za = A', by which the caller multiplies
-//   others        xr zr = 1 / (A A'),  xa = A,  za = A'
+//   others        xr zr = 1 / (A A'), of arcs at their scale,  xa = A,  za = A'
 // all zero (xa of the exponential: far below) where A is zero.
 template <int L>
 DEVICE float embed(float sum, float xr, float zr, float xa, float za) {
