@@ -55,7 +55,7 @@ constexpr bool FACTORED = LAYER[LAYERS - 1].form == EXPONENTIAL;
 constexpr bool CROWDED = AHEAD && WINDOWS > 1 && !FACTORED;  // most values and most instructions
 constexpr bool ROWS_FIRST = PATCHES;                         // rows are added before diagonals
 constexpr bool LINK_IF = AHEAD ? CROWDED : WINDOWS > 1;      // links are predicates, not factors
-constexpr bool BEYOND_IF = CHANNELS > 0 && !CROWDED;         // and so is whether a neighbour is there
+constexpr bool BEYOND_IF = CHANNELS > 0;                     // and so is whether a neighbour is there
 
 constexpr int LANES = LANES_K * LANES_N;
 constexpr int ROWS = 32 / LANES;
