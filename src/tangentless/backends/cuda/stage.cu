@@ -744,6 +744,8 @@ DEVICE void stream(const Work& work) {
         const int row_pair = (t - WINDOWS) >> 1;
         if constexpr (APART) {
             const int turn = (t + EARLY) / 2;
+            // All warps are in the last turn or in this one: the pair of rows of the turn before the last is complete, and the
+            // rows of x for it are no longer needed.
             if (turn > 0) wait_at_gate(work.gate, (turn - 1) % 2);
             write_pooled(work, row_pair - 2);
             wait_for_copies();
