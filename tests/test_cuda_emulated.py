@@ -62,11 +62,11 @@ MISTAKES = {
     "pooled rows overwritten too early": ("% EXCHANGES", "% (EXCHANGES - 1)"),
     "z not there for all warps": ("    sync_block();\n", ""),
 }
-MISTAKES_TOGETHER = {
+MISTAKES_TOGETHER = MISTAKES | {
     "rows not waited for": ("            wait_for_copies();\n            sync_pair", "            sync_pair"),
     "warps that do not meet": ("wait_for_copies();\n            sync_pair(place.team);", "wait_for_copies();"),
 }
-MISTAKES_APART = {
+MISTAKES_APART = MISTAKES | {
     "rows not waited for": ("            wait_for_copies();\n            copy_rows", "            copy_rows"),
     "first rows not waited for": ("        wait_for_copies();\n        sync_pair", "        sync_pair"),
     "first rows not there for all warps": (
@@ -165,7 +165,7 @@ def test_stages_get_by_with_less_shared_memory(
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.parametrize("mistake", {**MISTAKES, **MISTAKES_TOGETHER}.values(), ids={**MISTAKES, **MISTAKES_TOGETHER})
+@pytest.mark.parametrize("mistake", MISTAKES_TOGETHER.values(), ids=MISTAKES_TOGETHER)
 def test_mistake_in_the_schedule_is_seen(mistake: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     program = compile_program(Architecture.parse("conv3 relu pool2 conv3 relu globalpool"), (16, 8), 1)
     check_that_mistake_is_seen(mistake, program, (2, SHORT_RING, False), monkeypatch)
@@ -173,7 +173,7 @@ def test_mistake_in_the_schedule_is_seen(mistake: tuple[str, str], monkeypatch: 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("backend")
-@pytest.mark.parametrize("mistake", {**MISTAKES, **MISTAKES_APART}.values(), ids={**MISTAKES, **MISTAKES_APART})
+@pytest.mark.parametrize("mistake", MISTAKES_APART.values(), ids=MISTAKES_APART)
 def test_mistake_is_seen_where_warps_are_apart(mistake: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     program = compile_program(
         Architecture.parse("conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool"), (12, 16), 2

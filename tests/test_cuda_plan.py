@@ -59,7 +59,7 @@ def test_three_layers_of_relu_may_have_short_bends():
         ("conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool normalize", (32, 32), [3, 3, 3]),  # two stages
         ("conv3 relu conv3 relu conv3 relu pool2 conv3 relu pool2 conv3 relu globalpool", (32, 32), [3, 3, 3]),
         (
-            "conv3 relu conv3 leakyrelu(0.1) conv3 relu pool2 conv3 relu pool2 conv3 relu globalpool",
+            "conv3 relu conv3 leakyrelu(0.1) conv3 relu pool2 conv3 relu pool2 conv3 relu globalpool normalize",
             (32, 32),
             [3, 3, 3],
         ),

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -127,6 +127,16 @@ def arc_powers(powers: tuple[float, ...], near: tuple[float, float] | None = Non
         weights *= np.sqrt(np.exp(-0.5 * ((t - near[0]) / near[1]) ** 2) + 1e-3)  # the last: for all other t
     fitted, *_ = np.linalg.lstsq(t[:, None] ** powers * weights[:, None], _arc_remainder(t) * weights, rcond=None)
     return tuple(float(a) for a in fitted)
+
+
+def at_unit_scale(coefficients: Sequence[float], powers: Sequence[float]) -> tuple[float, tuple[float, ...]]:
+    """A scale, and the coefficients of the same sum of powers in terms of `scale` x, of which the last one is 1.
+
+    >>> at_unit_scale((1.0, 2.0, 16.0), (0, 1, 4))
+    (2.0, (1.0, 1.0, 1.0))
+    """
+    scale = coefficients[-1] ** (1 / powers[-1])
+    return scale, tuple(c / scale**power for c, power in zip(coefficients, powers, strict=True))
 
 
 @functools.cache

@@ -3,9 +3,9 @@
 // Every order of events that the program allows must give the same bits, so the tests ask for those that differ most. Between
 // two barriers one warp goes all the way before the next one starts, from the first to the last or the other way round: of two
 // warps that need a barrier between them, each is too early once. Where warps may be apart, the first (or the last) goes as far
-// ahead as it may while the others still stand where they said that they had come. Copies in the background land at once, or as late as they
-// may: at the wait of the thread that asked for them, and until then their target is NaN, as is all shared memory at the start.
-// Threads that do not reach a barrier which others wait at are reported, and so are copies that nobody waited for.
+// ahead as it may while the others still stand where they said that they had come. Copies in the background land at once, or as
+// late as they may: at the wait of the thread that asked for them, and until then their target is NaN, as is all shared memory
+// at the start. Threads that do not reach a barrier which others wait at are reported, and so are copies that nobody waited for.
 //
 // An exchange between lanes is a meeting of them here; of the order of accesses to memory the GPU promises less.
 #pragma once
@@ -103,15 +103,22 @@ inline void require(bool condition, const char* otherwise) {
     yield();
 }
 
+// Returns whether all are there now.
+inline bool arrive(Barrier& barrier, int count) {
+    if (++barrier.arrived < count) return false;
+    barrier.arrived = 0;
+    barrier.generation++;
+    return true;
+}
+
+inline void wait_for_next(const Barrier& barrier) {
+    fiber().barrier = &barrier, fiber().generation = barrier.generation;
+    yield();
+    fiber().barrier = nullptr;
+}
+
 inline void wait(Barrier& barrier, int count) {
-    if (++barrier.arrived == count) {
-        barrier.arrived = 0;
-        barrier.generation++;
-    } else {
-        fiber().barrier = &barrier, fiber().generation = barrier.generation;
-        yield();
-        fiber().barrier = nullptr;
-    }
+    if (!arrive(barrier, count)) wait_for_next(barrier);
 }
 
 // A fiber serves block after block.
@@ -212,17 +219,14 @@ inline void sync_team(int team, int threads) { emulation::wait(emulation::block.
 inline void set_gate(unsigned gate, int threads) { emulation::block.gates[gate] = {{}, threads}; }
 inline void come_to_gate(unsigned gate) {
     auto& [barrier, threads] = emulation::block.gates[gate];
-    if (++barrier.arrived == threads) barrier.arrived = 0, barrier.generation++;
+    emulation::arrive(barrier, threads);
     if (thread_index() / 32 == emulation::block.order.turn(0, emulation::block.threads / 32)) return;
     emulation::fiber().hesitates = true;
     emulation::yield();
 }
 inline void wait_at_gate(unsigned gate, int passage) {
     const auto& barrier = emulation::block.gates[gate].barrier;
-    if (barrier.generation % 2 != passage) return;
-    emulation::fiber().barrier = &barrier, emulation::fiber().generation = barrier.generation;
-    emulation::yield();
-    emulation::fiber().barrier = nullptr;
+    if (barrier.generation % 2 == passage) emulation::wait_for_next(barrier);
 }
 
 inline double from_lane(double value, int lane) {

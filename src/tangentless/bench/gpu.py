@@ -225,7 +225,9 @@ def _measure(
         not_finite=int(np.sum(~np.isfinite(values))),
         same_bits=_same_bits(backend, program, left, right, values),
         rival_pairs_per_second=None if other is None else other.values.size / statistics.median(theirs[0]),
-        rival_difference=None if other is None else _relative(other.values, values[other.part]),
+        rival_difference=None
+        if other is None
+        else _relative(other.values, values[tuple(map(slice, other.values.shape))]),
         rival_missing=missing,
         seconds=time.perf_counter() - start,
     )
@@ -247,7 +249,6 @@ class _RivalTurns:
         batch = slice(0, self.rival.batch)
         self.sides = self.rival.prepare(first[batch])[:RIVAL_ROWS], self.rival.prepare(second[batch])
         self.rival.block(self.sides[0][:1], self.sides[1])
-        self.part = tuple(slice(0, len(side)) for side in self.sides)  # of the block
         self.values: NDArray[np.float64] = np.empty(0)
 
     def turn(self) -> float:

@@ -30,7 +30,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from ...forms import Arc, Exponential, Series, arc_polynomial, exp2_polynomial, exponential_series
+from ...forms import Arc, Exponential, Series, arc_polynomial, at_unit_scale, exp2_polynomial, exponential_series
 from ...layers import Normalize
 from ...program import Embedding
 from .simd import CONTRACT, Tag, VectorType, call, constant, element, host_features, quick_roots, splat, suffix
@@ -79,9 +79,8 @@ def _adapt(coefficients: tuple[float, ...], power: float) -> tuple[float, tuple[
 
     P(y) = (... (H y + p4) y + ...) y + p[-1],  H = (z + y + p2) z + p3,  z = (y + p0) y + p1.
     """
-    degree = len(coefficients) - 1
-    scale = coefficients[-1] ** (1 / (degree + power))
-    *rest, m0, m1, m2, m3, _ = (q / scale ** (k + power) for k, q in enumerate(coefficients))
+    scale, scaled = at_unit_scale(coefficients, [k + power for k in range(len(coefficients))])
+    *rest, m0, m1, m2, m3, _ = scaled
     p0 = (m3 - 1) / 2
     middle = m2 - p0 * p0 - p0
     p1 = m1 - p0 * middle

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from tangentless.forms import Arc, Exponential, Series, arc_powers
+from tangentless.forms import Arc, Exponential, Series, arc_powers, at_unit_scale
 from tangentless.layers import Normalize, ReLU
 from tangentless.program import Embedding, Program
 
@@ -227,10 +227,9 @@ def layer_form(embedding: Embedding, bend: tuple[float, ...] = LONG_BEND) -> Lay
 
 def _arc(form: Arc, powers: tuple[float, ...], near: tuple[float, float] | None = None) -> LayerForm:
     """An arc whose bend is a sum of powers of w, at the scale of w where the coefficient of the last one is 1."""
-    coefficients = tuple(form.arc * c for c in arc_powers(powers, near))
-    scale = coefficients[-1] ** (1 / (powers[-1] + 0.5))
-    scaled = (c / scale ** (power + 0.5) for c, power in zip(coefficients, powers, strict=True))
-    return LayerForm(ARC, tuple(scaled)[-2::-1], linear=form.linear, arc=form.arc, scale=scale)
+    coefficients = [form.arc * c for c in arc_powers(powers, near)]
+    scale, scaled = at_unit_scale(coefficients, [power + 0.5 for power in powers])  # with the root of w
+    return LayerForm(ARC, scaled[-2::-1], linear=form.linear, arc=form.arc, scale=scale)
 
 
 def _plan_stage(program: Program, index: int, source: StagePlan | None, shared_limit: int) -> StagePlan | str:

@@ -641,12 +641,12 @@ DEVICE void write_chunk(const float (&values)[CHUNK], float* row, int at, const 
 // whose sums these are share the work; where warps are apart, they take turns.
 DEVICE void write_pooled(const Work& work, unsigned row_pair) {  // a large number, if it is negative
     constexpr int CHUNKS = SHARES / CHUNK;
-    constexpr bool BY_TURNS = APART, BY_CHUNKS = !BY_TURNS && CHUNKS % 2 == 0;
+    constexpr bool BY_CHUNKS = !APART && CHUNKS % 2 == 0;
     constexpr int MINE = BY_CHUNKS ? CHUNKS / 2 : CHUNKS;
     const Place& place = work.place;
     const int u = place.index / 2 * 2, second = place.index % 2;
     const int begin = BY_CHUNKS ? second * MINE : 0;
-    const bool my_turn = BY_TURNS ? row_pair % 2 == second : BY_CHUNKS || second == 0;
+    const bool my_turn = APART ? row_pair % 2 == second : BY_CHUNKS || second == 0;
     const int half_row = row_pair % HALF_HEIGHT, pass = row_pair / HALF_HEIGHT % PASSES;
     const int image = work.image(row_pair / (HALF_HEIGHT * PASSES));
     const bool wanted = row_pair < work.last_row() / 2u && (SLOTS == 1 || image < work.unit.count) && place.owner && my_turn;
