@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cuda_host.machine import COMPILER, ORDERS, HostMachine
+from cuda_host.machine import COMPILER, ORDERS, EmulationError, HostMachine
 from tangentless.architecture import Architecture
 from tangentless.backends import cuda
 from tangentless.backends.cuda import CudaBackend
@@ -58,8 +58,8 @@ GENERAL = [
 ]
 # A schedule that is wrong on purpose: what is right in the source, and what stands there instead.
 MISTAKES = {
-    "ring too short": ("(t + EARLY) & (RING - 1)", "(t + EARLY) & (RING / 2 - 1)"),
-    "pooled rows overwritten too early": ("% EXCHANGES", "% (EXCHANGES - 1)"),
+    "ring too short": ("turn % (RING / 2)", "turn % (RING / 4)"),
+    "pooled rows overwritten too early": ("% EXCHANGES", "% (EXCHANGES / 2)"),
     "z not there for all warps": ("    sync_block();\n", ""),
 }
 MISTAKES_TOGETHER = MISTAKES | {
@@ -67,15 +67,15 @@ MISTAKES_TOGETHER = MISTAKES | {
     "warps that do not meet": ("wait_for_copies();\n            sync_pair(place.team);", "wait_for_copies();"),
 }
 MISTAKES_APART = MISTAKES | {
-    "rows not waited for": ("            wait_for_copies();\n            copy_rows", "            copy_rows"),
-    "first rows not waited for": ("        wait_for_copies();\n        sync_pair", "        sync_pair"),
-    "first rows not there for all warps": (
-        "        wait_for_copies();\n        sync_pair(place.team);",
-        "wait_for_copies();",
-    ),
-    "no gate": ("if (turn > 0) wait_at_gate", "if (turn < 0) wait_at_gate"),
-    "rows copied too early": ("copy_rows(work, t + 4)", "copy_rows(work, t + 6)"),
+    "rows not waited for": ("            copies_come_to_gate(", "            come_to_gate("),
+    "first rows not waited for": (" {\n        copies_come_to_gate(", " {\n        come_to_gate("),
+    "no gate": ("if (!open) wait_at_gate(work.gate, turn % 2);", ""),
+    "gate that is always open": ("open = is_gate_open(work.gate, (turn + 1) % 2)", "open = true"),
+    "passage of another turn": ("is_gate_open(work.gate, (turn + 1) % 2)", "is_gate_open(work.gate, turn % 2)"),
+    "rows copied too early": ("copy_rows(work, turn + 2)", "copy_rows(work, turn + 3)"),
     "pooled rows read too early": ("write_pooled(work, row_pair - 2)", "write_pooled(work, row_pair - 1)"),
+    "sums stored over others": ("is_first && pass > 0", "false"),
+    "sums added to nothing": ("wanted, around", "wanted, true"),
 }
 
 
@@ -190,7 +190,11 @@ def check_that_mistake_is_seen(
     right = in_every_order(program, images, 3, monkeypatch)
     assert all(np.array_equal(right[0], other) for other in right)
     monkeypatch.setattr(HostMachine, "mistake", mistake)
-    assert not np.array_equal(in_every_order(program, images, 3, monkeypatch), right)
+    try:
+        wrong = in_every_order(program, images, 3, monkeypatch)
+    except EmulationError:  # some end in a deadlock
+        return
+    assert not np.array_equal(wrong, right)
 
 
 @pytest.mark.parametrize(("text", "grid", "channels"), GENERAL)

@@ -37,16 +37,23 @@ struct Barrier {
     long generation = 0;
 };
 
-struct Gate {
-    Barrier barrier;
-    int threads = 0;
-};
+constexpr int COPIED = 4;  // floats
 
 struct Copy {
     float* to;
     const float* from;
 };
-constexpr int COPIED = 4;  // floats
+
+inline void finish(std::vector<Copy>& copies) {
+    for (const auto& copy : copies) std::copy_n(copy.from, COPIED, copy.to);
+    copies.clear();
+}
+
+struct Gate {
+    Barrier barrier;
+    int threads = 0;
+    std::vector<Copy> copies;  // which come with those who passed it on
+};
 constexpr float NEVER_WRITTEN = std::numeric_limits<float>::quiet_NaN();
 
 struct alignas(128) Line {
@@ -216,17 +223,31 @@ inline void sync_warp() { emulation::wait(emulation::block.warps[thread_index() 
 inline void sync_block() { emulation::wait(emulation::block.teams[-1], emulation::block.threads); }
 inline void sync_team(int team, int threads) { emulation::wait(emulation::block.teams[team], threads); }
 
-inline void set_gate(unsigned gate, int threads) { emulation::block.gates[gate] = {{}, threads}; }
+namespace emulation {
+inline void arrive(Gate& gate) {
+    if (arrive(gate.barrier, gate.threads)) finish(gate.copies);
+}
+}  // namespace emulation
+
+inline void set_gate(unsigned gate, int threads) { emulation::block.gates[gate] = {{}, threads, {}}; }
+inline void copies_come_to_gate(unsigned gate) {
+    auto& [barrier, threads, copies] = emulation::block.gates[gate];
+    auto& own = emulation::fiber().copies;
+    copies.insert(copies.end(), own.begin(), own.end());
+    own.clear();
+    emulation::arrive(emulation::block.gates[gate]);
+}
 inline void come_to_gate(unsigned gate) {
-    auto& [barrier, threads] = emulation::block.gates[gate];
-    emulation::arrive(barrier, threads);
+    emulation::arrive(emulation::block.gates[gate]);
     if (thread_index() / 32 == emulation::block.order.turn(0, emulation::block.threads / 32)) return;
     emulation::fiber().hesitates = true;
     emulation::yield();
 }
+inline bool is_gate_open(unsigned gate, int passage) {
+    return emulation::block.gates[gate].barrier.generation % 2 != passage;
+}
 inline void wait_at_gate(unsigned gate, int passage) {
-    const auto& barrier = emulation::block.gates[gate].barrier;
-    if (barrier.generation % 2 == passage) emulation::wait_for_next(barrier);
+    if (!is_gate_open(gate, passage)) emulation::wait_for_next(emulation::block.gates[gate].barrier);
 }
 
 inline double from_lane(double value, int lane) {
@@ -286,7 +307,7 @@ inline void multiply(float (&sum)[4], const float (&a)[4], float b0, float b1) {
 }
 
 // The same for numbers of eleven digits, which stand for themselves.
-inline void multiply_parts(float& s0, float& s1, float& s2, float& s3, float a0, float a1, float b) {
+inline void multiply_parts(float (&sum)[4], float a0, float a1, float b) {
     const int thread = thread_index(), base = thread / 32 * 32, g = thread % 32 / 4, t = thread % 4;
     auto& all = emulation::block.fragments[emulation::block.turn[thread]++ & 1];
     const float own[] = {a0, a1, b};
@@ -295,16 +316,15 @@ inline void multiply_parts(float& s0, float& s1, float& s2, float& s3, float a0,
         emulation::require((all[thread][i] & 0x1fff) == 0, "a number has too many digits for tensor cores");
     }
     sync_warp();
-    float* sums[] = {&s0, &s1, &s2, &s3};
     for (int entry = 0; entry < 4; entry++) {
-        double total = *sums[entry];
+        double total = sum[entry];
         for (int k = 0; k < 4; k++) {
             float x, z;
             std::memcpy(&x, &all[base + 4 * g + k][entry / 2], 4);
             std::memcpy(&z, &all[base + 4 * (2 * t + entry % 2) + k][2], 4);
             total += (double)x * z;
         }
-        *sums[entry] = static_cast<float>(total);
+        sum[entry] = static_cast<float>(total);
     }
 }
 
@@ -315,26 +335,31 @@ inline unsigned shared_address(const float* shared) {
 
 namespace emulation {
 template <int BYTES, int COUNT>
-inline const float* loaded(unsigned from) {
-    require((from + BYTES) % (4 * COUNT) == 0, "a load is not aligned");
-    require(from + BYTES + 4 * COUNT <= block.shared.size() * sizeof(Line), "a load ends beyond shared memory");
-    return reinterpret_cast<const float*>(shared_memory() + from + BYTES);
+inline float* words(unsigned from) {
+    require((from + BYTES) % (4 * COUNT) == 0, "a load or store is not aligned");
+    require(from + BYTES + 4 * COUNT <= block.shared.size() * sizeof(Line), "a load or store ends beyond shared memory");
+    return reinterpret_cast<float*>(shared_memory() + from + BYTES);
 }
 }  // namespace emulation
 
 template <int BYTES>
 inline void load_one(unsigned from, float& x) {
-    x = *emulation::loaded<BYTES, 1>(from);
+    x = *emulation::words<BYTES, 1>(from);
 }
 template <int BYTES>
 inline void load_two(unsigned from, float& x, float& y) {
-    const float* words = emulation::loaded<BYTES, 2>(from);
+    const float* words = emulation::words<BYTES, 2>(from);
     x = words[0], y = words[1];
 }
 template <int BYTES>
 inline void load_four(unsigned from, float& x, float& y, float& z, float& w) {
-    const float* words = emulation::loaded<BYTES, 4>(from);
+    const float* words = emulation::words<BYTES, 4>(from);
     x = words[0], y = words[1], z = words[2], w = words[3];
+}
+
+template <int FLOATS, int COUNT>
+inline void store_shared(unsigned to, const float (&values)[COUNT]) {
+    std::copy_n(values, COUNT, emulation::words<4 * FLOATS, COUNT>(to));
 }
 
 inline void copy_ahead(unsigned shared, const float* global) {
@@ -350,15 +375,22 @@ inline void copy_ahead(unsigned shared, const float* global) {
         std::copy_n(global, COPIED, to);
     }
 }
-inline void wait_for_copies() {
-    auto& copies = emulation::fiber().copies;
-    for (const auto& copy : copies) std::copy_n(copy.from, emulation::COPIED, copy.to);
-    copies.clear();
-}
+inline void wait_for_copies() { emulation::finish(emulation::fiber().copies); }
 
 inline float fast_exp2(float x) { return std::exp2(x); }
 inline float fast_sqrt(float x) { return std::sqrt(x); }
 inline float saturate(float x) { return x > 1.0f ? 1.0f : x > 0.0f ? x : 0.0f; }
 inline float add_if(float sum, float value, bool condition) { return condition ? sum + value : sum; }
 inline float zero_if(bool condition) { return condition ? 0.0f : 1.0f; }
-inline void store_four(float* to, float x, float y, float z, float w) { to[0] = x, to[1] = y, to[2] = z, to[3] = w; }
+template <class T>
+inline T* opaque(T* pointer) {
+    return pointer;
+}
+template <int COUNT>
+inline void put(float* to, const float (&values)[COUNT], bool store, bool add) {
+    emulation::require(reinterpret_cast<size_t>(to) % (4 * COUNT) == 0, "a store is not aligned");
+    for (int i = 0; i < COUNT; i++) {
+        if (store) to[i] = values[i];
+        if (add) to[i] += values[i];
+    }
+}

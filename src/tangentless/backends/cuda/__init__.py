@@ -36,7 +36,7 @@ logger = logging.getLogger("tangentless")
 TILE = 2048  # images on a side of a block: seconds of work, so that the ends of blocks do not matter
 PREPARED_AT_ONCE = 1024
 LARGEST_BATCH = 262144  # pairs in one launch, if they are small: planning them takes less time than computing them
-LARGEST_SCRATCH = 33 << 30  # bytes of all lanes: 32,768 pairs of 32×32 images, and more of them are no faster
+LARGEST_SCRATCH = 26 << 30  # bytes of all lanes: 32,768 pairs of 32×32 images, and more of them are no faster
 SHARE_OF_MEMORY = 0.5  # of what is free, for the kernels between stages
 
 

@@ -40,6 +40,18 @@ DEVICE void set_gate(unsigned gate, int threads) {
 DEVICE void come_to_gate(unsigned gate) {
     asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(gate) : "memory");
 }
+// The thread has come when its copies made ahead so far are there. It does not wait for that.
+DEVICE void copies_come_to_gate(unsigned gate) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(gate) : "memory");
+}
+DEVICE bool is_gate_open(unsigned gate, int passage) {
+    int open;
+    asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.s32 %0, 1, 0, p;}"
+                 : "=r"(open)
+                 : "r"(gate), "r"(passage)
+                 : "memory");
+    return open;
+}
 DEVICE void wait_at_gate(unsigned gate, int passage) {
 #if __CUDA_ARCH__ >= 900
 #define LOOK "try_wait"  // for a while
@@ -96,15 +108,46 @@ DEVICE void multiply(float (&sum)[4], const float (&a)[4], float b0, float b1) {
 }
 
 // sum += A B, A 16x4 and B 4x8: numbers of eleven binary digits.
-DEVICE void multiply_parts(float& s0, float& s1, float& s2, float& s3, float a0, float a1, float b) {
+DEVICE void multiply_parts(float (&sum)[4], float a0, float a1, float b) {
     asm("mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-        : "+f"(s0), "+f"(s1), "+f"(s2), "+f"(s3)
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(__float_as_uint(a0)), "r"(__float_as_uint(a1)), "r"(__float_as_uint(b)));
 }
 
-// Four floats to global memory at once; the compiler splits a plain store of them.
-DEVICE void store_four(float* to, float x, float y, float z, float w) {
-    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+// One, two or four floats to global memory, stored or added to what is there. Nobody waits for it.
+template <int COUNT>
+DEVICE void put(float* to, const float (&values)[COUNT], bool store, bool add) {
+#if __CUDA_ARCH__ >= 900
+#define ADD_TWO "@a red.global.add.v2.f32 [%0], {%1, %2};"
+#define ADD_FOUR "@a red.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+#else
+#define ADD_TWO "@a red.global.add.f32 [%0], %1; @a red.global.add.f32 [%0+4], %2;"
+#define ADD_FOUR ADD_TWO "@a red.global.add.f32 [%0+8], %3; @a red.global.add.f32 [%0+12], %4;"
+#endif
+#define PREDICATES(store, add) "{.reg .pred s, a; setp.ne.s32 s, " store ", 0; setp.ne.s32 a, " add ", 0;"
+    const int stores = store, adds = add;
+    if constexpr (COUNT == 4)
+        asm volatile(PREDICATES("%5", "%6") "@s st.global.v4.f32 [%0], {%1, %2, %3, %4};" ADD_FOUR "}" ::"l"(to),
+                     "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3]), "r"(stores), "r"(adds)
+                     : "memory");
+    else if constexpr (COUNT == 2)
+        asm volatile(PREDICATES("%3", "%4") "@s st.global.v2.f32 [%0], {%1, %2};" ADD_TWO "}" ::"l"(to), "f"(values[0]),
+                     "f"(values[1]), "r"(stores), "r"(adds)
+                     : "memory");
+    else
+        asm volatile(PREDICATES("%2", "%3") "@s st.global.f32 [%0], %1; @a red.global.add.f32 [%0], %1;}" ::"l"(to),
+                     "f"(values[0]), "r"(stores), "r"(adds)
+                     : "memory");
+#undef PREDICATES
+#undef ADD_FOUR
+#undef ADD_TWO
+}
+
+// A pointer that the compiler keeps, and does not work out anew.
+template <class T>
+DEVICE T* opaque(T* pointer) {
+    asm volatile("" : "+l"(pointer));
+    return pointer;
 }
 
 // Where something lies in shared memory. Opaque, so that the compiler keeps it and does not work it out anew.
@@ -128,6 +171,18 @@ DEVICE void load_four(unsigned from, float& x, float& y, float& z, float& w) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4+%5];"
                  : "=f"(x), "=f"(y), "=f"(z), "=f"(w)
                  : "r"(from), "n"(BYTES));
+}
+
+// And stores.
+template <int FLOATS, int COUNT>
+DEVICE void store_shared(unsigned to, const float (&values)[COUNT]) {
+    if constexpr (COUNT == 4)
+        asm volatile("st.shared.v4.f32 [%0+%1], {%2, %3, %4, %5};" ::"r"(to), "n"(4 * FLOATS), "f"(values[0]), "f"(values[1]),
+                     "f"(values[2]), "f"(values[3]));
+    else if constexpr (COUNT == 2)
+        asm volatile("st.shared.v2.f32 [%0+%1], {%2, %3};" ::"r"(to), "n"(4 * FLOATS), "f"(values[0]), "f"(values[1]));
+    else
+        asm volatile("st.shared.f32 [%0+%1], %2;" ::"r"(to), "n"(4 * FLOATS), "f"(values[0]));
 }
 
 // Copies of 16 bytes from global to shared memory that go on in the background.

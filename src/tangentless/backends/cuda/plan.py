@@ -60,11 +60,6 @@ class LayerForm:
         return self.positive and (self.form == IDENTITY or not self.keep_norms)
 
     @property
-    def starts_from_norms(self) -> bool:
-        """Whether it starts with a sum less the product of norms, which tensor cores can work out."""
-        return self.form == ARC and self.positive
-
-    @property
     def text(self) -> str:
         """The initialiser of a `Layer` in device.cuh."""
         numbers = ",".join(_literal(value) for value in self.coefficients)
@@ -130,7 +125,7 @@ class StagePlan:
     @property
     def planes(self) -> int:
         """Of a layer in a row: numbers that tensor cores multiply are in two parts."""
-        return 2 + self.outer + (self.outer and any(layer.starts_from_norms for layer in self.layers))
+        return 3 if self.outer else 2
 
     @property
     def row_floats(self) -> tuple[int, int]:
@@ -145,9 +140,8 @@ class StagePlan:
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """Of one pair's pooled kernel: passes, offsets, rows, columns of x and of z."""
-        half = self.width // 2
-        return self.passes, self.offsets // 2 + 1, self.height // 2, half, half
+        """Of one pair's pooled kernel: offsets, rows, columns of x and of z."""
+        return self.height // 2, self.height // 2, self.width // 2, self.width // 2
 
     @property
     def output_floats(self) -> int:
@@ -158,7 +152,7 @@ class StagePlan:
         """Of a block's shared memory."""
         x_row, z_row = self.row_floats
         exchange = self.pairs * self.offsets * 2 * self.lanes[0] * self.lanes[1] * self.block[0] * self.block[1] // 4
-        pooled = 2 * exchange if self.ring == SHORT_RING else 3 * exchange + 4  # the gate of warps that are apart
+        pooled = 2 * exchange if self.ring == SHORT_RING else 4 * exchange + 4  # the gate of warps that are apart
         rest = 64 * self.warps if self.last else pooled
         return self.height * z_row + self.teams * (self.pairs * self.ring * x_row + rest)
 
@@ -181,8 +175,7 @@ class StagePlan:
             "BLOCKS": self.blocks,
             "RING": self.ring,
             "AHEAD": int(self.ahead),
-            "PLANES": self.planes,
-            "IN_OFFSETS": self.source.offsets // 2 if self.source else 1,
+            "OUTER": int(self.outer),
             "X_FLOATS": self.row_floats[0],
             "Z_FLOATS": self.row_floats[1],
             "SHARED_BYTES": 4 * self.shared_floats,
@@ -304,7 +297,7 @@ def _shares(
     pairs, warps = max(1, min(8, rows // height)), _warps(height, rows, last)
     teams = max(1, WARPS_OF_BLOCK // warps) if warps > 1 else SMALL_TEAMS
     if source and warps > 1 and (last or rows % 2 == 0) and height % rows == 0:
-        warps, teams = 1, (WARPS_OF_BLOCK if len(layers) > 1 else SMALL_TEAMS)  # little to share: warps need not meet
+        warps, teams = 1, SMALL_TEAMS  # little to share: warps need not meet
     windows = len(layers) - 1  # in registers, if there are patches
     kept = block[0] * block[1] * (2 * windows + 1)
     ahead = patch_steps > 0 and kept <= MOST_KEPT

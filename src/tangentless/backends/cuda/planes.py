@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tangentless.program import Program, Stage, embedded_squares
 
-from .plan import ARC, EXPONENTIAL, IDENTITY, LayerForm, StagePlan
+from .plan import ARC, EXPONENTIAL, IDENTITY, StagePlan
 
 Array = NDArray[np.float64]
 Planes = NDArray[np.float32]
@@ -90,8 +90,8 @@ def stage_rows(
         beyond = (0.0, NEVER if exponential else 0.0)
         of_x = [_widened(p, plan.spans[0], xp, value) for p, value in zip(x, beyond, strict=True)]
         of_z = [_widened(p, plan.spans[1], xp) for p in (inverse, outer)]
-        left += _layer_planes(plan, layer, 0, of_x, xp)
-        right += _layer_planes(plan, layer, 1, of_z, xp)
+        left += _layer_planes(plan, 0, of_x, xp)
+        right += _layer_planes(plan, 1, of_z, xp)
     return tuple(_joined(rows, floats, xp) for rows, floats in zip((left, right), plan.row_floats, strict=True))
 
 
@@ -101,17 +101,15 @@ def _planes_of_x(exponent: float, inverse: Any, outer: Any, xp: Any) -> tuple[An
     return inverse * exponent, xp.where(outer > 0, logarithm - exponent, NEVER)
 
 
-def _layer_planes(plan: StagePlan, layer: LayerForm, side: int, planes: list[Any], xp: Any) -> list[Any]:
-    """The two planes of a layer, in parts where tensor cores multiply them."""
+def _layer_planes(plan: StagePlan, side: int, planes: list[Any], xp: Any) -> list[Any]:
+    """The two planes of a layer, the first of them in parts where tensor cores multiply it."""
     if not plan.outer:
         return planes
     ratio, norm = planes
     order = slice(None) if side == 0 else _part_order(plan)
-    if layer.starts_from_norms:
-        products = [ratio, norm if side == 0 else -norm]  # to be subtracted
-        return [part[..., order] for values in products for part in _parts(values, xp)]
-    room = [xp.zeros_like(norm)] * (plan.planes - 3)
-    return [*(part[..., order] for part in _parts(ratio, xp)), norm, *room]
+    size = plan.block[0] if side == 0 else plan.block[1] // 2
+    parts = [part[..., order].reshape(*part.shape[:-1], -1, size) for part in _parts(ratio, xp)]
+    return [xp.stack(parts, axis=-2).reshape(*norm.shape[:-1], -1), norm]
 
 
 def _first_rows(plan: StagePlan, images: Any, xp: Any) -> tuple[Any, Any]:
@@ -201,9 +199,8 @@ def _joined(rows: list[Any], floats: int, xp: Any) -> Any:
 
 def pooled_sums(kernels: Any, plan: StagePlan) -> Any:
     """The diagonal of pooled kernels in the layout of `stage.cu`, (N, H / 2, W / 2), on the machine they are on."""
-    kernels = kernels.reshape(len(kernels), *plan.output_shape)
-    both = kernels[:, 0, 0] + kernels[:, -1, -1]  # offset 0, and what the last pass has to add to it
-    return both.diagonal(axis1=2, axis2=3)
+    offset = kernels.reshape(len(kernels), *plan.output_shape)[:, 0]
+    return offset.diagonal(axis1=2, axis2=3)
 
 
 def _power_of_two(value: float) -> float:

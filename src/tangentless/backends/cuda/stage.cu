@@ -21,30 +21,31 @@
 // product of (h, h, l) and (h', l', h'). Where registers allow, they work on the row that enters next while the special
 // functions work on this one.
 //
-// In the same stages, where shared memory allows, tensor cores multiply what x and z bring to a layer: 1 / (A A') of all layers,
-// and A A' where it is subtracted from a sum. Here a number is the sum of two of eleven binary digits, whose products are exact.
+// In the same stages, where shared memory allows, tensor cores multiply what x and z bring to a layer: 1 / (A A'). Here a number
+// is the sum of two of eleven binary digits, whose products are exact.
 //
 // Pooling 2x2: rows (j, m) go to row (j >> 1, m >> 1), so an even offset u is joined by the even rows of u + 1 and the odd rows of
-// u - 1. All three are done at the same time; they meet in shared memory. What belongs to the pass before or after goes to a
-// place of its own in the output ("over"), and the next stage adds it when it reads. Every sum has one fixed order: the results
-// do not depend on tiles, launches or timing.
+// u - 1. All three are done at the same time; they meet in shared memory. Where u - 1 belongs to the pass before, its odd rows
+// are in the output already, and the rest is added to them there; offset 0 is there first, and the last pass adds to it. So every
+// sum has one fixed order, and the results do not depend on tiles, launches or timing.
 //
 // Parameters, all set on the compiler's command line:
 //   HEIGHT WIDTH       the grid
-//   CHANNELS           of the images; 0: the input is the output of another stage, IN_OFFSETS of its offsets to a pass
+//   CHANNELS           of the images; 0: the input is the output of another stage
 //   PATCH_STEPS        steps of 16 entries that make up a column; 0: the first layer runs without tensor cores
 //   LAYER_LIST         the forms of the embeddings
 //   LAST               1: the pool takes the whole grid, and the output is one double per pair
 //   BLOCK_K BLOCK_N LANES_K LANES_N PAIRS WARPS TEAMS BLOCKS   the shares above; BLOCKS per multiprocessor
 //   RING               rows of x in shared memory: 4, or 8 where the warps of a team may be apart
 //   AHEAD              1: patches are made a step before they are needed
-//   PLANES             of a layer in a row of x or z: 2; with products by tensor cores 3, or 4 if some of them are A A'
+//   OUTER              1: tensor cores multiply what x and z bring to a layer
 //   SHARED_BYTES OUTPUT_FLOATS X_FLOATS Z_FLOATS               the sizes the launch goes by; the last two of a row
 #include "device.cuh"
 
 constexpr Layer LAYER[] = {LAYER_LIST};
 constexpr int LAYERS = sizeof(LAYER) / sizeof(Layer);
-constexpr bool POOLED = !LAST, PATCHES = PATCH_STEPS > 0, OUTER = PLANES > 2;
+constexpr bool POOLED = !LAST, PATCHES = PATCH_STEPS > 0;
+constexpr int PLANES = OUTER ? 3 : 2;                   // of a layer in a row of x or z
 constexpr int WINDOWS = PATCHES ? LAYERS - 1 : LAYERS;  // in registers; the row that leaves is so many steps behind
 constexpr int EARLY = WINDOWS % 2 + 2 * AHEAD;          // rows before the first: patches are ahead, and rows leave in pairs
 
@@ -52,10 +53,9 @@ constexpr int EARLY = WINDOWS % 2 + 2 * AHEAD;          // rows before the first
 constexpr bool FACTORED = LAYER[LAYERS - 1].form == EXPONENTIAL;
 
 // Choices that mean the same sums. Which of them leaves the compiler the registers it needs was measured.
-constexpr bool CROWDED = AHEAD && WINDOWS > 1 && !FACTORED;  // most values and most instructions
-constexpr bool ROWS_FIRST = PATCHES;                         // rows are added before diagonals
-constexpr bool LINK_IF = AHEAD ? CROWDED : WINDOWS > 1;      // links are predicates, not factors
-constexpr bool BEYOND_IF = CHANNELS > 0;                     // and so is whether a neighbour is there
+constexpr bool ROWS_FIRST = PATCHES;                      // rows are added before diagonals
+constexpr bool LINK_IF = !AHEAD && WINDOWS > 1;           // links are predicates, not factors
+constexpr bool BEYOND_IF = CHANNELS > 0 && !FACTORED;     // and so is whether a neighbour is there
 
 constexpr int LANES = LANES_K * LANES_N;
 constexpr int ROWS = 32 / LANES;
@@ -74,10 +74,11 @@ static_assert(!POOLED || (BLOCK_K % 2 == 0 && BLOCK_N % 2 == 0 && OFFSETS % 2 ==
 // Warps of a team meet every two steps. With a long ring they need not be at the same place for that: a warp goes on when all
 // have done their last but one *turn* of two steps, and so may be a turn ahead of another one.
 constexpr bool APART = RING > 4;
-constexpr int EXCHANGES = APART ? 3 : 2;  // pairs of rows on their way to the output
+constexpr int EXCHANGES = APART ? 4 : 2;  // pairs of rows on their way to the output; a power of two, though three would do
 static_assert(RING == 4 || (RING == 8 && POOLED && WARPS > 1 && ROWS == 1));
 
-// A thread's block may reach beyond the grid: the first column (row) of a block that can be beyond its end.
+// A thread's block may reach beyond the grid, if it does not fit: the first column (row) of a block that can be beyond its end.
+constexpr bool FITS = SPAN_K == WIDTH && SPAN_N == WIDTH;
 constexpr int CUT_K = WIDTH % BLOCK_K, CUT_N = WIDTH % BLOCK_N;
 
 // Shared memory, in floats: a row of x or z is its patches or channels, then the planes of each layer.
@@ -95,12 +96,11 @@ constexpr int GATE = APART ? 4 : 0;
 constexpr int TEAM_FLOATS = PAIRS * RING * X_ROW + EXCHANGES * EXCHANGE + TOTALS + GATE;
 static_assert(4 * (HEIGHT * Z_ROW + TEAMS * TEAM_FLOATS) == SHARED_BYTES && X_ROW == X_FLOATS && Z_ROW == Z_FLOATS);
 
-// The pooled output of a pair: [PASSES][OFFSETS / 2 + 1][HEIGHT / 2][k][n]; the last offset of a pass belongs to the next one.
+// The pooled output of a pair: [offset][row][k][n].
 constexpr int HALF_HEIGHT = HEIGHT / 2, HALF_WIDTH = WIDTH / 2;
-constexpr int POOLED_ROW = HALF_WIDTH * HALF_WIDTH;
-constexpr long long POOLED_FLOATS = (long long)PASSES * (OFFSETS / 2 + 1) * HALF_HEIGHT * POOLED_ROW;
+constexpr int POOLED_ROW = HALF_WIDTH * HALF_WIDTH, IN_ROW = WIDTH * WIDTH;
+constexpr long long POOLED_FLOATS = (long long)HALF_HEIGHT * HALF_HEIGHT * POOLED_ROW;
 static_assert(LAST || POOLED_FLOATS == OUTPUT_FLOATS);
-constexpr long long IN_FLOATS = (long long)(HEIGHT / IN_OFFSETS) * (IN_OFFSETS + 1) * HEIGHT * WIDTH * WIDTH;
 
 // A block's work: `count` images x from `left` on, against image z = `right`; the pairs' kernels lie from `slot` on.
 struct Unit {
@@ -201,7 +201,7 @@ DEVICE void pixel_products(unsigned x, unsigned z, Values& out) {
 
 constexpr int IN_ALIGN = divisor(divisor(WIDTH, BLOCK_N), 4);
 
-// A row of another stage's output, or what the pass before has to add to it.
+// A row of another stage's output, from the thread's first column on.
 DEVICE void load_row(const float* row, const Place& place, Values& out) {
 #pragma unroll
     for (int i = 0; i < BLOCK_K; i++)
@@ -209,36 +209,10 @@ DEVICE void load_row(const float* row, const Place& place, Values& out) {
         for (int o = 0; o < BLOCK_N; o += IN_ALIGN) {
             float values[IN_ALIGN] = {};
             if ((CUT_K == 0 || place.k + i < WIDTH) && (CUT_N == 0 || place.n + o < WIDTH))
-                load<IN_ALIGN, IN_ALIGN>(row + (place.k + i) * WIDTH + place.n + o, values);
+                load<IN_ALIGN, IN_ALIGN>(row + i * WIDTH + o, values);
 #pragma unroll
             for (int e = 0; e < IN_ALIGN; e++) out[i][o + e] = values[e];
         }
-}
-
-// A row on its way from the stage before, and what is to be added to it, if anything. To add it at once would be to wait for it.
-struct Reading {
-    Values row, over;
-    bool has_over;
-};
-
-DEVICE void read_row(const float* pair, int u, int j, const Place& place, Reading& reading) {
-    const int part = u / IN_OFFSETS, offset = u % IN_OFFSETS;
-    load_row(pair + ((part * (IN_OFFSETS + 1) + offset) * HEIGHT + j) * WIDTH * WIDTH, place, reading.row);
-    reading.has_over = offset == 0;
-    if (offset == 0) {
-        const int before = part == 0 ? HEIGHT / IN_OFFSETS - 1 : part - 1;
-        const float* over = pair + ((before * (IN_OFFSETS + 1) + IN_OFFSETS) * HEIGHT + j) * WIDTH * WIDTH;
-        load_row(over, place, reading.over);
-    }
-}
-
-DEVICE void take_row(const Reading& reading, Values& out) {
-    copy(reading.row, out);
-    if (reading.has_over)
-#pragma unroll
-        for (int i = 0; i < BLOCK_K; i++)
-#pragma unroll
-            for (int o = 0; o < BLOCK_N; o++) out[i][o] += reading.over[i][o];
 }
 
 // ---------------------------------------------------------------------------------------------------- embeddings
@@ -302,42 +276,35 @@ struct Columns {
     int x_parts, z_parts;
 };
 
-// Adds the products of planes number PLANE and PLANE + 1 of layer L, which are two parts of a number each. Lane t of four brings
-// one of the four products of such parts: x's first, first, second, second part; z's first, second, first, second.
-template <int L, int PLANE>
-DEVICE void add_products(const Columns& at, Values& sum) {
+// The products of what planes 0 and 1 of layer L, the two parts of a number, hold for x and for z. Lane t of four brings one of
+// the four products of such parts: x's first, first, second, second part; z's first, second, first, second.
+template <int L>
+DEVICE void outer_products(const Columns& at, Values& out) {
     constexpr int TILES_K = BLOCK_K / 2, TILES_N = BLOCK_N / 2;
     float of_x[BLOCK_K], of_z[TILES_N];
-    load_shared<BLOCK_K, BLOCK_K, X_LAYERS_AT + (PLANES * L + PLANE) * SPAN_K>(at.x + at.x_parts, of_x);
-    load_shared<TILES_N, TILES_N, Z_LAYERS_AT + (PLANES * L + PLANE) * SPAN_N>(at.z + at.z_parts, of_z);
+    load_shared<BLOCK_K, BLOCK_K, X_LAYERS_AT + PLANES * L * SPAN_K>(at.x + at.x_parts, of_x);
+    load_shared<TILES_N, TILES_N, Z_LAYERS_AT + PLANES * L * SPAN_N>(at.z + at.z_parts, of_z);
 #pragma unroll
     for (int r = 0; r < TILES_K; r++)
 #pragma unroll
-        for (int c = 0; c < TILES_N; c++)
-            multiply_parts(sum[2 * r][2 * c], sum[2 * r][2 * c + 1], sum[2 * r + 1][2 * c], sum[2 * r + 1][2 * c + 1],
-                           of_x[2 * r], of_x[2 * r + 1], of_z[c]);
+        for (int c = 0; c < TILES_N; c++) {
+            float product[4] = {};
+            multiply_parts(product, of_x[2 * r], of_x[2 * r + 1], of_z[c]);
+            out[2 * r][2 * c] = product[0], out[2 * r][2 * c + 1] = product[1];
+            out[2 * r + 1][2 * c] = product[2], out[2 * r + 1][2 * c + 1] = product[3];
+        }
 }
 
 // `factor`: what the values of a column are still to be multiplied by, if they are exponentials.
 template <int L>
 DEVICE void embed_all(const Values& sum, const Columns& at, Values& out, float (&factor)[BLOCK_N]) {
     constexpr int form = LAYER[L].form;
-    constexpr bool FROM_NORMS = PLANES == 4 && form == ARC && LAYER[L].positive;
     float xr[BLOCK_K], xa[BLOCK_K], zr[BLOCK_N];
     if constexpr (form == IDENTITY) {
         copy(sum, out);
-    } else if constexpr (FROM_NORMS) {
-        Values ratio = {}, distance;  // the latter with the wrong sign
-        add_products<L, 0>(at, ratio);
-        copy(sum, distance);
-        add_products<L, 2>(at, distance);
-#pragma unroll
-        for (int i = 0; i < BLOCK_K; i++)
-#pragma unroll
-            for (int o = 0; o < BLOCK_N; o++) out[i][o] = bend<L>(sum[i][o], -distance[i][o], ratio[i][o]);
     } else if constexpr (OUTER) {
-        Values ratio = {};
-        add_products<L, 0>(at, ratio);
+        Values ratio;
+        outer_products<L>(at, ratio);
         load_planes<L, 2>(at.x, at.z, xa, factor);
 #pragma unroll
         for (int i = 0; i < BLOCK_K; i++)
@@ -434,8 +401,14 @@ DEVICE void vertical(Values& newest, Values& pair, const Values& in, Values& out
 struct Cursor {
     int j, pass, round, m;
     DEVICE void start(int rows_before) { j = HEIGHT - 1 - rows_before, pass = PASSES - 1, round = -1, m = 0; }
-    DEVICE void advance(const Place& place) {
-        if (++j == HEIGHT) {
+
+    // To the next row of the stream, which is `number`.
+    DEVICE void advance(int number, const Place& place) {
+        if constexpr ((HEIGHT & (HEIGHT - 1)) == 0) {  // and so is PASSES
+            const unsigned wrapped = number, passes = wrapped / HEIGHT;
+            j = wrapped % HEIGHT, pass = passes % PASSES, round = number < 0 ? -1 : int(passes / PASSES);
+            m = (j + pass * OFFSETS + place.index) % HEIGHT;
+        } else if (++j == HEIGHT) {
             j = 0;
             if (++pass == PASSES) pass = 0, round++;
             m = pass * OFFSETS + place.index;
@@ -450,31 +423,33 @@ constexpr int KEPT = WINDOWS + 1 + AHEAD;  // rows whose places are kept, the on
 struct Stream {
     Values newest[WINDOWS], pair[WINDOWS];
     Values next;            // patches of the next row
-    Reading readings[2];    // rows read ahead, of even and of odd steps
+    Values readings[2];     // rows read ahead, of even and of odd steps
     unsigned z_rows[KEPT];  // where this thread's columns of z are in shared memory
     float links[KEPT];
     Cursor entering, ahead;
 };
 
-// Everything a thread works with that does not change.
+// Everything a thread works with that does not change. Pointers and addresses in shared memory are those of its own share.
 struct Work {
     Place place;
     Unit unit;
     int rounds;
-    const float* left;
-    const float* input;
+    const float* left;   // rows of the unit's first image x, where this thread copies them
+    const float* input;  // the first pair's kernel, of the stage before
+    float* pooled;       // and of this stage
+    unsigned ring, x, z;                 // the whole ring, columns of its first slot, columns of the first row of z
+    int x_patches, z_patches;            // from there to the patches, in bytes
+    int x_parts, z_parts;                // and to the parts
+    unsigned shares_left, shares_taken;  // pooled values: what this thread leaves for others, and what it takes to the output
+    unsigned gate;                       // of the team
+    double* totals;                      // of the team, in shared memory
     void* output;
     int left_step, right_step;
-    float* exchange;
-    unsigned ring, x, z;  // in shared memory: the ring, this thread's columns of its first slot, and of the first row of z
-    unsigned gate;        // of the team
-    int x_patches, z_patches;  // from there to this thread's share of the patches
-    int x_parts, z_parts;      // and to its share of the parts
 
     DEVICE int image(int round) const { return (round * TEAMS + place.team) * PAIRS + place.pair; }
     DEVICE int kept_image(int round) const { return image(round) < unit.count ? image(round) : unit.count - 1; }
     DEVICE int last_row() const { return rounds * PASSES * HEIGHT; }
-    DEVICE static unsigned slot(int t) { return ((t + EARLY) & (RING - 1)) * (4 * PAIRS * X_ROW); }
+    DEVICE static unsigned slot(unsigned turn) { return turn % (RING / 2) * (8 * PAIRS * X_ROW); }
 };
 
 // How many steps after its row entered the slot of a step wants what lies at `at` in a row of x.
@@ -482,41 +457,51 @@ DEVICE int delay(int at) {
     return at < X_LAYERS_AT ? -AHEAD : (at - X_LAYERS_AT) / (PLANES * SPAN_K) + !PATCHES;
 }
 
-// The slots of steps t and t + 1, for all pairs of the team.
-DEVICE void copy_rows(const Work& work, int t) {
+// Where rows number `row` and `row + 1` of the stream are: so many rows after the first one of the unit's first image x.
+DEVICE void find_rows(int row, int team, int pair, int (&places)[2]) {
+    constexpr int ROUND = PASSES * HEIGHT, ROUNDS_BEFORE = 4;  // so many rounds before the first no number is negative
+    const auto image = [&](int round) { return (round * TEAMS + team) * PAIRS + pair; };
+    if constexpr ((ROUND & (ROUND - 1)) == 0) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const unsigned number = row + r;
+            places[r] = (SLOTS == 1 ? number / PASSES / HEIGHT : image(number / ROUND)) * HEIGHT | number % HEIGHT;
+        }
+    } else {
+        const unsigned number = row + ROUNDS_BEFORE * ROUND, passes = number / HEIGHT, j = number % HEIGHT;
+        places[0] = image(int(passes / PASSES) - ROUNDS_BEFORE) * HEIGHT + j;
+        places[1] = j + 1 < HEIGHT ? places[0] + 1 : image(int((passes + 1) / PASSES) - ROUNDS_BEFORE) * HEIGHT;
+    }
+}
+
+// The slots of a turn, for all pairs of the team. Of rows that do not exist a slot keeps what it has.
+DEVICE void copy_rows(const Work& work, int turn) {
     constexpr int SHARE = 4 * TEAM_THREADS;
     const int first = thread_index() % TEAM_THREADS * 4;
-    const unsigned slot = work.ring + Work::slot(t);
+    const unsigned slot = work.ring + Work::slot(turn);
 #pragma unroll
     for (int i = 0; i < X_ROW; i += SHARE) {
-        const int at = i + first, row = t - delay(at);
-        if (at >= X_ROW) continue;
+        const int at = i + first, row = 2 * turn - EARLY - delay(at);
+        if (i > 0 && at >= X_ROW) continue;
 #pragma unroll
         for (int p = 0; p < PAIRS; p++) {
-            const unsigned to = slot + 4 * (p * X_ROW + at);
-            const auto from = [&](unsigned row) {
-                const int image = (row / (PASSES * HEIGHT) * TEAMS + work.place.team) * PAIRS + p;
-                const int kept = work.unit.left + (image < work.unit.count ? image : work.unit.count - 1);
-                return work.left + at + (long long)(kept * HEIGHT + row % HEIGHT) * X_ROW;
-            };
-            if (row >= 0 && static_cast<unsigned>(row) % HEIGHT <= HEIGHT - 2) {
-                const float* rows = from(row);
+            int places[2];
+            find_rows(row, work.place.team, p, places);
 #pragma unroll
-                for (int r = 0; r < 2; r++) copy_ahead(to + r * (4 * PAIRS * X_ROW), rows + r * X_ROW);
-            } else {
-#pragma unroll 1
-                for (int r = 0; r < 2; r++)
-                    if (row + r >= 0) copy_ahead(to + r * (4 * PAIRS * X_ROW), from(row + r));
+            for (int r = 0; r < 2; r++) {
+                const bool exists = unsigned(row + r) < work.last_row() && (SLOTS == 1 || places[r] < work.unit.count * HEIGHT);
+                if (at < X_ROW && exists)
+                    copy_ahead(slot + 4 * ((r * PAIRS + p) * X_ROW + at), work.left + i + (long long)places[r] * X_ROW);
             }
         }
     }
 }
 
-DEVICE void read_ahead(Cursor& ahead, const Work& work, Reading& reading) {
-    ahead.advance(work.place);
-    const int u = ahead.pass * OFFSETS + work.place.index, round = ahead.round < 0 ? 0 : ahead.round;
-    const long long slot = work.unit.slot + work.kept_image(round);
-    read_row(work.input + slot * IN_FLOATS, u, ahead.j, work.place, reading);
+// Row number `row` of the stream, from the output of the stage before.
+DEVICE void read_ahead(int row, Stream& s, const Work& work, Values& out) {
+    s.ahead.advance(row, work.place);
+    const int round = s.ahead.round < 0 ? 0 : s.ahead.round, u = s.ahead.pass * OFFSETS + work.place.index;
+    load_row(work.input + (long long)((work.kept_image(round) * HEIGHT + u) * HEIGHT + s.ahead.j) * IN_ROW, work.place, out);
 }
 
 // What an exponential leaves to its caller.
@@ -531,13 +516,7 @@ DEVICE void apply_factors(Values& values, const float (&factor)[BLOCK_N]) {
 
 // Where row number `row` of the stream is in z, and whether it is linked to the one before.
 DEVICE void enter(int row, Stream& s, const Work& work) {
-    if constexpr ((HEIGHT & (HEIGHT - 1)) == 0) {
-        const unsigned number = row;  // and HEIGHT and PASSES are powers of two
-        s.entering.j = number % HEIGHT;
-        s.entering.m = (number + number / HEIGHT % PASSES * OFFSETS + work.place.index) % HEIGHT;
-    } else {
-        s.entering.advance(work.place);
-    }
+    s.entering.advance(row, work.place);
     s.z_rows[0] = work.z + s.entering.m * (4 * Z_ROW);
     s.links[0] = zero_if(s.entering.j == 0 || s.entering.m == 0);
 }
@@ -550,7 +529,7 @@ DEVICE void step(int t, Stream& s, const Work& work, Leave&& leave) {
     for (int d = KEPT - 1; d > 0; d--) s.z_rows[d] = s.z_rows[d - 1], s.links[d] = s.links[d - 1];
     enter(t + AHEAD, s, work);
 
-    const unsigned x = work.x + Work::slot(t);
+    const unsigned x = work.x + Work::slot((t - PARITY + EARLY) / 2) + PARITY * (4 * PAIRS * X_ROW);
     const auto columns = [&](int behind) { return Columns{x, s.z_rows[behind + AHEAD], work.x_parts, work.z_parts}; };
     Values now, half, sum;
     float factor[BLOCK_N];
@@ -565,8 +544,8 @@ DEVICE void step(int t, Stream& s, const Work& work, Leave&& leave) {
     } else if constexpr (CHANNELS > 0) {
         pixel_products(x, s.z_rows[0], now);
     } else {
-        take_row(s.readings[PARITY], now);
-        read_ahead(s.ahead, work, s.readings[PARITY]);
+        copy(s.readings[PARITY], now);
+        read_ahead(t + 2, s, work, s.readings[PARITY]);
     }
     unroll<WINDOWS>([&](auto window) {
         constexpr int d = window.value, l = PATCHES ? d + 1 : d;
@@ -590,15 +569,18 @@ DEVICE void step(int t, Stream& s, const Work& work, Leave&& leave) {
 
 constexpr int CHUNK = SHARES % 4 == 0 ? 4 : SHARES % 2 == 0 ? 2 : 1;
 
-DEVICE float* exchange_row(const Work& work, int row_pair, int odd, int index) {
-    constexpr int ABOVE_ZERO = 6;  // added to the pairs before the first, and a multiple of two and three
-    const unsigned turn = static_cast<unsigned>(row_pair + ABOVE_ZERO) % EXCHANGES;
-    const int row = (turn * PAIRS + work.place.pair) * OFFSETS + index;
-    return work.exchange + (row * 2 + odd) * EXCHANGE_ROW + work.place.at * CHUNK;
-}
+// Two neighbouring offsets share the work on what both leave behind: half of the chunks each, or every other pair of rows.
+constexpr bool BY_CHUNKS = SHARES / CHUNK % 2 == 0;
+constexpr int MINE = BY_CHUNKS ? SHARES / 2 : SHARES;
+static_assert(!BY_CHUNKS || MINE % HALF_N == 0);
+DEVICE int first_row(const Place& place) { return place.k / 2 + (BY_CHUNKS ? place.index % 2 * (MINE / HALF_N) : 0); }
+
+// Where the exchange of a pair of rows begins, from the first one on.
+DEVICE unsigned exchange_of(unsigned row_pair) { return row_pair % EXCHANGES * (4 * EXCHANGE); }
 
 // The 2x2 sums of a row over (k, n), left where other threads find them.
-DEVICE void pool_row(const Values& in, const float (&factor)[BLOCK_N], float* row) {
+template <int ODD>
+DEVICE void pool_row(const Values& in, const float (&factor)[BLOCK_N], unsigned shares) {
     float share[SHARES];
 #pragma unroll
     for (int i = 0; i < HALF_K; i++)
@@ -608,72 +590,67 @@ DEVICE void pool_row(const Values& in, const float (&factor)[BLOCK_N], float* ro
             const float second = in[2 * i][2 * o + 1] + in[2 * i + 1][2 * o + 1];
             share[i * HALF_N + o] = FACTORED ? fmaf(second, factor[2 * o + 1], first * factor[2 * o]) : first + second;
         }
-#pragma unroll
-    for (int at = 0; at < SHARES; at += CHUNK) {
+    unroll<SHARES / CHUNK>([&](auto chunk) {
+        constexpr int at = chunk.value * CHUNK;
         float values[CHUNK];
 #pragma unroll
         for (int e = 0; e < CHUNK; e++) values[e] = share[at + e];
-        store<CHUNK, CHUNK>(row + at * LANES, values);
-    }
+        store_shared<ODD * EXCHANGE_ROW + at * LANES>(shares, values);
+    });
 }
 
 constexpr int OUT_ALIGN = divisor(divisor(HALF_WIDTH, HALF_N), CHUNK);
 
-// Pooled values number `at` and following of a thread, of a row of the output.
-DEVICE void write_chunk(const float (&values)[CHUNK], float* row, int at, const Place& place) {
+// Values number `at` and following of a thread's own, to a row of the output.
+DEVICE void write_chunk(const float (&values)[CHUNK], float* row, int at, const Place& place, bool wanted, bool add) {
 #pragma unroll
     for (int e = 0; e < CHUNK; e += OUT_ALIGN) {
         float some[OUT_ALIGN];
 #pragma unroll
         for (int i = 0; i < OUT_ALIGN; i++) some[i] = values[e + i];
-        const int k = place.k / 2 + (at + e) / HALF_N, n = place.n / 2 + (at + e) % HALF_N;
-        float* to = row + k * HALF_WIDTH + n;
-        if (k < HALF_WIDTH && n < HALF_WIDTH) {
-            if constexpr (OUT_ALIGN == 4)
-                store_four(to, some[0], some[1], some[2], some[3]);
-            else
-                store<OUT_ALIGN, OUT_ALIGN>(to, some);
-        }
+        const int k = (at + e) / HALF_N, n = (at + e) % HALF_N;
+        const bool inside = FITS || (first_row(place) + k < HALF_WIDTH && place.n / 2 + n < HALF_WIDTH);
+        put(row + k * HALF_WIDTH + n, some, wanted && inside && !add, wanted && inside && add);
     }
 }
 
-// A pair of rows that all offsets of the pass have left behind: complete sums go to the output. The two neighbouring offsets
-// whose sums these are share the work; where warps are apart, they take turns.
+// A pair of rows that all offsets of the pass have left behind: complete sums go to the output.
 DEVICE void write_pooled(const Work& work, unsigned row_pair) {  // a large number, if it is negative
-    constexpr int CHUNKS = SHARES / CHUNK;
-    constexpr bool BY_CHUNKS = !APART && CHUNKS % 2 == 0;
-    constexpr int MINE = BY_CHUNKS ? CHUNKS / 2 : CHUNKS;
     const Place& place = work.place;
-    const int u = place.index / 2 * 2, second = place.index % 2;
-    const int begin = BY_CHUNKS ? second * MINE : 0;
-    const bool my_turn = APART ? row_pair % 2 == second : BY_CHUNKS || second == 0;
-    const int half_row = row_pair % HALF_HEIGHT, pass = row_pair / HALF_HEIGHT % PASSES;
-    const int image = work.image(row_pair / (HALF_HEIGHT * PASSES));
+    const int u = place.index / 2 * 2;
+    const bool my_turn = BY_CHUNKS || row_pair % 2 == place.index % 2;
+    const unsigned passes = row_pair / HALF_HEIGHT;  // of all rounds
+    const int pass = passes % PASSES, image = work.image(passes / PASSES);
     const bool wanted = row_pair < work.last_row() / 2u && (SLOTS == 1 || image < work.unit.count) && place.owner && my_turn;
-    if (!wanted) return;
-    float* pair = static_cast<float*>(work.output) + (work.unit.slot + image) * POOLED_FLOATS;
-    float* row = pair + ((pass * (OFFSETS / 2 + 1) + u / 2) * HALF_HEIGHT + half_row) * POOLED_ROW;
-    const float* shares = exchange_row(work, row_pair, 0, u) + begin * CHUNK * LANES;
-    const float* odd_before = shares - (u == 0 ? 0 : EXCHANGE_ROW);
-    const float is_there = u == 0 ? 0.0f : 1.0f;
-#pragma unroll
-    for (int c = 0; c < MINE; c++) {
+    if (!APART && !wanted) return;
+    const int offset = (SLOTS == 1 ? passes : image * PASSES + pass) * (OFFSETS / 2) + u / 2;
+    float* row = work.pooled + (long long)(offset * HALF_HEIGHT + int(row_pair % HALF_HEIGHT)) * POOLED_ROW;
+    const unsigned shares = work.shares_taken + exchange_of(row_pair);
+    const bool is_first = u == 0, is_last = u + 2 == OFFSETS;
+    const float is_there = PASSES > 1 && is_first ? 0.0f : 1.0f;
+    const unsigned odd_before = shares + (is_first ? (PASSES == 1 ? 2 * OFFSETS - 1 : 0) : -1) * (4 * EXCHANGE_ROW);
+    unroll<MINE / CHUNK>([&](auto chunk) {
+        constexpr int at = chunk.value * CHUNK;
         float share[CHUNK], odd[CHUNK], even_after[CHUNK], before[CHUNK];
-        load<CHUNK, CHUNK>(shares + c * CHUNK * LANES, share);
-        load<CHUNK, CHUNK>(shares + c * CHUNK * LANES + EXCHANGE_ROW, odd);
-        load<CHUNK, CHUNK>(shares + c * CHUNK * LANES + 2 * EXCHANGE_ROW, even_after);
-        load<CHUNK, CHUNK>(odd_before + c * CHUNK * LANES, before);
+        load_shared<CHUNK, CHUNK, at * LANES>(shares, share);
+        load_shared<CHUNK, CHUNK, at * LANES + EXCHANGE_ROW>(shares, odd);
+        load_shared<CHUNK, CHUNK, at * LANES + 2 * EXCHANGE_ROW>(shares, even_after);
+        load_shared<CHUNK, CHUNK, at * LANES>(odd_before, before);
 #pragma unroll
-        for (int e = 0; e < CHUNK; e++) share[e] = fmaf(before[e], is_there, share[e] + odd[e] + even_after[e]);
-        write_chunk(share, row, (begin + c) * CHUNK, place);
-    }
-    if (u + 2 == OFFSETS)
-#pragma unroll
-        for (int c = 0; c < MINE; c++) {
+        for (int e = 0; e < CHUNK; e++)
+            share[e] = fmaf(before[e], is_there, share[e] + odd[e] + even_after[e]);
+        write_chunk(share, row, at, place, wanted, is_first && pass > 0);
+    });
+    if (PASSES > 1 && is_last) {
+        const bool around = pass + 1 == PASSES;
+        float* next = row + (around ? 1 - HALF_HEIGHT : 1) * (HALF_HEIGHT * POOLED_ROW);
+        unroll<MINE / CHUNK>([&](auto chunk) {
+            constexpr int at = chunk.value * CHUNK;
             float over[CHUNK];
-            load<CHUNK, CHUNK>(shares + c * CHUNK * LANES + 3 * EXCHANGE_ROW, over);
-            write_chunk(over, row + HALF_HEIGHT * POOLED_ROW, (begin + c) * CHUNK, place);
-        }
+            load_shared<CHUNK, CHUNK, at * LANES + 3 * EXCHANGE_ROW>(shares, over);
+            write_chunk(over, next, at, place, wanted, around);
+        });
+    }
 }
 
 // The sum of a whole row.
@@ -700,7 +677,7 @@ DEVICE void write_totals(double total, const Work& work, int round) {
     if constexpr (TREE)
 #pragma unroll
         for (int d = 1; d < GROUP; d *= 2) total += from_lane(total, place.lane ^ d);
-    double* totals = reinterpret_cast<double*>(work.exchange);
+    double* totals = work.totals;
     const int warp = place.warp % WARPS;
     if (!TREE)
         totals[warp * 32 + place.lane] = total;
@@ -729,40 +706,41 @@ DEVICE void stream(const Work& work) {
     for (int d = 0; d < KEPT; d++) s.z_rows[d] = work.z, s.links[d] = 0.0f;
     s.entering.start(EARLY - AHEAD), s.ahead.start(EARLY);
     if constexpr (CHANNELS == 0)
-        unroll<2>([&](auto parity) { read_ahead(s.ahead, work, s.readings[parity.value]); });
+        unroll<2>([&](auto parity) { read_ahead(parity.value - EARLY, s, work, s.readings[parity.value]); });
     double total = 0.0;
 
-    copy_rows(work, -EARLY);
+    copy_rows(work, 0);
     if constexpr (APART) {
-        copy_rows(work, 2 - EARLY);
-        wait_for_copies();
-        sync_pair(place.team);
+        copies_come_to_gate(work.gate);
+        come_to_gate(work.gate);
+        copy_rows(work, 1);
     }
-    const int end = work.last_row() + WINDOWS;
+    bool open = false;
+    const int turns = (work.last_row() + WINDOWS + EARLY + 1) / 2;
 #pragma unroll 1
-    for (int t = -EARLY; t < end; t += 2) {
-        const int row_pair = (t - WINDOWS) >> 1;
+    for (int turn = 0; turn < turns; turn++) {
+        const int t = 2 * turn - EARLY, row_pair = turn - (EARLY + WINDOWS) / 2;
         if constexpr (APART) {
-            const int turn = (t + EARLY) / 2;
             // All warps are in the last turn or in this one: the pair of rows of the turn before the last is complete, and the
             // rows of x for it are no longer needed.
-            if (turn > 0) wait_at_gate(work.gate, (turn - 1) % 2);
+            if (!open) wait_at_gate(work.gate, turn % 2);
             write_pooled(work, row_pair - 2);
-            wait_for_copies();
-            copy_rows(work, t + 4);
+            copies_come_to_gate(work.gate);
             come_to_gate(work.gate);
+            copy_rows(work, turn + 2);
         } else {
             wait_for_copies();
             sync_pair(place.team);
             if constexpr (POOLED) write_pooled(work, row_pair - 1);
-            copy_rows(work, t + 2);
+            copy_rows(work, turn + 1);
         }
         unroll<2>([&](auto parity) {
-            step<parity.value>(t + parity.value, s, work, [&](const Values& values, const float (&factor)[BLOCK_N]) {
+            constexpr int PARITY = parity.value;
+            step<PARITY>(t + PARITY, s, work, [&](const Values& values, const float (&factor)[BLOCK_N]) {
                 if constexpr (POOLED) {
-                    if (place.owner) pool_row(values, factor, exchange_row(work, row_pair, parity.value, place.index));
+                    if (place.owner) pool_row<PARITY>(values, factor, work.shares_left + exchange_of(row_pair));
                 } else {
-                    const int row = t + parity.value - WINDOWS;
+                    const int row = t + PARITY - WINDOWS;
                     if (row >= 0) total += row_total(values, factor, place);
                     if (row >= 0 && row < work.last_row() && (row + 1) % (PASSES * HEIGHT) == 0) {
                         write_totals(total, work, row / (PASSES * HEIGHT));
@@ -771,10 +749,11 @@ DEVICE void stream(const Work& work) {
                 }
             });
         });
+        if constexpr (APART) open = is_gate_open(work.gate, (turn + 1) % 2);
     }
     if constexpr (POOLED) {
         sync_pair(place.team);
-        unroll<EXCHANGES - 1>([&](auto behind) { write_pooled(work, work.last_row() / 2 - 1 - behind.value); });
+        unroll<APART ? 2 : 1>([&](auto behind) { write_pooled(work, work.last_row() / 2 - 1 - behind.value); });
     }
     wait_for_copies();
 }
@@ -786,25 +765,37 @@ stage(const float* left, const float* right, const float* input, void* output, c
       int right_step) {
     Unit unit = units[block_index()];
     unit.left = uniform(unit.left), unit.count = uniform(unit.count), unit.slot = uniform(unit.slot);
-    Work work{find_place(), unit, 0, left, input, output, left_step, right_step, nullptr, 0, 0, 0, 0, 0, 0, 0, 0};
-    const Place& place = work.place;
+    const Place place = find_place();
     const int index = thread_index(), team = place.team;
     float* shared = reinterpret_cast<float*>(shared_memory());
     float* ring = shared + HEIGHT * Z_ROW + team * TEAM_FLOATS;
-    work.exchange = ring + PAIRS * RING * X_ROW;
+    float* exchange = ring + PAIRS * RING * X_ROW;
+
+    Work work{place, unit};
+    work.rounds = uniform((unit.count - team * PAIRS + SLOTS - 1) / SLOTS);
+    work.output = output, work.left_step = left_step, work.right_step = right_step;
+    work.left = opaque(left + (long long)unit.left * HEIGHT * X_ROW + index % TEAM_THREADS * 4);
+    work.input = input + (long long)unit.slot * HEIGHT * HEIGHT * IN_ROW + place.k * WIDTH + place.n;
+    const int first = first_row(place) * HALF_WIDTH + place.n / 2;
+    work.pooled = opaque(static_cast<float*>(output) + unit.slot * POOLED_FLOATS + first);
     work.ring = shared_address(ring);
-    work.gate = work.ring + 4 * (TEAM_FLOATS - GATE);
-    if (APART && index % TEAM_THREADS == 0) set_gate(work.gate, TEAM_THREADS);
     work.x = work.ring + 4 * (place.pair * X_ROW + place.k), work.x_patches = 4 * (4 * place.lane - place.k);
     work.z = shared_address(shared) + 4 * place.n, work.z_patches = 4 * (2 * PATCH_STEPS * place.lane - place.n);
-    work.x_parts = 4 * (place.lane % 4 / 2 * SPAN_K);
-    work.z_parts = 4 * (place.lane % 2 * SPAN_N + place.lane / 4 * (BLOCK_N / 2) - place.n);
+    work.x_parts = 4 * (place.k + place.lane % 4 / 2 * BLOCK_K);
+    work.z_parts = 4 * (place.lane / 4 * BLOCK_N + place.lane % 2 * (BLOCK_N / 2) - place.n);
+    const int row = place.pair * OFFSETS + place.index;
+    work.shares_left = shared_address(exchange) + 4 * (row * 2 * EXCHANGE_ROW + place.at * CHUNK);
+    const int mine = (first_row(place) - place.k / 2) * HALF_N;
+    work.shares_taken = shared_address(exchange) + 4 * (row / 2 * 4 * EXCHANGE_ROW + mine * LANES + place.at * CHUNK);
+    work.totals = reinterpret_cast<double*>(exchange);
+    work.gate = work.ring + 4 * (TEAM_FLOATS - GATE);
+    if (APART && index % TEAM_THREADS == 0) set_gate(work.gate, 2 * TEAM_THREADS);
+
     const float* z = right + (long long)unit.right * HEIGHT * Z_ROW;
     const unsigned z_copies = shared_address(shared);
     for (int i = 4 * index; i < HEIGHT * Z_ROW; i += 4 * THREADS) copy_ahead(z_copies + 4 * i, z + i);
     for (int i = index % TEAM_THREADS; i < PAIRS * RING * X_ROW; i += TEAM_THREADS) ring[i] = 0.0f;
     wait_for_copies();
     sync_block();
-    work.rounds = uniform((unit.count - team * PAIRS + SLOTS - 1) / SLOTS);
     if (work.rounds > 0) stream(work);
 }
