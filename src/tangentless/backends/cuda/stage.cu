@@ -24,8 +24,8 @@
 // In the same stages, where shared memory allows, tensor cores multiply what x and z bring to a layer: 1 / (A A'). Here a number
 // is the sum of two of eleven binary digits, whose products are exact.
 //
-// Pooling 2x2: rows (j, m) go to row (j >> 1, m >> 1), so an even offset u is joined by the even rows of u + 1 and the odd rows of
-// u - 1. All three are done at the same time; they meet in shared memory. Where u - 1 belongs to the pass before, its odd rows
+// Pooling 2x2: rows (j, m) go to row (j >> 1, m >> 1), so an even offset u is joined by the even rows of u + 1 and the odd rows
+// of u - 1. All three are done at the same time; they meet in shared memory. Where u - 1 belongs to the pass before, its odd rows
 // are in the output already, and the rest is added to them there; offset 0 is there first, and the last pass adds to it. So every
 // sum has one fixed order, and the results do not depend on tiles, launches or timing.
 //
@@ -407,7 +407,9 @@ struct Cursor {
         if constexpr ((HEIGHT & (HEIGHT - 1)) == 0) {  // and so is PASSES
             const unsigned wrapped = number, passes = wrapped / HEIGHT;
             j = wrapped % HEIGHT, pass = passes % PASSES, round = number < 0 ? -1 : int(passes / PASSES);
-            m = (j + pass * OFFSETS + place.index) % HEIGHT;
+            // Rows before the first count as the last ones of the last pass, which is late enough for this not to be negative.
+            constexpr bool LATE = (PASSES - 1) * OFFSETS >= EARLY;
+            m = ((LATE ? number : j) + pass * OFFSETS + place.index) % HEIGHT;
         } else if (++j == HEIGHT) {
             j = 0;
             if (++pass == PASSES) pass = 0, round++;
@@ -457,20 +459,17 @@ DEVICE int delay(int at) {
     return at < X_LAYERS_AT ? -AHEAD : (at - X_LAYERS_AT) / (PLANES * SPAN_K) + !PATCHES;
 }
 
-// Where rows number `row` and `row + 1` of the stream are: so many rows after the first one of the unit's first image x.
-DEVICE void find_rows(int row, int team, int pair, int (&places)[2]) {
+// Where row number `row + r` of the stream is, r = 0 or 1: so many rows after the first one of the unit's first image x.
+DEVICE int find_row(int row, int r, int team, int pair) {
     constexpr int ROUND = PASSES * HEIGHT, ROUNDS_BEFORE = 4;  // so many rounds before the first no number is negative
     const auto image = [&](int round) { return (round * TEAMS + team) * PAIRS + pair; };
     if constexpr ((ROUND & (ROUND - 1)) == 0) {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const unsigned number = row + r;
-            places[r] = (SLOTS == 1 ? number / PASSES / HEIGHT : image(number / ROUND)) * HEIGHT | number % HEIGHT;
-        }
-    } else {
-        const unsigned number = row + ROUNDS_BEFORE * ROUND, passes = number / HEIGHT, j = number % HEIGHT;
-        places[0] = image(int(passes / PASSES) - ROUNDS_BEFORE) * HEIGHT + j;
-        places[1] = j + 1 < HEIGHT ? places[0] + 1 : image(int((passes + 1) / PASSES) - ROUNDS_BEFORE) * HEIGHT;
+        const unsigned number = row + r;
+        if constexpr (SLOTS == 1) return (number / PASSES & ~(HEIGHT - 1)) | number % HEIGHT;
+        return image(number / ROUND) * HEIGHT + number % HEIGHT;
+    } else {  // one division for both rows
+        const unsigned number = row + ROUNDS_BEFORE * ROUND, passes = number / HEIGHT, j = number % HEIGHT + r;
+        return image(int((passes + j / HEIGHT) / PASSES) - ROUNDS_BEFORE) * HEIGHT + j % HEIGHT;
     }
 }
 
@@ -484,16 +483,14 @@ DEVICE void copy_rows(const Work& work, int turn) {
         const int at = i + first, row = 2 * turn - EARLY - delay(at);
         if (i > 0 && at >= X_ROW) continue;
 #pragma unroll
-        for (int p = 0; p < PAIRS; p++) {
-            int places[2];
-            find_rows(row, work.place.team, p, places);
+        for (int p = 0; p < PAIRS; p++)
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                const bool exists = unsigned(row + r) < work.last_row() && (SLOTS == 1 || places[r] < work.unit.count * HEIGHT);
+                const int place = find_row(row, r, work.place.team, p);
+                const bool exists = unsigned(row + r) < work.last_row() && (SLOTS == 1 || place < work.unit.count * HEIGHT);
                 if (at < X_ROW && exists)
-                    copy_ahead(slot + 4 * ((r * PAIRS + p) * X_ROW + at), work.left + i + (long long)places[r] * X_ROW);
+                    copy_ahead(slot + 4 * ((r * PAIRS + p) * X_ROW + at), work.left + i + (long long)place * X_ROW);
             }
-        }
     }
 }
 
@@ -627,7 +624,6 @@ DEVICE void write_pooled(const Work& work, unsigned row_pair) {  // a large numb
     float* row = work.pooled + (long long)(offset * HALF_HEIGHT + int(row_pair % HALF_HEIGHT)) * POOLED_ROW;
     const unsigned shares = work.shares_taken + exchange_of(row_pair);
     const bool is_first = u == 0, is_last = u + 2 == OFFSETS;
-    const float is_there = PASSES > 1 && is_first ? 0.0f : 1.0f;
     const unsigned odd_before = shares + (is_first ? (PASSES == 1 ? 2 * OFFSETS - 1 : 0) : -1) * (4 * EXCHANGE_ROW);
     unroll<MINE / CHUNK>([&](auto chunk) {
         constexpr int at = chunk.value * CHUNK;
@@ -638,7 +634,7 @@ DEVICE void write_pooled(const Work& work, unsigned row_pair) {  // a large numb
         load_shared<CHUNK, CHUNK, at * LANES>(odd_before, before);
 #pragma unroll
         for (int e = 0; e < CHUNK; e++)
-            share[e] = fmaf(before[e], is_there, share[e] + odd[e] + even_after[e]);
+            share[e] = add_if(share[e] + odd[e] + even_after[e], before[e], PASSES == 1 || !is_first);
         write_chunk(share, row, at, place, wanted, is_first && pass > 0);
     });
     if (PASSES > 1 && is_last) {
@@ -769,27 +765,25 @@ stage(const float* left, const float* right, const float* input, void* output, c
     const int index = thread_index(), team = place.team;
     float* shared = reinterpret_cast<float*>(shared_memory());
     float* ring = shared + HEIGHT * Z_ROW + team * TEAM_FLOATS;
-    float* exchange = ring + PAIRS * RING * X_ROW;
+    constexpr int EXCHANGE_AT = PAIRS * RING * X_ROW;  // from there
 
     Work work{place, unit};
-    work.rounds = uniform((unit.count - team * PAIRS + SLOTS - 1) / SLOTS);
     work.output = output, work.left_step = left_step, work.right_step = right_step;
-    work.left = opaque(left + (long long)unit.left * HEIGHT * X_ROW + index % TEAM_THREADS * 4);
     work.input = input + (long long)unit.slot * HEIGHT * HEIGHT * IN_ROW + place.k * WIDTH + place.n;
     const int first = first_row(place) * HALF_WIDTH + place.n / 2;
     work.pooled = opaque(static_cast<float*>(output) + unit.slot * POOLED_FLOATS + first);
+    work.left = opaque(left + (long long)unit.left * HEIGHT * X_ROW + index % TEAM_THREADS * 4);
     work.ring = shared_address(ring);
+    const int row = place.pair * OFFSETS + place.index, mine = (first_row(place) - place.k / 2) * HALF_N;
+    work.shares_left = work.ring + 4 * (EXCHANGE_AT + row * 2 * EXCHANGE_ROW + place.at * CHUNK);
+    work.shares_taken = work.ring + 4 * (EXCHANGE_AT + row / 2 * 4 * EXCHANGE_ROW + mine * LANES + place.at * CHUNK);
+    work.totals = reinterpret_cast<double*>(ring + EXCHANGE_AT);
+    work.gate = work.ring + 4 * (TEAM_FLOATS - GATE);
+    if (APART && index % TEAM_THREADS == 0) set_gate(work.gate, 2 * TEAM_THREADS);
     work.x = work.ring + 4 * (place.pair * X_ROW + place.k), work.x_patches = 4 * (4 * place.lane - place.k);
     work.z = shared_address(shared) + 4 * place.n, work.z_patches = 4 * (2 * PATCH_STEPS * place.lane - place.n);
     work.x_parts = 4 * (place.k + place.lane % 4 / 2 * BLOCK_K);
     work.z_parts = 4 * (place.lane / 4 * BLOCK_N + place.lane % 2 * (BLOCK_N / 2) - place.n);
-    const int row = place.pair * OFFSETS + place.index;
-    work.shares_left = shared_address(exchange) + 4 * (row * 2 * EXCHANGE_ROW + place.at * CHUNK);
-    const int mine = (first_row(place) - place.k / 2) * HALF_N;
-    work.shares_taken = shared_address(exchange) + 4 * (row / 2 * 4 * EXCHANGE_ROW + mine * LANES + place.at * CHUNK);
-    work.totals = reinterpret_cast<double*>(exchange);
-    work.gate = work.ring + 4 * (TEAM_FLOATS - GATE);
-    if (APART && index % TEAM_THREADS == 0) set_gate(work.gate, 2 * TEAM_THREADS);
 
     const float* z = right + (long long)unit.right * HEIGHT * Z_ROW;
     const unsigned z_copies = shared_address(shared);
@@ -797,5 +791,6 @@ stage(const float* left, const float* right, const float* input, void* output, c
     for (int i = index % TEAM_THREADS; i < PAIRS * RING * X_ROW; i += TEAM_THREADS) ring[i] = 0.0f;
     wait_for_copies();
     sync_block();
+    work.rounds = uniform((unit.count - team * PAIRS + SLOTS - 1) / SLOTS);
     if (work.rounds > 0) stream(work);
 }
