@@ -570,7 +570,9 @@ constexpr int CHUNK = SHARES % 4 == 0 ? 4 : SHARES % 2 == 0 ? 2 : 1;
 constexpr bool BY_CHUNKS = SHARES / CHUNK % 2 == 0;
 constexpr int MINE = BY_CHUNKS ? SHARES / 2 : SHARES;
 static_assert(!BY_CHUNKS || MINE % HALF_N == 0);
-DEVICE int first_row(const Place& place) { return place.k / 2 + (BY_CHUNKS ? place.index % 2 * (MINE / HALF_N) : 0); }
+
+// The first of the pooled columns k that a thread writes.
+DEVICE int first_k(const Place& place) { return place.k / 2 + (BY_CHUNKS ? place.index % 2 * (MINE / HALF_N) : 0); }
 
 // Where the exchange of a pair of rows begins, from the first one on.
 DEVICE unsigned exchange_of(unsigned row_pair) { return row_pair % EXCHANGES * (4 * EXCHANGE); }
@@ -606,7 +608,7 @@ DEVICE void write_chunk(const float (&values)[CHUNK], float* row, int at, const 
 #pragma unroll
         for (int i = 0; i < OUT_ALIGN; i++) some[i] = values[e + i];
         const int k = (at + e) / HALF_N, n = (at + e) % HALF_N;
-        const bool inside = FITS || (first_row(place) + k < HALF_WIDTH && place.n / 2 + n < HALF_WIDTH);
+        const bool inside = FITS || (first_k(place) + k < HALF_WIDTH && place.n / 2 + n < HALF_WIDTH);
         put(row + k * HALF_WIDTH + n, some, wanted && inside && !add, wanted && inside && add);
     }
 }
@@ -770,11 +772,11 @@ stage(const float* left, const float* right, const float* input, void* output, c
     Work work{place, unit};
     work.output = output, work.left_step = left_step, work.right_step = right_step;
     work.input = input + (long long)unit.slot * HEIGHT * HEIGHT * IN_ROW + place.k * WIDTH + place.n;
-    const int first = first_row(place) * HALF_WIDTH + place.n / 2;
+    const int first = first_k(place) * HALF_WIDTH + place.n / 2;
     work.pooled = opaque(static_cast<float*>(output) + unit.slot * POOLED_FLOATS + first);
     work.left = opaque(left + (long long)unit.left * HEIGHT * X_ROW + index % TEAM_THREADS * 4);
     work.ring = shared_address(ring);
-    const int row = place.pair * OFFSETS + place.index, mine = (first_row(place) - place.k / 2) * HALF_N;
+    const int row = place.pair * OFFSETS + place.index, mine = (first_k(place) - place.k / 2) * HALF_N;
     work.shares_left = work.ring + 4 * (EXCHANGE_AT + row * 2 * EXCHANGE_ROW + place.at * CHUNK);
     work.shares_taken = work.ring + 4 * (EXCHANGE_AT + row / 2 * 4 * EXCHANGE_ROW + mine * LANES + place.at * CHUNK);
     work.totals = reinterpret_cast<double*>(ring + EXCHANGE_AT);
