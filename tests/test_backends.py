@@ -163,6 +163,21 @@ def test_steep_embeddings_run_in_float64_by_themselves(layer):
     assert relative_error(kernel(X), kernel(X, backend="reference")) < 1e-12
 
 
+@pytest.mark.parametrize(("layers", "error"), [((2, 2), 4e-7), ((5, 4), 3e-6)])
+def test_steep_layers_in_a_row_lose_the_digits_that_the_documentation_says(layers, error):
+    first, second = ("conv3 gaussian(2) " * count for count in layers)
+    kernel = tl.kernel(f"{first} pool2 {second} globalpool")
+    X = np.random.default_rng(0).standard_normal((6, 16, 16, 3))
+    X[0] = np.abs(X[0])
+    X[1, :9] = 0.0
+    X[2] = X[0] + 1e-4 * X[2]
+    X[4] = X[3] + 0.1 * X[4]
+    X[5] = 1.0
+    exact = kernel(X, backend="reference")
+    assert relative_error(kernel(X, backend="cpu"), exact) < 1.2 * error
+    assert relative_error(kernel(X, backend="cpu", precision="float64"), exact) < 1e-11
+
+
 @pytest.mark.parametrize(
     "text", ["globalpool", "normalize globalpool normalize", "pool2 conv3 relu globalpool normalize"]
 )

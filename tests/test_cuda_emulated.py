@@ -35,6 +35,7 @@ FUSED = [
     ("conv3 relu conv3 gaussian conv3 relu pool2 conv3 relu pool2 conv3 gaussian globalpool normalize", (8, 32), 3),
     ("conv3 relu conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (8, 4), 4),
     ("conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (4, 32), 3),
+    ("conv3 gaussian globalpool normalize", (17, 13), 1),  # rows of more lanes than it needs
 ]
 FUSED_SLOW = [
     ("conv3 relu conv3 relu conv3 relu pool2 conv3 gaussian globalpool", (8, 32), 3),
@@ -46,6 +47,8 @@ FUSED_SLOW = [
     ("conv3 relu conv3 polynomial3 pool2 conv3 polynomial2 globalpool normalize", (6, 24), 2),
     ("conv3 gaussian(0.5) conv3 gaussian(2) conv3 gaussian(0.7) pool2 conv3 gaussian(2) globalpool", (8, 20), 3),
     ("conv3 relu conv3 normalize conv3 pool2 conv3 relu globalpool", (6, 18), 1),
+    ("conv3 relu pool2 conv3 relu globalpool", (28, 12), 2),
+    ("conv3 relu globalpool", (19, 22), 3),
 ]
 GENERAL = [
     ("conv5 relu globalpool normalize relu", (6, 6), 2),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -67,3 +69,23 @@ def test_three_layers_of_relu_may_have_short_bends():
 )
 def test_others_have_none(text, grid, coefficients):
     assert [len(layer.coefficients) for layer in first_stage(text, grid)] == coefficients
+
+
+@pytest.mark.parametrize("kilobytes", [227, 48])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "conv3 relu globalpool",
+        "conv3 relu conv3 relu globalpool",
+        "conv3 relu pool2 conv3 relu globalpool",
+        "conv3 relu conv3 gaussian pool2 conv3 relu pool2 conv3 relu globalpool",
+    ],
+)
+def test_every_grid_has_a_plan_or_a_reason(text, kilobytes):
+    unit = 2 ** text.count("pool2")
+    for grid in itertools.product(range(max(2, unit), 33, unit), repeat=2):
+        plans = plan_program(compile_program(Architecture.parse(text), grid, 3), 1024 * kilobytes)
+        if isinstance(plans, str):
+            assert "shared memory" in plans or "is not two-dimensional" in plans or "window; 3×3 fits" in plans
+        else:
+            assert all(plan.height % plan.offsets == 0 and (plan.last or plan.offsets % 2 == 0) for plan in plans)

@@ -4,8 +4,9 @@
 // two barriers one warp goes all the way before the next one starts, from the first to the last or the other way round: of two
 // warps that need a barrier between them, each is too early once. Where warps may be apart, the first (or the last) goes as far
 // ahead as it may while the others still stand where they said that they had come. Copies in the background land at once, or as
-// late as they may: at the wait of the thread that asked for them, and until then their target is NaN, as is all shared memory
-// at the start. Threads that do not reach a barrier which others wait at are reported, and so are copies that nobody waited for.
+// late as they may: at the wait of the thread that asked for them, or when the gate opens that they came to. Until then their
+// target is NaN, as is all shared memory at the start. Threads that do not reach a barrier which others wait at are reported, and
+// so are copies that nobody waited for.
 //
 // An exchange between lanes is a meeting of them here; of the order of accesses to memory the GPU promises less.
 #pragma once
@@ -51,7 +52,7 @@ inline void finish(std::vector<Copy>& copies) {
 
 struct Gate {
     Barrier barrier;
-    int threads = 0;
+    int arrivals = 0;  // that open it
     std::vector<Copy> copies;  // which come with those who passed it on
 };
 constexpr float NEVER_WRITTEN = std::numeric_limits<float>::quiet_NaN();
@@ -197,6 +198,8 @@ inline void run_block() {
     }
     for (auto& fiber : block.fibers)
         if (!fiber.done) block.failure = "deadlock: some threads wait at a barrier that others never reach";
+    for (auto& [address, gate] : block.gates)
+        if (!gate.copies.empty()) block.failure = "copies came to a gate that never opened";
 }
 
 // Runs all blocks of a launch; returns what went wrong, if anything did.
@@ -225,13 +228,13 @@ inline void sync_team(int team, int threads) { emulation::wait(emulation::block.
 
 namespace emulation {
 inline void arrive(Gate& gate) {
-    if (arrive(gate.barrier, gate.threads)) finish(gate.copies);
+    if (arrive(gate.barrier, gate.arrivals)) finish(gate.copies);
 }
 }  // namespace emulation
 
-inline void set_gate(unsigned gate, int threads) { emulation::block.gates[gate] = {{}, threads, {}}; }
+inline void set_gate(unsigned gate, int arrivals) { emulation::block.gates[gate] = {{}, arrivals, {}}; }
 inline void copies_come_to_gate(unsigned gate) {
-    auto& [barrier, threads, copies] = emulation::block.gates[gate];
+    auto& copies = emulation::block.gates[gate].copies;
     auto& own = emulation::fiber().copies;
     copies.insert(copies.end(), own.begin(), own.end());
     own.clear();

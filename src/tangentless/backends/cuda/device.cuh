@@ -17,7 +17,6 @@ DEVICE int block_index() { return blockIdx.x; }
 DEVICE long long global_index() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
 DEVICE long long global_threads() { return (long long)gridDim.x * blockDim.x; }
 
-DEVICE float from_lane(float value, int lane) { return __shfl_sync(~0u, value, lane); }
 DEVICE double from_lane(double value, int lane) { return __shfl_sync(~0u, value, lane); }
 // From so many lanes before or after this one; where there is none, any number.
 template <int DISTANCE>
@@ -34,37 +33,34 @@ DEVICE void sync_team(int team, int threads) { asm volatile("bar.sync %0, %1;" :
 
 // A barrier in shared memory where a thread says that it has come, goes on, and looks later whether all had. Passages are counted
 // modulo two: nobody is ever two of them behind.
-DEVICE void set_gate(unsigned gate, int threads) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(gate), "r"(threads) : "memory");
+DEVICE void set_gate(unsigned gate, int arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(gate), "r"(arrivals) : "memory");
 }
 DEVICE void come_to_gate(unsigned gate) {
     asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(gate) : "memory");
 }
-// The thread has come when its copies made ahead so far are there. It does not wait for that.
+// Another arrival, at the time when the copies that this thread made ahead so far are there. It does not wait for that.
 DEVICE void copies_come_to_gate(unsigned gate) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(gate) : "memory");
 }
+#define ASK_GATE(how)                                                                                             \
+    asm volatile("{.reg .pred p; mbarrier." how ".parity.shared.b64 p, [%1], %2; selp.s32 %0, 1, 0, p;}" \
+                 : "=r"(open)                                                                                     \
+                 : "r"(gate), "r"(passage)                                                                        \
+                 : "memory")
 DEVICE bool is_gate_open(unsigned gate, int passage) {
     int open;
-    asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.s32 %0, 1, 0, p;}"
-                 : "=r"(open)
-                 : "r"(gate), "r"(passage)
-                 : "memory");
+    ASK_GATE("test_wait");
     return open;
 }
 DEVICE void wait_at_gate(unsigned gate, int passage) {
 #if __CUDA_ARCH__ >= 900
-#define LOOK "try_wait"  // for a while
+    for (int open = 0; !open;) ASK_GATE("try_wait");  // for a while
 #else
-#define LOOK "test_wait"
+    while (!is_gate_open(gate, passage)) {}
 #endif
-    for (int open = 0; !open;)
-        asm volatile("{.reg .pred p; mbarrier." LOOK ".parity.shared.b64 p, [%1], %2; selp.s32 %0, 1, 0, p;}"
-                     : "=r"(open)
-                     : "r"(gate), "r"(passage)
-                     : "memory");
-#undef LOOK
 }
+#undef ASK_GATE
 
 DEVICE char* shared_memory() {
     extern __shared__ __align__(128) char bytes[];
@@ -251,20 +247,6 @@ DEVICE void load_shared(unsigned from, float (&to)[COUNT]) {
     } else if constexpr (AT < COUNT) {
         load_one<4 * (OFFSET + AT)>(from, to[AT]);
         load_shared<COUNT, ALIGN, OFFSET, AT + 1>(from, to);
-    }
-}
-
-template <int COUNT, int ALIGN, int AT = 0>
-DEVICE void store(float* to, const float (&from)[COUNT]) {
-    if constexpr (AT + 4 <= COUNT && ALIGN % 4 == 0) {
-        *reinterpret_cast<Four*>(to + AT) = Four{from[AT], from[AT + 1], from[AT + 2], from[AT + 3]};
-        store<COUNT, ALIGN, AT + 4>(to, from);
-    } else if constexpr (AT + 2 <= COUNT && ALIGN % 2 == 0) {
-        *reinterpret_cast<Two*>(to + AT) = Two{from[AT], from[AT + 1]};
-        store<COUNT, ALIGN, AT + 2>(to, from);
-    } else if constexpr (AT < COUNT) {
-        to[AT] = from[AT];
-        store<COUNT, ALIGN, AT + 1>(to, from);
     }
 }
 

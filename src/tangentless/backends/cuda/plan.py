@@ -99,10 +99,6 @@ class StagePlan:
         return self.height if self.pairs > 1 else min(self.height, self.rows * self.warps)
 
     @property
-    def passes(self) -> int:
-        return self.height // self.offsets
-
-    @property
     def windows(self) -> int:
         """Window sums that run in registers."""
         return len(self.layers) - (self.patch_steps > 0)
@@ -292,7 +288,7 @@ def _shares(
         block, lanes = ((4, 8) if width > 16 else (2, 4)), (8, 4)
     else:
         block = (4, 8) if width > 16 else (4, 4)
-        lanes = math.ceil(width / block[0]), math.ceil(width / block[1])
+        lanes = _lanes(height, (math.ceil(width / block[0]), math.ceil(width / block[1])), last)
     rows = 32 // (lanes[0] * lanes[1])
     pairs, warps = max(1, min(8, rows // height)), _warps(height, rows, last)
     teams = max(1, WARPS_OF_BLOCK // warps) if warps > 1 else SMALL_TEAMS
@@ -321,12 +317,18 @@ def _shares(
     )
 
 
+def _lanes(height: int, needed: tuple[int, int], last: bool) -> tuple[int, int]:
+    """Lanes that hold a row: as few as are needed, or more where offsets could not be shared out among warps."""
+    choices = (needed, *(lanes for lanes in ((4, 4), (8, 4)) if lanes[0] >= needed[0] and lanes[1] >= needed[1]))
+    return next(lanes for lanes in choices if _warps(height, 32 // math.prod(lanes), last))
+
+
 def _warps(height: int, rows: int, last: bool) -> int:
-    """Warps of a team: all offsets at once, or an even divisor of them."""
+    """Warps of a team: all offsets at once, or an even divisor of them; 0 where neither will do."""
     if math.ceil(height / rows) <= WARPS_OF_BLOCK:
         return math.ceil(height / rows)
-    fitting = [n for n in range(1, WARPS_OF_BLOCK + 1) if height % (n * rows) == 0 and (last or n * rows % 2 == 0)]
-    return max(fitting)
+    fitting = (n for n in range(1, WARPS_OF_BLOCK + 1) if height % (n * rows) == 0 and (last or n * rows % 2 == 0))
+    return max(fitting, default=0)
 
 
 def _blocks(plan: StagePlan, shared_limit: int) -> int:

@@ -18,9 +18,6 @@ from tangentless.program import Program, Stage, embedded_squares
 
 from .plan import ARC, EXPONENTIAL, IDENTITY, StagePlan
 
-Array = NDArray[np.float64]
-Planes = NDArray[np.float32]
-
 LOG2_E = math.log2(math.e)
 NEVER = -1e30  # an exponent: two to this power is zero
 COLUMN_UNIT = 2.0**-8  # of pixels in float16: small ones keep their digits, and the largest of 16,384 stays in range

@@ -431,6 +431,9 @@ struct Stream {
     Cursor entering, ahead;
 };
 
+// Which image of a unit a team works on for its pair number `pair`.
+DEVICE int image_of(int round, int team, int pair) { return (round * TEAMS + team) * PAIRS + pair; }
+
 // Everything a thread works with that does not change. Pointers and addresses in shared memory are those of its own share.
 struct Work {
     Place place;
@@ -448,7 +451,7 @@ struct Work {
     void* output;
     int left_step, right_step;
 
-    DEVICE int image(int round) const { return (round * TEAMS + place.team) * PAIRS + place.pair; }
+    DEVICE int image(int round) const { return image_of(round, place.team, place.pair); }
     DEVICE int kept_image(int round) const { return image(round) < unit.count ? image(round) : unit.count - 1; }
     DEVICE int last_row() const { return rounds * PASSES * HEIGHT; }
     DEVICE static unsigned slot(unsigned turn) { return turn % (RING / 2) * (8 * PAIRS * X_ROW); }
@@ -462,14 +465,13 @@ DEVICE int delay(int at) {
 // Where row number `row + r` of the stream is, r = 0 or 1: so many rows after the first one of the unit's first image x.
 DEVICE int find_row(int row, int r, int team, int pair) {
     constexpr int ROUND = PASSES * HEIGHT, ROUNDS_BEFORE = 4;  // so many rounds before the first no number is negative
-    const auto image = [&](int round) { return (round * TEAMS + team) * PAIRS + pair; };
     if constexpr ((ROUND & (ROUND - 1)) == 0) {
         const unsigned number = row + r;
         if constexpr (SLOTS == 1) return (number / PASSES & ~(HEIGHT - 1)) | number % HEIGHT;
-        return image(number / ROUND) * HEIGHT + number % HEIGHT;
+        return image_of(number / ROUND, team, pair) * HEIGHT + number % HEIGHT;
     } else {  // one division for both rows
         const unsigned number = row + ROUNDS_BEFORE * ROUND, passes = number / HEIGHT, j = number % HEIGHT + r;
-        return image(int((passes + j / HEIGHT) / PASSES) - ROUNDS_BEFORE) * HEIGHT + j % HEIGHT;
+        return image_of(int((passes + j / HEIGHT) / PASSES) - ROUNDS_BEFORE, team, pair) * HEIGHT + j % HEIGHT;
     }
 }
 
@@ -481,15 +483,15 @@ DEVICE void copy_rows(const Work& work, int turn) {
 #pragma unroll
     for (int i = 0; i < X_ROW; i += SHARE) {
         const int at = i + first, row = 2 * turn - EARLY - delay(at);
-        if (i > 0 && at >= X_ROW) continue;
+        if (i > 0 && at >= X_ROW) continue;  // a branch for what few warps have to do, and none for what all do
 #pragma unroll
         for (int p = 0; p < PAIRS; p++)
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                const int place = find_row(row, r, work.place.team, p);
-                const bool exists = unsigned(row + r) < work.last_row() && (SLOTS == 1 || place < work.unit.count * HEIGHT);
+                const int from = find_row(row, r, work.place.team, p);
+                const bool exists = unsigned(row + r) < work.last_row() && (SLOTS == 1 || from < work.unit.count * HEIGHT);
                 if (at < X_ROW && exists)
-                    copy_ahead(slot + 4 * ((r * PAIRS + p) * X_ROW + at), work.left + i + (long long)place * X_ROW);
+                    copy_ahead(slot + 4 * ((r * PAIRS + p) * X_ROW + at), work.left + i + (long long)from * X_ROW);
             }
     }
 }
@@ -683,7 +685,7 @@ DEVICE void write_totals(double total, const Work& work, int round) {
         totals[place.lane / GROUP * PARTIAL + warp] = total;
     sync_pair(place.team);
     const int pair = thread_index() % TEAM_THREADS;
-    const int image = (round * TEAMS + place.team) * PAIRS + pair;
+    const int image = image_of(round, place.team, pair);
     if (pair < PAIRS && image < work.unit.count) {
         const double* of_pair = totals + (TREE ? pair * PARTIAL : pair * GROUP);
         double sum = 0.0;
@@ -781,7 +783,7 @@ stage(const float* left, const float* right, const float* input, void* output, c
     work.shares_taken = work.ring + 4 * (EXCHANGE_AT + row / 2 * 4 * EXCHANGE_ROW + mine * LANES + place.at * CHUNK);
     work.totals = reinterpret_cast<double*>(ring + EXCHANGE_AT);
     work.gate = work.ring + 4 * (TEAM_FLOATS - GATE);
-    if (APART && index % TEAM_THREADS == 0) set_gate(work.gate, 2 * TEAM_THREADS);
+    if (APART && index % TEAM_THREADS == 0) set_gate(work.gate, 2 * TEAM_THREADS);  // a thread and its copies
     work.x = work.ring + 4 * (place.pair * X_ROW + place.k), work.x_patches = 4 * (4 * place.lane - place.k);
     work.z = shared_address(shared) + 4 * place.n, work.z_patches = 4 * (2 * PATCH_STEPS * place.lane - place.n);
     work.x_parts = 4 * (place.k + place.lane % 4 / 2 * BLOCK_K);
