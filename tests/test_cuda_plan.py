@@ -1,4 +1,4 @@
-"""How embeddings look on a GPU, without one."""
+"""How programs are laid out on a GPU, and embeddings look there, without one."""
 
 from __future__ import annotations
 

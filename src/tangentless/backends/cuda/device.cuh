@@ -43,10 +43,10 @@ DEVICE void come_to_gate(unsigned gate) {
 DEVICE void copies_come_to_gate(unsigned gate) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(gate) : "memory");
 }
-#define ASK_GATE(how)                                                                                             \
+#define ASK_GATE(how)                                                                                    \
     asm volatile("{.reg .pred p; mbarrier." how ".parity.shared.b64 p, [%1], %2; selp.s32 %0, 1, 0, p;}" \
-                 : "=r"(open)                                                                                     \
-                 : "r"(gate), "r"(passage)                                                                        \
+                 : "=r"(open)                                                                            \
+                 : "r"(gate), "r"(passage)                                                               \
                  : "memory")
 DEVICE bool is_gate_open(unsigned gate, int passage) {
     int open;

@@ -407,7 +407,8 @@ struct Cursor {
         if constexpr ((HEIGHT & (HEIGHT - 1)) == 0) {  // and so is PASSES
             const unsigned wrapped = number, passes = wrapped / HEIGHT;
             j = wrapped % HEIGHT, pass = passes % PASSES, round = number < 0 ? -1 : int(passes / PASSES);
-            // Rows before the first count as the last ones of the last pass, which is late enough for this not to be negative.
+            // j would do in place of `number`, which was faster, with all the addresses there are. Rows before the first count as
+            // those of the last pass: where it is late enough, the sum is not negative.
             constexpr bool LATE = (PASSES - 1) * OFFSETS >= EARLY;
             m = ((LATE ? number : j) + pass * OFFSETS + place.index) % HEIGHT;
         } else if (++j == HEIGHT) {
