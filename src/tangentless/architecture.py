@@ -240,9 +240,8 @@ def _known(name: str, word: str, alone: bool) -> type[Layer]:
 
 def _parse_branches(name: str, size: str | None, inside: str | None, where: str) -> Layer:
     if size or inside is None:
-        raise ArchitectureError(
-            f"branches stand in parentheses, such as {name}(relu conv3{' | conv1' * (name == 'sum')})"
-        )
+        example = "sum(relu conv3 | conv1)" if name == Sum.name else "residual(relu conv3)"
+        raise ArchitectureError(f"branches stand in parentheses, such as {example}")
     branches, weights = [], []
     texts = _split(inside, "|", f"{where}: ")
     for number, text in enumerate(texts, start=1):

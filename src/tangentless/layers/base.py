@@ -154,8 +154,8 @@ def check_dual(layer: Nonlinearity) -> None:
     spectrum = np.fft.rfft(values).real
     if spectrum.min() < -1e-9 * values[0] * len(values):
         raise ArchitectureError(
-            f"the dual of {layer} is not positive definite (an eigenvalue of {spectrum.min() / len(values):.2g} between "
-            "points of a circle), so it belongs to no activation; check its formula, or define activation alone"
+            f"the dual of {layer} is not positive definite (an eigenvalue of {spectrum.min() / len(values):.2g} "
+            "between points of a circle), so it belongs to no activation; check its formula, or define activation alone"
         )
 
 
@@ -179,11 +179,12 @@ def _hermite_series(layer: Nonlinearity) -> tuple[float, ...]:
     series, rest = hermite_series(layer.activation)
     if rest > 1e-12:
         raise ArchitectureError(
-            f"the dual of {layer} cannot be computed from its activation alone: {rest:.1g} of its mean square is beyond "
-            "what quadrature reaches, as for activations with a kink or a jump; define its method dual"
+            f"the dual of {layer} cannot be computed from its activation alone: {rest:.1g} of its mean square is "
+            "beyond what quadrature reaches, as for activations with a kink or a jump; define its method dual"
         )
     return series
 
 
 def format_number(value: float | None) -> str:
+    """The shortest text of a parameter."""
     return repr(float(value)).removesuffix(".0") if value is not None else "none"

@@ -171,7 +171,7 @@ class Erf(_Scaled):
     """The arc-sine kernel, of erf.
 
     >>> float(Erf().dual(np.array(0.5)).round(6))
-    0.465784
+    0.465704
     """
 
     scale: float = 1.0

@@ -21,14 +21,16 @@ def register(layer: _L) -> _L:
     Subclass `Nonlinearity` (and define `activation`), `Stack` or `Average` (and define `windows`) as a frozen
     dataclass whose fields are whole or real numbers. It can be used as a decorator.
 
+    >>> import math
+    >>> from dataclasses import dataclass
     >>> @register
     ... @dataclass(frozen=True)
     ... class Square(Nonlinearity):
-    ...     name: ClassVar[str] = "square"
+    ...     name = "square"
     ...
     ...     def activation(self, preactivation):
     ...         return preactivation**2 / math.sqrt(3.0)
-    >>> float(Square().dual(np.array(0.5)).round(6))  # (1 + 2 c^2) / 3
+    >>> float(Square().dual(0.5).round(6))  # (1 + 2 c^2) / 3
     0.5
     >>> del LAYERS["square"]
     """

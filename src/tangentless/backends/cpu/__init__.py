@@ -114,7 +114,8 @@ class CpuBackend:
 
     def describe(self, graph: Graph) -> str:
         if graph.tangent and plan_tangent(graph, host_lanes("float64")) is not None:
-            return f"cpu: fused tangents, float64, {host_lanes('float64')} images at a time on each of {self.n_jobs} threads"
+            lanes = host_lanes("float64")
+            return f"cpu: fused tangents, float64, {lanes} images at a time on each of {self.n_jobs} threads"
         fused = self._fuse(graph)
         if isinstance(fused, Fused):
             return f"cpu: fused, {fused.dtype}, {fused.lanes} images at a time on each of {self.n_jobs} threads"
