@@ -69,10 +69,22 @@ class Series:
 
     def derivative(self, cosine: Array) -> Array:
         """f'."""
-        return np.asarray(np.polynomial.Polynomial(self.coefficients).deriv()(cosine), dtype=np.float64)
+        return polynomial([k * a for k, a in enumerate(self.coefficients)][1:] or [0.0], cosine)
 
 
 Form = Arc | Exponential | Series
+
+
+def polynomial(coefficients: Sequence[float], points: Array) -> Array:
+    """A polynomial, lowest power first, at points of any array module.
+
+    >>> polynomial((1.0, 2.0, 3.0), np.array([0.0, 2.0]))
+    array([ 1., 17.])
+    """
+    total = 0.0 * points + coefficients[-1]
+    for coefficient in reversed(coefficients[:-1]):
+        total = total * points + coefficient
+    return total
 
 
 def fit(
@@ -92,11 +104,11 @@ def fit(
     for degree in range(MAX_DEGREE + 1):
         basis = chebyshev.chebvander(nodes, degree)
         fitted, *_ = np.linalg.lstsq(basis * weights[:, None], target * weights, rcond=None)
-        polynomial = np.polynomial.Chebyshev(fitted, domain=[low, high]).convert(kind=np.polynomial.Polynomial)
-        error = np.abs(polynomial(checks) - function(checks)) * weight(checks)
+        fitted_polynomial = np.polynomial.Chebyshev(fitted, domain=[low, high]).convert(kind=np.polynomial.Polynomial)
+        error = np.abs(fitted_polynomial(checks) - function(checks)) * weight(checks)
         if error.max() <= tolerance:
             coefficients = np.zeros(degree + 1)
-            coefficients[: len(polynomial.coef)] = polynomial.coef
+            coefficients[: len(fitted_polynomial.coef)] = fitted_polynomial.coef
             return tuple(float(a) for a in coefficients)
     return None
 
