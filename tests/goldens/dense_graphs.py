@@ -5,7 +5,7 @@ of 0/1 matrices S, one for each place in its window, which select the input posi
 A window adds: K' = sum of S K S^T. A pool averages: K' = M K M^T, M the mean of S. Tangents T go the same way.
 
 A layer of weights adds K to T. There is one wherever features become pre-activations: before a nonlinearity, and
-after windows that enter a sum or end one of its branches. The outputs of sums are pre-activations already.
+after windows that enter a sum or end one of its branches. A sum of pre-activations is one itself.
 """
 
 import functools
@@ -64,15 +64,16 @@ def run(nodes, value, inside):
 
 
 def add(node, value):
-    """Add up weighted branches, each of which must end in pre-activations."""
+    """Add up weighted branches: pre-activations if all of them are, otherwise features side by side."""
     entrance = value.weighted() if value.state == "windows" else value
     ends = [run(branch, entrance, inside=True) for branch in node.branches]
     ends = [end.weighted() if end.state == "windows" else end for end in ends]
-    if any(end.state != "weighted" or end.grid != ends[0].grid for end in ends):
-        raise ValueError("the branches of a sum must end in pre-activations, on one grid")
+    if any(end.grid != ends[0].grid for end in ends):
+        raise ValueError("the branches of a sum must leave one grid")
+    state = "weighted" if all(end.state == "weighted" for end in ends) else "features"
     kernel = sum(weight * end.kernel for weight, end in zip(node.weights, ends, strict=True))
     tangent = sum(weight * end.tangent for weight, end in zip(node.weights, ends, strict=True))
-    return Value(kernel, tangent, ends[0].grid, "weighted")
+    return Value(kernel, tangent, ends[0].grid, state)
 
 
 def window(node, value, inside):

@@ -23,7 +23,8 @@ How a text form becomes a network of neural-tangents, with public layers only:
     relu, leakyrelu   ABRelu with the gain that keeps norms, sqrt(2) max(x, 0)
     gaussian          ExpNormalized
     normalize         a layer of weights (Conv 1x1) and LayerNorm; the nonlinearity after it needs no more weights
-    sum               FanOut, parallel, FanInSum; weights w are DotGeneral(sqrt(w))
+    sum               FanOut, parallel, FanInSum; weights w are DotGeneral(sqrt(w)). Where a branch ends in features,
+                      not pre-activations, FanInConcat instead; it takes the mean, so DotGeneral(sqrt(branches)) follows
 A nonlinearity whose input is not Gaussian (a feature, not a pre-activation) gets a Conv 1x1 before it.
 
 Scale: the file holds what the library computes, where windows outside sums add and x.z is not divided by channels.
@@ -77,6 +78,9 @@ ARCHITECTURES = {
     "residual-leaky": "conv3 residual(leakyrelu(0.1) conv3) leakyrelu(0.1) globalpool normalize leakyrelu(0.1)",
     "residual-gaussian": "conv3 residual(gaussian conv3 gaussian conv3) gaussian globalpool normalize gaussian",
     "residual-dilated": "conv3 residual(relu conv3(dilation=2) relu conv3) relu globalpool",
+    "concatenated": "conv3 relu sum(conv3 relu | conv5 gaussian | 0.5 * identity) conv3(stride=2) relu globalpool",
+    "concatenated-skip": "conv3 relu residual(conv3 relu conv3) relu globalpool normalize relu",
+    "concatenated-pools": "conv3 relu sum(pool2 | 2 * conv3(stride=2) relu | patch2) conv3 relu globalpool",
     "resnet": RESNET,
 }
 # The sequences take the shorter list: all that is new for them is a grid of one axis.
@@ -128,34 +132,30 @@ def network(nodes, grid, gaussian=False):
     stack = []
     for node in nodes:
         if isinstance(node, Sum):
-            layer, grid = branching(node, grid, gaussian)
+            layer, grid, gaussian = branching(node, grid, gaussian)
         elif node.name in ("conv", "patch"):
-            layer, grid = window(node, grid)
+            (layer, grid), gaussian = window(node, grid), True
         elif node.name in ("pool", "globalpool"):
             layer, grid = pool(node, grid)
         else:
             stack += [] if gaussian else [convolution(1, len(grid))]
-            layer = elementwise(node)
-        gaussian = changed(node, gaussian)
+            layer, gaussian = elementwise(node), node.name == "normalize"
         stack.append(layer)
     return stack, grid, gaussian
 
 
-def changed(node, gaussian):
-    """Return whether values are Gaussian after a layer."""
-    if isinstance(node, Sum) or node.name in ("conv", "patch", "normalize"):
-        return True
-    return gaussian and node.name in ("pool", "globalpool")
-
-
 def branching(node, grid, gaussian):
-    """Make a weighted sum of branches."""
+    """Make a weighted sum of branches: their sum where all are Gaussian, otherwise their features side by side."""
     _, stax = libraries()
-    parts = []
-    for weight, branch in zip(node.weights, node.branches, strict=True):
-        stack, new, _ = network(branch, grid, gaussian)
-        parts.append(stax.serial(*stack, stax.DotGeneral(rhs=float(np.sqrt(weight)))))
-    return stax.serial(stax.FanOut(len(parts)), stax.parallel(*parts), stax.FanInSum()), new
+    ends = [network(branch, grid, gaussian) for branch in node.branches]
+    gains = [stax.DotGeneral(rhs=float(np.sqrt(weight))) for weight in node.weights]
+    parts = [stax.serial(*stack, gain) for (stack, _, _), gain in zip(ends, gains, strict=True)]
+    apart = [stax.FanOut(len(parts)), stax.parallel(*parts)]
+    if all(end[2] for end in ends):
+        return stax.serial(*apart, stax.FanInSum()), ends[0][1], True
+    # The mean weighs branches by their widths, which are all 1 as long as concatenations are not nested.
+    mean_to_sum = stax.DotGeneral(rhs=float(np.sqrt(len(parts))))
+    return stax.serial(*apart, stax.FanInConcat(axis=-1), mean_to_sum), ends[0][1], False
 
 
 def window(node, grid):
