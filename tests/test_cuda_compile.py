@@ -11,7 +11,8 @@ import pytest
 
 from tangentless.architecture import Architecture
 from tangentless.backends.cuda.compile import ADDED_BY_CUPY, OPTIONS, source, stage_options
-from tangentless.backends.cuda.plan import StagePlan, plan_program
+from tangentless.backends.cuda.layout import StagePlan
+from tangentless.backends.cuda.plan import plan_program
 from tangentless.bench import ceilings
 from tangentless.program import compile_program
 

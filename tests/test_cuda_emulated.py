@@ -14,7 +14,8 @@ from cuda_host.machine import COMPILER, ORDERS, EmulationError, HostMachine
 from tangentless.architecture import Architecture
 from tangentless.backends import cuda
 from tangentless.backends.cuda import CudaBackend
-from tangentless.backends.cuda.plan import LONG_RING, SHORT_RING, plan_program
+from tangentless.backends.cuda.layout import LONG_RING, SHORT_RING
+from tangentless.backends.cuda.plan import plan_program
 from tangentless.backends.reference import ReferenceBackend
 from tangentless.bench.gpu import STANDARD
 from tangentless.kernel import fill, kernel
@@ -70,11 +71,11 @@ MISTAKES_TOGETHER = MISTAKES | {
     "warps that do not meet": ("wait_for_copies();\n            sync_pair(place.team);", "wait_for_copies();"),
 }
 MISTAKES_APART = MISTAKES | {
-    "rows not waited for": ("            copies_come_to_gate(", "            come_to_gate("),
-    "first rows not waited for": (" {\n        copies_come_to_gate(", " {\n        come_to_gate("),
-    "no gate": ("if (!open) wait_at_gate(work.gate, turn % 2);", ""),
-    "gate that is always open": ("open = is_gate_open(work.gate, (turn + 1) % 2)", "open = true"),
-    "passage of another turn": ("is_gate_open(work.gate, (turn + 1) % 2)", "is_gate_open(work.gate, turn % 2)"),
+    "rows not waited for": ("            arrive_with_copies(", "            arrive("),
+    "first rows not waited for": (" {\n        arrive_with_copies(", " {\n        arrive("),
+    "no barrier": ("if (!passed) wait_for(work.barrier, turn % 2);", ""),
+    "barrier that has always passed": ("passed = has_passed(work.barrier, (turn + 1) % 2)", "passed = true"),
+    "phase of another turn": ("has_passed(work.barrier, (turn + 1) % 2)", "has_passed(work.barrier, turn % 2)"),
     "rows copied too early": ("copy_rows(work, turn + 2)", "copy_rows(work, turn + 3)"),
     "pooled rows read too early": ("write_pooled(work, row_pair - 2)", "write_pooled(work, row_pair - 1)"),
     "sums stored over others": ("is_first && pass > 0", "false"),

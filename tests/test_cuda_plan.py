@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tangentless.architecture import Architecture
-from tangentless.backends.cuda.plan import BEND, LONG_BEND, SERIES, LayerForm, layer_form, plan_program
+from tangentless.backends.cuda.layout import SERIES, LayerForm
+from tangentless.backends.cuda.plan import BEND, LONG_BEND, layer_form, plan_program
 from tangentless.layers import LeakyReLU, ReLU
 from tangentless.program import compile_program
 

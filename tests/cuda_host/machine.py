@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from tangentless.backends import cuda
-from tangentless.backends.cuda.plan import StagePlan
+from tangentless.backends.cuda.layout import StagePlan
 
 HERE = Path(__file__).parent
 SOURCES = Path(cuda.__file__).parent
@@ -187,7 +187,9 @@ def compiled(file: str, defines: tuple[str, ...], mistake: tuple[str, str] | Non
 
 
 def _copy_with(mistake: tuple[str, str], folder: Path) -> None:
+    """Copies of all device files, one of them with the mistake; an include finds the copy beside it first."""
     right, wrong = mistake
-    text = (SOURCES / "stage.cu").read_text()
-    assert text.count(right) == 1, f"stage.cu no longer has one place for the mistake: {right}"
-    (folder / "stage.cu").write_text(text.replace(right, wrong))
+    texts = {path.name: path.read_text() for path in SOURCES.glob("*.cu*")}
+    assert sum(text.count(right) for text in texts.values()) == 1, f"there is not one place for the mistake: {right}"
+    for name, text in texts.items():
+        (folder / name).write_text(text.replace(right, wrong))

@@ -24,8 +24,9 @@ from tangentless.program import Program
 
 from .fused import FusedImages, FusedPath
 from .general import GeneralImages, GeneralPath, apply_head
+from .layout import StagePlan
 from .machine import CudaMachine, check_gpus, count_gpus, gpu_present
-from .plan import StagePlan, plan_program
+from .plan import plan_program
 
 __all__ = ["CudaBackend", "CudaImages", "check_gpus", "gpu_present"]
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tangentless.backends import Advance
 from tangentless.program import Program
 
-from .plan import StagePlan
+from .layout import StagePlan
 from .planes import StageUnits, image_scales, pooled_sums, program_units, stage_rows
 
 Array = NDArray[np.float64]

@@ -8,7 +8,8 @@ struct Pair {
     int left, right;
 };
 
-constexpr int TABLE = 4, TABLE_PIECES = 53, TABLE_TERMS = 20;  // as in general.py and forms.py
+constexpr int EXPONENTIAL = 0, ARC = 1, SERIES = 2, IDENTITY = 3, TABLE = 4;
+constexpr int TABLE_PIECES = 53, TABLE_TERMS = 20;  // as in general.py and forms.py
 
 // f(c) from the table that forms.py describes: which piece is in the exponent of 1 - |c|.
 DEVICE double from_table(double cosine, const double* table) {

@@ -21,7 +21,8 @@ from tangentless.forms import tabulate
 from tangentless.layers import Nonlinearity
 from tangentless.program import Embedding, Program, Stage, embedded_squares
 
-from .plan import SERIES, LayerForm, layer_form
+from .layout import SERIES, LayerForm
+from .plan import layer_form
 
 Array = NDArray[np.float64]
 Pairs = NDArray[np.int32]

@@ -13,7 +13,7 @@ from tangentless.errors import BackendError
 
 from .compile import OPTIONS, source, stage_options
 from .fused import Lane, Launch
-from .plan import StagePlan
+from .layout import StagePlan
 
 INSTALL = "pip install 'tangentless[cuda]'"
 OLDEST = (8, 0)  # compute capability: the fused stages ask for the shared memory and registers of such a GPU
@@ -117,7 +117,7 @@ class CudaMachine:
     def load_stage(self, plan: StagePlan) -> Launch:
         if plan not in self._stages:
             kernel = self._compile("stage.cu", stage_options(plan), "stage")
-            shared = 4 * plan.shared_floats
+            shared = plan.shared_bytes
             kernel.max_dynamic_shared_size_bytes = shared
 
             def launch(

@@ -7,11 +7,13 @@ the launch needs. The kernel checks at compile time that it agrees.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tangentless.forms import Arc, Exponential, Series, arc_powers, at_unit_scale
 from tangentless.layers import Normalize, ReLU
 from tangentless.program import Embedding, Program
+
+from .layout import ARC, EXPONENTIAL, IDENTITY, LONG_RING, SERIES, SHORT_RING, LayerForm, StagePlan
 
 # Powers of w = 1 - |cos| for the bend of ReLU. Each sum takes a multiplication less than it has powers: w may have any
 # scale, and one makes the last coefficient 1. They reach 3e-8 and 1e-7, and three of them 2e-6.
@@ -32,152 +34,8 @@ OTHER_REGISTERS = 64  # of a thread, beside the values it works on
 MOST_KEPT = 160  # values of a thread from step to step, where rows and patches made ahead fit into the registers
 READING_REGISTERS = 160  # of a thread at least, where two rows are on their way from the stage before
 TOTAL_REGISTERS = 16  # more of them, where a warp adds up the whole grid of a pair in float64
-SHORT_RING, LONG_RING = 4, 8  # rows
 WARPS_OF_BLOCK = 8  # two for each scheduler, with all the registers there are
 SMALL_TEAMS = 4  # of a block, where one warp is enough for a pair
-
-EXPONENTIAL, ARC, SERIES, IDENTITY = range(4)  # as in device.cuh
-
-
-@dataclass(frozen=True)
-class LayerForm:
-    """An embedding as the kernels know it."""
-
-    form: int
-    coefficients: tuple[float, ...] = ()
-    linear: float = 0.0
-    arc: float = 1.0
-    gamma: float = 0.0
-    scale: float = 1.0  # of 1 / (A A'), where a polynomial is shorter for it
-    keep_norms: bool = True
-    positive: bool = False  # what it is applied to is never negative
-
-    @property
-    def leaves_positive(self) -> bool:
-        """Whether its values are never negative."""
-        if self.form in (EXPONENTIAL, ARC):
-            return self.linear == 0.0
-        return self.positive and (self.form == IDENTITY or not self.keep_norms)
-
-    @property
-    def text(self) -> str:
-        """The initialiser of a `Layer` in device.cuh."""
-        numbers = ",".join(_literal(value) for value in self.coefficients)
-        straight = f"{_literal(self.linear)},{_literal(self.arc)}"
-        return f"{{{self.form},{len(self.coefficients)},{int(self.positive)},{straight},{{{numbers}}}}}"
-
-
-@dataclass(frozen=True)
-class StagePlan:
-    """The parameters of one fused stage."""
-
-    height: int
-    width: int
-    channels: int  # 0: the input is another stage's output
-    layers: tuple[LayerForm, ...]
-    last: bool
-    patch_steps: int  # 0: no tensor cores
-    block: tuple[int, int]  # values of a thread, along k and n
-    lanes: tuple[int, int]
-    pairs: int
-    warps: int
-    teams: int
-    blocks: int
-    ring: int  # rows of x in shared memory; a long one lets the warps of a team be apart
-    ahead: bool  # whether tensor cores are a row ahead of the rest
-    outer: bool  # whether tensor cores multiply what both images bring to a layer
-    source: StagePlan | None
-
-    @property
-    def rows(self) -> int:
-        """Rows of a warp, each at an offset of its own."""
-        return 32 // (self.lanes[0] * self.lanes[1])
-
-    @property
-    def offsets(self) -> int:
-        """Offsets that a team works on at a time."""
-        return self.height if self.pairs > 1 else min(self.height, self.rows * self.warps)
-
-    @property
-    def windows(self) -> int:
-        """Window sums that run in registers."""
-        return len(self.layers) - (self.patch_steps > 0)
-
-    @property
-    def threads(self) -> int:
-        """Of a block."""
-        return 32 * self.teams * self.warps
-
-    @property
-    def slots(self) -> int:
-        """Pairs a block works on at a time."""
-        return self.teams * self.pairs
-
-    @property
-    def spans(self) -> tuple[int, int]:
-        """Columns of a row of x and of z, with those beyond the grid."""
-        return self.lanes[0] * self.block[0], self.lanes[1] * self.block[1]
-
-    @property
-    def planes(self) -> int:
-        """Of a layer in a row: numbers that tensor cores multiply are in two parts."""
-        return 3 if self.outer else 2
-
-    @property
-    def row_floats(self) -> tuple[int, int]:
-        """Of a row of x and of z."""
-        per_position = (8 * self.patch_steps or self.channels) + self.planes * len(self.layers)
-        return _round4(per_position * self.spans[0]), _round4(per_position * self.spans[1])
-
-    @property
-    def pool_size(self) -> int:
-        """Positions in a window of the pool."""
-        return self.height * self.width if self.last else 4
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Of one pair's pooled kernel: offsets, rows, columns of x and of z."""
-        return self.height // 2, self.height // 2, self.width // 2, self.width // 2
-
-    @property
-    def output_floats(self) -> int:
-        return 0 if self.last else math.prod(self.output_shape)
-
-    @property
-    def shared_floats(self) -> int:
-        """Of a block's shared memory."""
-        x_row, z_row = self.row_floats
-        exchange = self.pairs * self.offsets * 2 * self.lanes[0] * self.lanes[1] * self.block[0] * self.block[1] // 4
-        pooled = 2 * exchange if self.ring == SHORT_RING else 4 * exchange + 4  # the gate of warps that are apart
-        rest = 64 * self.warps if self.last else pooled
-        return self.height * z_row + self.teams * (self.pairs * self.ring * x_row + rest)
-
-    def defines(self) -> tuple[str, ...]:
-        """The kernel's parameters, for the compiler's command line."""
-        values: dict[str, int | str] = {
-            "HEIGHT": self.height,
-            "WIDTH": self.width,
-            "CHANNELS": self.channels,
-            "PATCH_STEPS": self.patch_steps,
-            "LAYER_LIST": ",".join(layer.text for layer in self.layers),
-            "LAST": int(self.last),
-            "BLOCK_K": self.block[0],
-            "BLOCK_N": self.block[1],
-            "LANES_K": self.lanes[0],
-            "LANES_N": self.lanes[1],
-            "PAIRS": self.pairs,
-            "WARPS": self.warps,
-            "TEAMS": self.teams,
-            "BLOCKS": self.blocks,
-            "RING": self.ring,
-            "AHEAD": int(self.ahead),
-            "OUTER": int(self.outer),
-            "X_FLOATS": self.row_floats[0],
-            "Z_FLOATS": self.row_floats[1],
-            "SHARED_BYTES": 4 * self.shared_floats,
-            "OUTPUT_FLOATS": self.output_floats,
-        }
-        return tuple(f"-D{name}={value}" for name, value in values.items())
 
 
 def plan_program(program: Program, shared_limit: int) -> tuple[StagePlan, ...] | str:
@@ -237,13 +95,13 @@ def _plan_stage(program: Program, index: int, source: StagePlan | None, shared_l
         return f"a {stage.pool[0]}×{stage.pool[1]} pool; 2×2 and a final global one fit"
     for patch_steps in (_patch_steps(channels, width, len(layers)), 0):
         plan = _shares(height, width, channels, layers, last, patch_steps, source)
-        if 4 * plan.shared_floats > shared_limit:
+        if plan.shared_bytes > shared_limit:
             plan = replace(plan, ring=SHORT_RING)
-        if 4 * plan.shared_floats > shared_limit:
+        if plan.shared_bytes > shared_limit:
             plan = replace(plan, outer=False)
-        while 4 * plan.shared_floats > shared_limit and plan.teams > 1:
+        while plan.shared_bytes > shared_limit and plan.teams > 1:
             plan = replace(plan, teams=plan.teams // 2)
-        if 4 * plan.shared_floats <= shared_limit:
+        if plan.shared_bytes <= shared_limit:
             return replace(plan, blocks=_blocks(plan, shared_limit))
     return f"{channels} channels and {len(layers)} layers need more than the {shared_limit // 1024} KB of shared memory"
 
@@ -337,13 +195,5 @@ def _blocks(plan: StagePlan, shared_limit: int) -> int:
     registers = min(255, 2 * values * (plan.windows + 1) + OTHER_REGISTERS)
     if plan.source:
         registers = max(registers, READING_REGISTERS) + (TOTAL_REGISTERS if plan.last and plan.pairs == 1 else 0)
-    by_memory = shared_limit // (4 * plan.shared_floats + 1024)
+    by_memory = shared_limit // (plan.shared_bytes + 1024)
     return max(1, min(by_memory, REGISTER_LIMIT // (-(-registers // 8) * 8 * plan.threads)))
-
-
-def _round4(count: int) -> int:
-    return -(-count // 4) * 4
-
-
-def _literal(value: float) -> str:
-    return f"{float(value)!r}f"

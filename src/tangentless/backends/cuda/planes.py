@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tangentless.program import Program, Stage, embedded_squares
 
-from .plan import ARC, EXPONENTIAL, IDENTITY, StagePlan
+from .layout import ARC, EXPONENTIAL, IDENTITY, StagePlan
 
 LOG2_E = math.log2(math.e)
 NEVER = -1e30  # an exponent: two to this power is zero
