@@ -1,8 +1,8 @@
 """The device code as text, and the compiler options for each of its variants.
 
-The `.cu` and `.cuh` files are package data. NVRTC, which comes with CuPy, compiles them at run time for the GPU at hand,
-and CuPy keeps the results on disk. Headers and kernel are handed over as one text, so that a change of any file changes
-the key under which the result is kept.
+The `.cu` and `.cuh` files are package data. NVRTC, which comes with CuPy, compiles them at run time for the GPU at
+hand, and CuPy keeps the results on disk. Headers and kernel are handed over as one text, so that a change of any file
+changes the key under which the result is kept.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class StagePlan:
 
     @property
     def exchanges(self) -> int:
-        """Pairs of rows on their way to the output at a time. Three would do for a long ring, but two bits are cheaper."""
+        """Pairs of rows on their way to the output at a time; a power of two, though three would do for a long ring."""
         return 4 if self.ring == LONG_RING else 2
 
     @property
