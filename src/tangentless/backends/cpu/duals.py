@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from ...forms import Arc, Exponential, Series, arc_polynomial, at_unit_scale, exp2_polynomial, exponential_series
 from ...layers import Normalize
-from ...program import Embedding
+from ..stages import Embedding
 from .simd import CONTRACT, Tag, VectorType, call, constant, element, host_features, quick_roots, splat, suffix
 
 TOLERANCE = {"float32": 1e-8, "float64": 2e-15}

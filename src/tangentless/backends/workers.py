@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...errors import ParameterError
-from .. import Advance
+from ..errors import ParameterError
+from . import Advance
 
 Task = TypeVar("Task")
 
