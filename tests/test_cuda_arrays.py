@@ -22,7 +22,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
 @pytest.mark.parametrize("text", ["conv3 relu pool2 conv3 gaussian globalpool normalize relu", "conv5 relu globalpool"])
 def test_images_on_the_device_never_come_back(backend: CudaBackend, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     k = kernel(text)
-    images = make_images(k.program((8, 8, 2)), 6).astype(np.float32)
+    images = make_images(k.graph((8, 8, 2)), 6).astype(np.float32)
     on_host = k.prepare(backend, images)
     expected = fill(k, backend, on_host, on_host, symmetric=True)
     monkeypatch.delattr(HostMachine, "download")

@@ -9,9 +9,9 @@ import pytest
 
 from tangentless.architecture import Architecture
 from tangentless.backends.cuda.layout import SERIES, LayerForm
-from tangentless.backends.cuda.plan import BEND, LONG_BEND, layer_form, plan_program
+from tangentless.backends.cuda.plan import BEND, LONG_BEND, layer_form, plan_graph
+from tangentless.graph import compile_graph
 from tangentless.layers import LeakyReLU, ReLU
-from tangentless.program import compile_program
 
 COSINES = np.linspace(-1, 1, 2001)
 
@@ -27,7 +27,7 @@ def evaluate(layer: LayerForm, cosine: np.ndarray) -> np.ndarray:
 
 
 def first_stage(text: str, grid: tuple[int, int]) -> tuple[LayerForm, ...]:
-    plans = plan_program(compile_program(Architecture.parse(text), grid, 3), 227 * 1024)
+    plans = plan_graph(compile_graph(Architecture.parse(text), grid, 3), 227 * 1024)
     assert not isinstance(plans, str)
     return plans[0].layers
 
@@ -85,7 +85,7 @@ def test_others_have_none(text, grid, coefficients):
 def test_every_grid_has_a_plan_or_a_reason(text, kilobytes):
     unit = 2 ** text.count("pool2")
     for grid in itertools.product(range(max(2, unit), 33, unit), repeat=2):
-        plans = plan_program(compile_program(Architecture.parse(text), grid, 3), 1024 * kilobytes)
+        plans = plan_graph(compile_graph(Architecture.parse(text), grid, 3), 1024 * kilobytes)
         if isinstance(plans, str):
             assert "shared memory" in plans or "is not two-dimensional" in plans or "window; 3×3 fits" in plans
         else:

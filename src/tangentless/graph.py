@@ -266,7 +266,8 @@ class Graph:
             sources = [found[source] for source in node.sources]
             scale = None
             if isinstance(node, EmbedNode):
-                scale = np.multiply.outer(*(side[node.sources[0]] for side in norms))
+                rows, columns = (side[node.sources[0]] for side in norms)
+                scale = rows[:, None] * columns[None, :]  # on CuPy arrays too, unlike NumPy's outer
             found[place] = head_value(node, sources, scale)
         return found[len(self.nodes) - 1]
 

@@ -57,8 +57,8 @@ class HostMachine:
 
     def __init__(self, index: int = 0) -> None:
         self.index = index
-        self.queues: list[deque[Callable[[], None]]] = []  # of lanes
-        self.queue: deque[Callable[[], None]] | None = None  # of the lane that is entered
+        self.queues: list[deque[Callable[[], None]]] = []  # of streams
+        self.queue: deque[Callable[[], None]] | None = None  # of the stream that is entered
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -95,12 +95,6 @@ class HostMachine:
 
         return launch
 
-    def general(self, kernel: str, *arguments: Any) -> None:
-        library = compiled("run_general.cpp", ())
-        boxes = [np.array([a.ctypes.data if isinstance(a, np.ndarray) else a]) for a in arguments]
-        pointers = (ctypes.c_void_p * len(boxes))(*(box.ctypes.data for box in boxes))
-        _run(getattr(library, f"run_{kernel}"), pointers)
-
     def upload(self, values: Any) -> Any:
         return np.array(values, order="C")
 
@@ -111,11 +105,11 @@ class HostMachine:
         return values.view(DeviceArray) if isinstance(beside, DeviceArray) else self.download(values)
 
     @contextmanager
-    def lanes(self, count: int) -> Iterator[list[_Lane]]:
-        """Launches wait until somebody waits for them; then all lanes go on step by step, the last one first."""
+    def streams(self, count: int) -> Iterator[list[_Stream]]:
+        """Launches wait until somebody waits for them; then all streams go on step by step, the last one first."""
         self.queues = [deque() for _ in range(count)]
         try:
-            yield [_Lane(self, queue) for queue in self.queues]
+            yield [_Stream(self, queue) for queue in self.queues]
         finally:
             while any(self.queues):
                 self._step()
@@ -138,8 +132,8 @@ class HostMachine:
                 queue.popleft()()
 
 
-class _Lane:
-    """What a stream is to a GPU."""
+class _Stream:
+    """Enters its queue."""
 
     def __init__(self, machine: HostMachine, queue: deque[Callable[[], None]]) -> None:
         self.machine, self.queue = machine, queue

@@ -49,8 +49,8 @@ class GeneralImages:
         return GeneralImages(self.graph, self.images[part], squares, self.diagonal[part])
 
 
-def prepare_general(graph: Graph, images: Any, n_jobs: int = 1) -> GeneralImages:
-    """Squared norms and the diagonal, from each image's kernel with itself."""
+def prepare_general(graph: Graph, images: Any, n_jobs: int = 1, batch: int | None = None) -> GeneralImages:
+    """Squared norms and the diagonal, from each image's kernel with itself; at most `batch` of them at a time."""
     parts: dict[int, tuple[dict[int, Any], Any]] = {}
 
     def work(part: slice, _: None) -> int:
@@ -64,16 +64,22 @@ def prepare_general(graph: Graph, images: Any, n_jobs: int = 1) -> GeneralImages
         parts[part.start] = run.known, diagonal
         return 0
 
-    run_parallel(_batches(len(images), _batch(graph, images)), work, lambda: None, n_jobs, None)
+    run_parallel(_batches(len(images), _batch(graph, images, batch)), work, lambda: None, n_jobs, None)
     ordered = [parts[start] for start in sorted(parts)]
     squares = {place: np.concatenate([known[place] for known, _ in ordered]) for place in ordered[0][0]}
     return GeneralImages(graph, images, squares, np.concatenate([diagonal for _, diagonal in ordered]))
 
 
 def general_block(
-    left: GeneralImages, right: GeneralImages, *, upper: bool, advance: Advance | None, n_jobs: int = 1
+    left: GeneralImages,
+    right: GeneralImages,
+    *,
+    upper: bool,
+    advance: Advance | None,
+    n_jobs: int = 1,
+    batch: int | None = None,
 ) -> Any:
-    """Entries between two prepared sets."""
+    """Entries between two prepared sets; at most `batch` pairs at a time."""
     graph = left.graph
     count = len(graph.outputs)
     if graph.nodes[0].grid == (1, 1):
@@ -95,7 +101,7 @@ def general_block(
                 tangents[place, i, j] = _zero_if_none(*value)
             return len(i)
 
-        run_parallel(_batches(len(pairs[0]), _batch(graph, left.images)), work, lambda: None, n_jobs, advance)
+        run_parallel(_batches(len(pairs[0]), _batch(graph, left.images, batch)), work, lambda: None, n_jobs, advance)
     ends = [[side.squares[place].reshape(-1) for place in graph.outputs] for side in (left, right)]
     if graph.tangent:
         return graph.apply_tangent_head(list(values), list(tangents), *ends)
@@ -177,7 +183,10 @@ class _Run:
         (kernel, tangent), before = sources[0], node.sources[0]
         rows = self._norms(before, 0)[:, _rows(self.graph.nodes[before].grid[0], u)]
         scale = rows * self._norms(before, 1)[:, _rows(self.graph.nodes[before].grid[0], -u)]
-        same = self.tables[place].same if self.itself and u == 0 else None
+        same = None
+        if self.itself and u == 0:
+            same = np.zeros_like(kernel, dtype=bool, shape=kernel.shape[-1:])
+            same[self.tables[place].own] = True
         return head_value(node, [(kernel, tangent)], scale, same)
 
     def _gather(self, place: int, value: Value) -> Value:
@@ -217,14 +226,9 @@ class _Table:
     taps: tuple[NDArray[np.intp], ...]
 
     @functools.cached_property
-    def same(self) -> NDArray[np.bool_]:
-        """Which pairs are a column with itself."""
-        return np.append(self.left == self.right, False)
-
-    @functools.cached_property
     def own(self) -> NDArray[np.intp]:
         """Where a column stands with itself, in order."""
-        found = np.flatnonzero(self.same)
+        found = np.flatnonzero(self.left == self.right)
         return found[np.argsort(self.left[found])]
 
     def spread(self, values: Any, side: int) -> Any:
@@ -330,11 +334,25 @@ def _pixels(graph: Graph, images: Any) -> Any:
     return images.astype(np.float64).reshape(len(images), *graph.nodes[0].grid, graph.channels)
 
 
-def _batch(graph: Graph, images: Any) -> int:
+def pair_bytes(graph: Graph) -> int:
+    """What a pair takes while it is computed: values and norms at one offset, and what pools have collected."""
+    numbers = 0
+    for place, size in enumerate(_sizes(graph)):
+        offsets = len(graph.offsets[place][0]) if isinstance(graph.nodes[place], PoolNode) else 1
+        numbers += size * (offsets * (1 + graph.tangent) + 2)
+    return 8 * (numbers + 4 * max(_sizes(graph)))  # and what an operation makes on its way
+
+
+def _batch(graph: Graph, images: Any, most: int | None) -> int:
     """Pairs at a time: one value of the largest node takes so many bytes."""
     module = "numpy" if isinstance(images, np.ndarray) else "cupy"
-    largest = max(node.grid[0] * (len(table.left) + 1) for node, table in zip(graph.nodes, _tables(graph), strict=True))
-    return max(1, _PLANE_BYTES[module] // (8 * largest))
+    fitting = max(1, _PLANE_BYTES[module] // (8 * max(_sizes(graph))))
+    return fitting if most is None else min(fitting, most)
+
+
+def _sizes(graph: Graph) -> list[int]:
+    """Numbers of a value at one offset, for every node."""
+    return [node.grid[0] * (len(table.left) + 1) for node, table in zip(graph.nodes, _tables(graph), strict=True)]
 
 
 def _batches(count: int, size: int) -> Iterator[slice]:

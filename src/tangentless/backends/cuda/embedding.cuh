@@ -1,7 +1,7 @@
 // Embeddings: A A' f(S / (A A')) for all values of a thread, from their inner products S and the norms A, A' of x and z.
 //
 // The planes of a layer hold two numbers for every column of x (xr, xa) and of z (zr, za):
-//   exponential   xr zr = gamma log2(e) / (A A'),  xa = log2(A) - gamma log2(e),  za = A', by which the caller multiplies
+//   exponential   xr zr = rate / (A A'),  xa = log2(A) - rate,  za = A', by which the caller multiplies
 //   others        xr zr = 1 / (A A'), of arcs at their scale,  xa = A,  za = A'
 // All are zero where A is zero, except xa of the exponential, which is a large negative number.
 //
@@ -34,7 +34,7 @@ DEVICE float straight(float s) {
 template <int L>
 DEVICE float bend(float sum, float distance, float ratio) {
     const float w = saturate(distance * ratio), root = fast_sqrt(w);
-    float q = LAYER[L].coefficients > 2 ? w : root;
+    float q = w;
 #pragma unroll
     for (int i = 0; i < LAYER[L].coefficients; i++) q = fmaf(q, w, LAYER[L].coefficient[i]);
     return fmaf(distance * root, q, straight<L>(sum));

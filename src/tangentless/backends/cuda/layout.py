@@ -21,7 +21,7 @@ class LayerForm:
     coefficients: tuple[float, ...] = ()
     linear: float = 0.0
     arc: float = 1.0
-    gamma: float = 0.0
+    rate: float = 0.0  # of an exponential: 2^(rate (c - 1))
     scale: float = 1.0  # of 1 / (A A'), where a polynomial is shorter for it
     keep_norms: bool = True
     positive: bool = False  # its input is never negative
