@@ -233,9 +233,8 @@ def _known(name: str, word: str, alone: bool) -> type[Layer]:
     known = [*names, *NAMED] if alone else names
     near = difflib.get_close_matches(word if alone else name, known, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ArchitectureError(
-        f"unknown layer; {hint}known are {', '.join(known)}; a layer of your own is known after tangentless.register"
-    )
+    own = "a layer of your own is known after tangentless.register; "
+    raise ArchitectureError(f"unknown layer; {hint}{own}known are {', '.join(known)}")
 
 
 def _parse_branches(name: str, size: str | None, inside: str | None, where: str) -> Layer:

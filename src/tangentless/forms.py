@@ -285,7 +285,7 @@ def hermite_series(activation: Callable[[Array], Array], most: int = 400) -> tup
     """The dual of an activation as a power series, and the share of f(1) that the series leaves out.
 
     With a_k the coefficients of the activation in normalised Hermite polynomials, f(c) = sum of a_k^2 c^k. They are
-    integrals against a Gaussian, by the trapezoidal rule: for activations that are analytic in a strip, such as tanh,
+    integrals against a Gaussian, by the trapezoidal rule: where the activation is analytic in a strip, such as tanh,
     it converges faster with the step than Gauss-Hermite quadrature does with the nodes.
 
     >>> series, rest = hermite_series(np.sin)

@@ -367,9 +367,7 @@ def compile_graph(architecture: Architecture, grid: Grid, channels: int, tangent
     builder = _Builder(grid, channels, tangent)
     value = builder.layers(architecture.layers, _Value(0, "features"), inside=False)
     if tangent:
-        builder.weigh(value)  # the readout
-    elif value.node != len(builder.nodes) - 1:
-        raise AssertionError("the last node must be the result")
+        builder.weigh(_Value(value.node, "features"))  # the readout
     return Graph(architecture, grid, channels, tuple(builder.nodes), tuple(builder.ends), tangent)
 
 

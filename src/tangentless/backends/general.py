@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import BackendError
 from ..graph import EmbedNode, Graph, InputNode, PoolNode, SumNode, WeightsNode, WindowNode, head_value, tap_range
-from ..layers import Windows
+from ..layers import Windows, format_grid
 from . import Advance
 from .workers import run_parallel
 
 Array = NDArray[np.float64]
 Value = tuple[Any, Any]  # inner products and tangents; None where these are zero or not wanted
+_MOST_BYTES = 1 << 33  # of one pair of images
 _PLANE_BYTES = {"numpy": 1 << 20, "cupy": 1 << 27}  # of one value: within a cache, or enough to fill a GPU
 
 
@@ -335,24 +337,36 @@ def _pixels(graph: Graph, images: Any) -> Any:
 
 
 def pair_bytes(graph: Graph) -> int:
-    """What a pair takes while it is computed: values and norms at one offset, and what pools have collected."""
-    numbers = 0
-    for place, size in enumerate(_sizes(graph)):
-        offsets = len(graph.offsets[place][0]) if isinstance(graph.nodes[place], PoolNode) else 1
-        numbers += size * (offsets * (1 + graph.tangent) + 2)
-    return 8 * (numbers + 4 * max(_sizes(graph)))  # and what an operation makes on its way
+    """What one pair of images takes while it is computed: a few values, and all that pools have collected."""
+    pools = [place for place in graph.body if isinstance(graph.nodes[place], PoolNode)]
+    kept = sum(_columns(graph, place) * _pairs_of_rows(graph, place) for place in pools)
+    return 8 * (1 + graph.tangent) * (4 * _largest(graph) + kept)
 
 
 def _batch(graph: Graph, images: Any, most: int | None) -> int:
     """Pairs at a time: one value of the largest node takes so many bytes."""
     module = "numpy" if isinstance(images, np.ndarray) else "cupy"
-    fitting = max(1, _PLANE_BYTES[module] // (8 * max(_sizes(graph))))
+    needed = pair_bytes(graph)
+    if needed > _MOST_BYTES:
+        raise BackendError(
+            f"one pair of {format_grid(graph.nodes[0].grid)} images takes {needed / 1e9:.0f} GB on the general path, "
+            f"more than {_MOST_BYTES / 1e9:.0f} GB; pool earlier or further, or use strides or patches"
+        )
+    fitting = max(1, _PLANE_BYTES[module] // (8 * _largest(graph)))
     return fitting if most is None else min(fitting, most)
 
 
-def _sizes(graph: Graph) -> list[int]:
-    """Numbers of a value at one offset, for every node."""
-    return [node.grid[0] * (len(table.left) + 1) for node, table in zip(graph.nodes, _tables(graph), strict=True)]
+def _largest(graph: Graph) -> int:
+    """Numbers of a value at one offset, at the largest node."""
+    return max(graph.nodes[place].grid[0] * _columns(graph, place) for place in graph.body)
+
+
+def _columns(graph: Graph, place: int) -> int:
+    return 1 + sum(graph.nodes[place].grid[1] - abs(v) for v in graph.offsets[place][1])
+
+
+def _pairs_of_rows(graph: Graph, place: int) -> int:
+    return sum(graph.nodes[place].grid[0] - abs(u) for u in graph.offsets[place][0])
 
 
 def _batches(count: int, size: int) -> Iterator[slice]:

@@ -107,7 +107,10 @@ class Nonlinearity(Layer):
         return series_of(self.dual)
 
     def derivative(self, cosine: Array) -> Array:
-        """That of f, which tangent kernels need: taken from the form, unless defined otherwise."""
+        """That of f, which tangent kernels need: of the series or the form, unless defined otherwise."""
+        if type(self).dual is Nonlinearity.dual:
+            slopes = np.polynomial.polynomial.polyder(_hermite_series(self))
+            return np.asarray(np.polynomial.polynomial.polyval(cosine, slopes), dtype=np.float64)
         form = self.form()
         if form is None:
             raise ArchitectureError(

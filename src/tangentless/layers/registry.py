@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import TypeVar
 
 from ..errors import ParameterError
@@ -18,13 +18,11 @@ _L = TypeVar("_L", bound=type[Layer])
 def register(layer: _L) -> _L:
     """Make a layer known by its name: to the text form, and so to model files, stores, networks and the command line.
 
-    Subclass `Nonlinearity` (and define `activation`), `Stack` or `Average` (and define `windows`) as a frozen
-    dataclass whose fields are whole or real numbers. It can be used as a decorator.
+    Subclass `Nonlinearity` (and define `activation`), `Stack` or `Average` (and define `windows`). Parameters are
+    fields of a frozen dataclass, whole or real numbers. It can be used as a decorator.
 
     >>> import math
-    >>> from dataclasses import dataclass
     >>> @register
-    ... @dataclass(frozen=True)
     ... class Square(Nonlinearity):
     ...     name = "square"
     ...
@@ -42,13 +40,15 @@ def register(layer: _L) -> _L:
     known = LAYERS.get(name)
     if name in ("sum", "residual", "identity") or (known is not None and _origin(known) != _origin(layer)):
         raise ParameterError(f"there is a layer {name!r} already; give {layer.__name__} another name")
-    if not is_dataclass(layer) or "__dataclass_params__" not in vars(layer) or layer.__abstractmethods__:
-        missing = ", ".join(sorted(layer.__abstractmethods__)) or "the decorator @dataclass(frozen=True)"
-        raise ParameterError(f"{layer.__name__} lacks {missing}")
-    for field in fields(layer):
-        if field.type not in ("int", "float", "int | None", int, float):
+    if layer.__abstractmethods__:
+        raise ParameterError(f"{layer.__name__} must define {', '.join(sorted(layer.__abstractmethods__))}")
+    parameters = {field.name: field.type for field in fields(layer)}
+    if any(name not in parameters for name in vars(layer).get("__annotations__", {}) if name != "name"):
+        raise ParameterError(f"{layer.__name__} has parameters, so it needs the decorator @dataclass(frozen=True)")
+    for parameter, kind in parameters.items():
+        if kind not in ("int", "float", "int | None", int, float):
             raise ParameterError(
-                f"parameter {field.name} of {layer.__name__} must be an int or a float, for its text form"
+                f"parameter {parameter} of {layer.__name__} must be an int or a float, for its text form"
             )
     LAYERS[name] = layer
     return layer

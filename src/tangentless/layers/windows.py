@@ -90,9 +90,9 @@ class GlobalPool(Average):
 def _disjoint(layer: Windowed, size: int, length: int) -> Windows:
     if length % size:
         fitting = [f"{layer.name}{p}" for p in range(2, length + 1) if length % p == 0]
-        raise ArchitectureError(
-            f"{layer} does not divide an axis of {length}; what would fit: {', '.join(fitting) or 'nothing'}"
-        )
+        if isinstance(layer, Average):
+            fitting += [f"{layer.name}{size}(stride={size})", GlobalPool.name]
+        raise ArchitectureError(f"{layer} does not divide an axis of {length}; what would fit: {', '.join(fitting)}")
     return Windows(size, length // size, size)
 
 
