@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import conformance
+from conformance import CHAINS, GRAPHS, LAYOUTS, MORE_LAYOUTS, hostile_images, relative_error
 from cuda_host.machine import COMPILER, ORDERS, EmulationError, HostMachine
 from tangentless.architecture import Architecture
 from tangentless.backends import cuda
@@ -18,48 +20,12 @@ from tangentless.backends.cuda.layout import LONG_RING, SHORT_RING
 from tangentless.backends.cuda.plan import plan_graph
 from tangentless.backends.reference import ReferenceBackend
 from tangentless.bench.gpu import STANDARD
+from tangentless.classical import ConvolutionalNTK
 from tangentless.graph import Graph, compile_graph
 from tangentless.kernel import fill, kernel
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")
 
-FUSED = [
-    ("conv3 gaussian globalpool", (8, 8), 1),
-    ("conv3 relu conv3 relu globalpool normalize relu", (7, 7), 2),
-    ("conv3 relu conv3 gaussian pool2 conv3 relu globalpool normalize relu", (8, 8), 3),
-    ("conv3 leakyrelu(0.2) conv3 pool2 conv3 polynomial3 pool2 conv3 gaussian(0.5) globalpool", (16, 12), 2),
-    ("conv3 normalize conv3 relu pool2 conv3 relu globalpool normalize", (14, 10), 5),
-    ("myrtle5", (8, 8), 1),
-    ("conv3 gaussian conv3 gaussian conv3 gaussian pool2 conv3 gaussian globalpool normalize gaussian", (12, 16), 3),
-    ("conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (10, 20), 1),
-    ("conv3 polynomial3 conv3 gaussian(2) globalpool", (9, 13), 2),
-    ("conv3 relu conv3 gaussian conv3 relu pool2 conv3 relu pool2 conv3 gaussian globalpool normalize", (8, 32), 3),
-    ("conv3 relu conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (8, 4), 4),
-    ("conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (4, 32), 3),
-    ("conv3 gaussian globalpool normalize", (17, 13), 1),  # rows of more lanes than it needs
-]
-FUSED_SLOW = [
-    ("conv3 relu conv3 relu conv3 relu pool2 conv3 gaussian globalpool", (8, 32), 3),
-    ("conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (6, 32), 3),
-    ("conv3 relu conv3 relu globalpool", (9, 32), 3),
-    ("conv3 gaussian conv3 gaussian pool2 conv3 relu conv3 relu globalpool", (18, 32), 1),
-    ("conv3 relu conv3 relu pool2 conv3 relu globalpool", (16, 16), 16),
-    ("conv3 leakyrelu(0.2) conv3 leakyrelu(0.1) conv3 relu pool2 conv3 leakyrelu(0.3) globalpool", (8, 32), 2),
-    ("conv3 relu conv3 polynomial3 pool2 conv3 polynomial2 globalpool normalize", (6, 24), 2),
-    ("conv3 gaussian(0.5) conv3 gaussian(2) conv3 gaussian(0.7) pool2 conv3 gaussian(2) globalpool", (8, 20), 3),
-    ("conv3 relu conv3 normalize conv3 pool2 conv3 relu globalpool", (6, 18), 1),
-    ("conv3 relu pool2 conv3 relu globalpool", (28, 12), 2),
-    ("conv3 relu globalpool", (19, 22), 3),
-]
-GENERAL = [
-    ("conv5 relu globalpool normalize relu", (6, 6), 2),
-    ("pool2 conv3 relu globalpool", (8, 8), 1),
-    ("conv3 gaussian pool3 conv3 relu globalpool normalize gaussian", (9, 6), 1),
-    ("conv3 relu pool2 conv3 relu globalpool normalize relu", (8,), 3),
-    ("relu normalize gaussian(2)", (), 5),
-    ("conv3 polynomial3 conv3 polynomial3 pool2 conv3 relu globalpool", (8, 8), 2),  # float32 would cancel
-    ("conv3 gaussian(9) conv3 relu globalpool normalize", (8, 8), 1),  # float32 would lose digits
-]
 # A schedule that is wrong on purpose: what is right in the source, and what stands there instead.
 MISTAKES = {
     "ring too short": ("turn % (RING / 2)", "turn % (RING / 4)"),
@@ -108,9 +74,9 @@ def reference_matrix(graph: Graph, images: np.ndarray, rows: int) -> np.ndarray:
 
 
 def check_in_every_order(
-    text: str, grid: tuple, channels: int, monkeypatch: pytest.MonkeyPatch, count: int = 6, rows: int = 4
+    text: str, shape: tuple, monkeypatch: pytest.MonkeyPatch, count: int = 6, rows: int = 4
 ) -> None:
-    graph = compile_graph(Architecture.parse(text), grid, channels)
+    graph = kernel(text).graph(shape)
     assert not isinstance(plan_graph(graph, HostMachine.shared_limit), str)
     images = make_images(graph, count)
     found, *others = in_every_order(graph, images, rows, monkeypatch)
@@ -130,27 +96,72 @@ def in_every_order(graph: Graph, images: np.ndarray, rows: int, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.parametrize(("text", "grid", "channels"), FUSED)
-def test_fused_stages_match_the_reference_in_every_order(
-    text: str, grid: tuple, channels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_in_every_order(text, grid, channels, monkeypatch)
+@pytest.mark.parametrize("case", LAYOUTS, ids=conformance.name)
+def test_fused_stages_match_the_reference_in_every_order(case: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_in_every_order(*case, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("backend")
-@pytest.mark.parametrize(("text", "grid", "channels"), FUSED_SLOW)
-def test_more_fused_stages_match_the_reference(
-    text: str, grid: tuple, channels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_in_every_order(text, grid, channels, monkeypatch)
+@pytest.mark.parametrize("case", MORE_LAYOUTS, ids=conformance.name)
+def test_more_fused_stages_match_the_reference(case: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_in_every_order(*case, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("backend")
-@pytest.mark.parametrize(("text", "shape"), STANDARD)
-def test_cases_of_the_benchmark_match_the_reference(text: str, shape: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_in_every_order(text, shape[:2], shape[2], monkeypatch, count=3, rows=2)
+@pytest.mark.parametrize("case", STANDARD, ids=conformance.name)
+def test_cases_of_the_benchmark_match_the_reference(case: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_in_every_order(*case, monkeypatch, count=3, rows=2)
+
+
+@pytest.mark.parametrize("case", [*CHAINS, *GRAPHS], ids=conformance.name)
+def test_every_graph_matches_the_reference(backend: CudaBackend, case: tuple) -> None:
+    text, shape = case
+    k, X = kernel(text), conformance.images(shape)
+    exact = k(X, backend="reference")
+    # The bound of fused stages; the general path is exact.
+    bound = 3e-7 if "fused" in backend.describe(k.graph(shape)) else 1e-12
+    assert relative_error(k(X, backend=backend), exact) < bound
+    assert relative_error(k(X[:3], X[2:], backend=backend), exact[:3, 2:]) < bound
+
+
+@pytest.mark.parametrize("case", [*CHAINS, *GRAPHS], ids=conformance.name)
+def test_every_tangent_kernel_matches_the_reference(backend: CudaBackend, case: tuple) -> None:
+    text, shape = case
+    k, X = ConvolutionalNTK(text), conformance.images(shape, 4)
+    assert "general path" in backend.describe(k.graph(shape))
+    exact = k(X, backend="reference")
+    assert relative_error(k(X, backend=backend), exact) < 1e-12
+    assert relative_error(k(X[:3], X[2:], backend=backend), exact[:3, 2:]) < 1e-12
+
+
+@pytest.mark.parametrize("text", ["myrtle5", "myrtle7-gaussian"])
+def test_hostile_images_are_computed_exactly(backend: CudaBackend, text: str) -> None:
+    k, X = kernel(text), hostile_images()
+    values = k(X, backend=backend)
+    assert np.abs(values - k(X, backend="reference")).max() < 3e-7
+    assert np.array_equal(np.diagonal(values), [0.0 if i == 8 else 1.0 for i in range(len(X))])  # number 8 is black
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "reason"),
+    [
+        ("conv5 relu globalpool normalize relu", (6, 6, 2), "a 5×5 window; 3×3 fits"),
+        ("pool2 conv3 relu globalpool", (8, 8, 1), "0 layers before a pool"),
+        ("conv3 gaussian pool3 conv3 relu globalpool", (9, 6, 1), "a 3×3 pool"),
+        ("conv3 relu globalpool", (8, 3), "not two-dimensional"),
+        ("relu", (5,), "it has no grid"),
+        ("conv3 polynomial3 conv3 polynomial3 pool2 conv3 relu globalpool", (8, 8, 2), "small differences"),
+        ("conv3 gaussian(9) conv3 relu globalpool normalize", (8, 8, 1), "multiplies rounding errors"),
+        ("conv3 step conv3 relu globalpool", (8, 8, 1), "step has no closed form"),
+        ("conv3 relu residual(conv3 relu) globalpool", (8, 8, 1), "sums"),
+    ],
+)
+def test_what_is_not_fused_says_why(backend: CudaBackend, text: str, shape: tuple, reason: str) -> None:
+    description = backend.describe(kernel(text).graph(shape))
+    assert "general path" in description
+    assert reason in description
 
 
 @pytest.mark.slow
@@ -159,11 +170,11 @@ def test_cases_of_the_benchmark_match_the_reference(text: str, shape: tuple, mon
 def test_stages_get_by_with_less_shared_memory(
     kilobytes: int, tensor_cores: int, outer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text, grid = "conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (8, 32)
+    text, shape = "conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (8, 32, 1)
     monkeypatch.setattr(HostMachine, "shared_limit", 1024 * kilobytes)
-    first = plan_graph(compile_graph(Architecture.parse(text), grid, 1), 1024 * kilobytes)[0]
+    first = plan_graph(kernel(text).graph(shape), 1024 * kilobytes)[0]
     assert (first.patch_steps, first.outer, first.ring) == (tensor_cores, outer, SHORT_RING)
-    check_in_every_order(text, grid, 1, monkeypatch)
+    check_in_every_order(text, shape, monkeypatch)
 
 
 @pytest.mark.usefixtures("backend")
@@ -197,15 +208,6 @@ def check_that_mistake_is_seen(
     except EmulationError:  # some end in a deadlock
         return
     assert not np.array_equal(wrong, right)
-
-
-@pytest.mark.parametrize(("text", "grid", "channels"), GENERAL)
-def test_general_path_matches_the_reference(backend: CudaBackend, text: str, grid: tuple, channels: int) -> None:
-    graph = compile_graph(Architecture.parse(text), grid, channels)
-    assert "general path" in backend.describe(graph)
-    images = make_images(graph, 5)
-    found = backend.block(graph, backend.prepare(graph, images[:3]), backend.prepare(graph, images[3:]))
-    np.testing.assert_allclose(found, reference_matrix(graph, images, 3), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
@@ -269,15 +271,15 @@ def test_memory_that_runs_out_is_answered_by_smaller_batches(backend: CudaBacken
     prepared = backend.prepare(graph, make_images(graph, 5))
     whole = backend.block(graph, prepared, prepared)
     path = backend._path(0, graph)
-    values, asked = path.values, []
+    block, asked = path.block, []
 
-    def short_of_memory(left, right, batch, diagonal, advance):
+    def short_of_memory(left, right, batch, first, advance):
         asked.append(batch)
         if batch > 6:
             raise MemoryError
-        return values(left, right, batch, diagonal, advance)
+        return block(left, right, batch, first, advance)
 
-    path.values = short_of_memory
+    path.block = short_of_memory
     assert np.array_equal(backend.block(graph, prepared, prepared), whole)
     assert asked[-1] <= 6 < asked[0]
 

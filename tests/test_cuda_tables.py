@@ -24,12 +24,12 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
 
 
 class Kink(Step):
-    """No dual of any activation."""
+    """Positive definite on a circle, but no dual of any activation."""
 
     name = "kink"
 
     def dual(self, cosine: np.ndarray) -> np.ndarray:
-        return np.abs(cosine - 0.3)
+        return np.maximum(1 - np.arccos(cosine), 0)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,6 @@ def test_memory_for_not_even_one_pair_is_an_error_that_says_what_to_do(backend: 
     def out_of_memory(*arguments: object) -> None:
         raise MemoryError("8 bytes")
 
-    path.values = out_of_memory
+    path.block = out_of_memory
     with pytest.raises(BackendError, match=r"no memory left for even one pair of images \(8 bytes\); work on fewer"):
         backend.block(graph, prepared, prepared)

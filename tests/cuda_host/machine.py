@@ -21,6 +21,8 @@ import numpy as np
 from tangentless.backends import cuda
 from tangentless.backends.cuda.layout import StagePlan
 
+from .arrays import DeviceArray, DeviceModule
+
 HERE = Path(__file__).parent
 SOURCES = Path(cuda.__file__).parent
 ONE_AT_A_TIME = threading.Lock()  # the emulation has one block of threads
@@ -29,10 +31,6 @@ COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 class EmulationError(Exception):
     """What no kernel may do: read beyond shared memory, wait for nobody."""
-
-
-class DeviceArray(np.ndarray):
-    """What CuPy's arrays are to a GPU: images of this kind shall not come back to the host."""
 
 
 class Order(NamedTuple):
@@ -51,7 +49,7 @@ class HostMachine:
     order: ClassVar[Order] = ORDERS[0]
     mistake: ClassVar[tuple[str, str] | None] = None  # made on purpose in the source of the first stage: (right, wrong)
 
-    xp = np
+    xp = DeviceModule()
     name = "the host"
     shared_limit = 227 * 1024
 
@@ -80,7 +78,7 @@ class HostMachine:
             left: Any, right: Any, source: Any, output: Any, units: Any, left_step: int, right_step: int
         ) -> None:
             arrays = left, right, source, output, units
-            assert all(array.flags.c_contiguous for array in arrays)
+            assert all(isinstance(array, DeviceArray) and array.flags.c_contiguous for array in arrays)
             pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
 
             def work(keep: Any = arrays) -> None:
@@ -96,13 +94,14 @@ class HostMachine:
         return launch
 
     def upload(self, values: Any) -> Any:
-        return np.array(values, order="C")
+        return np.array(values, order="C").view(DeviceArray)
 
     def download(self, values: Any) -> Any:
-        return np.array(values)
+        return np.array(values.view(np.ndarray))
 
     def deliver(self, values: Any, beside: Any) -> Any:
-        return values.view(DeviceArray) if isinstance(beside, DeviceArray) else self.download(values)
+        assert isinstance(values, DeviceArray)
+        return values if isinstance(beside, DeviceArray) else self.download(values)
 
     @contextmanager
     def streams(self, count: int) -> Iterator[list[_Stream]]:
