@@ -12,6 +12,7 @@ True
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 _LAYER = re.compile(r"([a-z]+)(\d+)?(?:\((.*)\))?", re.DOTALL)
 _WEIGHT = re.compile(r"\s*([^\s*|()]+)\s*\*(.*)", re.DOTALL)
+
+
+_MYRTLES = {"myrtle5": (2, 1, 1), "myrtle7": (2, 2, 2), "myrtle10": (3, 3, 3)}
 
 
 def _myrtle(convolutions: tuple[int, int, int], nonlinearity: str) -> str:
@@ -41,15 +45,14 @@ def _resnet(blocks: int, nonlinearity: str) -> str:
     return f"conv3 {' '.join(groups)} {nonlinearity} globalpool normalize {nonlinearity}"
 
 
-_SUFFIXES = {"": "relu", "-gaussian": "gaussian"}
+_FAMILIES = {
+    **{name: functools.partial(_myrtle, sizes) for name, sizes in _MYRTLES.items()},
+    **{name: functools.partial(_resnet, blocks) for name, blocks in {"resnet8": 1, "resnet14": 2}.items()},
+}
 NAMED: dict[str, str] = {
-    name + suffix: build(size, nonlinearity)  # type: ignore[operator]  # each family has its own kind of size
-    for build, sizes in (
-        (_myrtle, {"myrtle5": (2, 1, 1), "myrtle7": (2, 2, 2), "myrtle10": (3, 3, 3)}),
-        (_resnet, {"resnet8": 1, "resnet14": 2}),
-    )
-    for name, size in sizes.items()
-    for suffix, nonlinearity in _SUFFIXES.items()
+    name + suffix: build(nonlinearity)
+    for name, build in _FAMILIES.items()
+    for suffix, nonlinearity in {"": "relu", "-gaussian": "gaussian"}.items()
 }
 
 

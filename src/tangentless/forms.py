@@ -87,16 +87,26 @@ class Series:
 
     def value(self, cosine: Array) -> Array:
         """f, on arrays of NumPy or CuPy."""
-        value: Array = horner(self.coefficients, cosine)
-        return value
+        return polynomial(self.coefficients, cosine)
 
     def derivative(self, cosine: Array) -> Array:
         """f'."""
-        slope: Array = horner(slopes(self.coefficients), cosine)
-        return slope
+        return polynomial(slopes(self.coefficients), cosine)
 
 
 Form = Arc | Exponential | Series
+
+
+def polynomial(coefficients: Sequence[float], points: Array) -> Array:
+    """A polynomial, lowest power first, at points of any array module.
+
+    >>> polynomial((1.0, 2.0, 3.0), np.array([0.0, 2.0]))
+    array([ 1., 17.])
+    """
+    total = 0.0 * points + coefficients[-1]
+    for coefficient in reversed(coefficients[:-1]):
+        total = total * points + coefficient
+    return total
 
 
 def fit(
@@ -116,11 +126,11 @@ def fit(
     for degree in range(MAX_DEGREE + 1):
         basis = chebyshev.chebvander(nodes, degree)
         fitted, *_ = np.linalg.lstsq(basis * weights[:, None], target * weights, rcond=None)
-        polynomial = np.polynomial.Chebyshev(fitted, domain=[low, high]).convert(kind=np.polynomial.Polynomial)
-        error = np.abs(polynomial(checks) - function(checks)) * weight(checks)
+        fitted_polynomial = np.polynomial.Chebyshev(fitted, domain=[low, high]).convert(kind=np.polynomial.Polynomial)
+        error = np.abs(fitted_polynomial(checks) - function(checks)) * weight(checks)
         if error.max() <= tolerance:
             coefficients = np.zeros(degree + 1)
-            coefficients[: len(polynomial.coef)] = polynomial.coef
+            coefficients[: len(fitted_polynomial.coef)] = fitted_polynomial.coef
             return tuple(float(a) for a in coefficients)
     return None
 
@@ -238,8 +248,8 @@ def lower_slope(form: Form, tolerance: float) -> Lowered | None:
     (0.0, 2.0)
     """
     if isinstance(form, Arc):
-        polynomial = angle_polynomial(tolerance / max(1.0, abs(form.arc)))
-        return replace(_polynomial("angle", polynomial), linear=form.linear, arc=form.arc)
+        angle = angle_polynomial(tolerance / max(1.0, abs(form.arc)))
+        return replace(_polynomial("angle", angle), linear=form.linear, arc=form.arc)
     lowered = lower(form, tolerance)
     if lowered is None or lowered.kind != "series":
         return None
@@ -248,18 +258,6 @@ def lower_slope(form: Form, tolerance: float) -> Lowered | None:
 
 def _polynomial(kind: Kind, coefficients: tuple[float, ...]) -> Lowered:
     return Lowered(kind, coefficients, tuple(range(len(coefficients))))
-
-
-def horner(coefficients: Sequence[float], x: Any) -> Any:
-    """The polynomial sum of coefficients[k] x^k, on arrays of NumPy or CuPy.
-
-    >>> horner((1.0, 0.0, 2.0), np.array([3.0]))
-    array([19.])
-    """
-    value = np.full_like(x, coefficients[-1])
-    for coefficient in coefficients[-2::-1]:
-        value = value * x + coefficient
-    return value
 
 
 def slopes(coefficients: Sequence[float]) -> tuple[float, ...]:

@@ -244,7 +244,8 @@ class Graph:
 
     def apply_head(self, values: Sequence[Array], left: Sequence[Array], right: Sequence[Array]) -> Array:
         """Kernel entries (n, m) from inner products at the outputs and squared norms (n,), (m,) there; float64."""
-        return self._finish([(value, None) for value in values], left, right)[0]
+        kernel: Array = self._finish([(value, None) for value in values], left, right)[0]
+        return kernel
 
     def apply_tangent_head(
         self, values: Sequence[Array], tangents: Sequence[Array], left: Sequence[Array], right: Sequence[Array]
@@ -257,17 +258,14 @@ class Graph:
         self, values: Sequence[tuple[Any, Any]], left: Sequence[Array], right: Sequence[Array]
     ) -> tuple[Any, Any]:
         found = dict(zip(self.outputs, values, strict=True))
-        norms = [
-            [None if one is None else np.sqrt(one) for one in self.squares(dict(zip(self.outputs, side, strict=True)))]
-            for side in (left, right)
-        ]
+        squares = [self.squares(dict(zip(self.outputs, side, strict=True))) for side in (left, right)]
         for place in self.head:
             node = self.nodes[place]
             sources = [found[source] for source in node.sources]
             scale = None
             if isinstance(node, EmbedNode):
-                rows, columns = (side[node.sources[0]] for side in norms)
-                scale = rows[:, None] * columns[None, :]  # on CuPy arrays too, unlike NumPy's outer
+                left_norms, right_norms = (np.sqrt(side[node.sources[0]]) for side in squares)
+                scale = left_norms[:, None] * right_norms
             found[place] = head_value(node, sources, scale)
         return found[len(self.nodes) - 1]
 

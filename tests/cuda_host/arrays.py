@@ -44,6 +44,11 @@ class DeviceModule:
         return lambda *arguments, **options: _raised(attribute(*arguments, **options))
 
 
+def asarray(values: Any) -> DeviceArray:
+    """A copy on the device, as this module's namesake in CuPy makes it."""
+    return np.array(values).view(DeviceArray)
+
+
 def _lowered(value: Any) -> Any:
     """As NumPy's; arrays of the host are refused."""
     if isinstance(value, DeviceArray):

@@ -11,6 +11,7 @@ Sums are made in a fixed order from gathers and element-wise operations alone, s
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BackendError
-from ..graph import EmbedNode, Graph, InputNode, PoolNode, SumNode, WeightsNode, WindowNode, head_value, tap_range
+from ..graph import EmbedNode, Graph, InputNode, Pair, PoolNode, SumNode, WeightsNode, WindowNode, head_value, tap_range
 from ..layers import Windows, format_grid
 from . import Advance
 from .workers import run_parallel
@@ -27,7 +28,8 @@ from .workers import run_parallel
 Array = NDArray[np.float64]
 Value = tuple[Any, Any]  # inner products and tangents; None where these are zero or not wanted
 _MOST_BYTES = 1 << 33  # of one pair of images
-_PLANE_BYTES = {"numpy": 1 << 20, "cupy": 1 << 27}  # of one value: within a cache, or enough to fill a GPU
+_PLANE_BYTES = 1 << 20  # of one value: within a cache
+_PLANE_BYTES_OF_GPU = 1 << 27  # enough to fill it
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,10 +116,10 @@ class _Run:
     """One batch of pairs through the graph. Without right images, each left one with itself; norms are found then."""
 
     def __init__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> None:
-        self.graph, self.tables = graph, _tables(graph)
+        self.graph, self.tables = graph, _tables(graph, type(left).__module__, str(getattr(left, "device", "")))
         self.itself = right is None
         self.left, self.right = left, left if right is None else right
-        self.known: dict[int, Any] = {0: np.sum(left * left, axis=-1)} if self.itself else left_squares
+        self.known: dict[int, Any] = {0: _squares(left)} if self.itself else left_squares
         self._right_known = self.known if self.itself else right_squares
         self._pooled: dict[int, dict[int, Value]] = {}
         self._columns: dict[tuple[int, int], Any] = {}
@@ -149,10 +151,9 @@ class _Run:
                 continue
             value = self._gather(place, self._value(source, u, {}))
             for U in reached:
-                before = found.get(U, (None, None))
-                found[U] = tuple(
-                    None if v is None else _add_rows(v, t, node, u, U) for v, t in zip(value, before, strict=True)
-                )
+                kernel, tangent = found.get(U, (None, None))
+                kernel = _add_rows(value[0], kernel, node, u, U)
+                found[U] = kernel, None if value[1] is None else _add_rows(value[1], tangent, node, u, U)
         self._pooled[place] = {U: _each(lambda v: v * node.scale, value) for U, value in found.items()}
         if self.itself:  # the diagonal of columns at u = 0
             values = self._pooled[place][0][0]
@@ -185,10 +186,7 @@ class _Run:
         (kernel, tangent), before = sources[0], node.sources[0]
         rows = self._norms(before, 0)[:, _rows(self.graph.nodes[before].grid[0], u)]
         scale = rows * self._norms(before, 1)[:, _rows(self.graph.nodes[before].grid[0], -u)]
-        same = None
-        if self.itself and u == 0:
-            same = np.zeros_like(kernel, dtype=bool, shape=kernel.shape[-1:])
-            same[self.tables[place].own] = True
+        same = self.tables[place].same if self.itself and u == 0 else None
         return head_value(node, [(kernel, tangent)], scale, same)
 
     def _gather(self, place: int, value: Value) -> Value:
@@ -223,15 +221,11 @@ class _Run:
 class _Table:
     """A node's pairs of columns (k, n), a void one last, which is always zero; where each window reads its source's."""
 
-    left: NDArray[np.intp]
-    right: NDArray[np.intp]
-    taps: tuple[NDArray[np.intp], ...]
-
-    @functools.cached_property
-    def own(self) -> NDArray[np.intp]:
-        """Where a column stands with itself, in order."""
-        found = np.flatnonzero(self.left == self.right)
-        return found[np.argsort(self.left[found])]
+    left: Any
+    right: Any
+    taps: tuple[Any, ...]
+    same: Any  # which pairs are a column with itself
+    own: Any  # where these stand
 
     def spread(self, values: Any, side: int) -> Any:
         """(N, H, W) at one side of every pair."""
@@ -243,7 +237,7 @@ class _Table:
     def sum(self, values: Any) -> Any:
         """Of a source's values, over the window or pool at every pair."""
         if len(self.left) == 1:  # everything into one pair: by halves, which is few operations on long arrays
-            total = _fold(values[..., [int(tap[0]) for tap in self.taps]])
+            total = _fold(values[..., self.taps[0]])
         else:
             total = values[..., self.taps[0]]
             for tap in self.taps[1:]:
@@ -254,26 +248,31 @@ class _Table:
 
 
 @functools.lru_cache(maxsize=64)
-def _tables(graph: Graph) -> tuple[_Table, ...]:
+def _tables(graph: Graph, module: str, device: str) -> tuple[_Table, ...]:
+    """Of every node, in the memory of that array module; `device` tells GPUs apart, the current one is used."""
+    put = importlib.import_module(module).asarray
     tables: list[_Table] = []
     index: list[dict[tuple[int, int], int]] = []
     for node, (_, offsets) in zip(graph.nodes, graph.offsets, strict=True):
         width = node.grid[1]
         pairs = [(k, k + v) for v in sorted(offsets) for k in range(max(0, -v), min(width, width - v))]
-        taps: list[NDArray[np.intp]] = []
-        if isinstance(node, WindowNode | PoolNode):
-            source, windows = index[node.sources[0]], node.axes[1]
-            void = len(source)
-            steps = [(a, a) for a in range(windows.size)]
-            if isinstance(node, PoolNode):
-                steps = [(a, b) for a in range(windows.size) for b in range(windows.size)]
-            for a, b in steps:
-                reads = [(windows.positions(k)[a], windows.positions(n)[b]) for k, n in pairs]
-                taps.append(np.array([source.get(read, void) for read in reads], dtype=np.intp))
+        taps = _taps(node, pairs, index[node.sources[0]]) if isinstance(node, WindowNode | PoolNode) else []
         left, right = (np.array([pair[side] for pair in pairs], dtype=np.intp) for side in range(2))
-        tables.append(_Table(left, right, tuple(taps)))
+        own = np.flatnonzero(left == right)  # of offset zero, so in order
+        same = np.append(left == right, False)
+        tables.append(_Table(put(left), put(right), tuple(map(put, taps)), put(same), put(own)))
         index.append({pair: place for place, pair in enumerate(pairs)})
     return tuple(tables)
+
+
+def _taps(node: WindowNode | PoolNode, pairs: list[Pair], source: dict[Pair, int]) -> list[NDArray[np.intp]]:
+    """For every pair of positions in a window, where the pairs of columns read it among the source's."""
+    windows = node.axes[1]
+    sizes = range(windows.size)
+    steps = [(a, b) for a in sizes for b in sizes] if isinstance(node, PoolNode) else [(a, a) for a in sizes]
+    reads = [[(windows.positions(k)[a], windows.positions(n)[b]) for k, n in pairs] for a, b in steps]
+    taps = np.array([[source.get(read, len(source)) for read in some] for some in reads], dtype=np.intp)
+    return [taps[:, 0]] if len(pairs) == 1 else list(taps)
 
 
 def _fold(values: Any) -> Any:
@@ -336,6 +335,11 @@ def _pixels(graph: Graph, images: Any) -> Any:
     return images.astype(np.float64).reshape(len(images), *graph.nodes[0].grid, graph.channels)
 
 
+def _squares(pixels: Any) -> Any:
+    """Squared norms of pixels, channel by channel: a reduction may add in another order for another batch."""
+    return functools.reduce(lambda a, b: a + b, (pixels[..., c] ** 2 for c in range(pixels.shape[-1])))
+
+
 def pair_bytes(graph: Graph) -> int:
     """What one pair of images takes while it is computed: a few values, and all that pools have collected."""
     pools = [place for place in graph.body if isinstance(graph.nodes[place], PoolNode)]
@@ -345,14 +349,14 @@ def pair_bytes(graph: Graph) -> int:
 
 def _batch(graph: Graph, images: Any, most: int | None) -> int:
     """Pairs at a time: one value of the largest node takes so many bytes."""
-    module = "numpy" if isinstance(images, np.ndarray) else "cupy"
     needed = pair_bytes(graph)
     if needed > _MOST_BYTES:
         raise BackendError(
             f"one pair of {format_grid(graph.nodes[0].grid)} images takes {needed / 1e9:.0f} GB on the general path, "
             f"more than {_MOST_BYTES / 1e9:.0f} GB; pool earlier or further, or use strides or patches"
         )
-    fitting = max(1, _PLANE_BYTES[module] // (8 * _largest(graph)))
+    plane = _PLANE_BYTES if isinstance(images, np.ndarray) else _PLANE_BYTES_OF_GPU
+    fitting = max(1, plane // (8 * _largest(graph)))
     return fitting if most is None else min(fitting, most)
 
 

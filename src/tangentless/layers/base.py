@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..bags import Embed
 from ..errors import ArchitectureError
-from ..forms import Form, hermite_series, series_of
+from ..forms import Form, hermite_series, polynomial, series_of, slopes
 
 Array = NDArray[np.float64]
 Grid = tuple[int, ...]  # (): one vector; (length,): a sequence; (height, width): an image
@@ -96,7 +96,7 @@ class Nonlinearity(Layer):
 
     def dual(self, cosine: Array) -> Array:
         """f, for cosines in [-1, 1]: by default from the activation, as its series of Hermite polynomials."""
-        return np.asarray(np.polynomial.polynomial.polyval(cosine, _hermite_series(self)), dtype=np.float64)
+        return polynomial(_hermite_series(self), cosine)
 
     def usual_activation(self, preactivation: Any) -> Any:
         """The activation without the factor that keeps norms, as networks elsewhere have it."""
@@ -109,8 +109,7 @@ class Nonlinearity(Layer):
     def derivative(self, cosine: Array) -> Array:
         """That of f, which tangent kernels need: of the series or the form, unless defined otherwise."""
         if type(self).dual is Nonlinearity.dual:
-            slopes = np.polynomial.polynomial.polyder(_hermite_series(self))
-            return np.asarray(np.polynomial.polynomial.polyval(cosine, slopes), dtype=np.float64)
+            return polynomial(slopes(_hermite_series(self)), cosine)
         form = self.form()
         if form is None:
             raise ArchitectureError(

@@ -186,7 +186,7 @@ class Erf(_Scaled):
         return share / (math.asin(share) * np.sqrt(1 - (share * cosine) ** 2))
 
     def usual_activation(self, preactivation: Any) -> Any:
-        return _special(preactivation, "erf", self.scale * preactivation)
+        return _apply("erf", self.scale * preactivation)
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class GELU(_Scaled):
 
     def usual_activation(self, preactivation: Any) -> Any:
         scaled = self.scale * preactivation
-        return 0.5 * scaled * (1.0 + _special(preactivation, "erf", scaled / math.sqrt(2.0)))
+        return 0.5 * scaled * (1.0 + _apply("erf", scaled / math.sqrt(2.0)))
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class Sin(_Scaled):
         return (np.exp(square * (cosine - 1)) - np.exp(-square * (cosine + 1))) / -math.expm1(-2 * square)
 
     def usual_activation(self, preactivation: Any) -> Any:
-        return _special(preactivation, "sin", self.scale * preactivation)
+        return _apply("sin", self.scale * preactivation)
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class Cos(_Scaled):
         return (np.exp(square * (cosine - 1)) + np.exp(-square * (cosine + 1))) / (1 + math.exp(-2 * square))
 
     def usual_activation(self, preactivation: Any) -> Any:
-        return _special(preactivation, "cos", self.scale * preactivation)
+        return _apply("cos", self.scale * preactivation)
 
 
 @dataclass(frozen=True)
@@ -291,9 +291,9 @@ class Step(Nonlinearity):
         )
 
 
-def _special(preactivation: Any, name: str, scaled: Any) -> Any:
-    """A function that NumPy or SciPy has for arrays, and PyTorch for tensors as a method."""
-    if hasattr(scaled, name):
-        return getattr(scaled, name)()
+_FUNCTIONS = {"erf": scipy.special.erf, "sin": np.sin, "cos": np.cos}
 
-    return getattr(np, name, None)(scaled) if hasattr(np, name) else getattr(scipy.special, name)(scaled)
+
+def _apply(name: str, values: Any) -> Any:
+    """A function that tensors have as a method and arrays as a function."""
+    return getattr(values, name)() if hasattr(values, name) else _FUNCTIONS[name](values)
