@@ -40,6 +40,35 @@ GRAPHS = [
     ("conv3 erf conv3 gelu globalpool normalize tanh", (6, 5, 2)),
     ("conv3 abs conv3 sin globalpool normalize cos", (6, 5, 2)),
 ]
+# Chains on grids that share out the threads of a GPU in every way there is, all of which the fused kernels take there.
+LAYOUTS = [
+    ("conv3 gaussian globalpool", (8, 8, 1)),
+    ("conv3 relu conv3 relu globalpool normalize relu", (7, 7, 2)),
+    ("conv3 relu conv3 gaussian pool2 conv3 relu globalpool normalize relu", (8, 8, 3)),
+    ("conv3 leakyrelu(0.2) conv3 pool2 conv3 polynomial3 pool2 conv3 gaussian(0.5) globalpool", (16, 12, 2)),
+    ("conv3 normalize conv3 relu pool2 conv3 relu globalpool normalize", (14, 10, 5)),
+    ("conv3 gaussian conv3 gaussian conv3 gaussian pool2 conv3 gaussian globalpool normalize gaussian", (12, 16, 3)),
+    ("conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (10, 20, 1)),
+    ("conv3 polynomial3 conv3 gaussian(2) globalpool", (9, 13, 2)),
+    ("conv3 relu conv3 gaussian conv3 relu pool2 conv3 relu pool2 conv3 gaussian globalpool normalize", (8, 32, 3)),
+    ("conv3 relu conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (8, 4, 4)),
+    ("conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (4, 32, 3)),
+    ("conv3 gaussian globalpool normalize", (17, 13, 1)),  # rows of more lanes than it needs
+    ("conv3 abs conv3 erf pool2 conv3 tanh globalpool", (8, 8, 2)),  # a longer polynomial, and fitted series
+]
+MORE_LAYOUTS = [
+    ("conv3 relu conv3 relu conv3 relu pool2 conv3 gaussian globalpool", (8, 32, 3)),
+    ("conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (6, 32, 3)),
+    ("conv3 relu conv3 relu globalpool", (9, 32, 3)),
+    ("conv3 gaussian conv3 gaussian pool2 conv3 relu conv3 relu globalpool", (18, 32, 1)),
+    ("conv3 relu conv3 relu pool2 conv3 relu globalpool", (16, 16, 16)),
+    ("conv3 leakyrelu(0.2) conv3 leakyrelu(0.1) conv3 relu pool2 conv3 leakyrelu(0.3) globalpool", (8, 32, 2)),
+    ("conv3 relu conv3 polynomial3 pool2 conv3 polynomial2 globalpool normalize", (6, 24, 2)),
+    ("conv3 gaussian(0.5) conv3 gaussian(2) conv3 gaussian(0.7) pool2 conv3 gaussian(2) globalpool", (8, 20, 3)),
+    ("conv3 relu conv3 normalize conv3 pool2 conv3 relu globalpool", (6, 18, 1)),
+    ("conv3 relu pool2 conv3 relu globalpool", (28, 12, 2)),
+    ("conv3 relu globalpool", (19, 22, 3)),
+]
 
 
 def name(case):
@@ -80,7 +109,7 @@ def hostile_images(shape=(8, 8, 3)):
 def graphs(draw, layers=("conv1", "conv3", "conv5", "conv3(dilation=2)", "relu", "gaussian"), depth=2):
     """The text of a random architecture, and a shape it fits."""
     height, width = draw(st.tuples(st.integers(2, 9), st.integers(2, 9)))
-    text, grid = _layers(draw, (height, width), list(layers), depth, draw(st.integers(1, 4)), moves=True)
+    text, _ = _layers(draw, (height, width), list(layers), depth, draw(st.integers(1, 4)), moves=True)
     end = draw(st.sampled_from(["globalpool normalize relu", "relu globalpool", "globalpool"]))
     return f"conv3 relu {text} {end}", (height, width, draw(st.integers(1, 3)))
 

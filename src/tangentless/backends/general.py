@@ -28,7 +28,8 @@ from .workers import run_parallel
 Array = NDArray[np.float64]
 Value = tuple[Any, Any]  # inner products and tangents; None where these are zero or not wanted
 _MOST_BYTES = 1 << 33  # of one pair of images
-_PLANE_BYTES = {"numpy": 1 << 20, "cupy": 1 << 27}  # of one value: within a cache, or enough to fill a GPU
+_PLANE_BYTES = 1 << 20  # of one value: within a cache
+_PLANE_BYTES_OF_GPU = 1 << 27  # enough to fill it
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +53,8 @@ class GeneralImages:
         return GeneralImages(self.graph, self.images[part], squares, self.diagonal[part])
 
 
-def prepare_general(graph: Graph, images: Any, n_jobs: int = 1) -> GeneralImages:
-    """Squared norms and the diagonal, from each image's kernel with itself."""
+def prepare_general(graph: Graph, images: Any, n_jobs: int = 1, batch: int | None = None) -> GeneralImages:
+    """Squared norms and the diagonal, from each image's kernel with itself; at most `batch` of them at a time."""
     parts: dict[int, tuple[dict[int, Any], Any]] = {}
 
     def work(part: slice, _: None) -> int:
@@ -67,16 +68,22 @@ def prepare_general(graph: Graph, images: Any, n_jobs: int = 1) -> GeneralImages
         parts[part.start] = run.known, diagonal
         return 0
 
-    run_parallel(_batches(len(images), _batch(graph, images)), work, lambda: None, n_jobs, None)
+    run_parallel(_batches(len(images), _batch(graph, images, batch)), work, lambda: None, n_jobs, None)
     ordered = [parts[start] for start in sorted(parts)]
     squares = {place: np.concatenate([known[place] for known, _ in ordered]) for place in ordered[0][0]}
     return GeneralImages(graph, images, squares, np.concatenate([diagonal for _, diagonal in ordered]))
 
 
 def general_block(
-    left: GeneralImages, right: GeneralImages, *, upper: bool, advance: Advance | None, n_jobs: int = 1
+    left: GeneralImages,
+    right: GeneralImages,
+    *,
+    upper: bool,
+    advance: Advance | None,
+    n_jobs: int = 1,
+    batch: int | None = None,
 ) -> Any:
-    """Entries between two prepared sets."""
+    """Entries between two prepared sets; at most `batch` pairs at a time."""
     graph = left.graph
     count = len(graph.outputs)
     if graph.nodes[0].grid == (1, 1):
@@ -98,7 +105,7 @@ def general_block(
                 tangents[place, i, j] = _zero_if_none(*value)
             return len(i)
 
-        run_parallel(_batches(len(pairs[0]), _batch(graph, left.images)), work, lambda: None, n_jobs, advance)
+        run_parallel(_batches(len(pairs[0]), _batch(graph, left.images, batch)), work, lambda: None, n_jobs, advance)
     ends = [[side.squares[place].reshape(-1) for place in graph.outputs] for side in (left, right)]
     if graph.tangent:
         return graph.apply_tangent_head(list(values), list(tangents), *ends)
@@ -109,7 +116,7 @@ class _Run:
     """One batch of pairs through the graph. Without right images, each left one with itself; norms are found then."""
 
     def __init__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> None:
-        self.graph, self.tables = graph, _tables(graph, _module(left))
+        self.graph, self.tables = graph, _tables(graph, type(left).__module__, str(getattr(left, "device", "")))
         self.itself = right is None
         self.left, self.right = left, left if right is None else right
         self.known: dict[int, Any] = {0: _squares(left)} if self.itself else left_squares
@@ -241,8 +248,8 @@ class _Table:
 
 
 @functools.lru_cache(maxsize=64)
-def _tables(graph: Graph, module: str) -> tuple[_Table, ...]:
-    """Of every node, in the memory of that array module."""
+def _tables(graph: Graph, module: str, device: str) -> tuple[_Table, ...]:
+    """Of every node, in the memory of that array module; `device` tells GPUs apart, the current one is used."""
     put = importlib.import_module(module).asarray
     tables: list[_Table] = []
     index: list[dict[tuple[int, int], int]] = []
@@ -333,22 +340,29 @@ def _squares(pixels: Any) -> Any:
     return functools.reduce(lambda a, b: a + b, (pixels[..., c] ** 2 for c in range(pixels.shape[-1])))
 
 
-def _module(values: Any) -> str:
-    return "numpy" if isinstance(values, np.ndarray) else "cupy"
-
-
-def _batch(graph: Graph, images: Any) -> int:
-    """Pairs at a time: one value of the largest node takes so many bytes."""
-    numbers = [graph.nodes[place].grid[0] * _columns(graph, place) for place in graph.body]
+def pair_bytes(graph: Graph) -> int:
+    """What one pair of images takes while it is computed: a few values, and all that pools have collected."""
     pools = [place for place in graph.body if isinstance(graph.nodes[place], PoolNode)]
     kept = sum(_columns(graph, place) * _pairs_of_rows(graph, place) for place in pools)
-    needed = 8 * (1 + graph.tangent) * (4 * max(numbers) + kept)
+    return 8 * (1 + graph.tangent) * (4 * _largest(graph) + kept)
+
+
+def _batch(graph: Graph, images: Any, most: int | None) -> int:
+    """Pairs at a time: one value of the largest node takes so many bytes."""
+    needed = pair_bytes(graph)
     if needed > _MOST_BYTES:
         raise BackendError(
             f"one pair of {format_grid(graph.nodes[0].grid)} images takes {needed / 1e9:.0f} GB on the general path, "
             f"more than {_MOST_BYTES / 1e9:.0f} GB; pool earlier or further, or use strides or patches"
         )
-    return int(max(1, _PLANE_BYTES[_module(images)] // (8 * max(numbers))))
+    plane = _PLANE_BYTES if isinstance(images, np.ndarray) else _PLANE_BYTES_OF_GPU
+    fitting = max(1, plane // (8 * _largest(graph)))
+    return fitting if most is None else min(fitting, most)
+
+
+def _largest(graph: Graph) -> int:
+    """Numbers of a value at one offset, at the largest node."""
+    return max(graph.nodes[place].grid[0] * _columns(graph, place) for place in graph.body)
 
 
 def _columns(graph: Graph, place: int) -> int:

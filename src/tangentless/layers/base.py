@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..bags import Embed
 from ..errors import ArchitectureError
-from ..forms import Form, hermite_series, polynomial, series_of
+from ..forms import Form, hermite_series, polynomial, series_of, slopes
 
 Array = NDArray[np.float64]
 Grid = tuple[int, ...]  # (): one vector; (length,): a sequence; (height, width): an image
@@ -109,7 +109,7 @@ class Nonlinearity(Layer):
     def derivative(self, cosine: Array) -> Array:
         """That of f, which tangent kernels need: of the series or the form, unless defined otherwise."""
         if type(self).dual is Nonlinearity.dual:
-            return polynomial([k * a for k, a in enumerate(_hermite_series(self))][1:] or [0.0], cosine)
+            return polynomial(slopes(_hermite_series(self)), cosine)
         form = self.form()
         if form is None:
             raise ArchitectureError(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...forms import Arc, Exponential, Series, angle_polynomial, arc_polynomial, exponential_series
+from ...forms import TOLERANCE, lower, lower_slope
 from ...graph import Graph
 from ...layers import Normalize
 from .. import Advance
@@ -26,7 +26,6 @@ from .simd import Tag, lanes_tag
 
 Array = NDArray[np.float64]
 Side = tuple[Array, Array, Array]  # pixels, which only the first stage has, norms before every step, and their inverses
-_TOLERANCE = 2e-15
 _SMALLEST_NORM = 1e-145  # below, the inverse of a product of two would overflow: such a patch counts as black
 _LARGEST_ROOM = 1 << 29  # bytes between stages that a thread may take
 _TILE_BYTES = 32 << 20  # expanded images of one side of a block
@@ -159,17 +158,13 @@ def _lower(embedding: Embedding) -> tuple[tuple[Any, ...], tuple[float, ...]] | 
         return ("linear",), ()
     if isinstance(embedding, Normalize):
         return ("cosine",), ()
-    form = embedding.form()
-    if isinstance(form, Arc):
-        arc, angle = arc_polynomial(_TOLERANCE), angle_polynomial(_TOLERANCE)
-        return ("arc", len(arc), len(angle)), (form.linear, form.arc, *arc, *angle)
-    series = exponential_series(form.gamma, _TOLERANCE) if isinstance(form, Exponential) else None
-    if isinstance(form, Series):
-        series = form.coefficients
-    if series is None:
+    form, tolerance = embedding.form(), TOLERANCE["float64"]
+    value, slope = (None if form is None else one(form, tolerance) for one in (lower, lower_slope))
+    if value is None or slope is None:
         return None
-    slopes = tuple(k * p for k, p in enumerate(series))[1:] or (0.0,)
-    return ("series", len(series), len(slopes)), (*series, *slopes)
+    lengths = len(value.coefficients), len(slope.coefficients)
+    straight = (value.linear, value.arc) if value.kind == "arc" else ()
+    return (value.kind, *lengths), (*straight, *value.coefficients, *slope.coefficients)
 
 
 def _alone(plan: Plan, images: NDArray[Any], scratch: Any) -> tuple[list[Array], Array, Array]:

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tangentless.errors import BackendError
-
-from .compile import OPTIONS, source, stage_options
-from .fused import Lane, Launch
-from .plan import StagePlan
+from ...errors import BackendError
+from .compile import source, stage_options
+from .fused import Launch, Stream
+from .layout import StagePlan
 
 INSTALL = "pip install 'tangentless[cuda]'"
 OLDEST = (8, 0)  # compute capability: the fused stages ask for the shared memory and registers of such a GPU
@@ -81,10 +80,8 @@ class CudaMachine:
         check_capability(index, self.device.compute_capability)
         attributes = self.device.attributes
         self.shared_limit = int(attributes["MaxSharedMemoryPerBlockOptin"])
-        self.multiprocessors = int(attributes["MultiProcessorCount"])
         self._streams: list[Any] = []
         self._stages: dict[StagePlan, Launch] = {}
-        self._general: dict[str, Any] = {}
 
     @property
     def name(self) -> str:
@@ -117,7 +114,7 @@ class CudaMachine:
     def load_stage(self, plan: StagePlan) -> Launch:
         if plan not in self._stages:
             kernel = self._compile("stage.cu", stage_options(plan), "stage")
-            shared = 4 * plan.shared_floats
+            shared = plan.shared_bytes
             kernel.max_dynamic_shared_size_bytes = shared
 
             def launch(
@@ -128,11 +125,6 @@ class CudaMachine:
 
             self._stages[plan] = launch
         return self._stages[plan]
-
-    def general(self, kernel: str, *arguments: Any) -> None:
-        if kernel not in self._general:
-            self._general[kernel] = self._compile("general.cu", OPTIONS, kernel)
-        self._general[kernel]((8 * self.multiprocessors,), (256,), arguments)
 
     def _compile(self, file: str, options: tuple[str, ...], kernel: str) -> Any:
         try:
@@ -163,7 +155,7 @@ class CudaMachine:
             return values.copy()
 
     @contextmanager
-    def lanes(self, count: int) -> Iterator[Sequence[Lane]]:
+    def streams(self, count: int) -> Iterator[Sequence[Stream]]:
         """Streams that begin and end with the current one, also where an error ends the work.
 
         Memory of the current stream that they use can therefore be given to its next user without waiting for them.
