@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 Value = tuple[Any, Any]  # inner products and tangents; None where these are zero or not wanted
 _MOST_BYTES = 1 << 33  # of one pair of images
 _PLANE_BYTES = 1 << 20  # of one value: within a cache
-_PLANE_BYTES_OF_GPU = 1 << 27  # enough to fill it
+_PLANE_BYTES_OF_GPU = 1 << 29  # enough to fill it
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +140,7 @@ class _Run:
         self._right_known = self.known if self.itself else right_squares
         self._pooled: dict[int, dict[int, Value]] = {}
         self._columns: dict[tuple[int, int], Any] = {}
+        self._squares: dict[tuple[int, int], list[Any]] = {}
 
     def outputs(self) -> list[Value]:
         """The values at the outputs, one number a pair of images."""
@@ -227,7 +228,10 @@ class _Run:
     def _norms(self, place: int, side: int) -> Any:
         """Norms at a node, for its list of pairs of columns."""
         if (place, side) not in self._columns:
-            squares = self.graph.squares(self._right_known if side else self.known)[place]
+            known = self._right_known if side else self.known
+            if (side, len(known)) not in self._squares:
+                self._squares[side, len(known)] = self.graph.squares(known)
+            squares = self._squares[side, len(known)][place]
             self._columns[place, side] = self.tables[place].spread(np.sqrt(squares), side)
         return self._columns[place, side]
 

@@ -47,7 +47,9 @@ class Kept:
 @functools.lru_cache(maxsize=64)
 def kernels_of(graph: Graph) -> dict[int, Kept]:
     """All kept values, by node."""
+    sources = [source for node in graph.nodes for source in node.sources]
     read = {source for node in graph.nodes if isinstance(node, WindowNode | PoolNode) for source in node.sources}
+    read |= {place for place in graph.body if sources.count(place) > 1}  # rather than computed twice
     pools = {place for place in graph.body if isinstance(graph.nodes[place], PoolNode)}
     places = [place for place in graph.body if place in {0, *read, *pools, *graph.outputs}]
     kept = {place: Kept(place, tuple(node_pairs(graph, place))) for place in places}
@@ -224,12 +226,15 @@ class NodeRun:
         self._right_known = self.known if self.itself else right_squares
         self._pooled: dict[int, dict[int, Value]] = {}
         self._norms: dict[tuple[int, int], Any] = {}
+        self._found: dict[int, list[Any]] = {}
 
     def outputs(self) -> list[Value]:
         for place in self.graph.body:
             if isinstance(self.graph.nodes[place], PoolNode):
                 self._pool(place)
                 self._norms.clear()
+                if self.itself:
+                    self._found.clear()
         found = []
         for place in self.graph.outputs:
             kernel, tangent = self._value(place, 0, {})
@@ -273,9 +278,14 @@ class NodeRun:
 
     def _norm(self, place: int, side: int) -> Any:
         if (place, side) not in self._norms:
-            squares = self.graph.squares(self._right_known if side else self.known)[place]
-            self._norms[place, side] = self.kernels.machine.upload(np.sqrt(squares))
+            self._norms[place, side] = self.kernels.machine.upload(np.sqrt(self._squares(side)[place]))
         return self._norms[place, side]
+
+    def _squares(self, side: int) -> list[Any]:
+        """Of one side at every node; of images with themselves, as far as pools have been reached."""
+        if side not in self._found:
+            self._found[side] = self.graph.squares(self._right_known if side else self.known)
+        return self._found[side]
 
     def _launch(self, name: str, out: Any, *arrays: Any, sizes: tuple[Any, ...]) -> None:
         """A kernel that fills values of its own shape."""
