@@ -1,4 +1,4 @@
-"""The general path: any graph, kernel or tangent kernel, in float64, on NumPy arrays or on CuPy's.
+"""The general path: any graph, kernel or tangent kernel, in float64, by NumPy here and by kernels of its own on GPUs.
 
 Fix the offset u between rows of the two images. Rows of all nodes then move together: a value is an array (pairs of
 images, rows, pairs of columns), and nodes are interpreted one by one. Pairs of columns are those at needed offsets,
@@ -11,7 +11,6 @@ Sums are made in a fixed order from gathers and element-wise operations alone, s
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -29,7 +28,7 @@ Array = NDArray[np.float64]
 Value = tuple[Any, Any]  # inner products and tangents; None where these are zero or not wanted
 _MOST_BYTES = 1 << 33  # of one pair of images
 _PLANE_BYTES = 1 << 20  # of one value: within a cache
-_PLANE_BYTES_OF_GPU = 1 << 29  # enough to fill it
+_PLANE_BYTES_OF_GPU = 1 << 28  # enough to fill it
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +132,7 @@ class _Run:
     """One batch of pairs through the graph. Without right images, each left one with itself; norms are found then."""
 
     def __init__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> None:
-        self.graph, self.tables = graph, _tables(graph, type(left).__module__, str(getattr(left, "device", "")))
+        self.graph, self.tables = graph, _tables(graph)
         self.itself = right is None
         self.left, self.right = left, left if right is None else right
         self.known: dict[int, Any] = {0: pixel_squares(left)} if self.itself else left_squares
@@ -274,9 +273,8 @@ class _Table:
 
 
 @functools.lru_cache(maxsize=64)
-def _tables(graph: Graph, module: str, device: str) -> tuple[_Table, ...]:
-    """Of every node, in the memory of that array module; `device` tells GPUs apart, the current one is used."""
-    put = importlib.import_module(module).asarray
+def _tables(graph: Graph) -> tuple[_Table, ...]:
+    """Of every node."""
     tables: list[_Table] = []
     index: list[dict[Pair, int]] = []
     for place, node in enumerate(graph.nodes):
@@ -287,7 +285,7 @@ def _tables(graph: Graph, module: str, device: str) -> tuple[_Table, ...]:
         if isinstance(node, WindowNode | PoolNode):
             table = window_taps(node, pairs, sources[0])
             table = np.where(table < 0, len(sources[0]), table)
-            taps = [put(table[:, 0])] if len(pairs) == 1 else [put(tap) for tap in table]
+            taps = [table[:, 0]] if len(pairs) == 1 else list(table)
         else:
             other = [list(one) != pairs for one in sources]
             beside = [
@@ -296,7 +294,7 @@ def _tables(graph: Graph, module: str, device: str) -> tuple[_Table, ...]:
         left, right = (np.array([pair[side] for pair in pairs], dtype=np.intp) for side in range(2))
         own = np.flatnonzero(left == right)  # of offset zero, so in order
         same = np.append(left == right, False)
-        tables.append(_Table(put(left), put(right), tuple(taps), tuple(beside), put(same), put(own)))
+        tables.append(_Table(left, right, tuple(taps), tuple(beside), same, own))
         index.append(index_of(pairs))
     return tuple(tables)
 
