@@ -288,9 +288,7 @@ def _tables(graph: Graph) -> tuple[_Table, ...]:
             taps = [table[:, 0]] if len(pairs) == 1 else list(table)
         else:
             other = [list(one) != pairs for one in sources]
-            beside = [
-                put(np.append(places(pairs, s), len(s))) if o else None for s, o in zip(sources, other, strict=True)
-            ]
+            beside = [np.append(places(pairs, s), len(s)) if o else None for s, o in zip(sources, other, strict=True)]
         left, right = (np.array([pair[side] for pair in pairs], dtype=np.intp) for side in range(2))
         own = np.flatnonzero(left == right)  # of offset zero, so in order
         same = np.append(left == right, False)
