@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import pickle
@@ -10,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ import pytest
 
 import tangentless as tl
 from crash.stores import KERNEL, contents, expected, finished_tiles, make, store_hash, vectors
-from tangentless.backends import get_backend
+from tangentless.backends import ARITHMETIC, NAMES, get_backend
 from tangentless.errors import (
     BackendError,
     InputError,
@@ -30,13 +33,12 @@ from tangentless.errors import (
     StoreMismatchError,
     StoreVersionError,
 )
-from tangentless.gram import castagnoli, gram, lock, open_gram, repair, resume, status, verify
-from tangentless.gram.checksum import crc32c
-from tangentless.gram.compute import Panels
+from tangentless.expression import read_kernel
+from tangentless.gram import gram, lock, open_gram, repair, resume, status, verify
+from tangentless.gram.compute import Panels, choose_tile, parse_memory, plan_memory
 from tangentless.gram.files import LocalFiles, find_files
-from tangentless.gram.manifest import Manifest, differences
-from tangentless.gram.metadata import read_manifest, render
-from tangentless.gram.tiles import Layout, choose_tile, parse_memory, plan_memory
+from tangentless.gram.manifest import Manifest, differences, read_manifest, render
+from tangentless.gram.store import Layout
 from tangentless.kernel import Kernel
 
 KEYS: list[Any] = [
@@ -159,17 +161,21 @@ def test_dask_reads_it_a_tile_at_a_time(store: Path) -> None:
     assert np.allclose(lazy.dot(np.ones(39)).compute(), expected(39) @ np.ones(39))
 
 
-def test_the_two_checksums_agree() -> None:
-    google = pytest.importorskip("google_crc32c")
-    for length in [*range(40), 1000, 4099, 65536, 100_001]:
-        data = np.random.default_rng(length).bytes(length)
-        assert castagnoli.value(data) == google.value(data) == crc32c(data)
+def test_chunks_end_with_the_published_checksum(store: Path) -> None:
+    """The values of CRC-32C are bit by bit those of its polynomial, whichever implementation google_crc32c has here."""
+    data = (store / "x/c/4/0").read_bytes()
+    remainder = 0xFFFFFFFF
+    for octet in data[:-4]:
+        remainder ^= octet
+        for _ in range(8):
+            remainder = (remainder >> 1) ^ (0x82F63B78 if remainder & 1 else 0)
+    assert data[-4:] == (remainder ^ 0xFFFFFFFF).to_bytes(4, "little")
 
 
-def test_stores_are_written_and_read_without_zarr_or_google(tmp_path: Path) -> None:
+def test_stores_are_written_and_read_without_optional_packages(tmp_path: Path) -> None:
     script = """
 import sys
-for name in ("zarr", "google_crc32c", "numba", "dask", "dask.array", "distributed", "fsspec"):
+for name in ("zarr", "numba", "dask", "dask.array", "distributed", "fsspec"):
     sys.modules[name] = None
 import numpy as np
 from crash.stores import expected, make
@@ -183,7 +189,7 @@ for attempt in (matrix.to_dask, lambda: make("d", 20, scheduler="tcp://:1"), lam
     except ParameterError as error:
         assert "pip install" in str(error)
 """
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env=environment)
     make(tmp_path / "other.zarr", 20)
     assert store_hash(tmp_path / "k.zarr") == store_hash(tmp_path / "other.zarr")
@@ -238,21 +244,109 @@ def test_a_store_is_not_continued_with_anything_different(store: Path, name: str
     assert contents(store) == whole
 
 
-def test_a_store_is_not_continued_by_another_version(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_is_continued_by_another_version_of_the_same_arithmetic(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = contents(store)
+    (store / "kernel/c/0/2").unlink()
     monkeypatch.setattr(tl, "__version__", "9.9.9")
-    with pytest.raises(StoreMismatchError, match=r"version of tangentless is '.*' in the store, '9\.9\.9' now"):
-        make(store, 39)
-    with pytest.raises(StoreMismatchError, match="version"):
-        resume(store)
+    make(store, 39)
+    assert contents(store) == whole  # the note of the version that began it included
+
+
+def test_a_store_of_another_arithmetic_is_read_and_verified_but_not_continued(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = contents(store)
+    monkeypatch.setitem(ARITHMETIC, "reference", ARITHMETIC["reference"] + 1)
+    words = "arithmetic of 'reference' is 1 in the store, 2 now. Continue it with tangentless 0.1.0.*new store"
+    for attempt in (lambda: make(store, 39), lambda: make(store, 50, extend=True), lambda: resume(store)):
+        with pytest.raises(StoreMismatchError, match=words):
+            attempt()
     assert np.array_equal(np.asarray(open_gram(store)), expected(39))
+    assert status(store).complete
+    assert verify(store).good
+    assert repair(store).good
+    assert contents(store) == whole
+    (store / "kernel/c/0/1").write_bytes(b"nonsense")
+    with pytest.raises(StoreMismatchError, match=words):
+        repair(store)
 
 
-def test_every_field_of_the_manifest_is_compared(store: Path) -> None:
+def test_each_part_of_a_kernel_has_the_arithmetic_that_computes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ARITHMETIC, "reference", 7)
+    monkeypatch.setitem(ARITHMETIC, "vectors", 3)
+    k = tl.kernel(KERNEL) + tl.classical.Linear()
+    matrix = gram(k, vectors(9), store=tmp_path / "k.zarr", backend="reference", progress=False)
+    assert matrix.manifest.arithmetic == (7, 3)
+
+
+def test_every_backend_has_an_arithmetic() -> None:
+    assert set(ARITHMETIC) == {*NAMES, "vectors"} - {"auto"}
+
+
+# Stores of earlier versions
+
+
+@pytest.fixture
+def old_store(tmp_path: Path) -> Path:
+    """`make("k.zarr", 20, preprocessing="none")` as version 0.1.0 wrote it."""
+    with zipfile.ZipFile(Path(__file__).parent / "goldens/gram_store_0.1.0.zip") as archive:
+        archive.extractall(tmp_path / "old.zarr")
+    return tmp_path / "old.zarr"
+
+
+def test_a_store_of_version_0_1_0_is_read_verified_and_complete(old_store: Path) -> None:
+    manifest = json.loads((old_store / "zarr.json").read_text())["attributes"]["tangentless"]
+    assert (manifest["format"], manifest["package"]) == (1, "0.1.0")
+    assert "arithmetic" not in manifest
+    before = contents(old_store)
+    np.testing.assert_allclose(np.asarray(open_gram(old_store)), expected(20), rtol=1e-14)  # its BLAS may be another
+    assert status(old_store).complete
+    assert verify(old_store).good
+    make(old_store, 20, preprocessing="none")
+    assert repair(old_store).good
+    assert contents(old_store) == before
+
+
+def test_a_store_of_version_0_1_0_is_continued_repaired_and_extended(old_store: Path) -> None:
+    metadata = {name: data for name, data in contents(old_store).items() if name.endswith(".json")}
+    tiles = finished_tiles(old_store)
+    for continue_store in (
+        lambda: resume(old_store, progress=False),
+        lambda: make(old_store, 20, preprocessing="none"),
+    ):
+        (old_store / "kernel/c/0/1").unlink()
+        continue_store()
+        np.testing.assert_allclose(np.asarray(open_gram(old_store)), expected(20), rtol=1e-14)
+    (old_store / "kernel/c/0/1").write_bytes(b"nonsense")
+    (old_store / "zarr.json").write_bytes(b"{")
+    assert repair(old_store, progress=False).tiles == ((0, 1),)
+    assert {name: data for name, data in contents(old_store).items() if name.endswith(".json")} == metadata
+    assert {name for name, tile in finished_tiles(old_store).items() if tiles[name] != tile} == {"kernel/c/0/1"}
+    matrix = make(old_store, 30, preprocessing="none", extend=True)
+    np.testing.assert_allclose(np.asarray(matrix), expected(30), rtol=1e-14)
+    assert verify(old_store).good
+    assert (matrix.manifest.format, matrix.manifest.package) == (1, "0.1.0")
+
+
+def test_a_store_of_version_0_1_0_is_refused_by_a_newer_arithmetic(
+    old_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ARITHMETIC, "reference", 2)
+    with pytest.raises(StoreMismatchError, match=r"is 1 in the store, 2 now.*with tangentless 0\.1\.0, which began it"):
+        resume(old_store)
+    assert verify(old_store).good
+
+
+def test_every_field_of_the_manifest_is_compared_but_its_notes(store: Path) -> None:
     from dataclasses import fields, replace
 
     stored = read_manifest(LocalFiles(store))
     for field in fields(Manifest):
-        if field.name != "grown_from":
+        if field.name not in ("package", "grown_from", "format"):
             assert list(differences(stored, replace(stored, **{field.name: "other"}))), field.name
 
 
@@ -277,8 +371,6 @@ KERNELS = [
 
 @pytest.mark.parametrize("text", KERNELS)
 def test_kernels_are_read_back_from_their_text(text: str) -> None:
-    from tangentless.gram.expression import read_kernel
-
     assert repr(read_kernel(text)) == text
 
 
@@ -294,8 +386,6 @@ NO_KERNELS = [
 
 @pytest.mark.parametrize("text", NO_KERNELS)
 def test_texts_that_are_no_kernels_are_refused(text: str) -> None:
-    from tangentless.gram.expression import read_kernel
-
     with pytest.raises(StoreMismatchError):
         read_kernel(text)
 
@@ -304,8 +394,6 @@ def test_texts_that_are_no_kernels_are_refused(text: str) -> None:
     "text", ["-" * 50_000 + "1", "(" * 300 + "1" + ")" * 300, "+".join(["kernel('relu')"] * 5_000)]
 )
 def test_texts_nested_too_deeply_are_refused_in_a_few_words(text: str) -> None:
-    from tangentless.gram.expression import read_kernel
-
     with pytest.raises(StoreMismatchError, match="nested") as caught:
         read_kernel(text)
     assert len(str(caught.value)) < 600
@@ -387,19 +475,22 @@ def test_a_second_writer_is_refused_while_the_first_is_at_work(store: Path) -> N
 def named_lock(files: Any, **changes: Any) -> None:
     from dataclasses import replace
 
-    files.write(lock.LOCK, replace(lock.Owner.me(), **changes).to_bytes())
+    files.write(lock.owner_file(files), replace(lock.Owner.me(), **changes).to_bytes())
 
 
 def test_without_system_locks_an_owner_is_named_and_outlived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "_take_system_lock", lambda root: None)
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
     monkeypatch.setattr(lock, "_RENEWED", 0.02)
     files = LocalFiles(tmp_path)
     with lock.hold(files) as check:
-        first = lock.Owner.read(files.read(lock.LOCK))
+        first = lock.Owner.read(files)
         with pytest.raises(StoreLockedError), lock.hold(files):
             pass
         time.sleep(0.2)
-        renewed = lock.Owner.read(files.read(lock.LOCK))
+        renewed = lock.Owner.read(files)
         assert first is not None
         assert renewed is not None
         assert renewed.seen > first.seen
@@ -407,12 +498,12 @@ def test_without_system_locks_an_owner_is_named_and_outlived(tmp_path: Path, mon
         for _ in range(50):
             named_lock(files, token="another")
             time.sleep(0.2)
-            owner = lock.Owner.read(files.read(lock.LOCK))
+            owner = lock.Owner.read(files)
             if owner is not None and owner.token == "another":  # and not ours, renewed at that very moment
                 break
         with pytest.raises(StoreLockedError):
             check()
-    assert (tmp_path / lock.LOCK).exists()  # it is the other's now
+    assert lock.find_owner(files) is not None  # it is the other's now
 
 
 @pytest.mark.parametrize(
@@ -436,7 +527,7 @@ def test_a_lock_is_taken_over_only_from_the_dead_or_silent(changes: dict[str, An
         assert lock.find_owner(files) is not None
         with pytest.raises(StoreLockedError), lock.hold(files):
             pass
-        files.remove(lock.LOCK)
+        files.remove(lock.owner_file(files))
 
 
 # Elsewhere
@@ -584,4 +675,5 @@ def test_the_manifest_says_what_the_store_is(store: Path) -> None:
     assert manifest["architectures"] == ["normalize relu"]
     assert manifest["x"]["shape"] == [39, 5]
     assert manifest["package"] == tl.__version__
+    assert manifest["arithmetic"] == [ARITHMETIC["reference"]]
     assert len(manifest["checksum"]) == 64

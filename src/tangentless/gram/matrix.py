@@ -1,14 +1,13 @@
 """Reading a matrix from its store as if it were an array in memory.
 
-Slices, index arrays and `np.ix_` read the tiles they touch, each checked as it is read; a symmetric matrix, stored
-once, reads back whole. `np.asarray` reads everything, `to_dask` nothing until it is needed.
+Slices, index arrays and `np.ix_` read the tiles they touch, and each tile is checked as it is read. A symmetric matrix
+reads back whole, though only one triangle is stored. `np.asarray` reads everything; `to_dask` reads on demand.
 """
 
 from __future__ import annotations
 
 import importlib
 import operator
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,17 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, ParameterError
-from .files import find_files
+from .files import Address, find_files
 from .manifest import Manifest
-from .store import Store
+from .store import Array, Store
 
-Array = NDArray[np.float64]
 Selection = slice | NDArray[np.intp]
 _STRIP = 32  # rows transposed at a time: few enough for the cache
 
 
-def open_gram(store: str | os.PathLike[str]) -> GramMatrix:
-    """The matrix in a store, finished or not.
+def open_gram(store: Address) -> GramMatrix:
+    """The matrix in a store, complete or not.
 
     >>> import tempfile
     >>> from tangentless.gram import gram
@@ -56,7 +54,7 @@ class GramMatrix:
 
     @property
     def manifest(self) -> Manifest:
-        """What it is a matrix of."""
+        """What this is a matrix of."""
         return self.store.manifest
 
     @property
