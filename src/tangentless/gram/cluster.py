@@ -213,7 +213,7 @@ def forget() -> None:
 def _session(job: Job) -> tuple[Computer, threading.Lock]:
     """What a worker keeps between tiles."""
     threads = job.n_jobs or _worker().state.nthreads
-    return job.start(get_backend(job.backend, job.precision, threads)), threading.Lock()
+    return Computer(job, get_backend(job.backend, job.precision, threads)), threading.Lock()
 
 
 def _introduce(client: Any, backend: str | Backend, precision: Precision, n_jobs: int | None) -> Cluster:

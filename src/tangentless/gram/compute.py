@@ -132,11 +132,6 @@ class Job:
         manifest = self.store.manifest
         return plan_memory(self.kernel, manifest.x.shape[1:], manifest.tile, self.memory)
 
-    def start(self, backend: Backend) -> Computer:
-        """The computer of its tiles."""
-        panels = Panels(self.kernel, backend, self.read or self.store.read_images, self.panels_kept)
-        return Computer(self.store, self.kernel, backend, panels)
-
 
 class Panels:
     """Prepared panels of images. The least recently used one is dropped first.
@@ -160,20 +155,18 @@ class Panels:
         return self._kept[key]
 
 
-@dataclass(frozen=True)
 class Computer:
-    """Computes tiles of one matrix, one at a time."""
+    """Computes the tiles of a job, one at a time."""
 
-    store: Store
-    kernel: Kernel
-    backend: Backend
-    panels: Panels
+    def __init__(self, job: Job, backend: Backend) -> None:
+        self._store, self._kernel, self._backend = job.store, job.kernel, backend
+        self._panels = Panels(job.kernel, backend, job.read or job.store.read_images, job.panels_kept)
 
     def compute(self, tile: Tile, advance: Advance | None = None) -> Array:
         """The entries of a tile. Entries known from before the matrix was extended are kept."""
-        symmetric = self.store.manifest.symmetric
-        left, right = self.panels["x", tile[0]], self.panels["x" if symmetric else "z", tile[1]]
-        known = self.store.known_part(tile)
+        symmetric = self._store.manifest.symmetric
+        left, right = self._panels["x", tile[0]], self._panels["x" if symmetric else "z", tile[1]]
+        known = self._store.known_part(tile)
         if symmetric and tile[0] == tile[1]:
             return self._on_diagonal(left, known, advance)
         done = 0 if known is None else known.shape[1]
@@ -188,7 +181,7 @@ class Computer:
         return np.block([[known, beside], [beside.T, self._fill(new, new, advance, symmetric=True)]])
 
     def _fill(self, left: Any, right: Any, advance: Advance | None, *, symmetric: bool = False) -> Array:
-        passes = max(1, sum(1 for _ in self.kernel.leaves()))
+        passes = max(1, sum(1 for _ in self._kernel.leaves()))
         reported = 0
 
         def report(done: int, total: int) -> None:
@@ -197,7 +190,7 @@ class Computer:
                 advance((done - reported) / passes)
             reported = done
 
-        return fill(self.kernel, self.backend, left, right, symmetric=symmetric, progress=report)
+        return fill(self._kernel, self._backend, left, right, symmetric=symmetric, progress=report)
 
 
 # Engines
@@ -221,7 +214,7 @@ class Local:
 
     def compute(self, job: Job, tiles: Sequence[Tile], meter: Meter, check: Callable[[], None]) -> None:
         """Compute tiles into the store. `check` raises when another process has taken the store over."""
-        computer = job.start(self.arithmetic)
+        computer = Computer(job, self.arithmetic)
         writing: Future[None] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="tile-writer") as writer:
             for tile in tiles:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..architecture import Architecture
 from ..backends import ARITHMETIC, Backend, Precision
 from ..classical.vectors import VectorKernel
-from ..errors import ParameterError, StoreDamagedError, StoreIncompleteError, StoreMismatchError
+from ..errors import ParameterError, StoreDamagedError, StoreMismatchError
 from ..expression import read_kernel
 from ..inputs import check_images, check_pair, to_numpy
 from ..kernel import Kernel
@@ -38,7 +38,7 @@ from .manifest import (
 )
 from .matrix import GramMatrix
 from .progress import ProgressOption, Snapshot, check_option, metered
-from .store import Store, Tile, tile_name
+from .store import Store, Tile, intact, tile_name
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -351,15 +351,7 @@ def _examine(store: Store) -> Findings:
     tiles = [tile for tile in store.layout.tiles() if tile_name(tile) in there]
     return Findings(
         metadata=tuple(damaged_metadata(store.files, manifest)),
-        images=tuple(panel for panel in panels if _is_damaged(store.read_images, *panel)),
-        tiles=tuple(tile for tile in tiles if _is_damaged(store.read_unfinished_tile, tile)),
+        images=tuple(panel for panel in panels if intact(store.read_images, *panel) is None),
+        tiles=tuple(tile for tile in tiles if intact(store.read_unfinished_tile, tile) is None),
         tiles_checked=len(tiles),
     )
-
-
-def _is_damaged(read: Callable[..., Any], *where: Any) -> bool:
-    try:
-        read(*where)
-    except (StoreDamagedError, StoreIncompleteError):
-        return True
-    return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,19 +142,12 @@ class Store:
 
     def covers(self, tile: Tile) -> bool:
         """Whether a tile is undamaged and complete."""
-        try:
-            self.read_tile(tile)
-        except (StoreDamagedError, StoreIncompleteError):
-            return False
-        return True
+        return intact(self.read_tile, tile) is not None
 
     def known_part(self, tile: Tile) -> Array | None:
         """The part of a tile that was known before the matrix was extended, if any."""
-        if not self._was_cut(tile):
-            return None
-        try:
-            values = self.read_unfinished_tile(tile)
-        except (StoreDamagedError, StoreIncompleteError):
+        values = intact(self.read_unfinished_tile, tile) if self._was_cut(tile) else None
+        if values is None:
             return None
         width = int(np.count_nonzero(~np.isnan(values[0])))
         return values[:width, :width] if tile[0] == tile[1] else values[:, :width]
@@ -177,12 +170,8 @@ class Store:
         data, size = self.manifest.sets[name], self.manifest.tile
         shape = (size, *data.shape[1:])
         for panel in range(self.panels(name)):
-            rows = images[panel * size : (panel + 1) * size]
-            try:
-                known = np.array_equal(self.read_images(name, panel), rows)
-            except (StoreDamagedError, StoreIncompleteError):
-                known = False
-            if not known:
+            rows, there = images[panel * size : (panel + 1) * size], intact(self.read_images, name, panel)
+            if there is None or not np.array_equal(there, rows):
                 self._write_chunk(panel_name(name, panel, len(shape)), rows, shape, data.stored_dtype, 0)
 
     def _was_cut(self, tile: Tile) -> bool:
@@ -225,6 +214,14 @@ def tile_name(tile: Tile) -> str:
 def panel_name(name: str, panel: int, axes: int) -> str:
     """The file of a panel of images."""
     return f"{name}/c/{panel}" + "/0" * (axes - 1)
+
+
+def intact(read: Callable[..., NDArray[Any]], *where: Any) -> NDArray[Any] | None:
+    """What a method of a store reads, or None if it is missing or damaged."""
+    try:
+        return read(*where)
+    except (StoreDamagedError, StoreIncompleteError):
+        return None
 
 
 def _checksum(data: Any) -> bytes:
