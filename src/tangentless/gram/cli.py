@@ -23,7 +23,7 @@ StoreArgument = Annotated[str, typer.Argument(help="Path or fsspec address of th
 DataArgument = Annotated[str, typer.Argument(help="Images: a .npy file, or FILE.npz:NAME.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cores by default.")]
-MemoryOption = Annotated[str | None, typer.Option(help="What a process may hold, such as 4GB; default a quarter.")]
+MemoryOption = Annotated[str | None, typer.Option(help="What a process may hold, such as 4GB; a quarter by default.")]
 SchedulerOption = Annotated[str | None, typer.Option(help="Address of a Dask scheduler; in this process by default.")]
 
 
@@ -46,7 +46,7 @@ def run(
     scheduler: SchedulerOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute a kernel matrix into a store, or go on with it after whatever stopped it."""
+    """Compute a kernel matrix into a store, or continue one after whatever stopped it."""
     base = kernel(architecture)
     matrix = stores.gram(
         base.mirrored() if mirrored else base,
@@ -74,7 +74,7 @@ def resume(
     scheduler: SchedulerOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with a store from itself alone: it holds its images and names its kernel."""
+    """Continue a store from itself alone: it holds its images and names its kernel."""
     matrix = stores.resume(store, n_jobs=jobs, memory=memory, scheduler=scheduler, progress=_progress(as_json))
     _print_done(matrix, as_json)
 
@@ -105,7 +105,7 @@ def repair(
     scheduler: SchedulerOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check every byte of a store and compute what is damaged anew; the rest is not touched."""
+    """Check every byte of a store and compute again what is damaged; nothing else is touched."""
     found = stores.repair(
         store,
         None if data is None else load(data),
@@ -151,11 +151,12 @@ def _print_done(matrix: GramMatrix, as_json: bool) -> None:
 
 def _status_text(found: stores.Status) -> str:
     manifest = found.manifest
+    numbers = ", ".join(map(str, sorted(set(manifest.arithmetic))))
     lines = {
         "kernel": manifest.kernel,
         "shape": " × ".join(map(str, manifest.shape)) + (" symmetric" if manifest.symmetric else ""),
         "preprocessing": manifest.preprocessing or "not stated",
-        "arithmetic": f"{manifest.backend}, {manifest.precision}",
+        "arithmetic": f"{manifest.backend} {numbers}, {manifest.precision}",
         "tiles": f"{found.tiles_done:,} of {found.tiles:,}, {manifest.tile} rows each",
         "pairs": f"{found.pairs_done:,} of {found.pairs:,}, {100 * found.pairs_done / found.pairs:.1f} %",
         "state": "complete" if found.complete else f"being written by {found.writer}" if found.writer else "stopped",
