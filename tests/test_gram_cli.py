@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from conftest import hear_interrupts
 from crash.stores import KERNEL, expected, finished_tiles, make, store_hash, vectors
+from tangentless.backends import ARITHMETIC
 from tangentless.errors import InputError, StoreDamagedError
 from tangentless.gram import open_gram
 from tangentless.gram import progress as progress_module
@@ -51,6 +52,7 @@ def test_run_status_verify_repair_and_resume_from_the_shell(data: Path) -> None:
     assert "kernel('normalize relu')" in text
     assert "36 of 36, 8 rows each" in text
     assert "none at all" in text
+    assert f"reference {ARITHMETIC['reference']}, float32" in text
     assert "complete" in text
     assert "36 tiles checked, 0 bad" in invoke("verify", store)
     (store / "kernel/c/2/3").write_bytes(b"nonsense")

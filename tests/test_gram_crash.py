@@ -23,8 +23,7 @@ from crash.writers import Writers
 from tangentless.errors import StoreWriteError
 from tangentless.gram import status, verify
 from tangentless.gram.files import LocalFiles
-from tangentless.gram.manifest import Data
-from tangentless.gram.metadata import read_manifest
+from tangentless.gram.manifest import Data, read_manifest
 from tangentless.gram.store import Store, tile_name
 
 COUNT, GROWN_FROM = 100, 60
