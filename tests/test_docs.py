@@ -74,7 +74,7 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
         exec(code, names)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *(ROOT / "benchmarks").rglob("*.md")], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for path, anchor in LINK.findall(page.read_text()):
         target = (page.parent / path).resolve() if path else page
