@@ -141,7 +141,7 @@ def test_an_interrupt_from_the_keyboard_leaves_a_good_store(data: Path, tmp_path
     _, process = start_command(data, tmp_path)
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGCONT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert process.returncode not in (0, -signal.SIGKILL)
     assert json.loads(invoke("verify", tmp_path / "k.zarr", "--json"))["good"]
     assert not json.loads(invoke("status", tmp_path / "k.zarr", "--json"))["complete"]

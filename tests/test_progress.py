@@ -82,7 +82,7 @@ def test_an_error_ends_the_bar_and_its_thread():
     new = [thread for thread in threading.enumerate() if thread not in before]
     ours = [thread for thread in new if isinstance(thread, threading.Timer) or "rich" in type(thread).__module__]
     for thread in ours:
-        thread.join(timeout=60)  # rich tells its thread to end and does not wait for it
+        thread.join(timeout=600)  # rich tells its thread to end and does not wait for it
     assert not [thread for thread in ours if thread.is_alive()]
 
 
