@@ -50,10 +50,10 @@ def stage_microseconds(path: FusedPath, left: Any, right: Any) -> list[float]:
 
 
 def time_stages(architecture: str, shape: tuple[int, ...]) -> None:
-    program, backend = kernel(architecture).program(shape), CudaBackend(gpus=(0,))
-    images = random_images(program, SIDE + COLUMNS)
-    left, right = (backend.prepare(program, side).copies[0] for side in (images[:SIDE], images[SIDE:]))
-    path = backend._path(0, program)
+    graph, backend = kernel(architecture).graph(shape), CudaBackend(gpus=(0,))
+    images = random_images(graph, SIDE + COLUMNS)
+    left, right = (backend.prepare(graph, side).copies[0] for side in (images[:SIDE], images[SIDE:]))
+    path = backend._path(0, graph)
     assert isinstance(path, FusedPath)
     times = stage_microseconds(path, left, right)
     name = f"{architecture[:24]} {format_grid(shape)}"
@@ -62,7 +62,7 @@ def time_stages(architecture: str, shape: tuple[int, ...]) -> None:
 
 def run_tiny(architecture: str, shape: tuple[int, ...]) -> None:
     k = kernel(architecture)
-    images = random_images(k.program(shape), 3)
+    images = random_images(k.graph(shape), 3)
     values = k(images, images[:2], backend=CudaBackend())
     print(architecture, format_grid(shape), "not finite:", int(np.sum(~np.isfinite(values))), flush=True)
 

@@ -12,16 +12,37 @@ from tangentless.bags import (
     Concat,
     Downsample,
     Embed,
-    apply_to_features,
-    apply_to_kernel,
+    Sum,
+    diagonal_norms,
     inner_products,
-    self_norms,
     tensor_power,
 )
 from tangentless.errors import InputError
 
 LABELS = st.one_of(st.integers(-99, 99), st.text("abcdef", min_size=1, max_size=3), st.tuples(st.integers(0, 9)))
 TRUNCATED_GAUSSIAN = tuple(math.exp(-1.0) / math.factorial(k) for k in range(19))  # the rest is below 1e-17
+
+
+def apply_to_features(chain, bag):
+    for operation in chain:
+        bag = operation.on_features(bag)
+    return bag
+
+
+def self_norms(chain, bag):
+    kernel = inner_products(bag, bag)
+    norms = [diagonal_norms(kernel)]
+    for operation in chain:
+        kernel = operation.on_kernel(kernel, norms[-1], norms[-1])
+        norms.append(diagonal_norms(kernel))
+    return norms
+
+
+def apply_to_kernel(chain, left, right, left_norms, right_norms):
+    kernel = inner_products(left, right)
+    for operation, a, b in zip(chain, left_norms, right_norms, strict=False):
+        kernel = operation.on_kernel(kernel, a, b)
+    return kernel
 
 
 def polynomial(series):
@@ -45,7 +66,8 @@ def bags_and_chains(draw):
         if kind == "concat" and dimension <= 4:
             size = draw(st.integers(1, 2))
             subset = st.lists(st.one_of(st.none(), members), min_size=size, max_size=size)
-            chain.append(Concat(index, {target: draw(subset) for target in targets}))
+            scale = draw(st.sampled_from([1.0, 0.25]))
+            chain.append(Concat(index, {target: draw(subset) for target in targets}, scale))
             dimension, index = dimension * size, tuple(targets)
         elif kind == "downsample":
             subset = st.lists(members, min_size=1, max_size=5)
@@ -75,6 +97,16 @@ def test_norms_on_the_way_are_those_of_the_features(case):
     for place in range(len(chain) + 1):
         explicit = np.linalg.norm(apply_to_features(chain[:place], bag).features, axis=1)
         np.testing.assert_allclose(norms[place], explicit, atol=1e-7 * max(1.0, explicit.max()))  # sqrt of rounding
+
+
+@given(st.lists(st.floats(0.1, 9.0), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
+def test_sums_on_kernels_agree_with_features_side_by_side(weights, seed):
+    generator, index = np.random.default_rng(seed), (0, 1, 2)
+    sides = [[Bag(index, generator.standard_normal((3, 1 + k))) for k in range(len(weights))] for _ in range(2)]
+    add = Sum(tuple(weights))
+    explicit = inner_products(*(add.on_features(side) for side in sides))
+    implicit = add.on_kernels([inner_products(a, b) for a, b in zip(*sides, strict=True)])
+    np.testing.assert_allclose(implicit, explicit, atol=1e-12 * max(1.0, np.abs(explicit).max()))
 
 
 def test_gaussian_embedding_agrees_with_its_truncated_features(rng):

@@ -13,8 +13,8 @@ SMALL = st.integers(1, 20)
 
 @settings(deadline=None)  # a busy machine is no failure
 @given(SMALL, SMALL, SMALL, SMALL, st.none() | st.integers(0, 20))
-def test_batches_take_every_pair_once(rows: int, columns: int, batch: int, span: int, diagonal: int | None) -> None:
-    heights = column_heights(rows, columns, diagonal)
+def test_batches_take_every_pair_once(rows: int, columns: int, batch: int, span: int, first: int | None) -> None:
+    heights = column_heights(rows, columns, first)
     taken = np.zeros((rows, columns), dtype=int)
     for start in range(0, heights.sum(), batch):
         stop = min(start + batch, heights.sum())
@@ -26,5 +26,5 @@ def test_batches_take_every_pair_once(rows: int, columns: int, batch: int, span:
         for right, left, count, _ in units:
             taken[left : left + count, right] += 1
     row, column = np.indices(taken.shape)
-    wanted = np.ones_like(taken) if diagonal is None else row <= column + diagonal
+    wanted = np.ones_like(taken) if first is None else row <= column + first
     assert np.array_equal(taken, wanted)

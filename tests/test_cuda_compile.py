@@ -11,9 +11,10 @@ import pytest
 
 from tangentless.architecture import Architecture
 from tangentless.backends.cuda.compile import ADDED_BY_CUPY, OPTIONS, source, stage_options
-from tangentless.backends.cuda.plan import StagePlan, plan_program
+from tangentless.backends.cuda.layout import StagePlan
+from tangentless.backends.cuda.plan import plan_graph
 from tangentless.bench import ceilings
-from tangentless.program import compile_program
+from tangentless.graph import compile_graph
 
 nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="CuPy, and NVRTC with it, is not installed")
 
@@ -109,8 +110,8 @@ def allowed_local_bytes(plan: StagePlan) -> int:
 def test_stages_compile_within_their_registers(
     architecture: str, grid: tuple[int, int], channels: int, capability: int
 ) -> None:
-    program = compile_program(Architecture.parse(architecture), grid, channels)
-    plans = plan_program(program, 1024 * SHARED_KILOBYTES[capability])
+    graph = compile_graph(Architecture.parse(architecture), grid, channels)
+    plans = plan_graph(graph, 1024 * SHARED_KILOBYTES[capability])
     assert not isinstance(plans, str)
     for stage, plan in enumerate(plans, start=1):
         registers, local = resources(compile_cubin(source("stage.cu"), stage_options(plan), capability))

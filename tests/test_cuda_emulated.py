@@ -10,55 +10,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import conformance
+from conformance import CHAINS, GRAPHS, LAYOUTS, MORE_LAYOUTS, hostile_images, relative_error
 from cuda_host.machine import COMPILER, ORDERS, EmulationError, HostMachine
 from tangentless.architecture import Architecture
 from tangentless.backends import cuda
 from tangentless.backends.cuda import CudaBackend
-from tangentless.backends.cuda.plan import LONG_RING, SHORT_RING, plan_program
+from tangentless.backends.cuda.layout import LONG_RING, SHORT_RING
+from tangentless.backends.cuda.plan import plan_graph
 from tangentless.backends.reference import ReferenceBackend
 from tangentless.bench.gpu import STANDARD
+from tangentless.classical import ConvolutionalNTK
+from tangentless.graph import Graph, compile_graph
 from tangentless.kernel import fill, kernel
-from tangentless.program import Program, compile_program
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")
 
-FUSED = [
-    ("conv3 gaussian globalpool", (8, 8), 1),
-    ("conv3 relu conv3 relu globalpool normalize relu", (7, 7), 2),
-    ("conv3 relu conv3 gaussian pool2 conv3 relu globalpool normalize relu", (8, 8), 3),
-    ("conv3 leakyrelu(0.2) conv3 pool2 conv3 polynomial3 pool2 conv3 gaussian(0.5) globalpool", (16, 12), 2),
-    ("conv3 normalize conv3 relu pool2 conv3 relu globalpool normalize", (14, 10), 5),
-    ("myrtle5", (8, 8), 1),
-    ("conv3 gaussian conv3 gaussian conv3 gaussian pool2 conv3 gaussian globalpool normalize gaussian", (12, 16), 3),
-    ("conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (10, 20), 1),
-    ("conv3 polynomial3 conv3 gaussian(2) globalpool", (9, 13), 2),
-    ("conv3 relu conv3 gaussian conv3 relu pool2 conv3 relu pool2 conv3 gaussian globalpool normalize", (8, 32), 3),
-    ("conv3 relu conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (8, 4), 4),
-    ("conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (4, 32), 3),
-    ("conv3 gaussian globalpool normalize", (17, 13), 1),  # rows of more lanes than it needs
-]
-FUSED_SLOW = [
-    ("conv3 relu conv3 relu conv3 relu pool2 conv3 gaussian globalpool", (8, 32), 3),
-    ("conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (6, 32), 3),
-    ("conv3 relu conv3 relu globalpool", (9, 32), 3),
-    ("conv3 gaussian conv3 gaussian pool2 conv3 relu conv3 relu globalpool", (18, 32), 1),
-    ("conv3 relu conv3 relu pool2 conv3 relu globalpool", (16, 16), 16),
-    ("conv3 leakyrelu(0.2) conv3 leakyrelu(0.1) conv3 relu pool2 conv3 leakyrelu(0.3) globalpool", (8, 32), 2),
-    ("conv3 relu conv3 polynomial3 pool2 conv3 polynomial2 globalpool normalize", (6, 24), 2),
-    ("conv3 gaussian(0.5) conv3 gaussian(2) conv3 gaussian(0.7) pool2 conv3 gaussian(2) globalpool", (8, 20), 3),
-    ("conv3 relu conv3 normalize conv3 pool2 conv3 relu globalpool", (6, 18), 1),
-    ("conv3 relu pool2 conv3 relu globalpool", (28, 12), 2),
-    ("conv3 relu globalpool", (19, 22), 3),
-]
-GENERAL = [
-    ("conv5 relu globalpool normalize relu", (6, 6), 2),
-    ("pool2 conv3 relu globalpool", (8, 8), 1),
-    ("conv3 gaussian pool3 conv3 relu globalpool normalize gaussian", (9, 6), 1),
-    ("conv3 relu pool2 conv3 relu globalpool normalize relu", (8,), 3),
-    ("relu normalize gaussian(2)", (), 5),
-    ("conv3 polynomial3 conv3 polynomial3 pool2 conv3 relu globalpool", (8, 8), 2),  # float32 would cancel
-    ("conv3 gaussian(9) conv3 relu globalpool normalize", (8, 8), 1),  # float32 would lose digits
-]
 # A schedule that is wrong on purpose: what is right in the source, and what stands there instead.
 MISTAKES = {
     "ring too short": ("turn % (RING / 2)", "turn % (RING / 4)"),
@@ -70,11 +37,11 @@ MISTAKES_TOGETHER = MISTAKES | {
     "warps that do not meet": ("wait_for_copies();\n            sync_pair(place.team);", "wait_for_copies();"),
 }
 MISTAKES_APART = MISTAKES | {
-    "rows not waited for": ("            copies_come_to_gate(", "            come_to_gate("),
-    "first rows not waited for": (" {\n        copies_come_to_gate(", " {\n        come_to_gate("),
-    "no gate": ("if (!open) wait_at_gate(work.gate, turn % 2);", ""),
-    "gate that is always open": ("open = is_gate_open(work.gate, (turn + 1) % 2)", "open = true"),
-    "passage of another turn": ("is_gate_open(work.gate, (turn + 1) % 2)", "is_gate_open(work.gate, turn % 2)"),
+    "rows not waited for": ("            arrive_with_copies(", "            arrive("),
+    "first rows not waited for": (" {\n        arrive_with_copies(", " {\n        arrive("),
+    "no barrier": ("if (!passed) wait_for(work.barrier, turn % 2);", ""),
+    "barrier that has always passed": ("passed = has_passed(work.barrier, (turn + 1) % 2)", "passed = true"),
+    "phase of another turn": ("has_passed(work.barrier, (turn + 1) % 2)", "has_passed(work.barrier, turn % 2)"),
     "rows copied too early": ("copy_rows(work, turn + 2)", "copy_rows(work, turn + 3)"),
     "pooled rows read too early": ("write_pooled(work, row_pair - 2)", "write_pooled(work, row_pair - 1)"),
     "sums stored over others": ("is_first && pass > 0", "false"),
@@ -89,69 +56,112 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
     return CudaBackend(gpus=(0,))
 
 
-def make_images(program: Program, count: int, seed: int = 0) -> np.ndarray:
+def make_images(graph: Graph, count: int, seed: int = 0) -> np.ndarray:
     """Images of many scales, one with a black patch, one non-negative, two alike."""
-    images = np.random.default_rng(seed).standard_normal((count, *program.grid, program.channels))
+    images = np.random.default_rng(seed).standard_normal((count, *graph.grid, graph.channels))
     images[0] = np.abs(images[0])
-    if program.grid:
-        images[1, : program.grid[0] // 2 + 1] = 0.0
+    if graph.grid:
+        images[1, : graph.grid[0] // 2 + 1] = 0.0
     images[2] = images[0] + 1e-4 * images[2]
     images.flags.writeable = False
     return images
 
 
-def reference_matrix(program: Program, images: np.ndarray, rows: int) -> np.ndarray:
+def reference_matrix(graph: Graph, images: np.ndarray, rows: int) -> np.ndarray:
     reference = ReferenceBackend()
-    prepared = reference.prepare(program, images)
-    return reference.block(program, prepared[0:rows], prepared[rows : len(images)])
+    prepared = reference.prepare(graph, images)
+    return reference.block(graph, prepared[0:rows], prepared[rows : len(images)])
 
 
 def check_in_every_order(
-    text: str, grid: tuple, channels: int, monkeypatch: pytest.MonkeyPatch, count: int = 6, rows: int = 4
+    text: str, shape: tuple, monkeypatch: pytest.MonkeyPatch, count: int = 6, rows: int = 4
 ) -> None:
-    program = compile_program(Architecture.parse(text), grid, channels)
-    assert not isinstance(plan_program(program, HostMachine.shared_limit), str)
-    images = make_images(program, count)
-    found, *others = in_every_order(program, images, rows, monkeypatch)
-    np.testing.assert_allclose(found, reference_matrix(program, images, rows), rtol=3e-7)
+    graph = kernel(text).graph(shape)
+    assert not isinstance(plan_graph(graph, HostMachine.shared_limit), str)
+    images = make_images(graph, count)
+    found, *others = in_every_order(graph, images, rows, monkeypatch)
+    np.testing.assert_allclose(found, reference_matrix(graph, images, rows), rtol=3e-7)
     assert all(np.array_equal(found, other) for other in others)
 
 
-def in_every_order(
-    program: Program, images: np.ndarray, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> list[np.ndarray]:
+def in_every_order(graph: Graph, images: np.ndarray, rows: int, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     """A block in all orders of events, from preparation on; with new backends, which load the kernels anew."""
     blocks = []
     for order in ORDERS:
         monkeypatch.setattr(HostMachine, "order", order)
         backend = CudaBackend(gpus=(0,))
-        sides = backend.prepare(program, images[:rows]), backend.prepare(program, images[rows:])
-        blocks.append(backend.block(program, *sides))
+        sides = backend.prepare(graph, images[:rows]), backend.prepare(graph, images[rows:])
+        blocks.append(backend.block(graph, *sides))
     return blocks
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.parametrize(("text", "grid", "channels"), FUSED)
-def test_fused_stages_match_the_reference_in_every_order(
-    text: str, grid: tuple, channels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_in_every_order(text, grid, channels, monkeypatch)
+@pytest.mark.parametrize("case", LAYOUTS, ids=conformance.name)
+def test_fused_stages_match_the_reference_in_every_order(case: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_in_every_order(*case, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("backend")
-@pytest.mark.parametrize(("text", "grid", "channels"), FUSED_SLOW)
-def test_more_fused_stages_match_the_reference(
-    text: str, grid: tuple, channels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_in_every_order(text, grid, channels, monkeypatch)
+@pytest.mark.parametrize("case", MORE_LAYOUTS, ids=conformance.name)
+def test_more_fused_stages_match_the_reference(case: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_in_every_order(*case, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("backend")
-@pytest.mark.parametrize(("text", "shape"), STANDARD)
-def test_cases_of_the_benchmark_match_the_reference(text: str, shape: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_in_every_order(text, shape[:2], shape[2], monkeypatch, count=3, rows=2)
+@pytest.mark.parametrize("case", STANDARD, ids=conformance.name)
+def test_cases_of_the_benchmark_match_the_reference(case: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_in_every_order(*case, monkeypatch, count=3, rows=2)
+
+
+@pytest.mark.parametrize("case", [*CHAINS, *GRAPHS], ids=conformance.name)
+def test_every_graph_matches_the_reference(backend: CudaBackend, case: tuple) -> None:
+    text, shape = case
+    k, X = kernel(text), conformance.images(shape)
+    exact = k(X, backend="reference")
+    # The bound of fused stages; the general path is exact.
+    bound = 3e-7 if "fused" in backend.describe(k.graph(shape)) else 1e-12
+    assert relative_error(k(X, backend=backend), exact) < bound
+    assert relative_error(k(X[:3], X[2:], backend=backend), exact[:3, 2:]) < bound
+
+
+@pytest.mark.parametrize("case", [*CHAINS, *GRAPHS], ids=conformance.name)
+def test_every_tangent_kernel_matches_the_reference(backend: CudaBackend, case: tuple) -> None:
+    text, shape = case
+    k, X = ConvolutionalNTK(text), conformance.images(shape, 4)
+    assert "general path" in backend.describe(k.graph(shape))
+    exact = k(X, backend="reference")
+    assert relative_error(k(X, backend=backend), exact) < 1e-12
+    assert relative_error(k(X[:3], X[2:], backend=backend), exact[:3, 2:]) < 1e-12
+
+
+@pytest.mark.parametrize("text", ["myrtle5", "myrtle7-gaussian"])
+def test_hostile_images_are_computed_exactly(backend: CudaBackend, text: str) -> None:
+    k, X = kernel(text), hostile_images()
+    values = k(X, backend=backend)
+    assert np.abs(values - k(X, backend="reference")).max() < 3e-7
+    assert np.array_equal(np.diagonal(values), [0.0 if i == 8 else 1.0 for i in range(len(X))])  # number 8 is black
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "reason"),
+    [
+        ("conv5 relu globalpool normalize relu", (6, 6, 2), "a 5×5 window; 3×3 fits"),
+        ("pool2 conv3 relu globalpool", (8, 8, 1), "0 layers before a pool"),
+        ("conv3 gaussian pool3 conv3 relu globalpool", (9, 6, 1), "a 3×3 pool"),
+        ("conv3 relu globalpool", (8, 3), "not two-dimensional"),
+        ("relu", (5,), "it has no grid"),
+        ("conv3 polynomial3 conv3 polynomial3 pool2 conv3 relu globalpool", (8, 8, 2), "small differences"),
+        ("conv3 gaussian(9) conv3 relu globalpool normalize", (8, 8, 1), "multiplies rounding errors"),
+        ("conv3 step conv3 relu globalpool", (8, 8, 1), "step has no closed form"),
+        ("conv3 relu residual(conv3 relu) globalpool", (8, 8, 1), "sums"),
+    ],
+)
+def test_what_is_not_fused_says_why(backend: CudaBackend, text: str, shape: tuple, reason: str) -> None:
+    description = backend.describe(kernel(text).graph(shape))
+    assert "general path" in description
+    assert reason in description
 
 
 @pytest.mark.slow
@@ -160,132 +170,123 @@ def test_cases_of_the_benchmark_match_the_reference(text: str, shape: tuple, mon
 def test_stages_get_by_with_less_shared_memory(
     kilobytes: int, tensor_cores: int, outer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text, grid = "conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (8, 32)
+    text, shape = "conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (8, 32, 1)
     monkeypatch.setattr(HostMachine, "shared_limit", 1024 * kilobytes)
-    first = plan_program(compile_program(Architecture.parse(text), grid, 1), 1024 * kilobytes)[0]
+    first = plan_graph(kernel(text).graph(shape), 1024 * kilobytes)[0]
     assert (first.patch_steps, first.outer, first.ring) == (tensor_cores, outer, SHORT_RING)
-    check_in_every_order(text, grid, 1, monkeypatch)
+    check_in_every_order(text, shape, monkeypatch)
 
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("mistake", MISTAKES_TOGETHER.values(), ids=MISTAKES_TOGETHER)
 def test_mistake_in_the_schedule_is_seen(mistake: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    program = compile_program(Architecture.parse("conv3 relu pool2 conv3 relu globalpool"), (16, 8), 1)
-    check_that_mistake_is_seen(mistake, program, (2, SHORT_RING, False), monkeypatch)
+    graph = compile_graph(Architecture.parse("conv3 relu pool2 conv3 relu globalpool"), (16, 8), 1)
+    check_that_mistake_is_seen(mistake, graph, (2, SHORT_RING, False), monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("mistake", MISTAKES_APART.values(), ids=MISTAKES_APART)
 def test_mistake_is_seen_where_warps_are_apart(mistake: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    program = compile_program(
+    graph = compile_graph(
         Architecture.parse("conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool"), (12, 16), 2
     )
-    check_that_mistake_is_seen(mistake, program, (6, LONG_RING, True), monkeypatch)
+    check_that_mistake_is_seen(mistake, graph, (6, LONG_RING, True), monkeypatch)
 
 
 def check_that_mistake_is_seen(
-    mistake: tuple[str, str], program: Program, expected: tuple[int, int, bool], monkeypatch: pytest.MonkeyPatch
+    mistake: tuple[str, str], graph: Graph, expected: tuple[int, int, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = plan_program(program, HostMachine.shared_limit)[0]
+    first = plan_graph(graph, HostMachine.shared_limit)[0]
     assert (first.warps, first.ring, first.ahead) == expected
-    images = make_images(program, 4)
-    right = in_every_order(program, images, 3, monkeypatch)
+    images = make_images(graph, 4)
+    right = in_every_order(graph, images, 3, monkeypatch)
     assert all(np.array_equal(right[0], other) for other in right)
     monkeypatch.setattr(HostMachine, "mistake", mistake)
     try:
-        wrong = in_every_order(program, images, 3, monkeypatch)
+        wrong = in_every_order(graph, images, 3, monkeypatch)
     except EmulationError:  # some end in a deadlock
         return
     assert not np.array_equal(wrong, right)
 
 
-@pytest.mark.parametrize(("text", "grid", "channels"), GENERAL)
-def test_general_path_matches_the_reference(backend: CudaBackend, text: str, grid: tuple, channels: int) -> None:
-    program = compile_program(Architecture.parse(text), grid, channels)
-    assert "general path" in backend.describe(program)
-    images = make_images(program, 5)
-    found = backend.block(program, backend.prepare(program, images[:3]), backend.prepare(program, images[3:]))
-    np.testing.assert_allclose(found, reference_matrix(program, images, 3), rtol=1e-12, atol=1e-14)
-
-
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_scale_of_the_images_is_restored(backend: CudaBackend, scale: float) -> None:
-    program = compile_program(Architecture.parse("conv3 relu pool2 conv3 relu globalpool"), (8, 8), 1)
-    images = scale * make_images(program, 5)
-    found = backend.block(program, backend.prepare(program, images[:3]), backend.prepare(program, images[3:]))
-    np.testing.assert_allclose(found, reference_matrix(program, images, 3), rtol=3e-7)
+    graph = compile_graph(Architecture.parse("conv3 relu pool2 conv3 relu globalpool"), (8, 8), 1)
+    images = scale * make_images(graph, 5)
+    found = backend.block(graph, backend.prepare(graph, images[:3]), backend.prepare(graph, images[3:]))
+    np.testing.assert_allclose(found, reference_matrix(graph, images, 3), rtol=3e-7)
 
 
 def test_zero_image_gives_zero_not_nan(backend: CudaBackend) -> None:
-    program = compile_program(Architecture.parse("myrtle5"), (8, 8), 2)
-    images = make_images(program, 3).copy()
+    graph = compile_graph(Architecture.parse("myrtle5"), (8, 8), 2)
+    images = make_images(graph, 3).copy()
     images[0] = 0.0
-    prepared = backend.prepare(program, images)
-    found = backend.block(program, prepared, prepared)
+    prepared = backend.prepare(graph, images)
+    found = backend.block(graph, prepared, prepared)
     assert np.array_equal(found[0], np.zeros(3))
     assert not np.isnan(found).any()
 
 
 def test_bits_do_not_depend_on_batches_tiles_or_gpus(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = compile_program(Architecture.parse("conv3 relu pool2 conv3 gaussian globalpool"), (8, 8), 2)
-    images = make_images(program, 11)
-    prepared = backend.prepare(program, images)
-    whole = backend.block(program, prepared, prepared)
+    graph = compile_graph(Architecture.parse("conv3 relu pool2 conv3 gaussian globalpool"), (8, 8), 2)
+    images = make_images(graph, 11)
+    prepared = backend.prepare(graph, images)
+    whole = backend.block(graph, prepared, prepared)
     monkeypatch.setattr(cuda, "LARGEST_BATCH", 3)
     monkeypatch.setattr(cuda, "PREPARED_AT_ONCE", 4)
     two = CudaBackend()
-    again = two.prepare(program, images)
-    assert np.array_equal(two.block(program, again, again), whole)
-    assert np.array_equal(two.block(program, again[2:5], again[3:11]), whole[2:5, 3:11])
-    upper = two.block(program, again, again, upper=True)
+    again = two.prepare(graph, images)
+    assert np.array_equal(two.block(graph, again, again), whole)
+    assert np.array_equal(two.block(graph, again[2:5], again[3:11]), whole[2:5, 3:11])
+    upper = two.block(graph, again, again, upper=True)
     assert np.array_equal(np.triu(upper), np.triu(whole))
 
 
 def test_progress_counts_every_pair_once(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "LARGEST_BATCH", 4)
-    program = compile_program(Architecture.parse("conv3 relu globalpool"), (4, 4), 1)
-    prepared = backend.prepare(program, make_images(program, 5))
+    graph = compile_graph(Architecture.parse("conv3 relu globalpool"), (4, 4), 1)
+    prepared = backend.prepare(graph, make_images(graph, 5))
     counted: list[int] = []
-    backend.block(program, prepared, prepared, upper=True, advance=counted.append)
+    backend.block(graph, prepared, prepared, upper=True, advance=counted.append)
     assert sum(counted) == 15
 
 
 def test_work_goes_on_after_it_was_stopped(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "LARGEST_BATCH", 4)
-    program = compile_program(Architecture.parse("conv3 relu pool2 conv3 gaussian globalpool"), (8, 8), 2)
-    prepared = backend.prepare(program, make_images(program, 5))
-    whole = backend.block(program, prepared, prepared)
+    graph = compile_graph(Architecture.parse("conv3 relu pool2 conv3 gaussian globalpool"), (8, 8), 2)
+    prepared = backend.prepare(graph, make_images(graph, 5))
+    whole = backend.block(graph, prepared, prepared)
 
     def stop(pairs: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        backend.block(program, prepared, prepared, advance=stop)
-    assert np.array_equal(backend.block(program, prepared, prepared), whole)
+        backend.block(graph, prepared, prepared, advance=stop)
+    assert np.array_equal(backend.block(graph, prepared, prepared), whole)
 
 
 def test_memory_that_runs_out_is_answered_by_smaller_batches(backend: CudaBackend) -> None:
-    program = compile_program(Architecture.parse("conv3 relu globalpool"), (4, 4), 1)
-    prepared = backend.prepare(program, make_images(program, 5))
-    whole = backend.block(program, prepared, prepared)
-    path = backend._path(0, program)
-    values, asked = path.values, []
+    graph = compile_graph(Architecture.parse("conv3 relu globalpool"), (4, 4), 1)
+    prepared = backend.prepare(graph, make_images(graph, 5))
+    whole = backend.block(graph, prepared, prepared)
+    path = backend._path(0, graph)
+    block, asked = path.block, []
 
-    def short_of_memory(left, right, batch, diagonal, advance):
+    def short_of_memory(left, right, batch, first, advance):
         asked.append(batch)
         if batch > 6:
             raise MemoryError
-        return values(left, right, batch, diagonal, advance)
+        return block(left, right, batch, first, advance)
 
-    path.values = short_of_memory
-    assert np.array_equal(backend.block(program, prepared, prepared), whole)
+    path.block = short_of_memory
+    assert np.array_equal(backend.block(graph, prepared, prepared), whole)
     assert asked[-1] <= 6 < asked[0]
 
 
 def test_symmetric_matrix_through_the_kernel(backend: CudaBackend) -> None:
     k = kernel("conv3 relu pool2 conv3 relu globalpool normalize relu")
-    images = make_images(k.program((8, 8, 2)), 5)
+    images = make_images(k.graph((8, 8, 2)), 5)
     prepared = k.prepare(backend, images)
     values = fill(k, backend, prepared, prepared, symmetric=True)
     assert np.array_equal(values, values.T)

@@ -17,9 +17,9 @@ from tangentless.backends.cuda.machine import CudaMachine
 from tangentless.backends.reference import ReferenceBackend
 from tangentless.bench.gpu import GpuRecord, bench_gpu
 from tangentless.errors import BackendError, InputError
+from tangentless.graph import Graph, compile_graph
 from tangentless.kernel import Kernel, kernel
 from tangentless.layers import Conv, GlobalPool, ReLU
-from tangentless.program import Program, compile_program
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpu_present(), reason="no NVIDIA GPU, or no CuPy to use it")]
 
@@ -34,52 +34,52 @@ CASES = [
 ]
 
 
-def make_images(program: Program, count: int) -> np.ndarray:
-    images = np.random.default_rng(0).standard_normal((count, *program.grid, program.channels))
+def make_images(graph: Graph, count: int) -> np.ndarray:
+    images = np.random.default_rng(0).standard_normal((count, *graph.grid, graph.channels))
     images[0] = np.abs(images[0])
-    images[1, : program.grid[0] // 2] = 0.0
+    images[1, : graph.grid[0] // 2] = 0.0
     return images
 
 
 @pytest.mark.parametrize(("text", "grid", "channels"), CASES)
 def test_values_match_the_reference(text: str, grid: tuple[int, int], channels: int) -> None:
-    program = compile_program(Architecture.parse(text), grid, channels)
-    images = make_images(program, 5)
+    graph = compile_graph(Architecture.parse(text), grid, channels)
+    images = make_images(graph, 5)
     backend, reference = CudaBackend(), ReferenceBackend()
-    found = backend.block(program, backend.prepare(program, images[:2]), backend.prepare(program, images[2:]))
-    wanted = reference.block(program, reference.prepare(program, images[:2]), reference.prepare(program, images[2:]))
+    found = backend.block(graph, backend.prepare(graph, images[:2]), backend.prepare(graph, images[2:]))
+    wanted = reference.block(graph, reference.prepare(graph, images[:2]), reference.prepare(graph, images[2:]))
     np.testing.assert_allclose(found, wanted, rtol=3e-7)
 
 
 def test_bits_do_not_depend_on_batches_or_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = compile_program(Architecture.parse("myrtle5"), (16, 16), 3)
+    graph = compile_graph(Architecture.parse("myrtle5"), (16, 16), 3)
     backend = CudaBackend()
-    prepared = backend.prepare(program, make_images(program, 40))
-    whole = backend.block(program, prepared, prepared)
+    prepared = backend.prepare(graph, make_images(graph, 40))
+    whole = backend.block(graph, prepared, prepared)
     monkeypatch.setattr(cuda, "LARGEST_BATCH", 77)
-    assert np.array_equal(backend.block(program, prepared, prepared), whole)
-    assert np.array_equal(backend.block(program, prepared[3:17], prepared[20:40]), whole[3:17, 20:40])
+    assert np.array_equal(backend.block(graph, prepared, prepared), whole)
+    assert np.array_equal(backend.block(graph, prepared[3:17], prepared[20:40]), whole[3:17, 20:40])
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3])
 def test_bits_do_not_depend_on_lanes_or_the_current_stream(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     streams = pytest.importorskip("cupy").cuda
-    program = compile_program(Architecture.parse("myrtle5"), (16, 16), 3)
+    graph = compile_graph(Architecture.parse("myrtle5"), (16, 16), 3)
     backend = CudaBackend(gpus=(0,))
-    prepared = backend.prepare(program, make_images(program, 40))
-    whole = backend.block(program, prepared, prepared)
+    prepared = backend.prepare(graph, make_images(graph, 40))
+    whole = backend.block(graph, prepared, prepared)
     monkeypatch.setattr(cuda, "LARGEST_BATCH", 50)
     monkeypatch.setattr(fused, "LANES", lanes)
     for _ in range(5):
-        assert np.array_equal(backend.block(program, prepared, prepared), whole)
+        assert np.array_equal(backend.block(graph, prepared, prepared), whole)
     streams.Device().synchronize()
     with streams.Stream(non_blocking=True):
-        assert np.array_equal(backend.block(program, prepared, prepared), whole)
+        assert np.array_equal(backend.block(graph, prepared, prepared), whole)
 
 
 def test_symmetric_matrix_through_the_kernel() -> None:
     k = kernel("myrtle5")
-    images = make_images(k.program((16, 16, 1)), 30)
+    images = make_images(k.graph((16, 16, 1)), 30)
     values = k(images, backend=CudaBackend())
     assert np.array_equal(values, values.T)
     assert np.array_equal(np.diagonal(values), np.ones(30))
@@ -135,11 +135,11 @@ def test_arrays_on_the_gpu_go_through_the_cpu_if_that_is_asked_for() -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_duals_without_a_closed_form_match_the_reference(precision: str) -> None:
-    program = compile_program(Architecture.of([Conv(3), Step(), Conv(3), ReLU(), GlobalPool()]), (8, 8), 2)
-    images = make_images(program, 5)
-    assert "general path" in CudaBackend(precision).describe(program)
+    graph = compile_graph(Architecture.of([Conv(3), Step(), Conv(3), ReLU(), GlobalPool()]), (8, 8), 2)
+    images = make_images(graph, 5)
+    assert "general path" in CudaBackend(precision).describe(graph)
     found, wanted, literal = (
-        backend.block(program, backend.prepare(program, images[:2]), backend.prepare(program, images[2:]))
+        backend.block(graph, backend.prepare(graph, images[:2]), backend.prepare(graph, images[2:]))
         for backend in (CudaBackend(precision), CpuBackend("float64"), ReferenceBackend())
     )
     np.testing.assert_allclose(found, wanted, rtol=1e-13)

@@ -10,8 +10,8 @@ from nonlinearities import Step
 from tangentless.architecture import Architecture
 from tangentless.backends.cuda import CudaBackend
 from tangentless.errors import BackendError
+from tangentless.graph import compile_graph
 from tangentless.layers import Conv, GlobalPool, Normalize, ReLU
-from tangentless.program import compile_program
 from test_cuda_emulated import make_images, reference_matrix
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")
@@ -24,25 +24,25 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
 
 
 class Kink(Step):
-    """No dual of any activation."""
+    """Positive definite on a circle, but no dual of any activation."""
 
     name = "kink"
 
     def dual(self, cosine: np.ndarray) -> np.ndarray:
-        return np.abs(cosine - 0.3)
+        return np.maximum(1 - np.arccos(cosine), 0)
 
 
 @pytest.mark.parametrize(
     "layers", [[Conv(3), Step(), GlobalPool()], [Conv(3), ReLU(), GlobalPool(), Normalize(), Step()]]
 )
 def test_duals_without_a_closed_form_are_tabulated(backend: CudaBackend, layers: list) -> None:
-    program = compile_program(Architecture.of(layers), (6, 6), 2)
-    assert ("no closed form" in backend.describe(program)) == isinstance(layers[1], Step)
-    images = make_images(program, 5)
-    found = backend.block(program, backend.prepare(program, images[:3]), backend.prepare(program, images[3:]))
+    graph = compile_graph(Architecture.of(layers), (6, 6), 2)
+    assert ("no closed form" in backend.describe(graph)) == isinstance(layers[1], Step)
+    images = make_images(graph, 5)
+    found = backend.block(graph, backend.prepare(graph, images[:3]), backend.prepare(graph, images[3:]))
     # The general path is exact; 3e-7 is the bound of fused stages.
     tolerance = 1e-11 if isinstance(layers[1], Step) else 3e-7
-    np.testing.assert_allclose(found, reference_matrix(program, images, 3), rtol=tolerance)
+    np.testing.assert_allclose(found, reference_matrix(graph, images, 3), rtol=tolerance)
 
 
 def test_float64_does_not_rely_on_short_polynomials(backend: CudaBackend) -> None:
@@ -52,27 +52,27 @@ def test_float64_does_not_rely_on_short_polynomials(backend: CudaBackend) -> Non
         def dual(self, cosine: np.ndarray) -> np.ndarray:
             return np.arcsin(2 * cosine / 3) * 2 / np.pi
 
-    program = compile_program(Architecture.of([Conv(3), ReLU(), Conv(3), Erf(), GlobalPool()]), (5, 5), 1)
-    assert "fused" in backend.describe(program)
-    exact, images = CudaBackend(precision="float64"), make_images(program, 5)
-    found = exact.block(program, exact.prepare(program, images[:3]), exact.prepare(program, images[3:]))
-    np.testing.assert_allclose(found, reference_matrix(program, images, 3), rtol=1e-13)
+    graph = compile_graph(Architecture.of([Conv(3), ReLU(), Conv(3), Erf(), GlobalPool()]), (5, 5), 1)
+    assert "fused" in backend.describe(graph)
+    exact, images = CudaBackend(precision="float64"), make_images(graph, 5)
+    found = exact.block(graph, exact.prepare(graph, images[:3]), exact.prepare(graph, images[3:]))
+    np.testing.assert_allclose(found, reference_matrix(graph, images, 3), rtol=1e-13)
 
 
 def test_a_dual_that_is_none_is_refused(backend: CudaBackend) -> None:
-    program = compile_program(Architecture.of([Conv(3), Kink(), GlobalPool()]), (4, 4), 1)
+    graph = compile_graph(Architecture.of([Conv(3), Kink(), GlobalPool()]), (4, 4), 1)
     with pytest.raises(BackendError, match="dual of kink is not smooth"):
-        backend.prepare(program, make_images(program, 3))
+        backend.prepare(graph, make_images(graph, 3))
 
 
 def test_memory_for_not_even_one_pair_is_an_error_that_says_what_to_do(backend: CudaBackend) -> None:
-    program = compile_program(Architecture.parse("conv3 relu globalpool"), (4, 4), 1)
-    prepared = backend.prepare(program, make_images(program, 3))
-    path = backend._path(0, program)
+    graph = compile_graph(Architecture.parse("conv3 relu globalpool"), (4, 4), 1)
+    prepared = backend.prepare(graph, make_images(graph, 3))
+    path = backend._path(0, graph)
 
     def out_of_memory(*arguments: object) -> None:
         raise MemoryError("8 bytes")
 
-    path.values = out_of_memory
+    path.block = out_of_memory
     with pytest.raises(BackendError, match=r"no memory left for even one pair of images \(8 bytes\); work on fewer"):
-        backend.block(program, prepared, prepared)
+        backend.block(graph, prepared, prepared)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tangentless.architecture import Architecture
-from tangentless.errors import ParameterError
+from tangentless.errors import ArchitectureError, ParameterError
 from tangentless.forms import (
     MAX_DEGREE,
     Arc,
@@ -15,7 +15,28 @@ from tangentless.forms import (
     exp2_polynomial,
     series_of,
 )
-from tangentless.layers import LAYERS, Conv, Gaussian, GlobalPool, LeakyReLU, Normalize, Polynomial, Pool, ReLU
+from tangentless.layers import (
+    GELU,
+    LAYERS,
+    Abs,
+    Conv,
+    Cos,
+    Erf,
+    Gaussian,
+    GlobalPool,
+    LeakyReLU,
+    Nonlinearity,
+    Normalize,
+    Patch,
+    Polynomial,
+    Pool,
+    ReLU,
+    Sin,
+    Step,
+    Tanh,
+    check_dual,
+    register,
+)
 
 NONLINEARITIES = [
     ReLU(),
@@ -28,8 +49,31 @@ NONLINEARITIES = [
     Polynomial(1),
     Polynomial(2),
     Polynomial(5),
+    Erf(),
+    Erf(3.0),
+    GELU(),
+    Tanh(),
+    Tanh(2.0),
+    Sin(),
+    Sin(2.5),
+    Cos(),
+    Cos(0.5),
+    Abs(),
+    Step(),
 ]
-EXAMPLES = [*NONLINEARITIES, Conv(1), Conv(3), Conv(7), Pool(1), Pool(4), GlobalPool(), Normalize()]
+SMOOTH = [layer for layer in NONLINEARITIES if not isinstance(layer, Step)]
+EXAMPLES = [
+    *NONLINEARITIES,
+    Conv(1),
+    Conv(3, stride=2),
+    Conv(7, dilation=3),
+    Patch(2),
+    Pool(1),
+    Pool(4),
+    Pool(3, stride=2),
+    GlobalPool(),
+    Normalize(),
+]
 COSINES = np.linspace(-1.0, 1.0, 201)
 
 
@@ -49,7 +93,7 @@ def test_numpy_integers_are_integers():
 
 @pytest.mark.parametrize("layer", NONLINEARITIES, ids=str)
 def test_dual_keeps_the_diagonal(layer):
-    assert layer.gain() == pytest.approx(1.0, abs=1e-15)
+    assert layer.gain() == pytest.approx(1.0, abs=1e-13)  # series by quadrature; closed forms are exact
 
 
 @pytest.mark.parametrize("layer", NONLINEARITIES, ids=str)
@@ -70,12 +114,96 @@ def test_dual_is_the_covariance_of_the_activation(layer, cosine):
     u, w = points[:, None], points[None, :]
     v = cosine * u + np.sqrt(1 - cosine**2) * w
     covariance = density @ (layer.activation(u) * layer.activation(v)) @ density
-    assert covariance == pytest.approx(float(layer.dual(np.array(cosine))), abs=2e-5)
+    jumps = 3e-3 if isinstance(layer, Step) else 2e-5
+    assert covariance == pytest.approx(float(layer.dual(np.array(cosine))), abs=jumps)
+
+
+@pytest.mark.parametrize("layer", [Erf(), Erf(2.0), Sin(), Sin(2.0), Cos(), Gaussian(0.5), Polynomial(4)], ids=str)
+def test_duals_computed_from_activations_are_the_closed_forms(layer):
+    np.testing.assert_allclose(Nonlinearity.dual(layer, COSINES), layer.dual(COSINES), atol=1e-12)
+
+
+def test_an_activation_with_a_kink_needs_its_dual():
+    class Clipped(Nonlinearity):
+        name = "clipped"
+
+        def activation(self, preactivation):
+            return preactivation.clip(-1.0, 1.0)
+
+    with pytest.raises(ArchitectureError, match="define its method dual"):
+        Clipped().dual(np.zeros(1))
+
+
+def with_dual(function):
+    class Custom(Nonlinearity):
+        name = "custom"
+
+        def activation(self, preactivation):
+            return preactivation
+
+        def dual(self, cosine):
+            return function(cosine)
+
+    return Custom()
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda c: 1.0 - c, "reaches 2 elsewhere"),
+        (lambda c: 1.3 * c - 0.4 * c**3, "not positive definite"),
+        (lambda c: np.cos(9 * c), "not positive definite|elsewhere"),
+        (lambda c: np.sqrt(c - 0.5), "finite number"),
+        (lambda c: 0.0 * c, "is 0 at 1"),
+        (lambda c: 1.0, "finite number for every cosine"),
+    ],
+)
+def test_what_is_no_dual_is_refused(function, message):
+    with pytest.raises(ArchitectureError, match=message):
+        check_dual(with_dual(function))
+
+
+@pytest.mark.parametrize("layer", NONLINEARITIES, ids=str)
+def test_duals_of_the_package_are_duals(layer):
+    check_dual(layer)
+
+
+def test_layers_that_cannot_be_registered_say_why():
+    class NoName(Nonlinearity):
+        def activation(self, preactivation):
+            return preactivation
+
+    class Taken(NoName):
+        name = "relu"
+
+    class Upper(NoName):
+        name = "Swish"
+
+    class Bare(NoName):
+        name = "bare"
+        slope: float = 1.0
+
+    class Lacking(Nonlinearity):
+        name = "lacking"
+
+    cases = [
+        (NoName, "small letters"),
+        (Taken, "already"),
+        (Upper, "small letters"),
+        (Bare, "dataclass"),
+        (int, "subclass"),
+    ]
+    for layer, message in [*cases, (Lacking, "must define activation")]:
+        with pytest.raises(ParameterError, match=message):
+            register(layer)
 
 
 @pytest.mark.parametrize("layer", NONLINEARITIES, ids=str)
 def test_form_says_the_same_as_the_dual(layer):
     form = layer.form()
+    if form is None:
+        assert series_of(layer.dual) is None  # too steep for a short polynomial: the general path runs it
+        return
     if isinstance(form, Arc):
         remainder = 1 - np.abs(COSINES)
         kappa = np.maximum(COSINES, 0) + remainder**1.5 * np.polynomial.Polynomial(arc_polynomial(1e-12))(remainder)
@@ -84,10 +212,10 @@ def test_form_says_the_same_as_the_dual(layer):
         value = np.exp(form.gamma * (COSINES - 1))
     else:
         value = np.polynomial.Polynomial(form.coefficients)(COSINES)
-    np.testing.assert_allclose(value, layer.dual(COSINES), atol=2e-12)
+    np.testing.assert_allclose(value, layer.dual(COSINES), atol=2e-12 if isinstance(layer, ReLU | Gaussian) else 1e-9)
 
 
-@pytest.mark.parametrize("layer", NONLINEARITIES, ids=str)
+@pytest.mark.parametrize("layer", SMOOTH, ids=str)
 def test_derivative_is_that_of_the_dual(layer):
     inside, step = COSINES[1:-1], 1e-6
     numeric = (layer.dual(inside + step) - layer.dual(inside - step)) / (2 * step)
@@ -127,6 +255,11 @@ def test_a_dual_with_a_kink_has_no_short_series():
         (lambda: Gaussian(float("nan")), "above 0"),
         (lambda: Gaussian(1e300), "at most 1e9"),
         (lambda: Polynomial(0), "at least 1"),
+        (lambda: Conv(3, stride=0), "stride of at least 1"),
+        (lambda: Conv(3, dilation=1.5), "dilation of at least 1"),
+        (lambda: Pool(2, stride=-1), "stride of at least 1"),
+        (lambda: Patch(0), "size of at least 1"),
+        (lambda: Erf(0.0), "above 0"),
         (lambda: Polynomial(True), "at least 1"),
     ],
 )

@@ -12,16 +12,45 @@ from . import classical
 from .architecture import Architecture
 from .gram import GramMatrix, gram, open_gram
 from .kernel import kernel
-from .layers import Conv, Gaussian, GlobalPool, LeakyReLU, Normalize, Polynomial, Pool, ReLU
+from .layers import (
+    GELU,
+    Abs,
+    Average,
+    Conv,
+    Cos,
+    Erf,
+    Gaussian,
+    GlobalPool,
+    LeakyReLU,
+    Nonlinearity,
+    Normalize,
+    Patch,
+    Polynomial,
+    Pool,
+    ReLU,
+    Residual,
+    Sin,
+    Stack,
+    Step,
+    Sum,
+    Tanh,
+    Windows,
+    register,
+)
 
 if TYPE_CHECKING:
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
     from .preprocessing import ZCA, RandAugment, Standardize
 
 __all__ = [
+    "GELU",
     "ZCA",
+    "Abs",
     "Architecture",
+    "Average",
     "Conv",
+    "Cos",
+    "Erf",
     "Gaussian",
     "GlobalPool",
     "GramMatrix",
@@ -29,16 +58,26 @@ __all__ = [
     "KernelRidgeRegressor",
     "KernelSVC",
     "LeakyReLU",
+    "Nonlinearity",
     "Normalize",
+    "Patch",
     "Polynomial",
     "Pool",
     "RandAugment",
     "ReLU",
+    "Residual",
+    "Sin",
+    "Stack",
     "Standardize",
+    "Step",
+    "Sum",
+    "Tanh",
+    "Windows",
     "classical",
     "gram",
     "kernel",
     "open_gram",
+    "register",
 ]
 __version__ = "0.1.0"
 

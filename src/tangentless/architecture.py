@@ -1,8 +1,8 @@
-"""Architectures: lists of layers, their text form, and the Myrtle family of the paper.
+"""Architectures: expressions of layers, their text form, and the named ones.
 
-The text form is the layers separated by spaces, and round-trips:
+The text form is the layers separated by spaces, branches separated by bars, and round-trips:
 
->>> a = Architecture.parse("conv3 relu pool2 conv3 relu globalpool normalize relu")
+>>> a = Architecture.parse("conv3 residual(relu conv3) relu sum(conv3(stride=2) | 0.5 * pool2) globalpool")
 >>> a == Architecture.parse(str(a))
 True
 >>> Architecture.parse("myrtle5").grids((32, 32))[-1]
@@ -12,18 +12,23 @@ True
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from .errors import ArchitectureError, ParameterError
-from .layers import LAYERS, Grid, Layer, format_grid
+from .layers import LAYERS, Grid, Layer, Residual, Sum, Windowed, branches_of, format_grid
 
 if TYPE_CHECKING:
     from .networks.model import Network
 
-_TOKEN = re.compile(r"([a-z]+)(\d+)?(?:\(([^()]*)\))?\Z")
+_LAYER = re.compile(r"([a-z]+)(\d+)?(?:\((.*)\))?", re.DOTALL)
+_WEIGHT = re.compile(r"\s*([^\s*|()]+)\s*\*(.*)", re.DOTALL)
+
+
+_MYRTLES = {"myrtle5": (2, 1, 1), "myrtle7": (2, 2, 2), "myrtle10": (3, 3, 3)}
 
 
 def _myrtle(convolutions: tuple[int, int, int], nonlinearity: str) -> str:
@@ -32,9 +37,21 @@ def _myrtle(convolutions: tuple[int, int, int], nonlinearity: str) -> str:
     return f"{groups[0]} pool2 {groups[1]} pool2 {groups[2]} globalpool normalize {nonlinearity}"
 
 
+def _resnet(blocks: int, nonlinearity: str) -> str:
+    """A pre-activation residual network (He et al. 2016) of three resolutions, with the Myrtles' head."""
+    block = f"residual({nonlinearity} conv3 {nonlinearity} conv3)"
+    halve = f"{nonlinearity} sum(conv3(stride=2) {nonlinearity} conv3 | conv1(stride=2))"
+    groups = [" ".join([first, *[block] * (blocks - 1)]) for first in (block, halve, halve)]
+    return f"conv3 {' '.join(groups)} {nonlinearity} globalpool normalize {nonlinearity}"
+
+
+_FAMILIES = {
+    **{name: functools.partial(_myrtle, sizes) for name, sizes in _MYRTLES.items()},
+    **{name: functools.partial(_resnet, blocks) for name, blocks in {"resnet8": 1, "resnet14": 2}.items()},
+}
 NAMED: dict[str, str] = {
-    name + suffix: _myrtle(convolutions, nonlinearity)
-    for name, convolutions in {"myrtle5": (2, 1, 1), "myrtle7": (2, 2, 2), "myrtle10": (3, 3, 3)}.items()
+    name + suffix: build(nonlinearity)
+    for name, build in _FAMILIES.items()
     for suffix, nonlinearity in {"": "relu", "-gaussian": "gaussian"}.items()
 }
 
@@ -63,12 +80,11 @@ class Architecture:
     def parse(cls, text: str) -> Architecture:
         """Read a name such as `myrtle10-gaussian`, or a text form; raises `ArchitectureError` saying where it fails."""
         words = NAMED.get(text.strip().lower(), text).lower()
-        tokens = re.sub(r"\s*,\s*", ",", words).split()
-        if not tokens:
+        if not words.strip():
             raise ArchitectureError(
                 "the architecture is empty; try 'myrtle5' or 'conv3 relu globalpool normalize relu'"
             )
-        return cls(tuple(_parse_layer(token, place, tokens) for place, token in enumerate(tokens, start=1)))
+        return cls(_parse_layers(words, ""))
 
     @classmethod
     def of(cls, architecture: str | Architecture | Iterable[Layer]) -> Architecture:
@@ -93,12 +109,7 @@ class Architecture:
         tangentless.errors.ArchitectureError: after the last layer, pool2, a 2×2 grid is left, so there is no \
 single number for a pair; add globalpool at the end
         """
-        grids = [grid]
-        for place, layer in enumerate(self.layers, start=1):
-            try:
-                grids.append(layer.output_grid(grids[-1]))
-            except ArchitectureError as error:
-                raise ArchitectureError(f"layer {place} of {len(self.layers)}: {error}") from None
+        grids = layer_grids(self.layers, grid)
         if any(length != 1 for length in grids[-1]):
             raise ArchitectureError(
                 f"after the last layer, {self.layers[-1]}, a {format_grid(grids[-1])} grid is left, so there is "
@@ -139,29 +150,140 @@ single number for a pair; add globalpool at the end
         return len(self.layers)
 
 
-def _parse_layer(token: str, place: int, tokens: list[str]) -> Layer:
-    where = f"layer {place} of {len(tokens)}, {token!r}"
-    match = _TOKEN.match(token)
+def layer_grids(layers: Sequence[Layer], grid: Grid, where: str = "") -> list[Grid]:
+    """The grid before each layer and after the last; raises `ArchitectureError` saying which one does not fit."""
+    grids = [grid]
+    for place, layer in enumerate(layers, start=1):
+        here = f"{where}layer {place} of {len(layers)}: "
+        try:
+            grids.append(_grid_after(layer, grids[-1], here))
+        except ArchitectureError as error:
+            raise ArchitectureError(_at(here, error)) from None
+    return grids
+
+
+def _grid_after(layer: Layer, grid: Grid, where: str) -> Grid:
+    if isinstance(layer, Windowed):
+        if not grid:
+            raise ArchitectureError(
+                f"{layer} needs a sequence or an image, but its input is a single vector; "
+                "put it before the global pool, or leave it out"
+            )
+        return layer.output_grid(grid)
+    ends = [
+        layer_grids(branch, grid, f"{where}branch {number}, ")[-1]
+        for number, branch in enumerate(branches_of(layer), start=1)
+    ]
+    if len(set(ends)) > 1:
+        texts = [" ".join(map(str, branch)) or "identity" for branch in branches_of(layer)]
+        found = "; ".join(f"{text} ends on {format_grid(end)}" for text, end in zip(texts, ends, strict=True))
+        raise ArchitectureError(
+            f"branches of a sum must end on one grid, but {found}; give the others the same strides, for example "
+            "conv1(stride=2) or pool2 in place of identity"
+        )
+    return ends[0] if ends else grid
+
+
+def _at(where: str, error: Exception) -> str:
+    """An error's text with its place in front, once."""
+    return str(error) if str(error).startswith("layer ") else f"{where}{error}"
+
+
+def _parse_layers(text: str, where: str) -> tuple[Layer, ...]:
+    words = _split(text, " \t\n", where)
+    return tuple(
+        _parse_layer(word, f"{where}layer {k} of {len(words)}, {word!r}", len(words) == 1 and not where)
+        for k, word in enumerate(words, start=1)
+    )
+
+
+def _split(text: str, separators: str, where: str) -> list[str]:
+    """The parts between separators that stand outside parentheses; empty ones only between bars."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if depth < 0:
+            break
+        if depth == 0 and letter in separators:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    if depth != 0:
+        raise ArchitectureError(f"{where}{text.strip()!r}: a parenthesis is {'missing' if depth > 0 else 'left over'}")
+    return parts if "|" in separators else [part for part in parts if part]
+
+
+def _parse_layer(word: str, where: str, alone: bool) -> Layer:
+    match = _LAYER.fullmatch(word)
     if match is None:
         raise ArchitectureError(
-            f"{where}: cannot be read; a layer is a name with a size or a parameter, such as conv3 or gaussian(0.5)"
+            f"{where}: cannot be read; a layer is a name with a size or parameters, such as conv3, conv3(stride=2) or "
+            "gaussian(0.5)"
         )
-    name, size, parameters = match.groups()
-    if name not in LAYERS:
-        known = [*LAYERS, *NAMED] if len(tokens) == 1 else list(LAYERS)
-        near = difflib.get_close_matches(token if len(tokens) == 1 else name, known, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ArchitectureError(f"{where}: unknown layer; {hint}known are {', '.join(known)}")
-    kind = LAYERS[name]
-    given = ([size] if size else []) + [p.strip() for p in (parameters or "").split(",") if p.strip()]
-    expected = [field.name for field in fields(kind)]
-    if len(given) > len(expected):
-        takes = f"takes {' and '.join(expected)} only" if expected else "takes no parameter"
-        raise ArchitectureError(f"{where}: {name} {takes}, but {' and '.join(given)} was given")
-    hints = get_type_hints(kind)
+    name, size, inside = match.groups()
     try:
-        return kind(*(hints[field](value) for field, value in zip(expected, given, strict=False)))
-    except ParameterError as error:
-        raise ArchitectureError(f"{where}: {error}") from None
+        if name in (Sum.name, Residual.name):
+            return _parse_branches(name, size, inside, where)
+        return _known(name, word, alone)(**_parameters(LAYERS[name], size, inside))
+    except (ParameterError, ArchitectureError) as error:
+        raise ArchitectureError(_at(f"{where}: ", error)) from None
+
+
+def _known(name: str, word: str, alone: bool) -> type[Layer]:
+    if name in LAYERS:
+        return LAYERS[name]
+    names = [*LAYERS, Sum.name, Residual.name]
+    known = [*names, *NAMED] if alone else names
+    near = difflib.get_close_matches(word if alone else name, known, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    own = "a layer of your own is known after tangentless.register; "
+    raise ArchitectureError(f"unknown layer; {hint}{own}known are {', '.join(known)}")
+
+
+def _parse_branches(name: str, size: str | None, inside: str | None, where: str) -> Layer:
+    if size or inside is None:
+        example = "sum(relu conv3 | conv1)" if name == Sum.name else "residual(relu conv3)"
+        raise ArchitectureError(f"branches stand in parentheses, such as {example}")
+    branches, weights = [], []
+    texts = _split(inside, "|", f"{where}: ")
+    for number, text in enumerate(texts, start=1):
+        here = f"{where}, branch {number}: "
+        weight = _WEIGHT.fullmatch(text)
+        try:
+            weights.append(float(weight[1]) if weight else 1.0)
+        except ValueError:
+            raise ArchitectureError(f"{here}a weight is a number, such as 0.5 * conv3, not {weight[1]!r}") from None  # type: ignore[index]
+        text = weight[2] if weight else text
+        if not text.strip():
+            raise ArchitectureError(f"{here}it is empty; what comes in unchanged is written identity")
+        branches.append(() if text.strip() == "identity" else _parse_layers(text, here))
+    if name == Sum.name:
+        return Sum(tuple(branches), tuple(weights))
+    if len(branches) > 1 or weights != [1.0]:
+        raise ArchitectureError("a residual has one branch without a weight; for several write sum(A | B | identity)")
+    return Residual(branches[0])
+
+
+def _parameters(kind: type[Layer], size: str | None, inside: str | None) -> dict[str, Any]:
+    """Values for the fields of a layer: the size, then what stands in parentheses, by place or by name."""
+    names, hints = [field.name for field in fields(kind)], get_type_hints(kind)
+    given: dict[str, str] = {}
+    for place, text in enumerate(([size] if size else []) + [t for t in (inside or "").split(",") if t.strip()]):
+        name, equals, value = (part.strip() for part in text.rpartition("="))
+        if not equals:
+            if place >= len(names):
+                takes = f"takes {' and '.join(names)} only" if names else "takes no parameter"
+                raise ArchitectureError(f"{kind.name} {takes}, but {value} was given too")
+            name = names[place]
+        if name not in names or name in given:
+            reason = "is given twice" if name in given else f"is unknown; {kind.name} has {', '.join(names) or 'none'}"
+            raise ArchitectureError(f"parameter {name!r} {reason}")
+        given[name] = value
+    try:
+        return {name: _convert(hints[name], value) for name, value in given.items()}
     except ValueError:
-        raise ArchitectureError(f"{where}: {' and '.join(given)} is not a number of the right kind") from None
+        raise ArchitectureError(f"{' and '.join(given.values())} is not a number of the right kind") from None
+
+
+def _convert(hint: Any, value: str) -> float:
+    return float(value) if hint is float else int(value)

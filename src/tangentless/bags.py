@@ -1,20 +1,21 @@
 """The algebra of bags of features: the definition that everything else in the package must agree with.
 
 A bag of features is a finite, structured index set with a vector for every index; an image is a bag of colours
-indexed by (row, column). Three operations make new bags: *concatenate* stacks features of ordered subsets of
-the index set, *downsample* averages features over subsets, *embed* maps each feature into another space. Each acts
-on explicit features, and each acts equally on the matrix of inner products between two bags, without features:
+indexed by (row, column). Four operations make new bags: *concatenate* stacks features of ordered subsets of
+the index set, *downsample* averages features over subsets, *embed* maps each feature into another space, *sum* puts the
+features of several bags side by side. Each acts on explicit features, and each acts equally on the matrix of inner
+products between two bags, without features:
 
     concatenate   K'[j, k] = sum over l of K[S_j[l], T_k[l]]
     downsample    K'[j, k] = mean over S_j x S_k of K
     embed         K'[j, k] = A_j A'_k f(K[j, k] / (A_j A'_k)),    A the norms of the features
+    sum           K'[j, k] = sum over branches of w K[j, k]
 
 A wide network embeds by a layer of random weights and an activation. Its tangent kernel T, the inner products of
-gradients by all weights so far, goes through the same operations: what is linear acts on T as it acts on K, and
+gradients by all weights so far, starts at zero and goes through the same operations. What is linear acts on T as on K;
 
-    embed         T'[j, k] = (T[j, k] + K[j, k]) f'(c),           c the cosine
-
-in which K is the share of this layer's own weights. At the entrance T is zero.
+    weights       T'[j, k] = T[j, k] + K[j, k]                    the share of this layer's own weights
+    embed         T'[j, k] = T[j, k] f'(c)                        c the cosine
 
 Section 3 of Shankar et al., "Neural Kernels Without Tangents" (2020), with its formulas corrected.
 """
@@ -80,7 +81,7 @@ def inner_products(left: Bag, right: Bag) -> Array:
 
 
 class Operation(Protocol):
-    """What the three operations have in common: an action on features, and the same one on kernels."""
+    """What operations on one bag have in common: an action on features, and the same one on kernels."""
 
     def on_features(self, bag: Bag) -> Bag:
         """The new bag."""
@@ -99,7 +100,8 @@ class Operation(Protocol):
 class Concat:
     """Stack the features of ordered subsets, one subset for each new index.
 
-    An index of `None` stands for the zero vector: it is how a convolution sees the outside of an image.
+    An index of `None` stands for the zero vector: it is how a convolution sees the outside of an image. `scale` is a
+    factor on inner products: with 1 / size, a window averages.
 
     >>> pairs = Concat(source=(0, 1, 2), subsets={"a": (0, 1), "b": (2, None)})
     >>> pairs.on_features(Bag((0, 1, 2), np.array([[1.0], [2.0], [3.0]]))).features
@@ -109,6 +111,7 @@ class Concat:
 
     source: tuple[Hashable, ...]
     subsets: Mapping[Any, Sequence[Any]]
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         if len({len(subset) for subset in self.subsets.values()}) > 1:
@@ -125,7 +128,7 @@ class Concat:
     def on_features(self, bag: Bag) -> Bag:
         padded = np.pad(bag.features, ((0, 1), (0, 0)))
         stacked = padded[self._positions]
-        return Bag(tuple(self.subsets), stacked.reshape(len(stacked), -1))
+        return Bag(tuple(self.subsets), math.sqrt(self.scale) * stacked.reshape(len(stacked), -1))
 
     def on_kernel(self, kernel: Array, left: Array, right: Array) -> Array:
         padded = np.pad(kernel, ((0, 1), (0, 1)))
@@ -133,7 +136,7 @@ class Concat:
         total = np.zeros((len(positions), len(positions)))
         for column in positions.T:
             total += padded[column][:, column]
-        return total
+        return total * self.scale
 
     def on_tangent(self, tangent: Array, kernel: Array, left: Array, right: Array, *, itself: bool = False) -> Array:
         return self.on_kernel(tangent, left, right)
@@ -193,7 +196,6 @@ class Embed:
     keep_norms: bool = True
     series: tuple[float, ...] | None = None
     derivative: Dual | None = None  # f', for tangent kernels
-    trained: bool = True  # whether it has weights of its own, or is the same for every network
 
     def on_features(self, bag: Bag) -> Bag:
         if self.series is None:
@@ -215,22 +217,47 @@ class Embed:
 
     def on_tangent(self, tangent: Array, kernel: Array, left: Array, right: Array, *, itself: bool = False) -> Array:
         scale = np.multiply.outer(left, right)
-        cosines = _cosines(kernel, scale)
-        if itself:  # a rounding error of a cosine near one would be its square root in f'
-            np.fill_diagonal(cosines, 1.0)
-        return self._gradients(tangent, kernel, scale, cosines)
+        same = np.eye(len(left), dtype=bool) if itself else None
+        return self.on_tangents(tangent, kernel, scale, same)
 
-    def on_own_tangent(self, tangent: Array, squares: Array) -> Array:
-        """The same for features with themselves, of any arrangement, given their squared norms."""
-        return self._gradients(tangent, squares, squares, np.ones_like(squares))
+    def on_tangents(self, tangent: Array, values: Array, scale: Array, same: Any = None) -> Array:
+        """The same for any arrangement. Where features are the same (True: everywhere), c is 1 without rounding errors,
 
-    def _gradients(self, tangent: Array, kernel: Array, scale: Array, cosines: Array) -> Array:
+        of which f' would show the root.
+        """
         if self.derivative is None:
             raise InputError("this embedding has no derivative, so it has no tangent")
-        gradients = (tangent + kernel if self.trained else tangent) * self.derivative(cosines)
+        cosines = np.ones_like(values) if same is True else _cosines(values, scale)
+        if same is not None and same is not True:
+            cosines = np.where(same, 1.0, cosines)
+        gradients = tangent * self.derivative(cosines)
         if not self.keep_norms:  # in a wide network a norm is an average over all features, which no weight moves
-            gradients = np.divide(gradients, scale, out=np.zeros_like(gradients), where=scale > 0)
+            gradients = gradients / np.where(scale > 0, scale, 1.0)
         return np.where(scale > 0, gradients, 0.0)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Features of several bags over the same index set, side by side.
+
+    >>> Sum((1.0, 2.0)).on_kernels([np.eye(2), np.ones((2, 2))])
+    array([[3., 2.],
+           [2., 3.]])
+    """
+
+    weights: tuple[float, ...]
+
+    def on_features(self, bags: Sequence[Bag]) -> Bag:
+        """The new bag."""
+        parts = [math.sqrt(weight) * bag.features for weight, bag in zip(self.weights, bags, strict=True)]
+        return Bag(bags[0].index, np.concatenate(parts, axis=1))
+
+    def on_kernels(self, kernels: Sequence[Array]) -> Array:
+        """Kernels or tangent kernels of the branches, added up."""
+        total = self.weights[0] * kernels[0]
+        for weight, kernel in zip(self.weights[1:], kernels[1:], strict=True):
+            total = total + weight * kernel
+        return total
 
 
 def tensor_power(vectors: Array, degree: int) -> Array:
@@ -248,55 +275,11 @@ def tensor_power(vectors: Array, degree: int) -> Array:
     return np.stack(columns, axis=1) if columns else np.zeros((len(vectors), 0))
 
 
-def self_norms(operations: Sequence[Operation], bag: Bag) -> list[Array]:
-    """The norms of a bag's features before each operation and after the last one, from its kernel with itself."""
-    kernel = inner_products(bag, bag)
-    norms = [_diagonal_norms(kernel)]
-    for operation in operations:
-        kernel = operation.on_kernel(kernel, norms[-1], norms[-1])
-        norms.append(_diagonal_norms(kernel))
-    return norms
-
-
-def apply_to_kernel(
-    operations: Sequence[Operation], left: Bag, right: Bag, left_norms: Sequence[Array], right_norms: Sequence[Array]
-) -> Array:
-    """The kernel matrix between two bags after a chain of operations; norms as `self_norms` returns them."""
-    kernel = inner_products(left, right)
-    for operation, a, b in zip(operations, left_norms, right_norms, strict=False):
-        kernel = operation.on_kernel(kernel, a, b)
-    return kernel
-
-
-def apply_to_tangent(
-    operations: Sequence[Operation],
-    left: Bag,
-    right: Bag,
-    left_norms: Sequence[Array],
-    right_norms: Sequence[Array],
-    *,
-    itself: bool = False,
-) -> tuple[Array, Array]:
-    """The kernel matrix and the tangent kernel matrix between two bags after a chain of operations."""
-    kernel = inner_products(left, right)
-    tangent = np.zeros_like(kernel)
-    for operation, a, b in zip(operations, left_norms, right_norms, strict=False):
-        tangent = operation.on_tangent(tangent, kernel, a, b, itself=itself)
-        kernel = operation.on_kernel(kernel, a, b)
-    return kernel, tangent
-
-
-def apply_to_features(operations: Sequence[Operation], bag: Bag) -> Bag:
-    """The bag after a chain of operations on its explicit features."""
-    for operation in operations:
-        bag = operation.on_features(bag)
-    return bag
+def diagonal_norms(kernel: Array) -> Array:
+    """The norms of a bag's features, from its kernel with itself."""
+    return np.sqrt(np.maximum(np.diagonal(kernel), 0.0))
 
 
 def _cosines(values: Array, scale: Array) -> Array:
-    """Zero where a feature is zero."""
-    return np.clip(np.divide(values, scale, out=np.zeros_like(values), where=scale > 0), -1.0, 1.0)
-
-
-def _diagonal_norms(kernel: Array) -> Array:
-    return np.sqrt(np.maximum(np.diagonal(kernel), 0.0))
+    """Zero where a feature is zero. NumPy's functions hand arrays on a GPU to CuPy's."""
+    return np.clip(np.where(scale > 0, values / np.where(scale > 0, scale, 1.0), 0.0), -1.0, 1.0)

@@ -123,7 +123,7 @@ def demo(
 
     backend = get_backend("auto", n_jobs=jobs)
     k = kernel_of(kernel)
-    path = backend.describe(k.program((8, 8, 1)))
+    path = backend.describe(k.graph((8, 8, 1)))
     _print(f"[bold]Handwritten digits with {k.architecture.short_name}[/bold], ridge {ridge:g}, seed {seed}")
     _print(f"[dim]{k.architecture}\n{path}[/dim]\n")
     found = demonstration.run_demo(kernel, ridge, seed, output, backend, _say_step)
@@ -269,15 +269,15 @@ def describe(
     from .reports import cost_table, layer_rows, layer_table
 
     k, size = kernel_of(architecture), _parse_shape(shape)
-    program, run = k.program(size), _backend(backend, precision, jobs)
+    graph, run = k.graph(size), _backend(backend, precision, jobs)
     _print(f"[bold]{k.architecture.short_name}[/bold] on images of {'×'.join(map(str, size))}")
-    _print_table(layer_table(layer_rows(k.architecture, size[:-1]), size, program.elements))
-    _print(f"{run.describe(program)}\n")
+    _print_table(layer_table(layer_rows(graph), size, graph.elements))
+    _print(f"{run.describe(graph)}\n")
     speed = solving = None
     if measure:
-        timing.warm_up(run, program)
-        speed, solving = timing.measure(run, program), timing.solver_seconds(images)
-    memory = timing.predict_memory(program, run.prepare(program, timing.random_images(program, 1)), images)
+        timing.warm_up(run, graph)
+        speed, solving = timing.measure(run, graph), timing.solver_seconds(images)
+    memory = timing.predict_memory(graph, run.prepare(graph, timing.random_images(graph, 1)), images)
     _print_table(cost_table(images, memory, speed, solving))
     if speed is not None:
         rate = f"{speed.pairs:,.0f}" if speed.pairs >= 10 else f"{speed.pairs:.2g}"
@@ -456,14 +456,14 @@ def _bench_one(
     from .reports import BenchRow
 
     k = kernel_of(architecture)
-    program, most = k.program(shape), _backend(backend, precision, None)
+    graph, most = k.graph(shape), _backend(backend, precision, None)
     accuracy = timing.compare_with_reference(k, most, shape, check)
     threads = getattr(most, "n_jobs", None)
     rows = []
     for count in (None,) if threads is None else sorted({1, threads}):
         run = _backend(backend, precision, count)
-        timing.warm_up(run, program)
-        speed = timing.measure(run, program, seconds)
+        timing.warm_up(run, graph)
+        speed = timing.measure(run, graph, seconds)
         rows.append(
             BenchRow(
                 architecture=k.architecture.short_name,

@@ -1,12 +1,14 @@
-"""Closed forms in which a fast backend can evaluate a dual function, and the polynomials they are built from.
+"""Closed forms of dual functions, and the one lowering of them to coefficients.
 
 A nonlinearity is defined by its dual function f, in float64 NumPy. A backend that wants to be fast needs f as data
-it can turn into its own instructions. Three forms cover the duals in use; each is exact up to the degree of its
-polynomial, which the backend picks for the precision it computes in:
+it can turn into its own instructions. Three forms cover the duals in use:
 
     Arc           f(c) = linear c + arc kappa(c),  kappa the ReLU's dual
     Exponential   f(c) = exp(gamma (c - 1))
     Series        f(c) = a polynomial in c
+
+`lower` turns a form and a tolerance into coefficients, and backends only emit instructions for them. The tolerance
+holds for every cosine from -1 to 1, so for all images alike.
 
 The ReLU's dual has a square-root singularity at c = 1, where kernels of similar images live. With t = 1 - |c|,
 
@@ -25,14 +27,20 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+
+# How far a lowered dual may be from f, for every cosine, on every backend. In float32: two roundings of a number near
+# one, so that a dual costs about as much as the multiplication by norms around it. In float64: what polynomials reach.
+TOLERANCE = {"float32": 1e-7, "float64": 2e-15}
 MAX_DEGREE = 28
+_FINEST = 5e-16  # that a fit in float64 reaches
 TABLE_PIECES = 53  # of either side: 1 - |c| is zero or at least 2^-53
 TABLE_TERMS = 20  # of each piece: errors fall by 5.8 with every term
 TABLE_TOLERANCE = 1e-11  # of f(1); duals in float64 come out some thousand times better
@@ -45,6 +53,11 @@ class Arc:
     linear: float = 0.0
     arc: float = 1.0
 
+    def value(self, cosine: Array) -> Array:
+        """f, on arrays of NumPy or CuPy."""
+        kappa = (np.sqrt(1.0 - cosine * cosine) + cosine * (np.pi - np.arccos(cosine))) / np.pi
+        return self.linear * cosine + self.arc * kappa
+
     def derivative(self, cosine: Array) -> Array:
         """f'."""
         return self.linear + self.arc * (1.0 - np.arccos(cosine) / np.pi)
@@ -56,6 +69,10 @@ class Exponential:
 
     gamma: float = 1.0
 
+    def value(self, cosine: Array) -> Array:
+        """f, on arrays of NumPy or CuPy."""
+        return np.exp(self.gamma * (cosine - 1.0))
+
     def derivative(self, cosine: Array) -> Array:
         """f'."""
         return self.gamma * np.exp(self.gamma * (cosine - 1.0))
@@ -63,16 +80,33 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Series:
-    """f(c) = sum of coefficients[k] c^k."""
+    """f(c) = sum of coefficients[k] c^k, up to an error that a fit leaves."""
 
     coefficients: tuple[float, ...]
+    error: float = 0.0
+
+    def value(self, cosine: Array) -> Array:
+        """f, on arrays of NumPy or CuPy."""
+        return polynomial(self.coefficients, cosine)
 
     def derivative(self, cosine: Array) -> Array:
         """f'."""
-        return np.asarray(np.polynomial.Polynomial(self.coefficients).deriv()(cosine), dtype=np.float64)
+        return polynomial(slopes(self.coefficients), cosine)
 
 
 Form = Arc | Exponential | Series
+
+
+def polynomial(coefficients: Sequence[float], points: Array) -> Array:
+    """A polynomial, lowest power first, at points of any array module.
+
+    >>> polynomial((1.0, 2.0, 3.0), np.array([0.0, 2.0]))
+    array([ 1., 17.])
+    """
+    total = 0.0 * points + coefficients[-1]
+    for coefficient in reversed(coefficients[:-1]):
+        total = total * points + coefficient
+    return total
 
 
 def fit(
@@ -92,11 +126,11 @@ def fit(
     for degree in range(MAX_DEGREE + 1):
         basis = chebyshev.chebvander(nodes, degree)
         fitted, *_ = np.linalg.lstsq(basis * weights[:, None], target * weights, rcond=None)
-        polynomial = np.polynomial.Chebyshev(fitted, domain=[low, high]).convert(kind=np.polynomial.Polynomial)
-        error = np.abs(polynomial(checks) - function(checks)) * weight(checks)
+        fitted_polynomial = np.polynomial.Chebyshev(fitted, domain=[low, high]).convert(kind=np.polynomial.Polynomial)
+        error = np.abs(fitted_polynomial(checks) - function(checks)) * weight(checks)
         if error.max() <= tolerance:
             coefficients = np.zeros(degree + 1)
-            coefficients[: len(polynomial.coef)] = polynomial.coef
+            coefficients[: len(fitted_polynomial.coef)] = fitted_polynomial.coef
             return tuple(float(a) for a in coefficients)
     return None
 
@@ -104,29 +138,22 @@ def fit(
 @functools.cache
 def arc_polynomial(tolerance: float) -> tuple[float, ...]:
     """Coefficients of Q, with `t^(3/2) |error| <= tolerance` on [0, 1]."""
-    coefficients = fit(_arc_remainder, 0.0, 1.0, tolerance, lambda t: t**1.5)
+    coefficients = fit(_arc_remainder, 0.0, 1.0, max(tolerance, _FINEST), lambda t: t**1.5)
     assert coefficients is not None, "Q is analytic beyond [0, 1]"
     return coefficients
 
 
 @functools.cache
-def arc_powers(powers: tuple[float, ...], near: tuple[float, float] | None = None) -> tuple[float, ...]:
-    """Coefficients of Q as a sum of few powers of t, best everywhere or for t `near` a mean, within a spread.
+def arc_powers(powers: tuple[int, ...], tolerance: float) -> tuple[float, ...] | None:
+    """Coefficients of Q as a sum of these powers of t, or None where they do not reach the tolerance on [0, 1].
 
-    >>> t = np.linspace(0.0, 1.0, 101)
-    >>> def errors(powers, near=None):
-    ...     return np.abs(t[:, None] ** powers @ arc_powers(powers, near) - _arc_remainder(t)) * t**1.5
-    >>> [bool(errors(powers).max() < 1e-7) for powers in ((0, 1, 2, 3, 5), (0, 1, 2, 4), (0, 1, 2.5))]
-    [True, True, False]
-    >>> bool(errors((0, 1, 2.5), (0.7, 0.1))[60:81].max() < 1e-6)
-    True
+    >>> [arc_powers(powers, 1e-7) is None for powers in ((0, 1, 2, 3), (0, 1, 2, 4))]
+    [True, False]
     """
     t = (1 + np.cos(np.linspace(0.0, np.pi, 2001))) / 2
-    weights = t**1.5
-    if near is not None:
-        weights *= np.sqrt(np.exp(-0.5 * ((t - near[0]) / near[1]) ** 2) + 1e-3)  # the last: for all other t
-    fitted, *_ = np.linalg.lstsq(t[:, None] ** powers * weights[:, None], _arc_remainder(t) * weights, rcond=None)
-    return tuple(float(a) for a in fitted)
+    basis, target = t[:, None] ** powers * t[:, None] ** 1.5, _arc_remainder(t) * t**1.5
+    fitted, *_ = np.linalg.lstsq(basis, target, rcond=None)
+    return tuple(float(a) for a in fitted) if np.abs(basis @ fitted - target).max() <= tolerance else None
 
 
 def at_unit_scale(coefficients: Sequence[float], powers: Sequence[float]) -> tuple[float, tuple[float, ...]]:
@@ -142,7 +169,7 @@ def at_unit_scale(coefficients: Sequence[float], powers: Sequence[float]) -> tup
 @functools.cache
 def angle_polynomial(tolerance: float) -> tuple[float, ...]:
     """Coefficients of R, with `t^(1/2) |error| <= tolerance` on [0, 1]."""
-    coefficients = fit(_angle_remainder, 0.0, 1.0, tolerance, np.sqrt)
+    coefficients = fit(_angle_remainder, 0.0, 1.0, max(tolerance, _FINEST), np.sqrt)
     assert coefficients is not None, "R is analytic beyond [0, 1]"
     return coefficients
 
@@ -161,6 +188,87 @@ def exp2_polynomial(tolerance: float) -> tuple[float, ...]:
     return coefficients
 
 
+Kind = Literal["arc", "angle", "exp2", "series"]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A dual function, or its slope, as numbers that a backend writes into its code. With t = 1 - |c|,
+
+    arc       linear c + arc (max(c, 0) + t^(3/2) Q(t)),  Q(t) = sum of coefficients[k] t^powers[k]
+    angle     linear + arc (1 - acos(c) / pi),  acos(1 - t) / pi = t^(1/2) R(t), R given as Q is
+    exp2      2^(rate (c - 1)),  2^x = sum of coefficients[k] x^powers[k] on [-1/2, 1/2]
+    series    sum of coefficients[k] c^powers[k]
+    """
+
+    kind: Kind
+    coefficients: tuple[float, ...]
+    powers: tuple[int, ...]
+    linear: float = 0.0
+    arc: float = 1.0
+    rate: float = 0.0
+
+
+def lower(
+    form: Form,
+    tolerance: float,
+    *,
+    longest: int = MAX_DEGREE + 1,
+    arcs: Sequence[tuple[int, ...]] = (),
+) -> Lowered | None:
+    """The form as coefficients that are off by `tolerance` at most for every cosine, or None if it is not that exact.
+
+    A backend says what is cheap for it. An exponential becomes a series of at most `longest` terms, or a power of two
+    where that is too short; an arc is the first of `arcs`, sets of powers, that is exact enough, or a polynomial.
+
+    >>> lower(Arc(), 1e-7).powers, lower(Arc(), 1e-7, arcs=[(0, 1, 2, 4)]).powers
+    ((0, 1, 2, 3, 4), (0, 1, 2, 4))
+    >>> lower(Exponential(1.0), 1e-7).kind, lower(Exponential(1.0), 1e-7, longest=4).kind
+    ('series', 'exp2')
+    """
+    if isinstance(form, Arc):
+        tolerance /= max(1.0, abs(form.arc))
+        for powers in arcs:
+            coefficients = arc_powers(powers, tolerance)
+            if coefficients is not None:
+                return Lowered("arc", coefficients, powers, form.linear, form.arc)
+        return replace(_polynomial("arc", arc_polynomial(tolerance)), linear=form.linear, arc=form.arc)
+    if isinstance(form, Exponential):
+        series = exponential_series(form.gamma, tolerance)
+        if series is not None and len(series) <= longest:
+            return _polynomial("series", series)
+        return replace(_polynomial("exp2", exp2_polynomial(tolerance)), rate=form.gamma / math.log(2.0))
+    return _polynomial("series", form.coefficients) if form.error <= tolerance else None
+
+
+def lower_slope(form: Form, tolerance: float) -> Lowered | None:
+    """The same for f', which tangent kernels need; None also for an exponential that is no series.
+
+    >>> lower_slope(Series((0.0, 0.0, 1.0)), 1e-12).coefficients
+    (0.0, 2.0)
+    """
+    if isinstance(form, Arc):
+        angle = angle_polynomial(tolerance / max(1.0, abs(form.arc)))
+        return replace(_polynomial("angle", angle), linear=form.linear, arc=form.arc)
+    lowered = lower(form, tolerance)
+    if lowered is None or lowered.kind != "series":
+        return None
+    return _polynomial("series", slopes(lowered.coefficients))
+
+
+def _polynomial(kind: Kind, coefficients: tuple[float, ...]) -> Lowered:
+    return Lowered(kind, coefficients, tuple(range(len(coefficients))))
+
+
+def slopes(coefficients: Sequence[float]) -> tuple[float, ...]:
+    """Coefficients of a polynomial's derivative.
+
+    >>> slopes((1.0, 2.0, 3.0)), slopes((1.0,))
+    ((2.0, 6.0), (0.0,))
+    """
+    return tuple(k * a for k, a in enumerate(coefficients))[1:] or (0.0,)
+
+
 def series_of(dual: Callable[[Array], Array], tolerance: float = 1e-9) -> Series | None:
     """The dual as a polynomial in c, if a short one reaches the tolerance on [-1, 1].
 
@@ -168,7 +276,54 @@ def series_of(dual: Callable[[Array], Array], tolerance: float = 1e-9) -> Series
     (False, True)
     """
     coefficients = fit(dual, -1.0, 1.0, tolerance, np.ones_like)
-    return None if coefficients is None else Series(coefficients)
+    return None if coefficients is None else Series(coefficients, tolerance)
+
+
+def hermite_series(activation: Callable[[Array], Array], most: int = 400) -> tuple[tuple[float, ...], float]:
+    """The dual of an activation as a power series, and the share of f(1) that the series leaves out.
+
+    With a_k the coefficients of the activation in normalised Hermite polynomials, f(c) = sum of a_k^2 c^k. They are
+    integrals against a Gaussian, by the trapezoidal rule: where the activation is analytic in a strip, such as tanh,
+    it converges faster with the step than Gauss-Hermite quadrature does with the nodes.
+
+    >>> series, rest = hermite_series(np.sin)
+    >>> [round(a, 9) for a in series[:4]], rest < 1e-12  # exp(-1) sinh(c)
+    ([0.0, 0.367879441, 0.0, 0.06131324], True)
+    """
+    points, weights = _gaussian_rule()
+    values = np.asarray(activation(points), dtype=np.float64) * np.sqrt(weights)
+    square = float(values @ values)
+    if not np.isfinite(square) or square == 0:
+        return (0.0,), 1.0
+    before, polynomial, series, total = np.zeros_like(points), np.sqrt(weights), [], 0.0
+    for k in range(most):
+        series.append(float(values @ polynomial) ** 2)
+        total += series[-1]
+        if square - total <= 1e-15 * square and k % 2:
+            break
+        following = (points * polynomial - math.sqrt(k) * before) / math.sqrt(k + 1)
+        before, polynomial = polynomial, following
+    return tuple(series), max(0.0, 1.0 - total / square)
+
+
+def hermite_mean_square(activation: Callable[[Array], Array]) -> float:
+    """E[a(u)^2] of a standard Gaussian u.
+
+    >>> round(hermite_mean_square(np.sin), 12)  # (1 - exp(-2)) / 2
+    0.432332358382
+    """
+    points, weights = _gaussian_rule()
+    return float(np.square(np.asarray(activation(points), dtype=np.float64)) @ weights)
+
+
+@functools.cache
+def _gaussian_rule() -> tuple[Array, Array]:
+    """Points and weights of the trapezoidal rule against a standard Gaussian, whose mass beyond 30 float64 rounds off.
+
+    Weights that small still matter to Hermite polynomials of high degree, which grow as the Gaussian falls.
+    """
+    points = np.linspace(-30.0, 30.0, 6001)
+    return points, np.exp(-points * points / 2) * (points[1] - points[0]) / math.sqrt(2 * math.pi)
 
 
 def tabulate(dual: Callable[[Array], Array]) -> Array | None:
@@ -198,6 +353,25 @@ def tabulate(dual: Callable[[Array], Array]) -> Array | None:
             coefficients = chebyshev.cheb2poly(fitted)
             side[k, : len(coefficients)] = coefficients
     return table
+
+
+def from_table(table: Any, cosine: Any) -> Any:
+    """f(c) from its table, on arrays of NumPy or CuPy; the exponent of 1 - |c| says which piece it is.
+
+    >>> cosine = np.array([-1.0, -0.3, 0.0, 0.9999, 1.0])
+    >>> bool(np.abs(from_table(tabulate(np.arcsin), cosine) - np.arcsin(cosine)).max() < 1e-14)
+    True
+    """
+    distance = 1.0 - np.abs(cosine)
+    _, exponents = np.frexp(distance)
+    piece = np.where(distance > 0, np.clip(-exponents, 0, TABLE_PIECES), TABLE_PIECES)
+    place = np.ldexp(distance, piece + 2) - 3.0
+    row = piece + (TABLE_PIECES + 1) * (cosine < 0)
+    columns = table.reshape(-1, TABLE_TERMS).T
+    value = columns[-1][row]
+    for column in columns[-2::-1]:
+        value = value * place + column[row]
+    return value
 
 
 _NODES = np.cos(np.pi * (np.arange(TABLE_TERMS) + 0.5) / TABLE_TERMS)

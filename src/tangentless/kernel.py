@@ -14,7 +14,6 @@ parameters do. Matrices are filled tile by tile, so memory beyond the result sta
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -27,9 +26,9 @@ from numpy.typing import NDArray
 from .architecture import Architecture
 from .backends import Advance, Backend, Precision, Prepared, get_backend
 from .errors import InputError, ParameterError
+from .graph import Graph, compile_graph
 from .inputs import check_images, check_pair, device_of, take
 from .layers import Layer
-from .program import Program, compile_program
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
@@ -160,25 +159,23 @@ class CompositionalKernel(Elementary):
         return str(self.architecture)
 
     def elements(self, shape: tuple[int, ...]) -> int:
-        return self.program(shape).elements
+        return self.graph(shape).elements
 
     def image_numbers(self, shape: tuple[int, ...]) -> int:
-        """Its pixels, and at every step its norms and their inverses."""
-        stages = self.program(shape).stages
-        return math.prod(shape) + sum(2 * (len(stage.steps) + 1) * math.prod(stage.grid) for stage in stages) + 8
+        return self.graph(shape).image_numbers
 
-    def program(self, shape: tuple[int, ...]) -> Program:
+    def graph(self, shape: tuple[int, ...]) -> Graph:
         """This kernel compiled for images of one shape, (*grid, channels)."""
-        return compile_program(self.architecture, tuple(shape[:-1]), shape[-1])
+        return compile_graph(self.architecture, tuple(shape[:-1]), shape[-1])
 
     def prepare(self, backend: Backend, images: Any) -> _Leaf:
-        program = self.program(images.shape[1:])
-        return _Leaf(program, backend.prepare(program, images))
+        graph = self.graph(images.shape[1:])
+        return _Leaf(graph, backend.prepare(graph, images))
 
     def block(
         self, backend: Backend, left: _Leaf, right: _Leaf, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
-        return backend.block(left.program, left.images, right.images, upper=upper, advance=advance)
+        return backend.block(left.graph, left.images, right.images, upper=upper, advance=advance)
 
     def __repr__(self) -> str:
         return f"kernel({self.architecture.short_name!r})"
@@ -349,9 +346,9 @@ def fill(
 
 @dataclass(frozen=True)
 class _Leaf:
-    """A backend's images with the program they were prepared for."""
+    """A backend's images with the graph they were prepared for."""
 
-    program: Program
+    graph: Graph
     images: Prepared
 
     @property
@@ -366,7 +363,7 @@ class _Leaf:
         return len(self.images)
 
     def __getitem__(self, part: slice) -> _Leaf:
-        return _Leaf(self.program, self.images[part])
+        return _Leaf(self.graph, self.images[part])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 from .backends import Advance, Backend, Prepared
-from .program import Program
+from .graph import Graph
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -58,13 +58,11 @@ class Watched:
         self.backend, self.name = backend, backend.name
         self._progress, self._total, self._done = progress, total, 0
 
-    def prepare(self, program: Program, images: Any) -> Prepared:
+    def prepare(self, graph: Graph, images: Any) -> Prepared:
         """As the backend does."""
-        return self.backend.prepare(program, images)
+        return self.backend.prepare(graph, images)
 
-    def block(
-        self, program: Program, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
-    ) -> Any:
+    def block(self, graph: Graph, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None) -> Any:
         """As the backend does, and report."""
 
         def report(pairs: int) -> None:
@@ -73,11 +71,11 @@ class Watched:
             if advance is not None:
                 advance(pairs)
 
-        return self.backend.block(program, left, right, upper=upper, advance=report)
+        return self.backend.block(graph, left, right, upper=upper, advance=report)
 
-    def describe(self, program: Program) -> str:
+    def describe(self, graph: Graph) -> str:
         """As the backend does."""
-        return self.backend.describe(program)
+        return self.backend.describe(graph)
 
 
 def _make_bar(stream: TextIO, unit: str) -> RichProgress:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from .architecture import Architecture
-from .layers import Conv, GlobalPool, Grid, Layer, Nonlinearity, Normalize, Window, format_grid
+from .graph import EmbedNode, Graph, Node, PoolNode, WindowNode
+from .layers import Grid, Layer, Nonlinearity, Normalize, Windowed, branches_of, format_grid
 from .timing import Memory, Speed, format_bytes, format_seconds, symmetric_pairs
 
 if TYPE_CHECKING:
@@ -29,30 +28,42 @@ class LayerRow:
     sees: Grid
 
 
-def layer_rows(architecture: Architecture, grid: Grid) -> list[LayerRow]:
-    """What each layer does to images on a grid.
+def layer_rows(graph: Graph) -> list[LayerRow]:
+    """What each layer does to images on the graph's grid; layers of branches are indented.
 
-    >>> rows = layer_rows(Architecture.parse("conv3 relu globalpool"), (4, 4))
+    >>> from .kernel import kernel
+    >>> rows = layer_rows(kernel("conv3 relu globalpool").graph((4, 4, 1)))
     >>> [(row.layer, row.grid, row.work, row.sees) for row in rows]
     [('conv3', (4, 4), 0, (3, 3)), ('relu', (4, 4), 256, (3, 3)), ('globalpool', (1, 1), 0, (4, 4))]
     """
-    grids = architecture.grids(grid)
-    rows: list[LayerRow] = []
-    sees, stride = (1,) * len(grid), (1,) * len(grid)
-    following = [*architecture.layers[1:], None]
-    worked = False  # a pool with nothing before it still has to go over all pairs of positions
-    for layer, before, after, follower in zip(architecture, grids[:-1], grids[1:], following, strict=True):
-        positions, moves = math.prod(before), isinstance(layer, Window) and before != after
-        embeds = isinstance(layer, Nonlinearity | Normalize)
-        alone = isinstance(layer, Conv) and not isinstance(follower, Nonlinearity | Normalize)
-        counts = positions > 1 and (embeds or alone or (moves and not worked))
-        if isinstance(layer, Window):
-            windows = layer.window(before)
-            sees = tuple(min(g, s + (w - 1) * p) for g, s, w, p in zip(grid, sees, windows, stride, strict=True))
-            stride = tuple(p * (b // a) for p, b, a in zip(stride, before, after, strict=True))
-        rows.append(LayerRow(str(layer), _meaning(layer, before), after, positions**2 if counts else 0, sees))
-        worked = not moves and (worked or counts)
+    rank, sees = len(graph.grid), _sees(graph)
+    rows, done = [], 0
+    for depth, layer, node in graph.ends:
+        new = graph.nodes[node] if node >= done else None
+        embeds = isinstance(new, EmbedNode) and node in graph.body
+        grid, seen = (pair[2 - rank :] for pair in (graph.nodes[node].grid, sees[node]))
+        text = str(layer) if not branches_of(layer) else f"{layer.name}, {len(branches_of(layer))} branches"
+        rows.append(
+            LayerRow("  " * depth + text, _meaning(layer, new, rank), grid, graph.pairs(node) if embeds else 0, seen)
+        )
+        done = max(done, node + 1)
     return rows
+
+
+def _sees(graph: Graph) -> list[tuple[int, int]]:
+    """How many pixels one position of each node sees, along both axes."""
+    sees, steps = [(1, 1)], [(1, 1)]
+    for node in graph.nodes[1:]:
+        before = [sees[source] for source in node.sources]
+        step = steps[node.sources[0]]
+        seen = [max(axis) for axis in zip(*before, strict=True)]
+        if isinstance(node, WindowNode | PoolNode):
+            seen = [s + (w.size - 1) * w.dilation * p for s, w, p in zip(seen, node.axes, step, strict=True)]
+            step = (step[0] * node.axes[0].stride, step[1] * node.axes[1].stride)
+        height, width = (min(length, s) for length, s in zip(graph.nodes[0].grid, seen, strict=True))
+        sees.append((height, width))
+        steps.append(step)
+    return sees
 
 
 def layer_table(rows: Sequence[LayerRow], shape: tuple[int, ...], elements: int) -> Table:
@@ -176,13 +187,18 @@ def matrix_line(matrix: GpuMatrix) -> str:
     )
 
 
-def _meaning(layer: Layer, grid: Grid) -> str:
-    if isinstance(layer, Window):
-        if all(length == 1 for length in grid):
-            return "nothing: one position is left"
-        window = format_grid(layer.window(grid))
-        verb = "concatenate" if isinstance(layer, Conv) else "average"
-        return f"{verb} all of {window}" if isinstance(layer, GlobalPool) else f"{verb} windows of {window}"
+def _meaning(layer: Layer, node: Node | None, rank: int) -> str:
+    if isinstance(layer, Windowed):
+        if not isinstance(node, WindowNode | PoolNode):
+            return "nothing: every position stays as it is"
+        axes = node.axes[2 - rank :]
+        verb = "concatenate" if isinstance(node, WindowNode) else "average"
+        text = f"{verb} windows of {format_grid(tuple(windows.size for windows in axes))}"
+        details = [f"{name} {getattr(axes[0], name)}" for name in ("stride", "dilation") if getattr(axes[0], name) > 1]
+        disjoint = all(windows.size == windows.stride for windows in axes)
+        return text if disjoint else ", ".join([text, *details])
     if isinstance(layer, Normalize):
         return "divide by their norms"
-    return "embed: norms × f(cosine)"
+    return (
+        "embed: norms × f(cosine)" if isinstance(layer, Nonlinearity) else "add branches, their features side by side"
+    )

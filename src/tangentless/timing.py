@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .backends import Backend, Prepared
+from .graph import EmbedNode, Graph, PoolNode
 from .kernel import CompositionalKernel
-from .program import Program
 
 Array = NDArray[np.float64]
 _SOLVED = 2048  # rows of the matrix that the solver is timed on: on smaller ones it does not reach its speed
@@ -66,38 +66,38 @@ class Accuracy:
     relative: float
 
 
-def random_images(program: Program, count: int, seed: int = 0) -> NDArray[Any]:
-    """Float32 images of the program's shape: mixtures of a few patterns and noise, neither equal nor unrelated."""
+def random_images(graph: Graph, count: int, seed: int = 0) -> NDArray[Any]:
+    """Float32 images of the graph's shape: mixtures of a few patterns and noise, neither equal nor unrelated."""
     generator = np.random.default_rng(seed)
-    shape = (*program.grid, program.channels)
+    shape = (*graph.grid, graph.channels)
     patterns = generator.standard_normal((4, *shape), dtype=np.float32)
     mixture = np.tensordot(generator.standard_normal((count, 4), dtype=np.float32), patterns, 1)
     images: NDArray[Any] = mixture + generator.standard_normal((count, *shape), dtype=np.float32)
     return images
 
 
-def warm_up(backend: Backend, program: Program) -> float:
+def warm_up(backend: Backend, graph: Graph) -> float:
     """Run every path once, so that compilation is not timed later; returns the seconds it took."""
     start = time.perf_counter()
-    prepared = backend.prepare(program, random_images(program, 2))
-    backend.block(program, prepared, prepared)
+    prepared = backend.prepare(graph, random_images(graph, 2))
+    backend.block(graph, prepared, prepared)
     return time.perf_counter() - start
 
 
-def measure(backend: Backend, program: Program, seconds: float = 1.0) -> Speed:
+def measure(backend: Backend, graph: Graph, seconds: float = 1.0) -> Speed:
     """The speed of a backend that is warm, in about as many seconds.
 
     >>> from .backends import get_backend
     >>> from .kernel import kernel
-    >>> program = kernel("conv3 relu globalpool").program((4, 4, 1))
-    >>> measure(get_backend("reference"), program, seconds=0.01).pairs > 0
+    >>> graph = kernel("conv3 relu globalpool").graph((4, 4, 1))
+    >>> measure(get_backend("reference"), graph, seconds=0.01).pairs > 0
     True
     """
     count = 1
     while True:
-        images = random_images(program, 2 * count)
-        prepared, preparing = timed(functools.partial(backend.prepare, program, images))
-        run = _halves(backend, program, prepared, count)
+        images = random_images(graph, 2 * count)
+        prepared, preparing = timed(functools.partial(backend.prepare, graph, images))
+        run = _halves(backend, graph, prepared, count)
         values, taken = timed(run)
         if taken > (seconds / 5 if count >= _FEW_IMAGES else seconds / 2) or count >= min(prepared.tile, _MOST_IMAGES):
             break
@@ -105,14 +105,14 @@ def measure(backend: Backend, program: Program, seconds: float = 1.0) -> Speed:
     for _ in range(2 if 2 * taken < seconds else 0):
         taken = min(taken, timed(run)[1])
     pairs = count * count / taken
-    return Speed(pairs, 2 * count / preparing, pairs * program.elements, int(np.sum(~np.isfinite(values))))
+    return Speed(pairs, 2 * count / preparing, pairs * graph.elements, int(np.sum(~np.isfinite(values))))
 
 
 def compare_with_reference(
     kernel: CompositionalKernel, backend: Backend, shape: tuple[int, ...], count: int
 ) -> Accuracy:
     """The error of a backend on the pairs of a few images."""
-    images = random_images(kernel.program(shape), count)
+    images = random_images(kernel.graph(shape), count)
     exact, values = kernel(images, backend="reference"), kernel(images, backend=backend)
     norms = np.sqrt(np.diag(exact))
     error = np.abs(values - exact) / np.multiply.outer(norms, norms)
@@ -131,11 +131,12 @@ def solver_seconds(rows: int) -> float:
     return taken * (rows / _SOLVED) ** 3
 
 
-def predict_memory(program: Program, prepared: Prepared, count: int, itemsize: int = 4) -> Memory:
+def predict_memory(graph: Graph, prepared: Prepared, count: int, itemsize: int = 4) -> Memory:
     """Bytes for the matrix of `count` images of `itemsize` bytes a value, from what a backend says of a few of them."""
-    pixels = math.prod(program.grid) * program.channels
-    norms = sum(len(stage.steps) * math.prod(stage.grid) for stage in program.stages)
-    pooled = sum(math.prod(stage.pooled) for stage in program.stages)
+    pixels = math.prod(graph.grid) * graph.channels
+    nodes = [graph.nodes[place] for place in graph.body]
+    norms = sum(math.prod(node.grid) for node in nodes if isinstance(node, EmbedNode))
+    pooled = sum(math.prod(node.grid) for node in nodes if isinstance(node, PoolNode))
     tile = min(prepared.tile, count)
     expanded = (pixels + 2 * norms) * 4
     # Both sides expanded, one of them also in the backend's layout and, on the way, in float64; then the entries.
@@ -158,7 +159,7 @@ def timed(action: Callable[[], Any]) -> tuple[Any, float]:
 def environment() -> dict[str, Any]:
     """Where and with what a measurement was made."""
     from . import __version__
-    from .backends.cpu.workers import count_workers
+    from .backends.workers import count_workers
 
     packages = ("numpy", "numba", "scipy")
     return {
@@ -220,7 +221,7 @@ def format_bytes(count: float) -> str:
     return f"{count:.1f} {unit}" if count < 10 and unit != "B" else f"{count:,.0f} {unit}"
 
 
-def _halves(backend: Backend, program: Program, prepared: Prepared, count: int) -> Callable[[], Array]:
+def _halves(backend: Backend, graph: Graph, prepared: Prepared, count: int) -> Callable[[], Array]:
     """The block between the first images and the others."""
     left, right = prepared[:count], prepared[count:]
-    return lambda: backend.block(program, left, right)
+    return lambda: backend.block(graph, left, right)

@@ -1,14 +1,13 @@
-// The names of device.cuh for the host: a block's threads are fibers that take turns at every exchange or barrier.
+// The names of device.cuh for the host: a block's threads are fibers that take turns at every shuffle or barrier.
 //
-// Every order of events that the program allows must give the same bits, so the tests ask for those that differ most. Between
-// two barriers one warp goes all the way before the next one starts, from the first to the last or the other way round: of two
-// warps that need a barrier between them, each is too early once. Where warps may be apart, the first (or the last) goes as far
-// ahead as it may while the others still stand where they said that they had come. Copies in the background land at once, or as
-// late as they may: at the wait of the thread that asked for them, or when the gate opens that they came to. Until then their
-// target is NaN, as is all shared memory at the start. Threads that do not reach a barrier which others wait at are reported, and
-// so are copies that nobody waited for.
+// Every order of events that the kernel allows must give the same bits, so the tests run those that differ most. Between two
+// barriers one warp runs to the end before the next one starts, from the first warp to the last or in reverse. So if two warps
+// lack a barrier between them, each is too early once. Where warps may be apart, the first (or the last) runs as far ahead as it
+// may while the others stay where they arrived. Background copies land at once, or as late as possible: when the thread that
+// started them waits, or when the phase of their barrier completes. Until then their target is NaN, as is all shared memory at
+// the start. The emulation reports threads that miss a barrier where others wait, and copies that no thread waited for.
 //
-// An exchange between lanes is a meeting of them here; of the order of accesses to memory the GPU promises less.
+// A shuffle synchronises the lanes of a warp here. The GPU promises less about the order of memory accesses.
 #pragma once
 #include <setjmp.h>
 #include <ucontext.h>
@@ -50,10 +49,10 @@ inline void finish(std::vector<Copy>& copies) {
     copies.clear();
 }
 
-struct Gate {
+struct SharedBarrier {
     Barrier barrier;
-    int arrivals = 0;  // that open it
-    std::vector<Copy> copies;  // which come with those who passed it on
+    int arrivals = 0;          // that complete a phase
+    std::vector<Copy> copies;  // that land when the phase is complete
 };
 constexpr float NEVER_WRITTEN = std::numeric_limits<float>::quiet_NaN();
 
@@ -83,7 +82,7 @@ struct Block {
     std::vector<int> turn;  // by thread
     std::vector<Barrier> warps;
     std::map<int, Barrier> teams;
-    std::map<unsigned, Gate> gates;  // by address
+    std::map<unsigned, SharedBarrier> shared_barriers;  // by address
     std::vector<Line> shared;
     std::function<void()> body;
     jmp_buf scheduler;
@@ -181,7 +180,7 @@ inline void run_block() {
     const int warps = (block.threads + 31) / 32;
     block.warps.assign(warps, {});
     block.teams.clear();
-    block.gates.clear();
+    block.shared_barriers.clear();
     block.turn.assign(block.threads, 0);
     for (auto& values : block.exchange) values.assign(block.threads, 0.0);
     for (auto& values : block.fragments) values.assign(block.threads, {});
@@ -198,8 +197,8 @@ inline void run_block() {
     }
     for (auto& fiber : block.fibers)
         if (!fiber.done) block.failure = "deadlock: some threads wait at a barrier that others never reach";
-    for (auto& [address, gate] : block.gates)
-        if (!gate.copies.empty()) block.failure = "copies came to a gate that never opened";
+    for (auto& [address, barrier] : block.shared_barriers)
+        if (!barrier.copies.empty()) block.failure = "copies belong to a phase of a barrier that never completed";
 }
 
 // Runs all blocks of a launch; returns what went wrong, if anything did.
@@ -227,30 +226,30 @@ inline void sync_block() { emulation::wait(emulation::block.teams[-1], emulation
 inline void sync_team(int team, int threads) { emulation::wait(emulation::block.teams[team], threads); }
 
 namespace emulation {
-inline void arrive(Gate& gate) {
-    if (arrive(gate.barrier, gate.arrivals)) finish(gate.copies);
+inline void arrive(SharedBarrier& shared) {
+    if (arrive(shared.barrier, shared.arrivals)) finish(shared.copies);
 }
 }  // namespace emulation
 
-inline void set_gate(unsigned gate, int arrivals) { emulation::block.gates[gate] = {{}, arrivals, {}}; }
-inline void copies_come_to_gate(unsigned gate) {
-    auto& copies = emulation::block.gates[gate].copies;
+inline void init_barrier(unsigned at, int arrivals) { emulation::block.shared_barriers[at] = {{}, arrivals, {}}; }
+inline void arrive_with_copies(unsigned at) {
+    auto& copies = emulation::block.shared_barriers[at].copies;
     auto& own = emulation::fiber().copies;
     copies.insert(copies.end(), own.begin(), own.end());
     own.clear();
-    emulation::arrive(emulation::block.gates[gate]);
+    emulation::arrive(emulation::block.shared_barriers[at]);
 }
-inline void come_to_gate(unsigned gate) {
-    emulation::arrive(emulation::block.gates[gate]);
+inline void arrive(unsigned at) {
+    emulation::arrive(emulation::block.shared_barriers[at]);
     if (thread_index() / 32 == emulation::block.order.turn(0, emulation::block.threads / 32)) return;
     emulation::fiber().hesitates = true;
     emulation::yield();
 }
-inline bool is_gate_open(unsigned gate, int passage) {
-    return emulation::block.gates[gate].barrier.generation % 2 != passage;
+inline bool has_passed(unsigned at, int phase) {
+    return emulation::block.shared_barriers[at].barrier.generation % 2 != phase;
 }
-inline void wait_at_gate(unsigned gate, int passage) {
-    if (!is_gate_open(gate, passage)) emulation::wait_for_next(emulation::block.gates[gate].barrier);
+inline void wait_for(unsigned at, int phase) {
+    if (!has_passed(at, phase)) emulation::wait_for_next(emulation::block.shared_barriers[at].barrier);
 }
 
 inline double from_lane(double value, int lane) {

@@ -19,7 +19,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from tangentless.backends import cuda
-from tangentless.backends.cuda.plan import StagePlan
+from tangentless.backends.cuda.layout import StagePlan
+
+from .arrays import DeviceArray, DeviceModule
 
 HERE = Path(__file__).parent
 SOURCES = Path(cuda.__file__).parent
@@ -29,10 +31,6 @@ COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 class EmulationError(Exception):
     """What no kernel may do: read beyond shared memory, wait for nobody."""
-
-
-class DeviceArray(np.ndarray):
-    """What CuPy's arrays are to a GPU: images of this kind shall not come back to the host."""
 
 
 class Order(NamedTuple):
@@ -51,14 +49,14 @@ class HostMachine:
     order: ClassVar[Order] = ORDERS[0]
     mistake: ClassVar[tuple[str, str] | None] = None  # made on purpose in the source of the first stage: (right, wrong)
 
-    xp = np
+    xp = DeviceModule()
     name = "the host"
     shared_limit = 227 * 1024
 
     def __init__(self, index: int = 0) -> None:
         self.index = index
-        self.queues: list[deque[Callable[[], None]]] = []  # of lanes
-        self.queue: deque[Callable[[], None]] | None = None  # of the lane that is entered
+        self.queues: list[deque[Callable[[], None]]] = []  # of streams
+        self.queue: deque[Callable[[], None]] | None = None  # of the stream that is entered
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -80,7 +78,7 @@ class HostMachine:
             left: Any, right: Any, source: Any, output: Any, units: Any, left_step: int, right_step: int
         ) -> None:
             arrays = left, right, source, output, units
-            assert all(array.flags.c_contiguous for array in arrays)
+            assert all(isinstance(array, DeviceArray) and array.flags.c_contiguous for array in arrays)
             pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
 
             def work(keep: Any = arrays) -> None:
@@ -95,27 +93,31 @@ class HostMachine:
 
         return launch
 
-    def general(self, kernel: str, *arguments: Any) -> None:
-        library = compiled("run_general.cpp", ())
-        boxes = [np.array([a.ctypes.data if isinstance(a, np.ndarray) else a]) for a in arguments]
-        pointers = (ctypes.c_void_p * len(boxes))(*(box.ctypes.data for box in boxes))
-        _run(getattr(library, f"run_{kernel}"), pointers)
+    def load_nodes(self, text: str) -> Callable[..., None]:
+        library = compiled_text(text)
+
+        def launch(name: str, elements: int, arguments: list[Any]) -> None:
+            values = [_argument(one) for one in arguments]
+            getattr(library, name)(*values)
+
+        return launch
 
     def upload(self, values: Any) -> Any:
-        return np.array(values, order="C")
+        return np.array(values, order="C").view(DeviceArray)
 
     def download(self, values: Any) -> Any:
-        return np.array(values)
+        return np.array(values.view(np.ndarray))
 
     def deliver(self, values: Any, beside: Any) -> Any:
-        return values.view(DeviceArray) if isinstance(beside, DeviceArray) else self.download(values)
+        assert isinstance(values, DeviceArray)
+        return values if isinstance(beside, DeviceArray) else self.download(values)
 
     @contextmanager
-    def lanes(self, count: int) -> Iterator[list[_Lane]]:
-        """Launches wait until somebody waits for them; then all lanes go on step by step, the last one first."""
+    def streams(self, count: int) -> Iterator[list[_Stream]]:
+        """Launches wait until somebody waits for them; then all streams go on step by step, the last one first."""
         self.queues = [deque() for _ in range(count)]
         try:
-            yield [_Lane(self, queue) for queue in self.queues]
+            yield [_Stream(self, queue) for queue in self.queues]
         finally:
             while any(self.queues):
                 self._step()
@@ -138,8 +140,8 @@ class HostMachine:
                 queue.popleft()()
 
 
-class _Lane:
-    """What a stream is to a GPU."""
+class _Stream:
+    """Enters its queue."""
 
     def __init__(self, machine: HostMachine, queue: deque[Callable[[], None]]) -> None:
         self.machine, self.queue = machine, queue
@@ -165,6 +167,34 @@ def _run(kernel: Any, *arguments: Any) -> None:
         raise EmulationError(failure.decode())
 
 
+def _argument(value: Any) -> Any:
+    """As the C++ side takes it: a pointer, or a number of the kind that the backend says."""
+    if value is None:
+        return ctypes.c_void_p(0)
+    if isinstance(value, np.ndarray) and value.ndim:
+        assert isinstance(value, DeviceArray) and value.flags.c_contiguous
+        return ctypes.c_void_p(value.ctypes.data)
+    kinds = {np.int64: ctypes.c_longlong, np.float64: ctypes.c_double}
+    return kinds.get(type(value), ctypes.c_int)(value)
+
+
+@functools.cache
+def compiled_text(text: str) -> ctypes.CDLL:
+    """Kernels that walk over their elements with the stride of the grid, as one thread on the host."""
+    assert COMPILER is not None
+    shim = (
+        "#include <cmath>\n#include <algorithm>\nusing std::max; using std::min; using std::fabs; using std::fmax;\n"
+        "using std::fmin; using std::sqrt; using std::exp; using std::frexp; using std::ldexp;\n"
+        "#define __global__\n#define __device__\nstruct { unsigned x; } blockIdx, threadIdx, blockDim{1}, gridDim{1};\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        file, library = Path(folder) / "nodes.cpp", Path(folder) / "nodes.so"
+        file.write_text(shim + text)
+        options = ["-std=c++20", "-O1", "-shared", "-fPIC", "-w"]
+        subprocess.run([COMPILER, *options, str(file), "-o", str(library)], check=True)
+        return ctypes.CDLL(str(library))
+
+
 @functools.cache
 def compiled(file: str, defines: tuple[str, ...], mistake: tuple[str, str] | None = None) -> ctypes.CDLL:
     """A shared library of one of the `.cpp` files here; kept for the next run as long as nothing changes."""
@@ -187,7 +217,9 @@ def compiled(file: str, defines: tuple[str, ...], mistake: tuple[str, str] | Non
 
 
 def _copy_with(mistake: tuple[str, str], folder: Path) -> None:
+    """Copies of all device files, one of them with the mistake; an include finds the copy beside it first."""
     right, wrong = mistake
-    text = (SOURCES / "stage.cu").read_text()
-    assert text.count(right) == 1, f"stage.cu no longer has one place for the mistake: {right}"
-    (folder / "stage.cu").write_text(text.replace(right, wrong))
+    texts = {path.name: path.read_text() for path in SOURCES.glob("*.cu*")}
+    assert sum(text.count(right) for text in texts.values()) == 1, f"there is not one place for the mistake: {right}"
+    for name, text in texts.items():
+        (folder / name).write_text(text.replace(right, wrong))

@@ -5,6 +5,8 @@ frozendict, on a CPU. Last bits may differ between machines: compare with a tole
 
     python tests/goldens/make_goldens.py
 
+Residual, strided, dilated, patched and summed networks have a program of their own, make_graph_goldens.py.
+
 An architecture is written as in the library: `conv3 relu pool2 ... globalpool normalize relu`. All before
 `normalize` is the body; the one nonlinearity after it is the head. Convolutions have stride 1, zero padding
 and no bias.

@@ -1,4 +1,4 @@
-"""Backends: they run a program on blocks of image pairs.
+"""Backends: they run a graph on blocks of image pairs.
 
 A backend has two entrances. `prepare` does all work that is linear in the number of images, once; `block` returns
 the kernel entries between two prepared sets. The reference backend is the definition, and the others must agree
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar
 
 from ..errors import BackendError, ParameterError
-from ..program import Program
+from ..graph import Graph
 
 Precision = Literal["float32", "float64"]
 Advance = Callable[[int], None]
@@ -47,13 +47,11 @@ class Backend(Protocol):
 
     name: str
 
-    def prepare(self, program: Program, images: Any) -> Prepared:
+    def prepare(self, graph: Graph, images: Any) -> Prepared:
         """Do the work of each image alone; images are checked, (N, *grid, channels), of NumPy, or for cuda of CuPy."""
         ...
 
-    def block(
-        self, program: Program, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
-    ) -> Any:
+    def block(self, graph: Graph, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None) -> Any:
         """Entries between two prepared sets, float64; with `upper`, those on and right of the diagonal are enough.
 
         They are the kind of array that the images of the left set were.
@@ -61,8 +59,8 @@ class Backend(Protocol):
         """
         ...
 
-    def describe(self, program: Program) -> str:
-        """In one line, how this program will run."""
+    def describe(self, graph: Graph) -> str:
+        """In one line, how this graph will run."""
         ...
 
 

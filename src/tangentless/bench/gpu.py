@@ -23,10 +23,10 @@ from ..backends.cuda import CudaBackend
 from ..backends.cuda.machine import import_cupy
 from ..backends.reference import ReferenceBackend
 from ..errors import InputError
+from ..graph import Graph
 from ..inputs import check_images
 from ..kernel import CompositionalKernel, kernel
 from ..layers import format_grid
-from ..program import Program
 from ..timing import environment, random_images, symmetric_pairs, timed
 from .ceilings import Ceilings, gpu_seconds, measure_ceilings
 from .rival import Rival, why_no_rival
@@ -190,20 +190,20 @@ def _measure(
 ) -> GpuCase:
     start = time.perf_counter()
     k = kernel(architecture)
-    program = k.program(shape)
-    first, second, origin = _sides(program, sources)
+    graph = k.graph(shape)
+    first, second, origin = _sides(graph, sources)
     side = len(first)
-    backend.prepare(program, first)
-    (left, right), preparing = timed(lambda: (backend.prepare(program, first), backend.prepare(program, second)))
-    values = backend.block(program, left, right)
-    missing = why_no_rival(program) if rival else "left out"
+    backend.prepare(graph, first)
+    (left, right), preparing = timed(lambda: (backend.prepare(graph, first), backend.prepare(graph, second)))
+    values = backend.block(graph, left, right)
+    missing = why_no_rival(graph) if rival else "left out"
     other = None
     if missing is None:
         try:
-            other = _RivalTurns(program, first, second)
+            other = _RivalTurns(graph, first, second)
         except Exception as error:  # its compiler may fail in any way, and ours is measured all the same
             missing = f"PyTorch failed: {type(error).__name__}: {error}"[:500]
-    contenders = [lambda: gpu_seconds(lambda: backend.block(program, left, right))]
+    contenders = [lambda: gpu_seconds(lambda: backend.block(graph, left, right))]
     if other is not None:
         contenders.append(other.turn)
     ours, *theirs = take_turns(contenders, seconds)
@@ -212,18 +212,18 @@ def _measure(
         architecture=k.architecture.short_name,
         shape=shape,
         images=origin,
-        path=backend.describe(program),
+        path=backend.describe(graph),
         pairs=side * side,
         turns=len(ours),
         pairs_per_second=rate,
         best_pairs_per_second=side * side / min(ours),
-        elements_per_second=rate * program.elements,
-        share_of_special_functions=rate * program.elements / ceilings.special_functions,
-        issue_slots_per_element=ceilings.instructions / (rate * program.elements),
+        elements_per_second=rate * graph.elements,
+        share_of_special_functions=rate * graph.elements / ceilings.special_functions,
+        issue_slots_per_element=ceilings.instructions / (rate * graph.elements),
         preparation_microseconds=preparing / (2 * side) * 1e6,
-        **_compare(program, first, second, values),
+        **_compare(graph, first, second, values),
         not_finite=int(np.sum(~np.isfinite(values))),
-        same_bits=_same_bits(backend, program, left, right, values),
+        same_bits=_same_bits(backend, graph, left, right, values),
         rival_pairs_per_second=None if other is None else other.values.size / statistics.median(theirs[0]),
         rival_difference=None
         if other is None
@@ -233,9 +233,9 @@ def _measure(
     )
 
 
-def _sides(program: Program, sources: dict[tuple[int, ...], Images]) -> tuple[Images, Images, str]:
+def _sides(graph: Graph, sources: dict[tuple[int, ...], Images]) -> tuple[Images, Images, str]:
     """Two sets of images for a block, and where they come from."""
-    images, origin = _images(program, 2 * SIDE, sources, fewer=True)
+    images, origin = _images(graph, 2 * SIDE, sources, fewer=True)
     side = len(images) // 2
     return images[:side], images[side : 2 * side], origin
 
@@ -243,9 +243,9 @@ def _sides(program: Program, sources: dict[tuple[int, ...], Images]) -> tuple[Im
 class _RivalTurns:
     """PyTorch's turns on the first of the same images."""
 
-    def __init__(self, program: Program, first: Images, second: Images) -> None:
+    def __init__(self, graph: Graph, first: Images, second: Images) -> None:
         import_cupy().get_default_memory_pool().free_all_blocks()
-        self.rival = Rival(program)
+        self.rival = Rival(graph)
         batch = slice(0, self.rival.batch)
         self.sides = self.rival.prepare(first[batch])[:RIVAL_ROWS], self.rival.prepare(second[batch])
         self.rival.block(self.sides[0][:1], self.sides[1])
@@ -257,12 +257,12 @@ class _RivalTurns:
         return taken
 
 
-def _compare(program: Program, first: Images, second: Images, values: Images) -> dict[str, Any]:
+def _compare(graph: Graph, first: Images, second: Images, values: Images) -> dict[str, Any]:
     """Random entries against float64 on the GPU."""
     rows, columns = _chosen(len(first))
     exact = CudaBackend("float64", GPUS)
-    sides = [exact.prepare(program, images) for images in (first[rows], second[columns])]
-    wanted, found = exact.block(program, *sides), values[np.ix_(rows, columns)]
+    sides = [exact.prepare(graph, images) for images in (first[rows], second[columns])]
+    wanted, found = exact.block(graph, *sides), values[np.ix_(rows, columns)]
     norms = np.sqrt(np.multiply.outer(*(side.diagonal for side in sides)))
     return {
         "compared_pairs": wanted.size,
@@ -282,12 +282,12 @@ def _few_pairs(
     architecture: str, shape: tuple[int, ...], sources: dict[tuple[int, ...], Images], references: int
 ) -> tuple[str, Images, Images, Images]:
     """The first of the pairs that were compared, by float64 on the GPU: images of both sides, and entries."""
-    program = kernel(architecture).program(shape)
-    first, second, _ = _sides(program, sources)
+    graph = kernel(architecture).graph(shape)
+    first, second, _ = _sides(graph, sources)
     rows, columns = _chosen(len(first))
     left, right = first[rows[:references]], second[columns[:references]]
     exact = CudaBackend("float64", GPUS)
-    values = exact.block(program, exact.prepare(program, left), exact.prepare(program, right))
+    values = exact.block(graph, exact.prepare(graph, left), exact.prepare(graph, right))
     return architecture, left, right, values
 
 
@@ -295,12 +295,12 @@ def _reference_error(architecture: str, left: Images, right: Images, values: Ima
     return _relative(values, kernel(architecture)(left, right, backend=ReferenceBackend()))
 
 
-def _same_bits(backend: CudaBackend, program: Program, left: Any, right: Any, values: Images) -> bool:
+def _same_bits(backend: CudaBackend, graph: Graph, left: Any, right: Any, values: Images) -> bool:
     """Whether a corner of the block has the same bits when it is computed in small tiles."""
     count = min(TILED, len(left))
     return all(
         np.array_equal(
-            backend.block(program, left[a : min(a + TILE_ROWS, count)], right[b : min(b + TILE_COLUMNS, count)]),
+            backend.block(graph, left[a : min(a + TILE_ROWS, count)], right[b : min(b + TILE_COLUMNS, count)]),
             values[a : min(a + TILE_ROWS, count), b : min(b + TILE_COLUMNS, count)],
         )
         for a in range(0, count, TILE_ROWS)
@@ -317,7 +317,7 @@ def _matrix(
     case: GpuCase,
 ) -> GpuMatrix:
     k: CompositionalKernel = kernel(architecture)
-    images, origin = _images(k.program(shape), count, sources)
+    images, origin = _images(k.graph(shape), count, sources)
     values, seconds = timed(lambda: k(images, backend=backend))
     rate = symmetric_pairs(count) / seconds
     return GpuMatrix(
@@ -334,12 +334,12 @@ def _matrix(
 
 
 def _images(
-    program: Program, count: int, sources: dict[tuple[int, ...], Images], *, fewer: bool = False
+    graph: Graph, count: int, sources: dict[tuple[int, ...], Images], *, fewer: bool = False
 ) -> tuple[Images, str]:
-    """So many images of a program's shape, or fewer if all are to be distinct, and where they come from."""
-    shape = (*program.grid, program.channels)
+    """So many images of a graph's shape, or fewer if all are to be distinct, and where they come from."""
+    shape = (*graph.grid, graph.channels)
     if shape not in sources and shape != (8, 8, 1):
-        return random_images(program, count), "synthetic"
+        return random_images(graph, count), "synthetic"
     if shape in sources:
         images, origin = sources[shape], "given"
     else:
@@ -364,10 +364,10 @@ def _as_images(images: Images) -> Images:
 
 def build_kernels(architecture: str, shape: tuple[int, ...]) -> None:
     """Compile all kernels that a case needs, in a process of its own; CuPy keeps them on disk for this one."""
-    program = kernel(architecture).program(shape)
+    graph = kernel(architecture).graph(shape)
     backend = CudaBackend(gpus=GPUS)
-    prepared = backend.prepare(program, random_images(program, 1))
-    backend.block(program, prepared, prepared)
+    prepared = backend.prepare(graph, random_images(graph, 1))
+    backend.block(graph, prepared, prepared)
 
 
 def _environment() -> dict[str, Any]:

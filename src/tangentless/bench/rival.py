@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backends.stages import Stage, Step, chain
+from ..graph import Graph
 from ..layers import Gaussian, ReLU
-from ..program import Program, Stage, Step
 
 INSTALL = "pip install torch, 2.6 or newer, built for CUDA"
 LARGEST_BATCH = 256  # pairs at a time: 1 GB for each tensor of 32×32 images, beyond which nothing gets faster
@@ -33,19 +34,26 @@ def _import_torch() -> Any:
 torch = _import_torch()
 
 
-def why_no_rival(program: Program) -> str | None:
-    """What keeps PyTorch from running a program here, and what to do about it; None if nothing does."""
+def why_no_rival(graph: Graph) -> str | None:
+    """What keeps PyTorch from running a graph here, and what to do about it; None if nothing does."""
     if torch is None:
         return f"PyTorch is not installed; {INSTALL}"
     if not torch.cuda.is_available():
         return f"PyTorch {torch.__version__} sees no GPU; {INSTALL}"
-    pools = all(stage.pool == (2, 2) or stage.pooled == (1, 1) for stage in program.stages)
-    if not program.stages or not pools or not all(_suits(step) for stage in program.stages for step in stage.steps):
+    if not _suits(graph):
         return "only 3×3 windows with relu or gaussian and 2×2 pools were written in PyTorch"
     return None
 
 
-def _suits(step: Step) -> bool:
+def _suits(graph: Graph) -> bool:
+    stages = chain(graph)
+    if isinstance(stages, str):
+        return False
+    pools = all(stage.pool == (2, 2) or stage.pooled == (1, 1) for stage in stages)
+    return pools and all(_is_written(step) for stage in stages for step in stage.steps)
+
+
+def _is_written(step: Step) -> bool:
     return step.window == (3, 3) and (isinstance(step.embedding, ReLU) or step.embedding == Gaussian())
 
 
@@ -67,11 +75,13 @@ class RivalImages:
 class Rival:
     """Blocks of a kernel by PyTorch."""
 
-    def __init__(self, program: Program, device: str = "cuda") -> None:
+    def __init__(self, graph: Graph, device: str = "cuda") -> None:
         # Every shape is one more compilation; past the limit layers would silently run without it.
         importlib.import_module("torch._dynamo").config.recompile_limit = 1024
-        self.program, self.device = program, device
-        self.batch = _largest_batch(program, device)
+        stages = chain(graph)
+        assert not isinstance(stages, str), stages
+        self.graph, self.stages, self.device = graph, stages, device
+        self.batch = _largest_batch(stages[0], device)
         self.relu, self.gaussian, self.pool = (
             torch.compile(function, dynamic=False) for function in (_relu_layer, _gaussian_layer, _pool)
         )
@@ -90,11 +100,11 @@ class Rival:
         with torch.inference_mode():
             totals = torch.cat([self._pairs(left, right, *some.unbind(1)) for some in pairs.split(self.batch)])
         values = totals.cpu().numpy().reshape(len(left), len(right))
-        return self.program.apply_head(values, left.totals, right.totals)
+        return self.graph.apply_head([values], [left.totals], [right.totals])
 
     def _pairs(self, left: RivalImages, right: RivalImages, i: Any, j: Any) -> Any:
         kernels = _products(left.images[i], right.images[j])
-        for place, stage in enumerate(self.program.stages):
+        for place, stage in enumerate(self.stages):
             kernels = self._stage(stage, kernels, left.norms[place][:, i], right.norms[place][:, j])
         return kernels
 
@@ -102,7 +112,7 @@ class Rival:
         """Norms and their inverses by stage, and totals, from the kernels of images with themselves."""
         every: list[Any] = []
         kernels = _products(x, x)
-        for stage in self.program.stages:
+        for stage in self.stages:
             norms = stage.norms(kernels.diagonal(0, 1, 3).diagonal(0, 1, 2).double().cpu().numpy())
             inverses = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
             every.append(torch.from_numpy(np.stack([norms, inverses]).astype(np.float32)).to(self.device))
@@ -118,9 +128,9 @@ class Rival:
         return self.pool(kernels)
 
 
-def _largest_batch(program: Program, device: str) -> int:
+def _largest_batch(first: Stage, device: str) -> int:
     free = torch.cuda.mem_get_info()[0] if device == "cuda" else 1 << 30
-    tensor = 4 * math.prod(program.stages[0].grid) ** 2
+    tensor = 4 * math.prod(first.grid) ** 2
     return int(max(1, min(LARGEST_BATCH, free // (TENSORS_AT_ONCE * tensor))))
 
 

@@ -343,7 +343,7 @@ def _relu_network(pair: Pair, products: Array, left: Vectors, right: Vectors) ->
 
 def by_rows(count: int, work: Callable[[slice], int], n_jobs: int | None, advance: Advance | None = None) -> None:
     """Share out rows among threads; `work` returns the pairs it has finished."""
-    from ..backends.cpu.workers import count_workers, run_parallel
+    from ..backends.workers import count_workers, run_parallel
 
     tasks = iter(slices(count, _ROWS_PER_TASK))
     run_parallel(tasks, lambda part, _: work(part), lambda: None, count_workers(n_jobs), advance)

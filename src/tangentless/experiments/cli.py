@@ -300,7 +300,7 @@ def uci(
     ] = False,
 ) -> None:
     """Tune machines on 90 tables, three ways, beside the paper's."""
-    from ..backends.cpu.workers import count_workers
+    from ..backends.workers import count_workers
     from .uci_report import run_study
 
     names, ways = ([part.strip() for part in text.split(",") if part.strip()] for text in (datasets, methods))

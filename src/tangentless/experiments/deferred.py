@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ..backends import NAMES, Advance, Backend, Prepared, get_backend
-from ..program import Program
+from ..graph import Graph
 
 
 class Deferred:
@@ -40,16 +40,14 @@ class Deferred:
         """That of its arithmetic."""
         return getattr(self.made, "precision", "float32")
 
-    def prepare(self, program: Program, images: NDArray[Any]) -> Prepared:
+    def prepare(self, graph: Graph, images: NDArray[Any]) -> Prepared:
         """As the backend does."""
-        return self.made.prepare(program, images)
+        return self.made.prepare(graph, images)
 
-    def block(
-        self, program: Program, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
-    ) -> Any:
+    def block(self, graph: Graph, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None) -> Any:
         """As the backend does."""
-        return self.made.block(program, left, right, upper=upper, advance=advance)
+        return self.made.block(graph, left, right, upper=upper, advance=advance)
 
-    def describe(self, program: Program) -> str:
+    def describe(self, graph: Graph) -> str:
         """As the backend does."""
-        return self.made.describe(program)
+        return self.made.describe(graph)

@@ -214,7 +214,7 @@ def describe_machine(backend: str = "cpu") -> str:
         from ..backends.cuda.machine import import_cupy
 
         return str(import_cupy().cuda.runtime.getDeviceProperties(0)["name"].decode())
-    from ..backends.cpu.workers import count_workers
+    from ..backends.workers import count_workers
 
     cores = count_workers(None)
     return f"{processor_name()}, {cores} core{'s' if cores > 1 else ''}"

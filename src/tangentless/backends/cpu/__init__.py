@@ -1,6 +1,6 @@
 """The CPU backend: fused stages in explicit SIMD, compiled by numba, on all cores.
 
-Programs that the fused kernel cannot take (`fuse` says why) run on a general path in NumPy, correct and slower.
+Graphs that the fused kernel cannot take (`fuse` says why) run on a general path in NumPy, correct and slower.
 Up to the last pool arithmetic is float32, or float64 on request; the last pool, normalisation and head are float64.
 """
 
@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...program import Program
+from ...graph import Graph
 from .. import Advance, Precision
-from .general import GeneralImages, general_block, prepare_general
+from ..general import GeneralImages, general_block, prepare_general
+from ..workers import count_workers, run_parallel
 from .plan import Fused, aligned_zeros, fuse
 from .simd import host_lanes, lanes_tag
-from .workers import count_workers, run_parallel
+from .tangent import TangentImages, plan_tangent, prepare_tangent, tangent_block
 
 Array = NDArray[np.float64]
 _TILE_BYTES = 48 << 20  # expanded images of one side of a block
@@ -41,7 +42,7 @@ class FusedImages:
 
     @property
     def diagonal(self) -> Array:
-        return self.fused.program.head_diagonal(self.totals)
+        return self.fused.graph.head_diagonal([self.totals])
 
     @property
     def tile(self) -> int:
@@ -56,7 +57,7 @@ class FusedImages:
 
 
 class CpuBackend:
-    """Runs programs on the processor.
+    """Runs graphs on the processor.
 
     >>> CpuBackend(precision="float64", n_jobs=1)
     CpuBackend(precision='float64', n_jobs=1)
@@ -71,10 +72,12 @@ class CpuBackend:
     def __repr__(self) -> str:
         return f"CpuBackend(precision={self.precision!r}, n_jobs={self.n_jobs})"
 
-    def prepare(self, program: Program, images: NDArray[Any]) -> FusedImages | GeneralImages:
-        fused = self._fuse(program)
+    def prepare(self, graph: Graph, images: NDArray[Any]) -> FusedImages | GeneralImages | TangentImages:
+        if graph.tangent and (plan := plan_tangent(graph, host_lanes("float64"))) is not None:
+            return prepare_tangent(plan, images, self.n_jobs)
+        fused = self._fuse(graph)
         if not isinstance(fused, Fused):
-            return prepare_general(program, images)
+            return prepare_general(graph, images, self.n_jobs)
         parts = [
             self._prepare_part(fused, images[start : start + _PREPARED_AT_ONCE])
             for start in range(0, len(images), _PREPARED_AT_ONCE)
@@ -84,10 +87,12 @@ class CpuBackend:
         return FusedImages(fused, images, scales, squares, totals)
 
     def block(
-        self, program: Program, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
+        self, graph: Graph, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
     ) -> Array:
+        if isinstance(left, TangentImages):
+            return tangent_block(left, right, self.n_jobs, upper=upper, advance=advance)
         if isinstance(left, GeneralImages):
-            return general_block(program, left, right, upper=upper, advance=advance)
+            return general_block(left, right, upper=upper, advance=advance, n_jobs=self.n_jobs)
         from .sweep import run_rows
 
         fused, lanes = left.fused, left.fused.lanes
@@ -103,26 +108,29 @@ class CpuBackend:
 
         run_parallel(_tasks(fused, len(left), len(right), upper), work, fused.scratch, self.n_jobs, advance)
         values = totals[:, : len(right)] * fused.total_scale()
-        if not program.scale_free:
+        if not graph.scale_free:
             values *= np.multiply.outer(left.scales, right.scales)
-        return program.apply_head(values, left.totals, right.totals)
+        return graph.apply_head([values], [left.totals], [right.totals])
 
-    def describe(self, program: Program) -> str:
-        fused = self._fuse(program)
+    def describe(self, graph: Graph) -> str:
+        if graph.tangent and plan_tangent(graph, host_lanes("float64")) is not None:
+            lanes = host_lanes("float64")
+            return f"cpu: fused tangents, float64, {lanes} images at a time on each of {self.n_jobs} threads"
+        fused = self._fuse(graph)
         if isinstance(fused, Fused):
             return f"cpu: fused, {fused.dtype}, {fused.lanes} images at a time on each of {self.n_jobs} threads"
         return f"cpu: general path in float64, because {fused}"
 
-    def _fuse(self, program: Program) -> Fused | str:
+    def _fuse(self, graph: Graph) -> Fused | str:
         """What is too delicate for float32 runs in float64."""
-        dtype = "float64" if program.delicate else self.precision
-        return fuse(program, dtype, host_lanes(dtype))
+        dtype = "float64" if graph.delicate else self.precision
+        return fuse(graph, dtype, host_lanes(dtype))
 
     def _prepare_part(self, fused: Fused, images: NDArray[Any]) -> tuple[Array, list[NDArray[Any]], Array]:
         """Scales, squared norms after each pool, and after the last one; a stage at a time, all blocks at once."""
         from .sweep import run_self
 
-        lanes, dtype, count, program = fused.lanes, fused.dtype, len(images), fused.program
+        lanes, dtype, count, graph = fused.lanes, fused.dtype, len(images), fused.graph
         scales = _root_mean_squares(images)
         pixels = _normalized(images, scales)
         in_lanes = _in_lanes(pixels.reshape(count, -1).astype(dtype), lanes)
@@ -149,7 +157,7 @@ class CpuBackend:
                 entrance = (pooled * float(fused.plan.scales[last + 1])).astype(dtype)
                 squares.append(entrance)
         totals = pooled.reshape(count) * fused.total_scale()
-        return scales, squares, totals if program.scale_free else totals * scales**2
+        return scales, squares, totals if graph.scale_free else totals * scales**2
 
 
 def _expand(images: FusedImages) -> tuple[NDArray[Any], ...]:
@@ -216,7 +224,7 @@ def _tasks(fused: Fused, rows: int, columns: int, upper: bool) -> Iterator[tuple
 
 
 def _rows_per_task(fused: Fused) -> int:
-    return max(1, _TASK_ELEMENTS // (fused.program.elements * fused.lanes))
+    return max(1, _TASK_ELEMENTS // (fused.graph.elements * fused.lanes))
 
 
 def _count_pairs(first: int, end: int, begin: int, stop: int, upper: bool) -> int:

@@ -19,7 +19,6 @@ Programming, 4.6.4), in `relu`, `leaky` and `exp`, whose coefficients keep that 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,12 +29,13 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from ...forms import Arc, Exponential, Series, arc_polynomial, at_unit_scale, exp2_polynomial, exponential_series
+from ...forms import MAX_DEGREE, TOLERANCE, Arc, Exponential, at_unit_scale
+from ...forms import lower as lower_form
 from ...layers import Normalize
-from ...program import Embedding
+from ..stages import Embedding
 from .simd import CONTRACT, Tag, VectorType, call, constant, element, host_features, quick_roots, splat, suffix
 
-TOLERANCE = {"float32": 1e-8, "float64": 2e-15}
+_SHARE = {"float32": 0.1, "float64": 1.0}  # of the tolerance: in float32 a longer polynomial costs the same time
 _LONGEST_SERIES = 12  # beyond it, range reduction is cheaper
 
 
@@ -54,24 +54,26 @@ def lower(embedding: Embedding, dtype: str) -> Lowered | None:
         return Lowered(("linear", 0), ())
     if isinstance(embedding, Normalize):
         return Lowered(("cosine", 0), ())
-    form, tolerance = embedding.form(), TOLERANCE[dtype]
-    if isinstance(form, Arc):
-        scale, polynomial = _adapt(arc_polynomial(tolerance), power=0.5)
+    form = embedding.form()
+    if form is None:
+        return None
+    exact = dtype == "float64" and isinstance(form, Exponential) and form.gamma <= 2
+    longest = MAX_DEGREE + 1 if exact else _LONGEST_SERIES
+    lowered = lower_form(form, _SHARE[dtype] * TOLERANCE[dtype], longest=longest)
+    if lowered is None:
+        return None
+    coefficients = lowered.coefficients
+    if lowered.kind == "arc":
+        scale, polynomial = _adapt(coefficients, power=0.5)
         if form == Arc():
             return Lowered(("relu", len(polynomial)), polynomial, scale)
-        return Lowered(("leaky", len(polynomial)), (form.linear, form.arc, *polynomial), scale)
-    if isinstance(form, Exponential):
-        series = exponential_series(form.gamma, tolerance)
-        if series is not None and (len(series) <= _LONGEST_SERIES or (dtype == "float64" and form.gamma <= 2)):
-            if len(series) < 5:
-                return Lowered(("series", len(series)), series)
-            scale, polynomial = _adapt(series, power=0.0)
-            return Lowered(("exp", len(polynomial)), polynomial, scale)
-        polynomial = exp2_polynomial(tolerance)
-        return Lowered(("exp2", len(polynomial)), (form.gamma / math.log(2.0), *polynomial))
-    if isinstance(form, Series) and len(form.coefficients) <= 32:
-        return Lowered(("series", len(form.coefficients)), form.coefficients)
-    return None
+        return Lowered(("leaky", len(polynomial)), (lowered.linear, lowered.arc, *polynomial), scale)
+    if lowered.kind == "exp2":
+        return Lowered(("exp2", len(coefficients)), (lowered.rate, *coefficients))
+    if isinstance(form, Exponential) and len(coefficients) >= 5:
+        scale, polynomial = _adapt(coefficients, power=0.0)
+        return Lowered(("exp", len(polynomial)), polynomial, scale)
+    return Lowered(("series", len(coefficients)), coefficients) if len(coefficients) <= 32 else None
 
 
 def _adapt(coefficients: tuple[float, ...], power: float) -> tuple[float, tuple[float, ...]]:

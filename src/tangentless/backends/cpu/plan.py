@@ -1,4 +1,4 @@
-"""The tables that drive the fused kernel, built once per program, element type and vector width."""
+"""The tables that drive the fused kernel, built once per graph, element type and vector width."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...graph import Graph
 from ...layers import Normalize
-from ...program import Program, Stage, Step
+from ..stages import Stage, Step, chain
 from . import sweep as columns
 from .duals import lower, parameter_table
 from .simd import Tag
@@ -50,9 +51,9 @@ class Scratch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Fused:
-    """A program that the fused kernel can run."""
+    """A graph that the fused kernel can run."""
 
-    program: Program
+    graph: Graph
     stages: tuple[Stage, ...]  # each with at least one step
     dtype: str
     lanes: int
@@ -81,7 +82,7 @@ class Fused:
     @property
     def image_bytes(self) -> int:
         """Bytes of one image while it is computed with."""
-        pixels = self.stages[0].grid[0] * self.stages[0].grid[1] * self.program.channels
+        pixels = self.stages[0].grid[0] * self.stages[0].grid[1] * self.graph.channels
         return (pixels + 2 * self.norm_count) * np.dtype(self.dtype).itemsize
 
     def scratch(self) -> Scratch:
@@ -114,13 +115,14 @@ class Fused:
 
 
 @functools.lru_cache(maxsize=64)
-def fuse(program: Program, dtype: str, lanes: int) -> Fused | str:
-    """The program for the fused kernel, or the reason why it must take the general path."""
-    if not program.stages:
-        return "it has no grid"
-    stages = tuple(
-        stage if stage.steps else Stage(stage.grid, (Step((1, 1), None),), stage.pool) for stage in program.stages
-    )
+def fuse(graph: Graph, dtype: str, lanes: int) -> Fused | str:
+    """The graph for the fused kernel, or the reason why it must take the general path."""
+    if graph.tangent:
+        return "tangents have a kernel of their own"
+    found = chain(graph)
+    if isinstance(found, str):
+        return found
+    stages = tuple(stage if stage.steps else Stage(stage.grid, (Step((1, 1), None),), stage.pool) for stage in found)
     all_steps = [step for stage in stages for step in stage.steps]
     lowered = [lower(step.embedding, dtype) for step in all_steps]
     if any(one is None for one in lowered):
@@ -145,7 +147,7 @@ def fuse(program: Program, dtype: str, lanes: int) -> Fused | str:
         scales=np.array([1.0, *map(_pooled_scale, stages[:-1])], dtype=dtype),
         reach=np.array([stage.grid for stage in stages], dtype=np.int64) - 1,
         lanes=lanes,
-        channels=program.channels,
+        channels=graph.channels,
         margin=_MARGIN,
         stride=stride,
         rings=rings,
@@ -153,7 +155,7 @@ def fuse(program: Program, dtype: str, lanes: int) -> Fused | str:
     )
     inverse_scales = tuple(math.sqrt(one.scale) for one in forms)
     ring_size = together * rings + _MARGIN
-    return Fused(program, stages, dtype, lanes, plan, duals, inverse_scales, ring_size, slots)
+    return Fused(graph, stages, dtype, lanes, plan, duals, inverse_scales, ring_size, slots)
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:

@@ -15,18 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import BackendError
-from ...forms import Arc, Exponential, Series, angle_polynomial, arc_polynomial, exponential_series
+from ...forms import TOLERANCE, lower, lower_slope
+from ...graph import Graph
 from ...layers import Normalize
-from ...program import Embedding, Program, Stage, embedded_squares
 from .. import Advance
+from ..stages import Embedding, Stage, chain
+from ..workers import run_parallel
 from .plan import aligned_zeros
-from .simd import Tag, host_lanes, lanes_tag
-from .workers import count_workers, run_parallel
+from .simd import Tag, lanes_tag
 
 Array = NDArray[np.float64]
 Side = tuple[Array, Array, Array]  # pixels, which only the first stage has, norms before every step, and their inverses
-_TOLERANCE = 2e-15
 _SMALLEST_NORM = 1e-145  # below, the inverse of a product of two would overflow: such a patch counts as black
 _LARGEST_ROOM = 1 << 29  # bytes between stages that a thread may take
 _TILE_BYTES = 32 << 20  # expanded images of one side of a block
@@ -34,9 +33,10 @@ _TILE_BYTES = 32 << 20  # expanded images of one side of a block
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A program as the compiled stages read it."""
+    """A graph as the compiled stages read it."""
 
-    program: Program
+    graph: Graph
+    stages: tuple[Stage, ...]
     lanes: int
     embeddings: Tag
     table: Array
@@ -46,14 +46,14 @@ class Plan:
     @property
     def image_numbers(self) -> int:
         """What an expanded image takes."""
-        norms = sum(len(stage.steps) * math.prod(stage.grid) for stage in self.program.stages)
-        return math.prod(self.program.grid) * self.program.channels + 2 * norms
+        norms = sum(len(stage.steps) * math.prod(stage.grid) for stage in self.stages)
+        return math.prod(self.graph.grid) * self.graph.channels + 2 * norms
 
     def scratch(self) -> tuple[Array, list[Array]]:
         """Room for one thread: planes of an offset, and what every pool collects."""
-        first = self.program.stages[0]
+        first = self.stages[0]
         planes = aligned_zeros((4 * math.prod(first.grid) * self.lanes,), "float64")
-        pools = [aligned_zeros((2, math.prod(one.pooled) ** 2 * self.lanes), "float64") for one in self.program.stages]
+        pools = [aligned_zeros((2, math.prod(one.pooled) ** 2 * self.lanes), "float64") for one in self.stages]
         return planes, pools
 
 
@@ -80,37 +80,28 @@ class TangentImages:
         return TangentImages(self.plan, self.images[part], squares, self.totals[part], self.diagonal[part])
 
 
-def prepare_tangent(program: Program, images: NDArray[Any], n_jobs: int | None) -> TangentImages:
+def prepare_tangent(plan: Plan, images: NDArray[Any], n_jobs: int) -> TangentImages:
     """Squared norms and the diagonal, from each image's pair with itself."""
-    plan = plan_tangent(program, host_lanes("float64"))
     lanes = plan.lanes
-    squares = [np.empty((len(images), *stage.grid)) for stage in program.stages]
+    squares = [np.empty((len(images), *stage.grid)) for stage in plan.stages]
     totals, tangents = np.empty(len(images)), np.zeros(len(images))
-    if not program.stages:
-        totals[:] = np.sum(_pixels(images) ** 2, axis=1)
-    else:
 
-        def work(part: slice, scratch: Any) -> int:
-            found, totals[part], tangents[part] = _alone(plan, images[part], scratch)
-            for all_squares, some in zip(squares, found, strict=True):
-                all_squares[part] = some
-            return 0
+    def work(part: slice, scratch: Any) -> int:
+        found, totals[part], tangents[part] = _alone(plan, images[part], scratch)
+        for all_squares, some in zip(squares, found, strict=True):
+            all_squares[part] = some
+        return 0
 
-        parts = (slice(start, min(start + lanes, len(images))) for start in range(0, len(images), lanes))
-        run_parallel(parts, work, plan.scratch, count_workers(n_jobs), None)
-    return TangentImages(plan, images, tuple(squares), totals, _head_diagonal(program, totals, tangents))
+    parts = (slice(start, min(start + lanes, len(images))) for start in range(0, len(images), lanes))
+    run_parallel(parts, work, plan.scratch, n_jobs, None)
+    return TangentImages(plan, images, tuple(squares), totals, plan.graph.head_tangent_diagonal([totals], [tangents]))
 
 
 def tangent_block(
-    left: TangentImages, right: TangentImages, n_jobs: int | None, *, upper: bool, advance: Advance | None
+    left: TangentImages, right: TangentImages, n_jobs: int, *, upper: bool, advance: Advance | None
 ) -> Array:
     """Entries between two prepared sets."""
-    plan, program = left.plan, left.plan.program
-    if not program.stages:
-        kernel = _pixels(left.images) @ _pixels(right.images).T
-        if advance is not None:
-            advance(len(left) * (len(left) + 1) // 2 if upper else kernel.size)
-        return _apply_head(program, kernel, np.zeros_like(kernel), left.totals, right.totals)
+    plan = left.plan
     lanes, tag = plan.lanes, lanes_tag("float64", plan.lanes, paired=False)
     rows, columns = _expand(left), _expand(right)
     starts = range(0, len(right), lanes)
@@ -126,15 +117,20 @@ def tangent_block(
         begin = max(block * lanes, row) if upper else block * lanes
         return max(0, min((block + 1) * lanes, len(right)) - begin)
 
-    run_parallel(_tasks(len(left), len(right), lanes, upper), work, plan.scratch, count_workers(n_jobs), advance)
-    kernel, tangent = values[:, :, : len(right)] * _mean(program.stages[-1])
-    return _apply_head(program, kernel, tangent, left.totals, right.totals)
+    run_parallel(_tasks(len(left), len(right), lanes, upper), work, plan.scratch, n_jobs, advance)
+    kernel, tangent = values[:, :, : len(right)] * _mean(plan.stages[-1])
+    return plan.graph.apply_tangent_head([kernel], [tangent], [left.totals], [right.totals])
 
 
 @functools.lru_cache(maxsize=64)
-def plan_tangent(program: Program, lanes: int) -> Plan:
-    """The program for the compiled stages; raises where they cannot run it."""
-    lowered = [[_lower(step.embedding) for step in stage.steps] for stage in program.stages]
+def plan_tangent(graph: Graph, lanes: int) -> Plan | None:
+    """The graph for the compiled stages, or None where they cannot run it."""
+    stages = chain(graph)
+    if isinstance(stages, str):
+        return None
+    lowered = [[_lower(step.embedding) for step in stage.steps] for stage in stages]
+    if any(one is None for some in lowered for one in some):
+        return None
     flat = [one for stage in lowered for one in stage]
     kinds = sorted({kind for kind, _ in flat}) or [("linear",)]
     starts = iter(np.cumsum([0, *(len(parameters) for _, parameters in flat)]).tolist())
@@ -146,47 +142,39 @@ def plan_tangent(program: Program, lanes: int) -> Plan:
             ],
             dtype=np.int64,
         ).reshape(-1, 4)
-        for stage, some in zip(program.stages, lowered, strict=True)
+        for stage, some in zip(stages, lowered, strict=True)
     )
-    shapes = tuple(np.array([*stage.grid, *stage.pool, program.channels]) for stage in program.stages)
+    shapes = tuple(np.array([*stage.grid, *stage.pool, graph.channels]) for stage in stages)
     table = np.array([p for _, parameters in flat for p in parameters] + [0.0])
-    room = sum(16 * lanes * math.prod(stage.pooled) ** 2 for stage in program.stages)
+    room = sum(16 * lanes * math.prod(stage.pooled) ** 2 for stage in stages)
     if room > _LARGEST_ROOM:
-        height, width = program.stages[0].grid
-        raise BackendError(
-            f"tangent kernels of {height}×{width} images would need {room:,} bytes between stages for every thread, "
-            f"more than {_LARGEST_ROOM:,}; pool earlier or further"
-        )
-    return Plan(program, lanes, Tag("tangents", *kinds), table, shapes, steps)
+        return None
+    return Plan(graph, stages, lanes, Tag("tangents", *kinds), table, shapes, steps)
 
 
-def _lower(embedding: Embedding) -> tuple[tuple[Any, ...], tuple[float, ...]]:
-    """The kind of an embedding, with the lengths of its polynomials, and its parameters."""
+def _lower(embedding: Embedding) -> tuple[tuple[Any, ...], tuple[float, ...]] | None:
+    """The kind of an embedding, with the lengths of its polynomials, and its parameters; None if it has no form."""
     if embedding is None:
         return ("linear",), ()
     if isinstance(embedding, Normalize):
         return ("cosine",), ()
-    form = embedding.form()
-    if isinstance(form, Arc):
-        arc, angle = arc_polynomial(_TOLERANCE), angle_polynomial(_TOLERANCE)
-        return ("arc", len(arc), len(angle)), (form.linear, form.arc, *arc, *angle)
-    series = exponential_series(form.gamma, _TOLERANCE) if isinstance(form, Exponential) else None
-    if isinstance(form, Series):
-        series = form.coefficients
-    if series is None:
-        raise BackendError(f"no fast form of the tangent of {embedding} is known; use backend='reference'")
-    slopes = tuple(k * p for k, p in enumerate(series))[1:] or (0.0,)
-    return ("series", len(series), len(slopes)), (*series, *slopes)
+    form, tolerance = embedding.form(), TOLERANCE["float64"]
+    value, slope = (None if form is None else one(form, tolerance) for one in (lower, lower_slope))
+    if value is None or slope is None:
+        return None
+    lengths = len(value.coefficients), len(slope.coefficients)
+    straight = (value.linear, value.arc) if value.kind == "arc" else ()
+    return (value.kind, *lengths), (*straight, *value.coefficients, *slope.coefficients)
 
 
 def _alone(plan: Plan, images: NDArray[Any], scratch: Any) -> tuple[list[Array], Array, Array]:
     """Squared norms at the entrance of every stage, after the last pool, and tangents there, of at most a vector."""
-    program, lanes, count = plan.program, plan.lanes, len(images)
+    lanes, count = plan.lanes, len(images)
     tag = lanes_tag("float64", lanes, paired=True)
     pixels = _pixels(images)
-    entrance = np.sum(pixels.reshape(count, *program.stages[0].grid, -1) ** 2, axis=-1)
+    entrance = np.sum(pixels.reshape(count, *plan.stages[0].grid, -1) ** 2, axis=-1)
     squares = []
-    for place, stage in enumerate(program.stages):
+    for place, stage in enumerate(plan.stages):
         squares.append(entrance)
         side = _in_lanes(_side(stage, pixels if place == 0 else pixels[:, :0], entrance), slice(0, lanes), lanes)
         _run(plan, tag, place, side, side, scratch, itself=True)
@@ -200,7 +188,7 @@ def _run(plan: Plan, tag: Tag, place: int, left: Side, right: Side, scratch: Any
     from .tangent_sweep import run_stage
 
     planes, pools = scratch
-    entrance, scale = (pools[place - 1], _mean(plan.program.stages[place - 1])) if place else (pools[0][:, :0], 1.0)
+    entrance, scale = (pools[place - 1], _mean(plan.stages[place - 1])) if place else (pools[0][:, :0], 1.0)
     pools[place][:] = 0.0
     of_stage = (plan.shapes[place], plan.steps[place], plan.table)
     run_stage(tag, plan.embeddings, *of_stage, left, right, entrance, np.array([scale]), planes, pools[place], itself)
@@ -213,11 +201,10 @@ def _mean(stage: Stage) -> float:
 
 def _expand(images: TangentImages) -> list[Side]:
     """For every stage, rows as it reads them."""
-    program = images.plan.program
     pixels = _pixels(images.images)
     return [
         _side(stage, pixels if place == 0 else pixels[:, :0], squares)
-        for place, (stage, squares) in enumerate(zip(program.stages, images.squares, strict=True))
+        for place, (stage, squares) in enumerate(zip(images.plan.stages, images.squares, strict=True))
     ]
 
 
@@ -254,21 +241,3 @@ def _tasks(rows: int, columns: int, lanes: int, upper: bool) -> Iterator[tuple[i
     for block in range(-(-columns // lanes)):
         for row in range(min(rows, (block + 1) * lanes) if upper else rows):
             yield row, block
-
-
-def _apply_head(program: Program, kernel: Array, tangent: Array, left: Array, right: Array) -> Array:
-    """Tangent kernels from inner products, tangents and squared norms after the last pool; the readout comes last."""
-    for embedding in program.head:
-        operation, norms = embedding.operation(()), (np.sqrt(left), np.sqrt(right))
-        tangent = operation.on_tangent(tangent, kernel, *norms)
-        kernel = operation.on_kernel(kernel, *norms)
-        left, right = embedded_squares(left, embedding), embedded_squares(right, embedding)
-    return tangent + kernel
-
-
-def _head_diagonal(program: Program, squares: Array, tangents: Array) -> Array:
-    """The same for each image with itself, whose cosine is one."""
-    for embedding in program.head:
-        tangents = embedding.operation(()).on_own_tangent(tangents, squares)
-        squares = embedded_squares(squares, embedding)
-    return tangents + squares

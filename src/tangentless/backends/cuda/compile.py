@@ -1,31 +1,41 @@
 """The device code as text, and the compiler options for each of its variants.
 
-The `.cu` files are package data, compiled at run time by NVRTC, which comes with CuPy, for the GPU at hand; CuPy keeps
-the results on disk. Header and kernels are handed over as one text, so that a change of either is a change of it.
+The `.cu` and `.cuh` files are package data. NVRTC, which comes with CuPy, compiles them at run time for the GPU at
+hand, and CuPy keeps the results on disk. Headers and kernel are handed over as one text, so that a change of any file
+changes the key under which the result is kept.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from importlib import resources
 
-from .plan import StagePlan
+from .layout import StagePlan
 
 OPTIONS = ("-std=c++20", "-diag-suppress=177")
-ADDED_BY_CUPY = ("-ftz=true", "--device-as-default-execution-space")  # and counted on
-HEADER = '#include "device.cuh"\n'
+ADDED_BY_CUPY = ("-ftz=true", "--device-as-default-execution-space")  # the kernels rely on them
+INCLUDE = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)
 
 
 @functools.cache
 def source(name: str) -> str:
-    """The text of one of the package's `.cu` files, with the header in place.
+    """The text of one of the package's files, with every header in place once.
 
-    >>> "KERNEL" in source("general.cu"), "#include" in source("stage.cu")
-    (True, True)
+    >>> text = source("stage.cu")
+    >>> text.count("struct Place {"), '#include "layout.cuh"' in text
+    (1, False)
     """
-    folder = resources.files(__package__)
-    header = (folder / "device.cuh").read_text(encoding="utf-8").replace("#pragma once\n", "")
-    return (folder / name).read_text(encoding="utf-8").replace(HEADER, header)
+    folder, seen = resources.files(__package__), set[str]()
+
+    def expanded(file: str) -> str:
+        if file in seen:
+            return ""
+        seen.add(file)
+        text = (folder / file).read_text(encoding="utf-8").replace("#pragma once\n", "")
+        return INCLUDE.sub(lambda match: expanded(match[1]), text)
+
+    return expanded(name)
 
 
 def stage_options(plan: StagePlan) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-// All that the kernels ask of the machine, in one place: thread indices, exchange between lanes, barriers, shared memory
-// and the fast approximations of the special-function unit.
+// All that the kernels ask of the machine: thread indices, shuffles, barriers, shared memory, tensor cores and the fast
+// approximations of the special-function unit.
 //
-// The tests compile the same kernels for the host. They define HOST_EMULATION and bring their own versions of these names,
-// with one fiber for every thread, so that a wrong index fails without a GPU.
+// The tests compile the same kernels for the host. They define HOST_EMULATION and provide these names themselves, with one
+// fiber for every thread, so that a wrong index fails without a GPU.
 #pragma once
 
 #ifdef HOST_EMULATION
@@ -18,12 +18,12 @@ DEVICE long long global_index() { return (long long)blockIdx.x * blockDim.x + th
 DEVICE long long global_threads() { return (long long)gridDim.x * blockDim.x; }
 
 DEVICE double from_lane(double value, int lane) { return __shfl_sync(~0u, value, lane); }
-// From so many lanes before or after this one; where there is none, any number.
+// The value of the lane DISTANCE before or after this one; any number if there is no such lane.
 template <int DISTANCE>
 DEVICE float from_before(float value) { return __shfl_up_sync(~0u, value, DISTANCE); }
 template <int DISTANCE>
 DEVICE float from_after(float value) { return __shfl_down_sync(~0u, value, DISTANCE); }
-// A value that all lanes share, told so that the compiler can keep it, and what follows from it, in uniform registers.
+// A value that is the same in all lanes. The compiler can then keep it, and what follows from it, in uniform registers.
 DEVICE int uniform(int value) { return __reduce_max_sync(~0u, value); }
 DEVICE void sync_warp() { __syncwarp(); }
 DEVICE void sync_block() { __syncthreads(); }
@@ -31,36 +31,36 @@ DEVICE void sync_block() { __syncthreads(); }
 // A barrier for the consecutive warps that work on one pair; 0 is the block's own.
 DEVICE void sync_team(int team, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(threads) : "memory"); }
 
-// A barrier in shared memory where a thread says that it has come, goes on, and looks later whether all had. Passages are counted
-// modulo two: nobody is ever two of them behind.
-DEVICE void set_gate(unsigned gate, int arrivals) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(gate), "r"(arrivals) : "memory");
+// A barrier in shared memory. A thread arrives, goes on, and asks later whether all have arrived. Phases count modulo two: no
+// thread is ever two phases behind.
+DEVICE void init_barrier(unsigned barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-DEVICE void come_to_gate(unsigned gate) {
-    asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(gate) : "memory");
+DEVICE void arrive(unsigned barrier) {
+    asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(barrier) : "memory");
 }
-// Another arrival, at the time when the copies that this thread made ahead so far are there. It does not wait for that.
-DEVICE void copies_come_to_gate(unsigned gate) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(gate) : "memory");
+// One more arrival, which happens when the copies that this thread has started so far are complete. It does not wait for them.
+DEVICE void arrive_with_copies(unsigned barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
-#define ASK_GATE(how)                                                                                    \
+#define ASK_BARRIER(how)                                                                                 \
     asm volatile("{.reg .pred p; mbarrier." how ".parity.shared.b64 p, [%1], %2; selp.s32 %0, 1, 0, p;}" \
-                 : "=r"(open)                                                                            \
-                 : "r"(gate), "r"(passage)                                                               \
+                 : "=r"(passed)                                                                          \
+                 : "r"(barrier), "r"(phase)                                                              \
                  : "memory")
-DEVICE bool is_gate_open(unsigned gate, int passage) {
-    int open;
-    ASK_GATE("test_wait");
-    return open;
+DEVICE bool has_passed(unsigned barrier, int phase) {
+    int passed;
+    ASK_BARRIER("test_wait");
+    return passed;
 }
-DEVICE void wait_at_gate(unsigned gate, int passage) {
+DEVICE void wait_for(unsigned barrier, int phase) {
 #if __CUDA_ARCH__ >= 900
-    for (int open = 0; !open;) ASK_GATE("try_wait");  // for a while
+    for (int passed = 0; !passed;) ASK_BARRIER("try_wait");  // which waits for a while
 #else
-    while (!is_gate_open(gate, passage)) {}
+    while (!has_passed(barrier, phase)) {}
 #endif
 }
-#undef ASK_GATE
+#undef ASK_BARRIER
 
 DEVICE char* shared_memory() {
     extern __shared__ __align__(128) char bytes[];
@@ -81,21 +81,21 @@ DEVICE float fast_sqrt(float x) {
 
 DEVICE float saturate(float x) { return __saturatef(x); }
 
-// A predicated addition: it needs no register for a factor.
+// A predicated addition, which needs no register for a factor.
 DEVICE float add_if(float sum, float value, bool condition) {
     asm("{.reg .pred p; setp.ne.s32 p, %2, 0; @p add.ftz.f32 %0, %0, %1;}" : "+f"(sum) : "f"(value), "r"((int)condition));
     return sum;
 }
 
-// One, or zero where `condition` holds, told so that the compiler can choose in uniform registers: they cost the other operands
-// of an instruction no bandwidth.
+// Zero if `condition` holds, one otherwise. Written so that the compiler can choose in uniform registers, which take no operand
+// bandwidth from an instruction.
 DEVICE float zero_if(bool condition) {
     int bits;
     asm("{.reg .pred p; setp.ne.s32 p, %1, 0; selp.b32 %0, 0, 0x3f800000, p;}" : "=r"(bits) : "r"((int)condition));
     return __int_as_float(bits);
 }
 
-// sum += A B on the tensor cores, all lanes of a warp together: A 16x16, B 16x8, two float16 in the place of each float.
+// sum += A B on the tensor cores, by all lanes of a warp together: A 16x16, B 16x8, two float16 in place of each float.
 DEVICE void multiply(float (&sum)[4], const float (&a)[4], float b0, float b1) {
     const auto bits = [](float pair) { return __float_as_uint(pair); };
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -103,14 +103,14 @@ DEVICE void multiply(float (&sum)[4], const float (&a)[4], float b0, float b1) {
         : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(a[2])), "r"(bits(a[3])), "r"(bits(b0)), "r"(bits(b1)));
 }
 
-// sum += A B, A 16x4 and B 4x8: numbers of eleven binary digits.
+// sum += A B for A 16x4 and B 4x8, whose numbers have eleven binary digits.
 DEVICE void multiply_parts(float (&sum)[4], float a0, float a1, float b) {
     asm("mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(__float_as_uint(a0)), "r"(__float_as_uint(a1)), "r"(__float_as_uint(b)));
 }
 
-// One, two or four floats to global memory, stored or added to what is there. Nobody waits for it.
+// Stores one, two or four floats in global memory, or adds them to what is there, without waiting.
 template <int COUNT>
 DEVICE void put(float* to, const float (&values)[COUNT], bool store, bool add) {
 #if __CUDA_ARCH__ >= 900
@@ -139,21 +139,21 @@ DEVICE void put(float* to, const float (&values)[COUNT], bool store, bool add) {
 #undef ADD_TWO
 }
 
-// A pointer that the compiler keeps, and does not work out anew.
+// The same pointer. The compiler keeps it in a register and does not compute it again.
 template <class T>
 DEVICE T* opaque(T* pointer) {
     asm volatile("" : "+l"(pointer));
     return pointer;
 }
 
-// Where something lies in shared memory. Opaque, so that the compiler keeps it and does not work it out anew.
+// The address of something in shared memory. The compiler keeps it and does not compute it again.
 DEVICE unsigned shared_address(const float* shared) {
     unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
     asm volatile("" : "+r"(address));
     return address;
 }
 
-// Loads from there: an address in a register, and the rest of it in the instruction.
+// Loads from shared memory: one part of the address in a register, the other in the instruction.
 template <int BYTES>
 DEVICE void load_one(unsigned from, float& x) {
     asm volatile("ld.shared.f32 %0, [%1+%2];" : "=f"(x) : "r"(from), "n"(BYTES));
@@ -169,7 +169,7 @@ DEVICE void load_four(unsigned from, float& x, float& y, float& z, float& w) {
                  : "r"(from), "n"(BYTES));
 }
 
-// And stores.
+// Stores to shared memory.
 template <int FLOATS, int COUNT>
 DEVICE void store_shared(unsigned to, const float (&values)[COUNT]) {
     if constexpr (COUNT == 4)
@@ -181,7 +181,7 @@ DEVICE void store_shared(unsigned to, const float (&values)[COUNT]) {
         asm volatile("st.shared.f32 [%0+%1], %2;" ::"r"(to), "n"(4 * FLOATS), "f"(values[0]));
 }
 
-// Copies of 16 bytes from global to shared memory that go on in the background.
+// Copies 16 bytes from global to shared memory in the background.
 DEVICE void copy_ahead(unsigned shared, const float* global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
@@ -204,9 +204,8 @@ DEVICE void unroll(Body&& body) {
 }
 
 DEVICE constexpr int divisor(int a, int b) { return b == 0 ? a : divisor(b, a % b); }
-DEVICE constexpr int ceiling(int a, int b) { return (a + b - 1) / b; }
 
-// COUNT floats from memory aligned to ALIGN floats, in the widest loads that allows.
+// Loads COUNT floats from memory that is aligned to ALIGN floats, with the widest loads that allows.
 #ifdef HOST_EMULATION
 struct alignas(8) Two {
     float x, y;
@@ -235,7 +234,7 @@ DEVICE void load(const float* from, float (&to)[COUNT]) {
     }
 }
 
-// The same from shared memory: what lies OFFSET floats behind an address.
+// The same from shared memory, OFFSET floats behind an address.
 template <int COUNT, int ALIGN, int OFFSET, int AT = 0>
 DEVICE void load_shared(unsigned from, float (&to)[COUNT]) {
     if constexpr (AT + 4 <= COUNT && ALIGN % 4 == 0) {
@@ -249,15 +248,3 @@ DEVICE void load_shared(unsigned from, float (&to)[COUNT]) {
         load_shared<COUNT, ALIGN, OFFSET, AT + 1>(from, to);
     }
 }
-
-// The closed forms of a dual function; see forms.py. The numbers are shared with plan.py.
-constexpr int EXPONENTIAL = 0, ARC = 1, SERIES = 2, IDENTITY = 3;
-constexpr int MAX_COEFFICIENTS = 32;
-
-struct Layer {
-    int form;
-    int coefficients;  // of the polynomial: Q of an arc from the second last on, or the series itself
-    bool positive;     // what it is applied to is never negative
-    float linear, arc;
-    float coefficient[MAX_COEFFICIENTS];
-};

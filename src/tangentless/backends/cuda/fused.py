@@ -1,8 +1,8 @@
-"""The fused path: every stage of a program as one launch of `stage.cu` over a batch of pairs.
+"""The fused path: every stage of a chain as one launch of `stage.cu` over a batch of pairs.
 
 A batch is as many pairs as the scratch memory between stages holds. Which pairs share a batch never matters to the
-result. Batches take turns in lanes, so that some fill the multiprocessors that the end of another's stage leaves
-idle. All of this works on arrays of NumPy or CuPy alike: the tests run it with the kernels compiled for the host.
+result. Batches take turns in several streams, so that one fills the multiprocessors that the end of another's stage
+leaves idle. All of this works on arrays of NumPy or CuPy alike: the tests run it with kernels compiled for the host.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tangentless.backends import Advance
-from tangentless.program import Program
+from ...graph import Graph
+from .. import Advance
+from ..stages import chain
+from .layout import StagePlan
+from .planes import StageUnits, image_scales, pooled_sums, stage_rows, stage_units
+from .portable import make_portable
 
-from .plan import StagePlan
-from .planes import StageUnits, image_scales, pooled_sums, program_units, stage_rows
-
-Array = NDArray[np.float64]
 Units = NDArray[np.int32]
 Heights = NDArray[np.int64]
 Launch = Callable[..., None]
-Lane = AbstractContextManager[Any]  # what is launched and copied within it is done in this order
+Stream = AbstractContextManager[Any]  # launches and copies within it run in order
 
-LANES = 3  # faster than one or two of larger batches, in less memory
+STREAMS = 3  # faster than one or two of larger batches, in less memory
 ROUNDS = 8  # of a block: enough to share the loading of z, few enough for an even end of the launch
 
 
@@ -41,80 +41,88 @@ class Machine(Protocol):
         """The compiled kernel: call it with (left, right, input, output, units, left_step, right_step)."""
         ...
 
+    def load_nodes(self, text: str) -> Callable[[str, int, Sequence[Any]], None]:
+        """The compiled kernels of a text: call it with a kernel's name, elements to compute, and its arguments."""
+        ...
+
     def upload(self, values: NDArray[Any]) -> Any:
         """A copy on the machine."""
         ...
 
-    def lanes(self, count: int) -> AbstractContextManager[Sequence[Lane]]:
-        """Lanes whose launches may overlap those of the others.
+    def streams(self, count: int) -> AbstractContextManager[Sequence[Stream]]:
+        """Streams whose launches may overlap those of the others.
 
-        They come after all that was launched before, and before all that is launched afterwards.
+        They start after everything launched before, and finish before everything launched afterwards.
         """
         ...
 
     def mark(self) -> Callable[[], None]:
-        """A function that waits for all that was launched so far, in the lane it is made in."""
+        """A function that waits for everything launched so far in the current stream."""
         ...
 
 
 @dataclass(frozen=True)
 class FusedImages:
-    """Planes of every stage on one machine, in the roles of x and of z."""
+    """Rows of every stage on one machine, in the roles of x and of z; scales, and squared norms after the last pool."""
 
+    graph: Graph
     left: tuple[Any, ...]
     right: tuple[Any, ...]
     scales: Any
+    squares: Any
+
+    @property
+    def diagonal(self) -> Any:
+        return self.graph.head_diagonal([self.squares])
 
     def __getitem__(self, part: slice) -> FusedImages:
-        return FusedImages(
-            tuple(planes[part] for planes in self.left), tuple(planes[part] for planes in self.right), self.scales[part]
-        )
+        left, right = (tuple(rows[part] for rows in side) for side in (self.left, self.right))
+        return FusedImages(self.graph, left, right, self.scales[part], self.squares[part])
 
     def __len__(self) -> int:
         return len(self.scales)
 
 
 class FusedPath:
-    """A program's stages on one machine."""
+    """The stages of a graph on one machine."""
 
-    def __init__(self, program: Program, plans: tuple[StagePlan, ...], machine: Machine) -> None:
-        self.program = program
-        self.plans = plans
-        self.machine = machine
-        self.units: tuple[StageUnits, ...] = program_units(program, plans)
+    def __init__(self, graph: Graph, plans: tuple[StagePlan, ...], machine: Machine) -> None:
+        stages = chain(graph)
+        assert not isinstance(stages, str), stages
+        self.stages, self.plans, self.machine = stages, plans, machine
+        self.graph = make_portable(graph, graph.head, machine.upload)
+        self.units: tuple[StageUnits, ...] = stage_units(stages, plans)
         self.launches = [machine.load_stage(plan) for plan in plans]
 
     @property
     def pair_bytes(self) -> int:
-        """Scratch memory of one pair in every lane."""
-        return LANES * 4 * sum(plan.output_floats for plan in self.plans)
+        """Scratch memory of one pair in every stream."""
+        return STREAMS * 4 * sum(plan.output_floats for plan in self.plans)
 
     @property
     def factor(self) -> float:
         """What turns totals into means over the last grid."""
         return self.units[-1].exit ** 2 / float(self.plans[-1].pool_size) ** 2
 
-    def prepare(self, images: Any) -> tuple[FusedImages, Any]:
-        """Planes for images (N, *grid, C), and squared norms after the last pool; all on the machine."""
+    def prepare(self, images: Any, batch: int) -> FusedImages:
+        """Rows for images (N, *grid, C), at most `batch` of them, on the machine."""
         xp = self.machine.xp
-        images = images.reshape(len(images), *self.program.stages[0].grid, self.program.channels)
+        images = images.reshape(len(images), *self.stages[0].grid, self.graph.channels)
         scales = image_scales(images, xp)
         scaled = images / scales.reshape(-1, 1, 1, 1)
         squares = xp.sum(xp.square(scaled), axis=-1)
         units = self.machine.upload(_selves(len(images)))
         left, right = [], []
         kernels: Any = None
-        for stage, plan, stage_units, launch in zip(
-            self.program.stages, self.plans, self.units, self.launches, strict=True
-        ):
-            x, z = stage_rows(stage, plan, stage_units, squares, scaled if plan.channels else None, xp)
+        for stage, plan, of_stage, launch in zip(self.stages, self.plans, self.units, self.launches, strict=True):
+            x, z = stage_rows(stage, plan, of_stage, squares, scaled if plan.channels else None, xp)
             left.append(x)
             right.append(z)
             kernels = self._own_kernels(plan, launch, x, z, kernels, units)
             own = kernels if plan.last else pooled_sums(kernels, plan)
-            squares = own.astype(xp.float64) * (stage_units.exit / plan.pool_size) ** 2
-        restored = xp.ones_like(scales) if self.program.scale_free else scales
-        return FusedImages(tuple(left), tuple(right), restored), squares * restored**2
+            squares = own.astype(xp.float64) * (of_stage.exit / plan.pool_size) ** 2
+        restored = xp.ones_like(scales) if self.graph.scale_free else scales
+        return FusedImages(self.graph, tuple(left), tuple(right), restored, squares * restored**2)
 
     def _own_kernels(self, plan: StagePlan, launch: Launch, x: Any, z: Any, source: Any, units: Any) -> Any:
         """Kernels of images with themselves after a stage, or their totals after the last."""
@@ -126,37 +134,40 @@ class FusedPath:
         launch(x, z, x if source is None else source, output, units, 0, 1)
         return output
 
-    def values(
-        self,
-        left: FusedImages,
-        right: FusedImages,
-        batch: int,
-        diagonal: int | None = None,
-        advance: Advance | None = None,
+    def block(
+        self, left: FusedImages, right: FusedImages, batch: int, first: int | None, advance: Advance | None
     ) -> Any:
-        """Inner products after the last pool, (n, m) in float64 on the machine.
+        """Entries (n, m) in float64, on the machine.
 
-        With `diagonal`, only entries with row <= column + diagonal are needed.
+        The columns are images number `first` and following of the rows: then only entries on and right of the diagonal
+        are needed. None: all of them are.
         """
+        values = self._products(left, right, batch, first, advance)
+        return self.graph.apply_head([values], [left.squares], [right.squares])
+
+    def _products(
+        self, left: FusedImages, right: FusedImages, batch: int, first: int | None, advance: Advance | None
+    ) -> Any:
+        """Inner products after the last pool."""
         xp = self.machine.xp
         totals = xp.zeros((len(left), len(right)), dtype=xp.float64)
-        heights = column_heights(len(left), len(right), diagonal)
+        heights = column_heights(len(left), len(right), first)
         total = int(heights.sum())
         starts = range(0, total, batch)
         scratch = [
             [xp.empty((batch, plan.output_floats), dtype=xp.float32) for plan in self.plans[:-1]]
-            for _ in range(min(LANES, len(starts)))
+            for _ in range(min(STREAMS, len(starts)))
         ]
         waiting: deque[tuple[Callable[[], None], int]] = deque()
-        with self.machine.lanes(len(scratch)) as lanes:
+        with self.machine.streams(len(scratch)) as streams:
             for number, start in enumerate(starts):  # planned one by one, while the machine works on those before
                 stop = min(start + batch, total)
                 work = [batch_units(heights, start, stop, ROUNDS * plan.slots) for plan in self.plans]
-                with lanes[number % len(lanes)]:
+                with streams[number % len(streams)]:
                     units = [self.machine.upload(part) for part in work]
-                    self._run(left, right, units, scratch[number % len(lanes)], totals)
+                    self._run(left, right, units, scratch[number % len(streams)], totals)
                     waiting.append((self.machine.mark(), stop - start))
-                if len(waiting) > len(lanes):  # so that every lane always has the next one at hand
+                if len(waiting) > len(streams):  # so that every stream always has the next batch at hand
                     _finish(*waiting.popleft(), advance)
             while waiting:
                 _finish(*waiting.popleft(), advance)
@@ -172,6 +183,16 @@ class FusedPath:
             launch(x, z, source, output, work, totals.shape[1], 1)
             source = output
 
+    def join(self, parts: list[FusedImages]) -> FusedImages:
+        """One set of images from several."""
+        concatenate = self.machine.xp.concatenate
+        left, right = (
+            tuple(concatenate(rows) for rows in zip(*(getattr(part, side) for part in parts), strict=True))
+            for side in ("left", "right")
+        )
+        scales, squares = (concatenate([getattr(part, name) for part in parts]) for name in ("scales", "squares"))
+        return FusedImages(self.graph, left, right, scales, squares)
+
 
 def _selves(count: int) -> Units:
     """Units of work for every image with itself."""
@@ -185,13 +206,13 @@ def _finish(wait: Callable[[], None], pairs: int, advance: Advance | None) -> No
         advance(pairs)
 
 
-def column_heights(rows: int, columns: int, diagonal: int | None = None) -> Heights:
-    """Pairs of every column of a matrix; with `diagonal`, those with row <= column + diagonal.
+def column_heights(rows: int, columns: int, first: int | None = None) -> Heights:
+    """Pairs of every column of a matrix; if the columns are rows number `first` and following, up to the diagonal.
 
-    >>> column_heights(3, 4, diagonal=0).tolist()
+    >>> column_heights(3, 4, first=0).tolist()
     [1, 2, 3, 3]
     """
-    return np.full(columns, rows) if diagonal is None else np.minimum(np.arange(columns) + diagonal + 1, rows)
+    return np.full(columns, rows) if first is None else np.minimum(np.arange(columns) + first + 1, rows)
 
 
 def batch_units(heights: Heights, start: int, stop: int, span: int) -> Units:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tangentless.errors import BackendError
-
+from ...errors import BackendError
 from .compile import OPTIONS, source, stage_options
-from .fused import Lane, Launch
-from .plan import StagePlan
+from .fused import Launch, Stream
+from .layout import StagePlan
 
 INSTALL = "pip install 'tangentless[cuda]'"
+_THREADS = 256  # of a block, for kernels that are not fussy
 OLDEST = (8, 0)  # compute capability: the fused stages ask for the shared memory and registers of such a GPU
 
 
@@ -81,10 +81,8 @@ class CudaMachine:
         check_capability(index, self.device.compute_capability)
         attributes = self.device.attributes
         self.shared_limit = int(attributes["MaxSharedMemoryPerBlockOptin"])
-        self.multiprocessors = int(attributes["MultiProcessorCount"])
         self._streams: list[Any] = []
         self._stages: dict[StagePlan, Launch] = {}
-        self._general: dict[str, Any] = {}
 
     @property
     def name(self) -> str:
@@ -117,7 +115,7 @@ class CudaMachine:
     def load_stage(self, plan: StagePlan) -> Launch:
         if plan not in self._stages:
             kernel = self._compile("stage.cu", stage_options(plan), "stage")
-            shared = 4 * plan.shared_floats
+            shared = plan.shared_bytes
             kernel.max_dynamic_shared_size_bytes = shared
 
             def launch(
@@ -129,16 +127,27 @@ class CudaMachine:
             self._stages[plan] = launch
         return self._stages[plan]
 
-    def general(self, kernel: str, *arguments: Any) -> None:
-        if kernel not in self._general:
-            self._general[kernel] = self._compile("general.cu", OPTIONS, kernel)
-        self._general[kernel]((8 * self.multiprocessors,), (256,), arguments)
+    def load_nodes(self, text: str) -> Callable[[str, int, Sequence[Any]], None]:
+        module = self._module("nodes.cuh", text, OPTIONS)
+        most = 16 * int(self.device.attributes["MultiProcessorCount"])
+
+        def launch(name: str, elements: int, arguments: Sequence[Any]) -> None:
+            values = [np.uintp(0) if a is None else np.int32(a) if isinstance(a, int) else a for a in arguments]
+            blocks = min(most, -(-elements // _THREADS))
+            module.get_function(name)((blocks,), (_THREADS,), tuple(values))
+
+        return launch
 
     def _compile(self, file: str, options: tuple[str, ...], kernel: str) -> Any:
+        return self._module(file, source(file), options).get_function(kernel)
+
+    def _module(self, file: str, text: str, options: tuple[str, ...]) -> Any:
+        module = self.xp.RawModule(code=text, options=options)
         try:
-            return self.xp.RawModule(code=source(file), options=options).get_function(kernel)
+            module.compile()
         except self.xp.cuda.compiler.CompileException as error:
             raise BackendError(f"{file} does not compile for {self.name}: {error}") from error
+        return module
 
     def upload(self, values: Any) -> Any:
         """The values on this GPU, contiguous; nothing is copied if they are there already."""
@@ -163,7 +172,7 @@ class CudaMachine:
             return values.copy()
 
     @contextmanager
-    def lanes(self, count: int) -> Iterator[Sequence[Lane]]:
+    def streams(self, count: int) -> Iterator[Sequence[Stream]]:
         """Streams that begin and end with the current one, also where an error ends the work.
 
         Memory of the current stream that they use can therefore be given to its next user without waiting for them.

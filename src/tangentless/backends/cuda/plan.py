@@ -1,260 +1,114 @@
-"""How a program is laid out on the GPU: which stages the fused kernel takes, and with which shares of threads.
+"""How a graph is laid out on the GPU: which graphs the fused kernel takes, and with which shares of threads.
 
-`stage.cu` describes the roles of the parameters; this module picks them for every stage, and works out the sizes that
-the launch needs. The kernel checks at compile time that it agrees.
+The fused kernel takes chains of 3×3 windows, embeddings and 2×2 pools. `layout.cuh` describes the parameters of a
+stage; this module picks them, and says why where no choice fits.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from tangentless.forms import Arc, Exponential, Series, arc_powers, at_unit_scale
-from tangentless.layers import Normalize, ReLU
-from tangentless.program import Embedding, Program
+from ...forms import TOLERANCE, at_unit_scale, lower
+from ...graph import Graph
+from ...layers import Normalize
+from ..stages import Embedding, Stage, chain
+from .layout import ARC, EXPONENTIAL, IDENTITY, LONG_RING, SERIES, SHORT_RING, LayerForm, StagePlan
 
-# Powers of w = 1 - |cos| for the bend of ReLU. Each sum takes a multiplication less than it has powers: w may have any
-# scale, and one makes the last coefficient 1. They reach 3e-8 and 1e-7, and three of them 2e-6.
-LONG_BEND, BEND, SHORT_BEND = (0.0, 1.0, 2.0, 3.0, 5.0), (0.0, 1.0, 2.0, 4.0), (0.0, 1.0, 2.5)
-MANY = 512  # positions of a grid, from which on errors are sure to cancel
-# Three layers of ReLU may have short ones: in the first layer, where cosines of images are spread and errors cancel;
-# in the third one which is best where w of whitened images lies, here with its spread. For other images it is off by
-# up to 1e-5, but alike for all of a kind. A normalised kernel of three stages then is off by 1e-7 at most, and its
-# distance from 1 by 1e-5 of itself, for pixels as they are, shifted, flat and half black images and noise too. With
-# fewer stages errors do not cancel as well.
-SHORT = {0: None, 2: (0.54, 0.09)}
+# Powers of t for the bend of an arc. Each sum takes a multiplication less than it has powers: t may have any scale, and
+# one makes the last coefficient 1. The first is within the tolerance of float32 for ReLU.
+BENDS = ((0, 1, 2, 4), (0, 1, 2, 3, 5), (0, 1, 2, 3, 4, 6))
 MAX_COEFFICIENTS = 32
 MAX_GRID = 32
 MAX_LAYERS = 6  # of one stage: their rows live in registers
 MAX_DEPTH = 24  # of all stages: sums grow ninefold with each layer and must stay in the range of float32
 REGISTER_LIMIT = 65536  # of a multiprocessor
 OTHER_REGISTERS = 64  # of a thread, beside the values it works on
-MOST_KEPT = 160  # values of a thread from step to step, where rows and patches made ahead fit into the registers
+MOST_KEPT = (
+    160  # values that a thread keeps from step to step, if rows and patches made ahead are to fit into registers
+)
 READING_REGISTERS = 160  # of a thread at least, where two rows are on their way from the stage before
 TOTAL_REGISTERS = 16  # more of them, where a warp adds up the whole grid of a pair in float64
-SHORT_RING, LONG_RING = 4, 8  # rows
 WARPS_OF_BLOCK = 8  # two for each scheduler, with all the registers there are
 SMALL_TEAMS = 4  # of a block, where one warp is enough for a pair
 
-EXPONENTIAL, ARC, SERIES, IDENTITY = range(4)  # as in device.cuh
 
-
-@dataclass(frozen=True)
-class LayerForm:
-    """An embedding as the kernels know it."""
-
-    form: int
-    coefficients: tuple[float, ...] = ()
-    linear: float = 0.0
-    arc: float = 1.0
-    gamma: float = 0.0
-    scale: float = 1.0  # of 1 / (A A'), where a polynomial is shorter for it
-    keep_norms: bool = True
-    positive: bool = False  # what it is applied to is never negative
-
-    @property
-    def leaves_positive(self) -> bool:
-        """Whether its values are never negative."""
-        if self.form in (EXPONENTIAL, ARC):
-            return self.linear == 0.0
-        return self.positive and (self.form == IDENTITY or not self.keep_norms)
-
-    @property
-    def text(self) -> str:
-        """The initialiser of a `Layer` in device.cuh."""
-        numbers = ",".join(_literal(value) for value in self.coefficients)
-        straight = f"{_literal(self.linear)},{_literal(self.arc)}"
-        return f"{{{self.form},{len(self.coefficients)},{int(self.positive)},{straight},{{{numbers}}}}}"
-
-
-@dataclass(frozen=True)
-class StagePlan:
-    """The parameters of one fused stage."""
-
-    height: int
-    width: int
-    channels: int  # 0: the input is another stage's output
-    layers: tuple[LayerForm, ...]
-    last: bool
-    patch_steps: int  # 0: no tensor cores
-    block: tuple[int, int]  # values of a thread, along k and n
-    lanes: tuple[int, int]
-    pairs: int
-    warps: int
-    teams: int
-    blocks: int
-    ring: int  # rows of x in shared memory; a long one lets the warps of a team be apart
-    ahead: bool  # whether tensor cores are a row ahead of the rest
-    outer: bool  # whether tensor cores multiply what both images bring to a layer
-    source: StagePlan | None
-
-    @property
-    def rows(self) -> int:
-        """Rows of a warp, each at an offset of its own."""
-        return 32 // (self.lanes[0] * self.lanes[1])
-
-    @property
-    def offsets(self) -> int:
-        """Offsets that a team works on at a time."""
-        return self.height if self.pairs > 1 else min(self.height, self.rows * self.warps)
-
-    @property
-    def windows(self) -> int:
-        """Window sums that run in registers."""
-        return len(self.layers) - (self.patch_steps > 0)
-
-    @property
-    def threads(self) -> int:
-        """Of a block."""
-        return 32 * self.teams * self.warps
-
-    @property
-    def slots(self) -> int:
-        """Pairs a block works on at a time."""
-        return self.teams * self.pairs
-
-    @property
-    def spans(self) -> tuple[int, int]:
-        """Columns of a row of x and of z, with those beyond the grid."""
-        return self.lanes[0] * self.block[0], self.lanes[1] * self.block[1]
-
-    @property
-    def planes(self) -> int:
-        """Of a layer in a row: numbers that tensor cores multiply are in two parts."""
-        return 3 if self.outer else 2
-
-    @property
-    def row_floats(self) -> tuple[int, int]:
-        """Of a row of x and of z."""
-        per_position = (8 * self.patch_steps or self.channels) + self.planes * len(self.layers)
-        return _round4(per_position * self.spans[0]), _round4(per_position * self.spans[1])
-
-    @property
-    def pool_size(self) -> int:
-        """Positions in a window of the pool."""
-        return self.height * self.width if self.last else 4
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Of one pair's pooled kernel: offsets, rows, columns of x and of z."""
-        return self.height // 2, self.height // 2, self.width // 2, self.width // 2
-
-    @property
-    def output_floats(self) -> int:
-        return 0 if self.last else math.prod(self.output_shape)
-
-    @property
-    def shared_floats(self) -> int:
-        """Of a block's shared memory."""
-        x_row, z_row = self.row_floats
-        exchange = self.pairs * self.offsets * 2 * self.lanes[0] * self.lanes[1] * self.block[0] * self.block[1] // 4
-        pooled = 2 * exchange if self.ring == SHORT_RING else 4 * exchange + 4  # the gate of warps that are apart
-        rest = 64 * self.warps if self.last else pooled
-        return self.height * z_row + self.teams * (self.pairs * self.ring * x_row + rest)
-
-    def defines(self) -> tuple[str, ...]:
-        """The kernel's parameters, for the compiler's command line."""
-        values: dict[str, int | str] = {
-            "HEIGHT": self.height,
-            "WIDTH": self.width,
-            "CHANNELS": self.channels,
-            "PATCH_STEPS": self.patch_steps,
-            "LAYER_LIST": ",".join(layer.text for layer in self.layers),
-            "LAST": int(self.last),
-            "BLOCK_K": self.block[0],
-            "BLOCK_N": self.block[1],
-            "LANES_K": self.lanes[0],
-            "LANES_N": self.lanes[1],
-            "PAIRS": self.pairs,
-            "WARPS": self.warps,
-            "TEAMS": self.teams,
-            "BLOCKS": self.blocks,
-            "RING": self.ring,
-            "AHEAD": int(self.ahead),
-            "OUTER": int(self.outer),
-            "X_FLOATS": self.row_floats[0],
-            "Z_FLOATS": self.row_floats[1],
-            "SHARED_BYTES": 4 * self.shared_floats,
-            "OUTPUT_FLOATS": self.output_floats,
-        }
-        return tuple(f"-D{name}={value}" for name, value in values.items())
-
-
-def plan_program(program: Program, shared_limit: int) -> tuple[StagePlan, ...] | str:
-    """A plan for every stage, or the reason why the fused kernel cannot take the program.
+def plan_graph(graph: Graph, shared_limit: int) -> tuple[StagePlan, ...] | str:
+    """A plan for every stage, or the reason why the fused kernel cannot take the graph.
 
     `shared_limit` is what a block of the GPU can have of shared memory, in bytes.
     """
-    if not program.stages:
-        return "there is no window in it"
-    if sum(len(stage.steps) for stage in program.stages) > MAX_DEPTH:
+    if graph.tangent:
+        return "tangents need float64"
+    stages = chain(graph)
+    if isinstance(stages, str):
+        return stages
+    if sum(len(stage.steps) for stage in stages) > MAX_DEPTH:
         return f"it has more than {MAX_DEPTH} layers"
     plans: list[StagePlan] = []
-    for index in range(len(program.stages)):
-        plan = _plan_stage(program, index, plans[-1] if plans else None, shared_limit)
+    for index, stage in enumerate(stages):
+        last = index + 1 == len(stages)
+        plan = _plan_stage(stage, 0 if plans else graph.channels, last, plans[-1] if plans else None, shared_limit)
         if isinstance(plan, str):
             return f"stage {index + 1}: {plan}"
         plans.append(plan)
-    return f"float32 is too short: {program.delicate}" if program.delicate else tuple(plans)
+    return f"float32 is too short: {graph.delicate}" if graph.delicate else tuple(plans)
 
 
-def layer_form(embedding: Embedding, bend: tuple[float, ...] = LONG_BEND) -> LayerForm | None:
+def layer_form(embedding: Embedding) -> LayerForm | None:
     """An embedding as the kernels know it, or None if they do not."""
     if embedding is None:
         return LayerForm(IDENTITY)
     if isinstance(embedding, Normalize):
         return LayerForm(SERIES, (0.0, 1.0), keep_norms=False)
     form = embedding.form()
-    if isinstance(form, Exponential):
-        return LayerForm(EXPONENTIAL, gamma=form.gamma)
-    if isinstance(form, Arc):
-        return LayerForm(SERIES, (0.0, form.linear)) if form.arc == 0.0 else _arc(form, bend)
-    if isinstance(form, Series):
-        return LayerForm(SERIES, form.coefficients)
-    return None
+    lowered = None if form is None else lower(form, TOLERANCE["float32"], longest=0, arcs=BENDS)
+    if lowered is None or (lowered.kind == "arc" and lowered.powers not in BENDS):
+        return None
+    if lowered.kind == "exp2":  # the GPU has an instruction for powers of two
+        return LayerForm(EXPONENTIAL, rate=lowered.rate)
+    if lowered.kind == "series":
+        return LayerForm(SERIES, lowered.coefficients)
+    if lowered.arc == 0.0:
+        return LayerForm(SERIES, (0.0, lowered.linear))
+    coefficients = [lowered.arc * c for c in lowered.coefficients]
+    scale, scaled = at_unit_scale(coefficients, [power + 0.5 for power in lowered.powers])  # with the root of t
+    return LayerForm(ARC, scaled[-2::-1], linear=lowered.linear, arc=lowered.arc, scale=scale)
 
 
-def _arc(form: Arc, powers: tuple[float, ...], near: tuple[float, float] | None = None) -> LayerForm:
-    """An arc whose bend is a sum of powers of w, at the scale of w where the coefficient of the last one is 1."""
-    coefficients = [form.arc * c for c in arc_powers(powers, near)]
-    scale, scaled = at_unit_scale(coefficients, [power + 0.5 for power in powers])  # with the root of w
-    return LayerForm(ARC, scaled[-2::-1], linear=form.linear, arc=form.arc, scale=scale)
-
-
-def _plan_stage(program: Program, index: int, source: StagePlan | None, shared_limit: int) -> StagePlan | str:
-    stage, channels = program.stages[index], program.channels if index == 0 else 0
-    (height, width), last = stage.grid, index + 1 == len(program.stages)
+def _plan_stage(
+    stage: Stage, channels: int, last: bool, source: StagePlan | None, shared_limit: int
+) -> StagePlan | str:
+    height, width = stage.grid
     if max(height, width) > MAX_GRID:
         return f"a {height}×{width} grid is larger than {MAX_GRID}×{MAX_GRID}"
     if min(height, width) < 2:
         return f"a {height}×{width} grid is not two-dimensional"
     if not 1 <= len(stage.steps) <= MAX_LAYERS:
         return f"{len(stage.steps)} layers before a pool; 1 to {MAX_LAYERS} fit"
-    layers = _forms(program, index, source is not None and source.layers[-1].leaves_positive)
+    layers = _forms(stage, source is not None and source.layers[-1].leaves_positive)
     if isinstance(layers, str):
         return layers
     if stage.pool != (stage.grid if last else (2, 2)):
         return f"a {stage.pool[0]}×{stage.pool[1]} pool; 2×2 and a final global one fit"
     for patch_steps in (_patch_steps(channels, width, len(layers)), 0):
         plan = _shares(height, width, channels, layers, last, patch_steps, source)
-        if 4 * plan.shared_floats > shared_limit:
+        if plan.shared_bytes > shared_limit:
             plan = replace(plan, ring=SHORT_RING)
-        if 4 * plan.shared_floats > shared_limit:
+        if plan.shared_bytes > shared_limit:
             plan = replace(plan, outer=False)
-        while 4 * plan.shared_floats > shared_limit and plan.teams > 1:
+        while plan.shared_bytes > shared_limit and plan.teams > 1:
             plan = replace(plan, teams=plan.teams // 2)
-        if 4 * plan.shared_floats <= shared_limit:
+        if plan.shared_bytes <= shared_limit:
             return replace(plan, blocks=_blocks(plan, shared_limit))
     return f"{channels} channels and {len(layers)} layers need more than the {shared_limit // 1024} KB of shared memory"
 
 
-def _forms(program: Program, index: int, positive: bool) -> tuple[LayerForm, ...] | str:
-    """Layers of a stage of the program, or why there is one that does not fit."""
-    stage = program.stages[index]
-    many = index == 0 and math.prod(stage.grid) >= MANY
+def _forms(stage: Stage, positive: bool) -> tuple[LayerForm, ...] | str:
+    """The layers of a stage, or why one of them does not fit. `positive`: what enters is never negative."""
     layers: list[LayerForm] = []
     for step in stage.steps:
-        form = layer_form(step.embedding, BEND if many else LONG_BEND)
+        form = layer_form(step.embedding)
         if step.window != (3, 3):
             return f"a {step.window[0]}×{step.window[1]} window; 3×3 fits"
         if form is None:
@@ -263,10 +117,6 @@ def _forms(program: Program, index: int, positive: bool) -> tuple[LayerForm, ...
             return f"{step.embedding} is a polynomial of a degree above {MAX_COEFFICIENTS - 1}"
         layers.append(replace(form, positive=positive))
         positive = layers[-1].leaves_positive
-    cancel = len(program.stages) > 2 and isinstance(next(iter(program.head), None), Normalize)
-    if many and cancel and len(layers) == 3 and all(isinstance(step.embedding, ReLU) for step in stage.steps):
-        for number, near in SHORT.items():
-            layers[number] = replace(_arc(Arc(), SHORT_BEND, near), positive=layers[number].positive)
     return tuple(layers)
 
 
@@ -337,13 +187,5 @@ def _blocks(plan: StagePlan, shared_limit: int) -> int:
     registers = min(255, 2 * values * (plan.windows + 1) + OTHER_REGISTERS)
     if plan.source:
         registers = max(registers, READING_REGISTERS) + (TOTAL_REGISTERS if plan.last and plan.pairs == 1 else 0)
-    by_memory = shared_limit // (4 * plan.shared_floats + 1024)
+    by_memory = shared_limit // (plan.shared_bytes + 1024)
     return max(1, min(by_memory, REGISTER_LIMIT // (-(-registers // 8) * 8 * plan.threads)))
-
-
-def _round4(count: int) -> int:
-    return -(-count // 4) * 4
-
-
-def _literal(value: float) -> str:
-    return f"{float(value)!r}f"

@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tangentless.program import Program, Stage, embedded_squares
+from ..stages import Embedding, Stage
+from .layout import ARC, EXPONENTIAL, IDENTITY, StagePlan
 
-from .plan import ARC, EXPONENTIAL, IDENTITY, StagePlan
-
-LOG2_E = math.log2(math.e)
 NEVER = -1e30  # an exponent: two to this power is zero
 COLUMN_UNIT = 2.0**-8  # of pixels in float16: small ones keep their digits, and the largest of 16,384 stays in range
 NEGLIGIBLE = 1e-15  # a norm this far below a typical one counts as zero
@@ -37,16 +35,16 @@ class StageUnits:
         return self.layers[-1]
 
 
-def program_units(program: Program, plans: tuple[StagePlan, ...]) -> tuple[StageUnits, ...]:
+def stage_units(stages: tuple[Stage, ...], plans: tuple[StagePlan, ...]) -> tuple[StageUnits, ...]:
     """Units for every stage, chosen so that typical values stay near one where the kernel is free to choose."""
     units = []
-    entrance, square = COLUMN_UNIT if plans[0].patch_steps else 1.0, float(program.channels)
-    for stage, plan in zip(program.stages, plans, strict=True):
+    entrance, square = COLUMN_UNIT if plans[0].patch_steps else 1.0, float(plans[0].channels)
+    for stage, plan in zip(stages, plans, strict=True):
         unit, layers, typical = entrance, [], []
         for step, layer in zip(stage.steps, plan.layers, strict=True):
             square *= step.window[0] * step.window[1]
             typical.append(math.sqrt(square))
-            square = float(embedded_squares(np.array(square), step.embedding))
+            square = float(_embedded(np.array(square), step.embedding))
             if layer.form not in (ARC, IDENTITY):  # these two add to their input, and so keep its unit
                 unit = _power_of_two(math.sqrt(square))
             layers.append(unit)
@@ -73,13 +71,13 @@ def stage_rows(
     ):
         squares = _window_sums(squares, xp)
         norm = xp.sqrt(squares)
-        squares = embedded_squares(squares, step.embedding)
+        squares = _embedded(squares, step.embedding)
         nonzero = norm > NEGLIGIBLE * units.typical[i]
         safe = xp.where(nonzero, norm, 1.0)
         inverse = xp.where(nonzero, entering / safe, 0.0)
         outer = xp.where(nonzero, (safe if layer.keep_norms else 1.0) / leaving, 0.0)
         exponential = layer.form == EXPONENTIAL
-        x = _planes_of_x(layer.gamma * LOG2_E, inverse, outer, xp) if exponential else (inverse * layer.scale, outer)
+        x = _planes_of_x(layer.rate, inverse, outer, xp) if exponential else (inverse * layer.scale, outer)
         if i == 0 and images is not None:
             first = _first_rows(plan, images, xp)
             left.append(first[0])
@@ -92,10 +90,14 @@ def stage_rows(
     return tuple(_joined(rows, floats, xp) for rows, floats in zip((left, right), plan.row_floats, strict=True))
 
 
-def _planes_of_x(exponent: float, inverse: Any, outer: Any, xp: Any) -> tuple[Any, Any]:
-    """What x brings to an exponential: its share of the exponent's factor, and the exponent without it."""
+def _embedded(squares: Any, embedding: Embedding) -> Any:
+    return squares if embedding is None else embedding.squares(squares)
+
+
+def _planes_of_x(rate: float, inverse: Any, outer: Any, xp: Any) -> tuple[Any, Any]:
+    """What x contributes to an exponential: its share of the exponent's factor, and the exponent without it."""
     logarithm = xp.log2(xp.where(outer > 0, outer, 1.0))
-    return inverse * exponent, xp.where(outer > 0, logarithm - exponent, NEVER)
+    return inverse * rate, xp.where(outer > 0, logarithm - rate, NEVER)
 
 
 def _layer_planes(plan: StagePlan, side: int, planes: list[Any], xp: Any) -> list[Any]:
@@ -195,7 +197,7 @@ def _joined(rows: list[Any], floats: int, xp: Any) -> Any:
 
 
 def pooled_sums(kernels: Any, plan: StagePlan) -> Any:
-    """The diagonal of pooled kernels in the layout of `stage.cu`, (N, H / 2, W / 2), on the machine they are on."""
+    """The diagonal of pooled kernels in the layout of the kernels, (N, H / 2, W / 2), on the machine they are on."""
     offset = kernels.reshape(len(kernels), *plan.output_shape)[:, 0]
     return offset.diagonal(axis1=2, axis2=3)
 

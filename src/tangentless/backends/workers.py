@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...errors import ParameterError
-from .. import Advance
+from ..errors import ParameterError
+from . import Advance
 
 Task = TypeVar("Task")
 
@@ -42,6 +42,13 @@ def run_parallel(
 
     An error in any thread, or an interrupt of the calling one, lets running tasks end, starts no other, and is raised.
     """
+    if n_jobs == 1:  # in the calling thread, whose current GPU and stream work may use
+        room = scratch()
+        for task in tasks:
+            done = work(task, room)
+            if advance is not None:
+                advance(done)
+        return
     reports: SimpleQueue[int | BaseException | None] = SimpleQueue()
     lock, stop = threading.Lock(), threading.Event()
 

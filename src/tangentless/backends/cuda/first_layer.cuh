@@ -1,0 +1,67 @@
+// The input of a stage: inner products of pixels, or the output of the stage before.
+//
+// Tensor cores compute the sums over three rows, which are inner products of columns of three pixels (*patches*). A number
+// is the sum of two float16, x = h + l. Then h h' + h l' + l h' is the product to 2^-24; it is the inner product of (h, h, l)
+// and (h', l', h').
+#pragma once
+#include "layout.cuh"
+
+static_assert(!PATCHES || (LANES_K == 8 && LANES_N == 4 && BLOCK_K % 2 == 0 && BLOCK_N % 2 == 0));
+static_assert(X_LAYERS_AT >= (PATCHES ? BLOCK_K / 2 * PATCH_STEPS * 128 : CHANNELS * SPAN_K));
+static_assert(Z_LAYERS_AT >= (PATCHES ? BLOCK_N / 2 * PATCH_STEPS * 64 : CHANNELS * SPAN_N));
+
+// Sums over three rows. All tiles take a step before any takes the next, so that no step waits for the one before.
+DEVICE void patch_products(unsigned x, unsigned z, Values& out) {
+    constexpr int TILES_K = BLOCK_K / 2, TILES_N = BLOCK_N / 2, STEPS = PATCH_STEPS > 0 ? PATCH_STEPS : 1;
+    float sum[TILES_K][TILES_N][4] = {}, of_x[TILES_K][STEPS][4], of_z[TILES_N][2 * STEPS];
+    unroll<TILES_K * STEPS>([&](auto part) {
+        constexpr int at = part.value;
+        load_shared<4, 4, at * 128>(x, of_x[at / STEPS][at % STEPS]);
+    });
+    unroll<TILES_N>([&](auto tile) {
+        load_shared<2 * STEPS, STEPS % 2 == 0 ? 4 : 2, tile.value * STEPS * 64>(z, of_z[tile.value]);
+    });
+#pragma unroll
+    for (int s = 0; s < STEPS; s++)
+#pragma unroll
+        for (int c = 0; c < TILES_N; c++)
+#pragma unroll
+            for (int r = 0; r < TILES_K; r++) multiply(sum[r][c], of_x[r][s], of_z[c][2 * s], of_z[c][2 * s + 1]);
+#pragma unroll
+    for (int r = 0; r < TILES_K; r++)
+#pragma unroll
+        for (int c = 0; c < TILES_N; c++) {
+            out[2 * r][2 * c] = sum[r][c][0], out[2 * r][2 * c + 1] = sum[r][c][1];
+            out[2 * r + 1][2 * c] = sum[r][c][2], out[2 * r + 1][2 * c + 1] = sum[r][c][3];
+        }
+}
+
+// Inner products of the pixels in one row of x and one of z.
+DEVICE void pixel_products(unsigned x, unsigned z, Values& out) {
+    unroll<CHANNELS>([&](auto channel) {
+        constexpr int c = channel.value;
+        float xs[BLOCK_K], zs[BLOCK_N];
+        load_shared<BLOCK_K, BLOCK_K, c * SPAN_K>(x, xs);
+        load_shared<BLOCK_N, BLOCK_N, c * SPAN_N>(z, zs);
+#pragma unroll
+        for (int i = 0; i < BLOCK_K; i++)
+#pragma unroll
+            for (int o = 0; o < BLOCK_N; o++) out[i][o] = c == 0 ? xs[i] * zs[o] : fmaf(xs[i], zs[o], out[i][o]);
+    });
+}
+
+constexpr int IN_ALIGN = divisor(divisor(WIDTH, BLOCK_N), 4);
+
+// A row of the output of the stage before, from the thread's first column on; zeros beyond the grid.
+DEVICE void load_row(const float* row, const Place& place, Values& out) {
+#pragma unroll
+    for (int i = 0; i < BLOCK_K; i++)
+#pragma unroll
+        for (int o = 0; o < BLOCK_N; o += IN_ALIGN) {
+            float values[IN_ALIGN] = {};
+            if ((CUT_K == 0 || place.k + i < WIDTH) && (CUT_N == 0 || place.n + o < WIDTH))
+                load<IN_ALIGN, IN_ALIGN>(row + i * WIDTH + o, values);
+#pragma unroll
+            for (int e = 0; e < IN_ALIGN; e++) out[i][o + e] = values[e];
+        }
+}

@@ -1,0 +1,222 @@
+"""The layout of a fused stage on the GPU: shares of threads, rows in memory, and the sizes that follow from them.
+
+All arithmetic of the layout stands here. The kernels get every size as a compile-time constant and check what they rely
+on; `layout.cuh` describes each of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+SHORT_RING, LONG_RING = 4, 8  # rows of x in shared memory
+EXPONENTIAL, ARC, SERIES, IDENTITY = range(4)  # as in layout.cuh
+
+
+@dataclass(frozen=True)
+class LayerForm:
+    """An embedding as the kernels know it."""
+
+    form: int
+    coefficients: tuple[float, ...] = ()
+    linear: float = 0.0
+    arc: float = 1.0
+    rate: float = 0.0  # of an exponential: 2^(rate (c - 1))
+    scale: float = 1.0  # of 1 / (A A'), where a polynomial is shorter for it
+    keep_norms: bool = True
+    positive: bool = False  # its input is never negative
+
+    @property
+    def leaves_positive(self) -> bool:
+        """Whether its values are never negative."""
+        if self.form in (EXPONENTIAL, ARC):
+            return self.linear == 0.0
+        return self.positive and (self.form == IDENTITY or not self.keep_norms)
+
+    @property
+    def text(self) -> str:
+        """The initialiser of a `Layer` in layout.cuh."""
+        numbers = ",".join(_literal(value) for value in self.coefficients)
+        straight = f"{_literal(self.linear)},{_literal(self.arc)}"
+        return f"{{{self.form},{len(self.coefficients)},{int(self.positive)},{straight},{{{numbers}}}}}"
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """The parameters of one fused stage, and what follows from them."""
+
+    height: int
+    width: int
+    channels: int  # 0: the input is another stage's output
+    layers: tuple[LayerForm, ...]
+    last: bool
+    patch_steps: int  # 0: no tensor cores
+    block: tuple[int, int]  # values of a thread, along k and n
+    lanes: tuple[int, int]
+    pairs: int
+    warps: int
+    teams: int
+    blocks: int
+    ring: int  # rows of x in shared memory; with a long ring, the warps of a team may be a turn apart
+    ahead: bool  # whether tensor cores are a row ahead of the rest
+    outer: bool  # whether tensor cores multiply what both images contribute to a layer
+    source: StagePlan | None
+
+    @property
+    def rows(self) -> int:
+        """Rows of a warp, each at its own offset."""
+        return 32 // math.prod(self.lanes)
+
+    @property
+    def offsets(self) -> int:
+        """Offsets that a team works on at a time."""
+        return self.height if self.pairs > 1 else min(self.height, self.rows * self.warps)
+
+    @property
+    def windows(self) -> int:
+        """Window sums that run in registers."""
+        return len(self.layers) - (self.patch_steps > 0)
+
+    @property
+    def team_threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.teams * self.team_threads
+
+    @property
+    def slots(self) -> int:
+        """Pairs that a block works on at a time."""
+        return self.teams * self.pairs
+
+    @property
+    def spans(self) -> tuple[int, int]:
+        """Columns of a row of x and of z, including those beyond the grid."""
+        return self.lanes[0] * self.block[0], self.lanes[1] * self.block[1]
+
+    @property
+    def planes(self) -> int:
+        """Planes of a layer in a row: a number that tensor cores multiply has two parts."""
+        return 3 if self.outer else 2
+
+    @property
+    def layers_at(self) -> tuple[int, int]:
+        """Where the planes of layers begin in a row of x and of z, behind its patches or channels."""
+        per_column = 8 * self.patch_steps or self.channels
+        return per_column * self.spans[0], per_column * self.spans[1]
+
+    @property
+    def row_floats(self) -> tuple[int, int]:
+        """Length of a row of x and of z."""
+        per_column = self.planes * len(self.layers)
+        x, z = (at + per_column * span for at, span in zip(self.layers_at, self.spans, strict=True))
+        return _round4(x), _round4(z)
+
+    @property
+    def pool_size(self) -> int:
+        """Positions in a window of the pool."""
+        return self.height * self.width if self.last else 4
+
+    @property
+    def output_shape(self) -> tuple[int, int, int, int]:
+        """Of one pair's pooled kernel: offsets, rows, columns of x and of z."""
+        return self.height // 2, self.height // 2, self.width // 2, self.width // 2
+
+    @property
+    def output_floats(self) -> int:
+        """What a pair takes between this stage and the next."""
+        return 0 if self.last else math.prod(self.output_shape)
+
+    @property
+    def exchange_row(self) -> int:
+        """Pooled values of one row at one offset; 2×2 values make one."""
+        return math.prod(self.lanes) * (1 if self.last else math.prod(self.block) // 4)
+
+    @property
+    def exchange(self) -> int:
+        """Pooled values of a pair of rows at all offsets."""
+        return 0 if self.last else self.pairs * self.offsets * 2 * self.exchange_row
+
+    @property
+    def exchanges(self) -> int:
+        """Pairs of rows on their way to the output at a time; a power of two, though three would do for a long ring."""
+        return 4 if self.ring == LONG_RING else 2
+
+    @property
+    def exchange_at(self) -> int:
+        """Where pooled values, or totals in float64, begin in a team's share of shared memory, behind the ring."""
+        return self.pairs * self.ring * self.row_floats[0]
+
+    @property
+    def barrier_at(self) -> int:
+        """Where the team's barrier begins, if warps may be apart."""
+        return self.exchange_at + (2 * self.team_threads if self.last else self.exchanges * self.exchange)
+
+    @property
+    def team_floats(self) -> int:
+        """A team's share of shared memory."""
+        return self.barrier_at + (4 if self.ring == LONG_RING else 0)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: image z, and the shares of the teams."""
+        return 4 * (self.height * self.row_floats[1] + self.teams * self.team_floats)
+
+    def defines(self) -> tuple[str, ...]:
+        """The constants of the kernel, for the compiler's command line."""
+        values: dict[str, int | str] = {
+            "HEIGHT": self.height,
+            "WIDTH": self.width,
+            "CHANNELS": self.channels,
+            "LAYER_LIST": ",".join(layer.text for layer in self.layers),
+            "LAYERS": len(self.layers),
+            "LAST": int(self.last),
+            "BLOCK_K": self.block[0],
+            "BLOCK_N": self.block[1],
+            "LANES_K": self.lanes[0],
+            "LANES_N": self.lanes[1],
+            "LANES": math.prod(self.lanes),
+            "ROWS": self.rows,
+            "WARPS": self.warps,
+            "TEAM_THREADS": self.team_threads,
+            "PAIRS": self.pairs,
+            "TEAMS": self.teams,
+            "THREADS": self.threads,
+            "BLOCKS": self.blocks,
+            "SLOTS": self.slots,
+            "OFFSETS": self.offsets,
+            "PASSES": self.height // self.offsets,
+            "WINDOWS": self.windows,
+            "PATCH_STEPS": self.patch_steps,
+            "AHEAD": int(self.ahead),
+            "OUTER": int(self.outer),
+            "RING": self.ring,
+            "SPAN_K": self.spans[0],
+            "SPAN_N": self.spans[1],
+            "PLANES": self.planes,
+            "X_LAYERS_AT": self.layers_at[0],
+            "Z_LAYERS_AT": self.layers_at[1],
+            "X_ROW": self.row_floats[0],
+            "Z_ROW": self.row_floats[1],
+            "EXCHANGE_ROW": self.exchange_row,
+            "EXCHANGE": self.exchange,
+            "EXCHANGES": self.exchanges,
+            "EXCHANGE_AT": self.exchange_at,
+            "BARRIER_AT": self.barrier_at,
+            "TEAM_FLOATS": self.team_floats,
+            "SHARED_BYTES": self.shared_bytes,
+            "HALF_HEIGHT": self.output_shape[0],
+            "HALF_WIDTH": self.output_shape[2],
+            "POOLED_FLOATS": math.prod(self.output_shape),
+        }
+        return tuple(f"-D{name}={value}" for name, value in values.items())
+
+
+def _round4(count: int) -> int:
+    return -(-count // 4) * 4
+
+
+def _literal(value: float) -> str:
+    return f"{float(value)!r}f"

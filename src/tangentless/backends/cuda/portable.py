@@ -1,0 +1,82 @@
+"""Nonlinearities that run on a GPU, whatever their dual function is written with.
+
+Dual functions are the users' own and may need NumPy or SciPy. Those with an exact closed form are computed from it, on
+arrays of any module; all others from a table of float64 precision.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import BackendError
+from ...forms import Arc, Exponential, Form, Series, from_table, tabulate
+from ...graph import EmbedNode, Graph
+from ...layers import Nonlinearity
+
+Function = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class _Portable(Nonlinearity):
+    """A nonlinearity whose dual and derivative run on arrays of the machine."""
+
+    layer: Nonlinearity
+    value: Function = field(compare=False)
+    slope: Function = field(compare=False)
+    name: ClassVar[str] = "portable"
+
+    def activation(self, preactivation: Any) -> Any:
+        return self.layer.activation(preactivation)
+
+    def dual(self, cosine: Any) -> Any:
+        return self.value(cosine)
+
+    def derivative(self, cosine: Any) -> Any:
+        return self.slope(cosine)
+
+    def gain(self) -> float:
+        return self.layer.gain()
+
+
+def make_portable(graph: Graph, places: Iterable[int], upload: Function) -> Graph:
+    """The same graph, with nonlinearities at these nodes that run on a GPU; `upload` copies an array there."""
+    nodes = list(graph.nodes)
+    for place in places:
+        node = nodes[place]
+        if isinstance(node, EmbedNode) and isinstance(node.layer, Nonlinearity):
+            nodes[place] = replace(node, layer=_portable(node.layer, graph.tangent, upload))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _portable(layer: Nonlinearity, tangent: bool, upload: Function) -> _Portable:
+    form = _exact_form(layer)
+    if form is not None:
+        return _Portable(layer, form.value, form.derivative)
+    value = functools.partial(from_table, upload(_table(layer, "dual")))
+    slope = functools.partial(from_table, upload(_table(layer, "derivative"))) if tangent else value
+    return _Portable(layer, value, slope)
+
+
+def _exact_form(layer: Nonlinearity) -> Form | None:
+    """The closed form of a nonlinearity, unless it is a fit."""
+    form, series = layer.form(), layer.series()
+    if isinstance(form, Arc | Exponential):
+        return form
+    return None if series is None else Series(series)
+
+
+@functools.lru_cache(maxsize=64)
+def _table(layer: Nonlinearity, what: str) -> NDArray[np.float64]:
+    table = tabulate(getattr(layer, what))
+    if table is None:
+        raise BackendError(
+            f"the {what} of {layer} is not smooth between -1 and 1, as that of an activation would be, so the GPU has "
+            f"no table of it; check its {what}(), or use backend='cpu'"
+        )
+    return table

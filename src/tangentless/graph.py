@@ -1,0 +1,464 @@
+"""Graphs: an architecture compiled for one input shape, the only thing a backend sees.
+
+A graph is a list of nodes in SSA form: every node names the earlier nodes it reads. Shapes, squared norms, work and
+memory are read off the nodes. Sequences are images of height one, and a vector is an image of one position. What
+happens on single positions, usually after the last pool, is the *head*: it acts on one number a pair, in float64.
+
+With `tangent=True` the graph is that of the tangent kernel: `Weights` nodes mark the trained layers.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .architecture import Architecture
+from .layers import (
+    Average,
+    Grid,
+    Layer,
+    Nonlinearity,
+    Normalize,
+    Residual,
+    Stack,
+    Sum,
+    Windowed,
+    Windows,
+    check_dual,
+)
+
+Array = NDArray[np.float64]
+Pair = tuple[int, int]
+Axes = tuple[Windows, Windows]  # along the height and the width
+Offsets = tuple[frozenset[int], frozenset[int]]  # of the right image's position from the left one's: rows, columns
+
+STEEPEST = 8.0  # slope of a dual at c = 1 up to which float32 keeps seven digits
+
+
+@dataclass(frozen=True)
+class InputNode:
+    """The images."""
+
+    grid: Pair
+    channels: int
+    sources: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class WindowNode:
+    """K' = scale * sum over windows; zero outside the grid."""
+
+    grid: Pair
+    sources: tuple[int, ...]
+    axes: Axes
+    scale: float
+
+    @property
+    def centre(self) -> float:
+        """The factor on a grid of one position, which stands in the windows among zeros."""
+        return self.scale * math.prod(windows.positions(0).count(0) for windows in self.axes)
+
+
+@dataclass(frozen=True)
+class PoolNode:
+    """The mean over windows inside the grid, on either side."""
+
+    grid: Pair
+    sources: tuple[int, ...]
+    axes: Axes
+
+    @property
+    def scale(self) -> float:
+        """What turns sums over pairs of positions into means."""
+        return 1.0 / math.prod(windows.size for windows in self.axes) ** 2
+
+
+@dataclass(frozen=True)
+class EmbedNode:
+    """A nonlinearity, or the division by norms."""
+
+    grid: Pair
+    sources: tuple[int, ...]
+    layer: Nonlinearity | Normalize
+
+
+@dataclass(frozen=True)
+class SumNode:
+    """K' = sum of weights[i] K_i."""
+
+    grid: Pair
+    sources: tuple[int, ...]
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class WeightsNode:
+    """A trained layer of weights: T' = T + K, and K stays."""
+
+    grid: Pair
+    sources: tuple[int, ...]
+
+
+Node = InputNode | WindowNode | PoolNode | EmbedNode | SumNode | WeightsNode
+
+
+@dataclass(frozen=True)
+class Graph:
+    """An architecture, compiled for images of `grid` with `channels`.
+
+    >>> graph = compile_graph(Architecture.parse("myrtle10"), (32, 32), 3)
+    >>> [node.grid for node in graph.nodes if isinstance(node, PoolNode)], graph.elements
+    ([(16, 16), (8, 8), (1, 1)], 3354624)
+    """
+
+    architecture: Architecture
+    grid: Grid
+    channels: int
+    nodes: tuple[Node, ...]
+    ends: tuple[tuple[int, Layer, int], ...]  # of every layer, in order: depth, layer, node after it
+    tangent: bool = False
+
+    @functools.cached_property
+    def outputs(self) -> tuple[int, ...]:
+        """Nodes of one position that larger grids feed, or the input if it is one: the head starts from these."""
+        return tuple(
+            place
+            for place, node in enumerate(self.nodes)
+            if node.grid == (1, 1) and not (node.sources and all(self._single(source) for source in node.sources))
+        )
+
+    @functools.cached_property
+    def body(self) -> tuple[int, ...]:
+        """Nodes up to the outputs, these included."""
+        return tuple(place for place in range(len(self.nodes)) if not self._single(place) or place in self.outputs)
+
+    @functools.cached_property
+    def head(self) -> tuple[int, ...]:
+        """The nodes after the outputs."""
+        return tuple(place for place in range(len(self.nodes)) if place not in self.body)
+
+    def _single(self, place: int) -> bool:
+        return self.nodes[place].grid == (1, 1)
+
+    @functools.cached_property
+    def offsets(self) -> tuple[Offsets, ...]:
+        """For every node, the offsets at which its value is needed; a stride asks for multiples of it only."""
+        needed: list[tuple[set[int], set[int]]] = [(set(), set()) for _ in self.nodes]
+        for place in reversed(range(len(self.nodes))):
+            node = self.nodes[place]
+            if place == len(self.nodes) - 1:
+                needed[place] = ({0}, {0})
+            for source in node.sources:
+                for axis in range(2):
+                    length = self.nodes[source].grid[axis]
+                    needed[source][axis].update(u for u in _read(node, axis, needed[place][axis]) if abs(u) < length)
+        return tuple((frozenset(rows), frozenset(columns)) for rows, columns in needed)
+
+    def pairs(self, place: int) -> int:
+        """Pairs of positions at which a node's value is needed, for one pair of images."""
+        return math.prod(
+            sum(length - abs(u) for u in offsets)
+            for length, offsets in zip(self.nodes[place].grid, self.offsets[place], strict=True)
+        )
+
+    @functools.cached_property
+    def elements(self) -> int:
+        """Embeddings evaluated for one pair: the unit of work in all predictions. At least one per pair of pixels."""
+        embeddings = [place for place in self.body if isinstance(self.nodes[place], EmbedNode)]
+        return (1 + self.tangent) * max(sum(map(self.pairs, embeddings)), self.pairs(0))
+
+    @property
+    def image_numbers(self) -> int:
+        """Numbers that a prepared image takes at most: its pixels, and norms with their inverses before embeddings."""
+        norms = sum(math.prod(node.grid) for node in self.nodes if isinstance(node, EmbedNode | PoolNode))
+        return math.prod(self.nodes[0].grid) * self.channels + 2 * norms + 8
+
+    @functools.cached_property
+    def delicate(self) -> str | None:
+        """Why float32 would not keep seven digits up to the last pool, or None where it does."""
+        embeddings = [self.nodes[place] for place in self.body]
+        layers = [node.layer for node in embeddings if isinstance(node, EmbedNode)]
+        steepest = max((one.steepness() for one in layers if isinstance(one, Nonlinearity)), default=1.0)
+        if steepest > STEEPEST:
+            return f"a dual with the slope {steepest:.3g} at 1 multiplies rounding errors"
+        return "its first pool may take small differences of large numbers" if self._cancels else None
+
+    @property
+    def _cancels(self) -> bool:
+        """Whether the first pool may take small differences of large inner products, as of pixels of either sign.
+
+        After an embedding with f(0) > 0 all features have a part in common, which stays; f(-1) > 0 serves as well.
+        """
+        first = next((place for place, node in enumerate(self.nodes) if isinstance(node, PoolNode)), None)
+        if first is None or self._single(0):
+            return False
+        signs = np.array([0.0, -1.0])
+        before = [self.nodes[place] for place in self.ancestors(first)]
+        layers = [node.layer for node in before if isinstance(node, EmbedNode)]
+        return not any(isinstance(layer, Nonlinearity) and layer.dual(signs).max() > 0 for layer in layers)
+
+    def ancestors(self, place: int) -> frozenset[int]:
+        """All nodes that a node is computed from."""
+        sources = self.nodes[place].sources
+        return frozenset(sources).union(*(self.ancestors(source) for source in sources))
+
+    @functools.cached_property
+    def degrees(self) -> tuple[int | None, ...]:
+        """How each node grows with the scale of the images: with it (1), not at all (0), or neither (None)."""
+        found: list[int | None] = []
+        for node in self.nodes:
+            before = {found[source] for source in node.sources} or {1}
+            normalizes = isinstance(node, EmbedNode) and isinstance(node.layer, Normalize)
+            found.append(0 if normalizes else before.pop() if len(before) == 1 else None)
+        return tuple(found)
+
+    @property
+    def scale_free(self) -> bool:
+        """Whether the scale of the images does not matter to what the head makes of the outputs."""
+        after = [node for node in self.nodes if set(node.sources) & set(self.outputs)]
+        divides = bool(after) and all(isinstance(n, EmbedNode) and isinstance(n.layer, Normalize) for n in after)
+        return divides or all(self.degrees[place] == 0 for place in self.outputs)
+
+    def squares(self, known: Mapping[int, Any]) -> list[Any]:
+        """Squared norms at every node that follow from the known ones, (N, H, W) each; None where they do not.
+
+        All operations but pools act on squared norms alone. Those of the input come from its pixels, those after pools
+        from each image's kernel with itself.
+        """
+        found: list[Any] = []
+        for place, node in enumerate(self.nodes):
+            before = [found[source] for source in node.sources]
+            if place in known:
+                found.append(known[place])
+            elif not before or any(one is None for one in before):
+                found.append(None)
+            else:
+                found.append(squares_after(node, before))
+        return found
+
+    def apply_head(self, values: Sequence[Array], left: Sequence[Array], right: Sequence[Array]) -> Array:
+        """Kernel entries (n, m) from inner products at the outputs and squared norms (n,), (m,) there; float64."""
+        kernel: Array = self._finish([(value, None) for value in values], left, right)[0]
+        return kernel
+
+    def apply_tangent_head(
+        self, values: Sequence[Array], tangents: Sequence[Array], left: Sequence[Array], right: Sequence[Array]
+    ) -> Array:
+        """The same for tangent kernels."""
+        tangent: Array = self._finish(list(zip(values, tangents, strict=True)), left, right)[1]
+        return tangent
+
+    def _finish(
+        self, values: Sequence[tuple[Any, Any]], left: Sequence[Array], right: Sequence[Array]
+    ) -> tuple[Any, Any]:
+        found = dict(zip(self.outputs, values, strict=True))
+        squares = [self.squares(dict(zip(self.outputs, side, strict=True))) for side in (left, right)]
+        for place in self.head:
+            node = self.nodes[place]
+            sources = [found[source] for source in node.sources]
+            scale = None
+            if isinstance(node, EmbedNode):
+                left_norms, right_norms = (np.sqrt(side[node.sources[0]]) for side in squares)
+                scale = left_norms[:, None] * right_norms
+            found[place] = head_value(node, sources, scale)
+        return found[len(self.nodes) - 1]
+
+    def head_diagonal(self, squares: Sequence[Array]) -> Array:
+        """k(x, x) from squared norms (N,) at the outputs: exact, without a detour over a cosine near one."""
+        diagonal: Array = self.squares(dict(zip(self.outputs, squares, strict=True)))[-1]
+        return diagonal
+
+    def head_tangent_diagonal(self, squares: Sequence[Array], tangents: Sequence[Array]) -> Array:
+        """The same for tangent kernels."""
+        known = self.squares(dict(zip(self.outputs, squares, strict=True)))
+        found = {place: (known[place], tangent) for place, tangent in zip(self.outputs, tangents, strict=True)}
+        for place in self.head:
+            node = self.nodes[place]
+            scale = known[node.sources[0]]
+            value = head_value(node, [found[source] for source in node.sources], scale, same=True)
+            found[place] = (known[place], value[1])
+        diagonal: Array = found[len(self.nodes) - 1][1]
+        return diagonal
+
+
+def head_value(node: Node, sources: Sequence[tuple[Any, Any]], scale: Any, same: Any = None) -> tuple[Any, Any]:
+    """Inner products and tangents (None: not wanted) of one position, whatever the arrangement of pairs."""
+    (kernel, tangent), *_ = sources
+    if isinstance(node, WindowNode):
+        return kernel * node.centre, None if tangent is None else tangent * node.centre
+    if isinstance(node, WeightsNode):
+        return kernel, None if tangent is None else tangent + kernel
+    if isinstance(node, SumNode):
+        return sum_values(node.weights, sources)
+    assert isinstance(node, EmbedNode), node
+    embedding = node.layer.embedding()
+    after = None if tangent is None else embedding.on_tangents(tangent, kernel, scale, same)
+    return embedding.on_values(kernel, scale), after
+
+
+def sum_values(weights: Sequence[float], sources: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """The weighted sum of inner products, and of tangents unless they are None."""
+
+    def total(values: Iterable[Any]) -> Any:
+        terms = [value if weight == 1.0 else weight * value for weight, value in zip(weights, values, strict=True)]
+        return functools.reduce(lambda a, b: a + b, terms)
+
+    kernel = total(value for value, _ in sources)
+    return kernel, None if sources[0][1] is None else total(tangent for _, tangent in sources)
+
+
+def squares_after(node: Node, before: Sequence[Array]) -> Any:
+    """Squared norms after a node that is not a pool, from those before it."""
+    (first, *_) = before
+    if isinstance(node, WindowNode):
+        if first.ndim == 1:  # a single position
+            return first * node.centre
+        return window_sums(first, node.axes) * node.scale if node.scale != 1.0 else window_sums(first, node.axes)
+    if isinstance(node, EmbedNode):
+        return node.layer.squares(first)
+    if isinstance(node, SumNode):
+        return sum_values(node.weights, [(one, None) for one in before])[0]
+    return first if isinstance(node, WeightsNode) else None
+
+
+def window_sums(values: Any, axes: Axes) -> Any:
+    """Zero-padded sums over windows along the last two axes, nearest positions first.
+
+    >>> centred = Windows(size=3, count=2, start=-1), Windows(size=3, count=3, start=-1)
+    >>> window_sums(np.ones((1, 2, 3)), centred)
+    array([[[4., 6., 4.],
+            [4., 6., 4.]]])
+    """
+    for axis, windows in zip((-2, -1), axes, strict=True):
+        if windows == Windows(1, values.shape[axis]):
+            continue
+        taps = sorted((windows.start + t * windows.dilation for t in range(windows.size)), key=lambda d: (abs(d), d))
+        rows = np.moveaxis(values, axis, 0)
+        shape = (*values.shape[:axis], windows.count, *values.shape[values.ndim + axis + 1 :])
+        total = np.zeros_like(values, shape=shape)
+        sums = np.moveaxis(total, axis, 0)
+        for tap in taps:
+            first, last = tap_range(windows, tap, len(rows))
+            if first < last:
+                begin = first * windows.stride + tap
+                sums[first:last] += rows[begin : begin + (last - first - 1) * windows.stride + 1 : windows.stride]
+        values = total
+    return values
+
+
+def tap_range(windows: Windows, tap: int, length: int) -> Pair:
+    """Of which windows [first, last) a tap lies inside an axis of that length."""
+    first = max(0, -(tap // windows.stride))
+    return first, max(first, min(windows.count, (length - 1 - tap) // windows.stride + 1))
+
+
+@functools.lru_cache(maxsize=256)
+def compile_graph(architecture: Architecture, grid: Grid, channels: int, tangent: bool = False) -> Graph:
+    """The nodes of an architecture for one input shape; raises where a layer does not fit."""
+    architecture.grids(grid)  # says where a layer does not fit
+    builder = _Builder(grid, channels, tangent)
+    value = builder.layers(architecture.layers, _Value(0, "features"), inside=False)
+    if tangent:
+        builder.weigh(_Value(value.node, "features"))  # the readout
+    return Graph(architecture, grid, channels, tuple(builder.nodes), tuple(builder.ends), tangent)
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A node, and what it holds for a network: features, windows of features, or outputs of a layer of weights."""
+
+    node: int
+    kind: str  # "features", "windows" or "outputs"
+
+
+class _Builder:
+    """Adds the nodes of one layer after the other."""
+
+    def __init__(self, grid: Grid, channels: int, tangent: bool) -> None:
+        self.rank, self.tangent = len(grid), tangent
+        self.nodes: list[Node] = [InputNode(_flat(grid), channels)]
+        self.ends: list[tuple[int, Layer, int]] = []
+
+    def layers(self, layers: Sequence[Layer], value: _Value, inside: bool, depth: int = 0) -> _Value:
+        for layer in layers:
+            place = len(self.ends)
+            value = self.layer(layer, value, inside, depth)
+            self.ends.insert(place, (depth, layer, value.node))
+        return value
+
+    def layer(self, layer: Layer, value: _Value, inside: bool, depth: int) -> _Value:
+        grid = self.nodes[value.node].grid
+        if isinstance(layer, Windowed):
+            return self._window(layer, value, grid, inside)
+        if isinstance(layer, Nonlinearity):
+            check_dual(layer)
+            return _Value(self._add(EmbedNode(grid, (self.weigh(value).node,), layer)), "features")
+        if isinstance(layer, Normalize):
+            return _Value(self._add(EmbedNode(grid, (value.node,), layer)), value.kind)
+        assert isinstance(layer, Sum | Residual), layer
+        return self._sum(layer.as_sum() if isinstance(layer, Residual) else layer, value, depth)
+
+    def weigh(self, value: _Value) -> _Value:
+        """A trained layer of weights, unless the value is already the output of one."""
+        if not self.tangent or value.kind == "outputs":
+            return _Value(value.node, "outputs")
+        return _Value(self._add(WeightsNode(self.nodes[value.node].grid, (value.node,))), "outputs")
+
+    def _window(self, layer: Windowed, value: _Value, grid: Pair, inside: bool) -> _Value:
+        whole = tuple(Windows(1, 1) for _ in range(2 - self.rank))
+        axes = (*whole, *(layer.windows(length) for length in grid[2 - self.rank :]))
+        after = (axes[0].count, axes[1].count)
+        assert isinstance(layer, Stack | Average), layer
+        kind = "windows" if isinstance(layer, Stack) else value.kind
+        size = math.prod(windows.size for windows in axes)
+        scale = 1.0 / size if inside and isinstance(layer, Stack) else 1.0
+        changes = [_changes(windows, length) for windows, length in zip(axes, grid, strict=True)]
+        if scale == 1.0 and not any(changes):
+            return _Value(value.node, kind)
+        if isinstance(layer, Stack):
+            return _Value(self._add(WindowNode(after, (value.node,), (axes[0], axes[1]), scale)), kind)
+        return _Value(self._add(PoolNode(after, (value.node,), (axes[0], axes[1]))), kind)
+
+    def _sum(self, layer: Sum, value: _Value, depth: int) -> _Value:
+        """Branches that end in a convolution have weights of their own, and add up; others are concatenated."""
+        entrance = self.weigh(value) if value.kind == "windows" else value
+        ends = []
+        for branch in layer.branches:
+            end = self.layers(branch, entrance, True, depth + 1)
+            ends.append(self.weigh(end) if end.kind == "windows" else end)
+        kind = "outputs" if all(end.kind == "outputs" for end in ends) else "features"
+        grid = self.nodes[ends[0].node].grid
+        return _Value(self._add(SumNode(grid, tuple(end.node for end in ends), layer.weights)), kind)
+
+    def _add(self, node: Node) -> int:
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+
+def _changes(windows: Windows, length: int) -> bool:
+    """Whether windows do more than hand every position on; on a single position, zeros around it change nothing."""
+    if length == 1 and windows.count == 1:
+        return windows.positions(0).count(0) != 1
+    return windows != Windows(1, length)
+
+
+def _read(node: Node, axis: int, needed: Iterable[int]) -> set[int]:
+    """The offsets of its source that a node reads to have its value at the needed ones."""
+    if isinstance(node, WindowNode):
+        return {u * node.axes[axis].stride for u in needed}
+    if isinstance(node, PoolNode):
+        windows = node.axes[axis]
+        apart = range(1 - windows.size, windows.size)
+        return {u * windows.stride + d * windows.dilation for u in needed for d in apart}
+    return set(needed)
+
+
+def _flat(grid: Grid) -> Pair:
+    height, width = (1,) * (2 - len(grid)) + grid
+    return height, width

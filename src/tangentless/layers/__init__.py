@@ -1,0 +1,59 @@
+"""The layers an architecture is made of, and the registry through which anyone adds one.
+
+A layer declares its meaning once. The graph, every backend, the text form, model files, stores and the network of the
+same shape are derived from that, and `register` makes a layer of a user's a citizen of all of these.
+"""
+
+from .base import (
+    Average,
+    Grid,
+    Layer,
+    Nonlinearity,
+    Stack,
+    Windowed,
+    Windows,
+    check_dual,
+    format_grid,
+    is_real,
+    is_whole,
+)
+from .branches import Residual, Sum, branches_of, walk
+from .nonlinearities import GELU, Abs, Cos, Erf, Gaussian, LeakyReLU, Normalize, Polynomial, ReLU, Sin, Step, Tanh
+from .registry import LAYERS, register
+from .windows import Conv, GlobalPool, Patch, Pool
+
+__all__ = [
+    "GELU",
+    "LAYERS",
+    "Abs",
+    "Average",
+    "Conv",
+    "Cos",
+    "Erf",
+    "Gaussian",
+    "GlobalPool",
+    "Grid",
+    "Layer",
+    "LeakyReLU",
+    "Nonlinearity",
+    "Normalize",
+    "Patch",
+    "Polynomial",
+    "Pool",
+    "ReLU",
+    "Residual",
+    "Sin",
+    "Stack",
+    "Step",
+    "Sum",
+    "Tanh",
+    "Windowed",
+    "Windows",
+    "branches_of",
+    "check_dual",
+    "format_grid",
+    "is_real",
+    "is_whole",
+    "register",
+    "walk",
+]

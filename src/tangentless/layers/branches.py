@@ -1,0 +1,88 @@
+"""Layers made of other layers: sums of branches, and residuals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..errors import ParameterError
+from .base import Layer, format_number
+
+
+@dataclass(frozen=True)
+class Sum(Layer):
+    """Features of branches side by side, K' = sum of weights[i] K_i. Inside, windows average instead of adding.
+
+    Branches of any depth then weigh alike, as in networks whose weights have variance 1 / fan-in.
+
+    >>> from .windows import Conv
+    >>> print(Sum(((Conv(3),), ()), (0.5, 2.0)))
+    sum(0.5 * conv3 | 2 * identity)
+    """
+
+    branches: tuple[tuple[Layer, ...], ...]
+    weights: tuple[float, ...] = ()
+    name: ClassVar[str] = "sum"
+
+    def __post_init__(self) -> None:
+        branches = tuple(tuple(branch) for branch in self.branches)
+        weights = tuple(float(w) for w in self.weights) or (1.0,) * len(branches)
+        if not branches:
+            raise ParameterError("a sum needs at least one branch, such as sum(conv3 | conv5)")
+        if len(weights) != len(branches):
+            raise ParameterError(f"a sum of {len(branches)} branches needs as many weights, not {len(weights)}")
+        if not all(0 < weight < math.inf for weight in weights):
+            raise ParameterError(f"weights of a sum are finite and above 0, not {', '.join(map(str, weights))}")
+        for layer in (layer for branch in branches for layer in branch):
+            if not isinstance(layer, Layer):
+                raise ParameterError(f"branches of a sum are made of layers, not {layer!r}")
+        object.__setattr__(self, "branches", branches)
+        object.__setattr__(self, "weights", weights)
+
+    def __str__(self) -> str:
+        texts = [" ".join(map(str, branch)) or "identity" for branch in self.branches]
+        if set(self.weights) != {1.0}:
+            texts = [f"{format_number(weight)} * {text}" for weight, text in zip(self.weights, texts, strict=True)]
+        return f"{self.name}({' | '.join(texts)})"
+
+
+@dataclass(frozen=True)
+class Residual(Layer):
+    """The sum of some layers and of what came in.
+
+    >>> from .windows import Conv
+    >>> print(Residual((Conv(3), Conv(5))))
+    residual(conv3 conv5)
+    """
+
+    layers: tuple[Layer, ...]
+    name: ClassVar[str] = "residual"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", tuple(self.layers))
+        if not self.layers:
+            raise ParameterError("a residual needs layers beside the identity, such as residual(relu conv3)")
+
+    def as_sum(self) -> Sum:
+        """The same with both branches written out."""
+        return Sum((self.layers, ()))
+
+    def __str__(self) -> str:
+        return f"{self.name}({' '.join(map(str, self.layers))})"
+
+
+def walk(layers: tuple[Layer, ...]) -> Iterator[Layer]:
+    """All layers, those of branches too, in order."""
+    for layer in layers:
+        yield layer
+        for branch in branches_of(layer):
+            yield from walk(branch)
+
+
+def branches_of(layer: Layer) -> tuple[tuple[Layer, ...], ...]:
+    """Those of a sum or a residual; none for other layers."""
+    if isinstance(layer, Residual):
+        layer = layer.as_sum()
+    return layer.branches if isinstance(layer, Sum) else ()

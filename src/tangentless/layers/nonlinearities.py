@@ -1,0 +1,299 @@
+"""The nonlinearities: those of the paper first, then the usual ones of networks.
+
+Each is one small class: an activation, and its dual function where a closed form is known.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.special
+
+from ..bags import Embed
+from ..errors import ArchitectureError, ParameterError
+from ..forms import Arc, Exponential, Form, Series, hermite_mean_square
+from .base import Array, Layer, Nonlinearity, is_real, is_whole
+
+
+@dataclass(frozen=True)
+class Normalize(Layer):
+    """Divide every feature by its norm; zero stays zero."""
+
+    name: ClassVar[str] = "normalize"
+
+    def embedding(self) -> Embed:
+        """The operation on bags."""
+        return Embed(lambda c: c, keep_norms=False, series=(0.0, 1.0), derivative=np.ones_like)
+
+    def squares(self, squares: Array) -> Array:
+        """Squared norms after it."""
+        return (squares > 0).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class ReLU(Nonlinearity):
+    """The arc-cosine kernel of order one, of sqrt(2) max(x, 0).
+
+    >>> ReLU().dual(np.array([-1.0, 0.0, 1.0])).round(6)
+    array([0.     , 0.31831, 1.     ])
+    """
+
+    name: ClassVar[str] = "relu"
+
+    def dual(self, cosine: Array) -> Array:
+        return (np.sqrt(1 - cosine * cosine) + cosine * (np.pi - np.arccos(cosine))) / np.pi
+
+    def activation(self, preactivation: Any) -> Any:
+        return math.sqrt(2.0) * self.usual_activation(preactivation)
+
+    def usual_activation(self, preactivation: Any) -> Any:
+        return preactivation.clip(min=0.0)
+
+    def form(self) -> Form:
+        return Arc()
+
+
+@dataclass(frozen=True)
+class LeakyReLU(Nonlinearity):
+    """The dual of max(x, slope x), scaled so that f(1) = 1.
+
+    >>> float(LeakyReLU(1.0).dual(np.array(0.3)))  # slope 1 is linear
+    0.3
+    """
+
+    slope: float = 0.1
+    name: ClassVar[str] = "leakyrelu"
+
+    def __post_init__(self) -> None:
+        if not is_real(self.slope) or not 0 <= self.slope <= 1:
+            raise ParameterError(f"leakyrelu needs a slope from 0 to 1, not {self.slope!r}")
+
+    def dual(self, cosine: Array) -> Array:
+        form = self.form()
+        return form.linear * cosine + form.arc * ReLU().dual(cosine)
+
+    def activation(self, preactivation: Any) -> Any:
+        return math.sqrt(2.0 / (1.0 + self.slope**2)) * self.usual_activation(preactivation)
+
+    def usual_activation(self, preactivation: Any) -> Any:
+        return preactivation.clip(min=0.0) + self.slope * preactivation.clip(max=0.0)
+
+    def form(self) -> Arc:
+        total = 1.0 + self.slope**2
+        return Arc(linear=2.0 * self.slope / total, arc=(1.0 - self.slope) ** 2 / total)
+
+
+@dataclass(frozen=True)
+class Gaussian(Nonlinearity):
+    """exp(gamma (c - 1)): the Gaussian kernel of normalised features, and the dual of an exponential activation.
+
+    >>> str(Gaussian()), str(Gaussian(0.5))
+    ('gaussian', 'gaussian(0.5)')
+    """
+
+    gamma: float = 1.0
+    name: ClassVar[str] = "gaussian"
+
+    def __post_init__(self) -> None:
+        if not is_real(self.gamma) or not 0 < self.gamma <= 1e9:
+            raise ParameterError(f"gaussian needs a gamma above 0 and at most 1e9, not {self.gamma!r}")
+
+    def dual(self, cosine: Array) -> Array:
+        return np.exp(self.gamma * (cosine - 1.0))
+
+    def activation(self, preactivation: Any) -> Any:
+        return math.e ** (math.sqrt(self.gamma) * preactivation - self.gamma)
+
+    def form(self) -> Form:
+        return Exponential(self.gamma)
+
+    def __str__(self) -> str:
+        return self.name if self.gamma == 1.0 else super().__str__()
+
+
+@dataclass(frozen=True)
+class Polynomial(Nonlinearity):
+    """c^degree, of the normalised Hermite polynomial of that degree.
+
+    >>> Polynomial(3).dual(np.array([0.5])), str(Polynomial(3))
+    (array([0.125]), 'polynomial3')
+    """
+
+    degree: int = 2
+    name: ClassVar[str] = "polynomial"
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.degree) or self.degree < 1:
+            raise ParameterError(f"polynomial needs a degree of at least 1, not {self.degree!r}")
+
+    def dual(self, cosine: Array) -> Array:
+        return cosine**self.degree
+
+    def activation(self, preactivation: Any) -> Any:
+        before, polynomial = 1.0, preactivation  # Hermite polynomials of degree 0 and 1
+        for k in range(1, self.degree):
+            before, polynomial = polynomial, preactivation * polynomial - k * before
+        return polynomial / math.sqrt(math.factorial(self.degree))
+
+    def form(self) -> Form:
+        return Series(self.series())
+
+    def series(self) -> tuple[float, ...]:
+        return (0.0,) * self.degree + (1.0,)
+
+
+class _Scaled(Nonlinearity):
+    """A nonlinearity with a factor on its input: `erf(2)` is erf(2 x), divided so that f(1) = 1."""
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        if not is_real(self.scale) or not 0 < self.scale <= 100:
+            raise ParameterError(f"{self.name} needs a scale above 0 and at most 100, not {self.scale!r}")
+
+    def activation(self, preactivation: Any) -> Any:
+        return self.usual_activation(preactivation) / math.sqrt(self._mean_square)
+
+    @functools.cached_property
+    def _mean_square(self) -> float:
+        return hermite_mean_square(self.usual_activation)
+
+    def __str__(self) -> str:
+        return self.name if self.scale == 1.0 else super().__str__()
+
+
+@dataclass(frozen=True)
+class Erf(_Scaled):
+    """The arc-sine kernel, of erf.
+
+    >>> float(Erf().dual(np.array(0.5)).round(6))
+    0.465704
+    """
+
+    scale: float = 1.0
+    name: ClassVar[str] = "erf"
+
+    def dual(self, cosine: Array) -> Array:
+        share = 2 * self.scale**2 / (1 + 2 * self.scale**2)
+        return np.arcsin(share * cosine) / math.asin(share)
+
+    def derivative(self, cosine: Array) -> Array:
+        share = 2 * self.scale**2 / (1 + 2 * self.scale**2)
+        return share / (math.asin(share) * np.sqrt(1 - (share * cosine) ** 2))
+
+    def usual_activation(self, preactivation: Any) -> Any:
+        return _apply("erf", self.scale * preactivation)
+
+
+@dataclass(frozen=True)
+class GELU(_Scaled):
+    """The dual of x Phi(x), Phi the distribution function of a standard Gaussian."""
+
+    scale: float = 1.0
+    name: ClassVar[str] = "gelu"
+
+    def usual_activation(self, preactivation: Any) -> Any:
+        scaled = self.scale * preactivation
+        return 0.5 * scaled * (1.0 + _apply("erf", scaled / math.sqrt(2.0)))
+
+
+@dataclass(frozen=True)
+class Tanh(_Scaled):
+    """The dual of tanh."""
+
+    scale: float = 1.0
+    name: ClassVar[str] = "tanh"
+
+    def usual_activation(self, preactivation: Any) -> Any:
+        return 1.0 - 2.0 / (1.0 + math.e ** (2.0 * self.scale * preactivation))
+
+
+@dataclass(frozen=True)
+class Sin(_Scaled):
+    """The dual of sin(scale x): sinh(scale² c) / sinh(scale²).
+
+    >>> str(Sin(2.0)), float(Sin().dual(np.array(0.0)))
+    ('sin(2)', 0.0)
+    """
+
+    scale: float = 1.0
+    name: ClassVar[str] = "sin"
+
+    def dual(self, cosine: Array) -> Array:
+        square = self.scale**2
+        return (np.exp(square * (cosine - 1)) - np.exp(-square * (cosine + 1))) / -math.expm1(-2 * square)
+
+    def usual_activation(self, preactivation: Any) -> Any:
+        return _apply("sin", self.scale * preactivation)
+
+
+@dataclass(frozen=True)
+class Cos(_Scaled):
+    """The dual of cos(scale x): cosh(scale² c) / cosh(scale²)."""
+
+    scale: float = 1.0
+    name: ClassVar[str] = "cos"
+
+    def dual(self, cosine: Array) -> Array:
+        square = self.scale**2
+        return (np.exp(square * (cosine - 1)) + np.exp(-square * (cosine + 1))) / (1 + math.exp(-2 * square))
+
+    def usual_activation(self, preactivation: Any) -> Any:
+        return _apply("cos", self.scale * preactivation)
+
+
+@dataclass(frozen=True)
+class Abs(Nonlinearity):
+    """The dual of |x|: two ReLUs, of x and of -x.
+
+    >>> Abs().dual(np.array([-1.0, 1.0]))
+    array([1., 1.])
+    """
+
+    name: ClassVar[str] = "abs"
+
+    def dual(self, cosine: Array) -> Array:
+        return 2.0 * ReLU().dual(cosine) - cosine
+
+    def activation(self, preactivation: Any) -> Any:
+        return abs(preactivation)
+
+    def form(self) -> Form:
+        return Arc(linear=-1.0, arc=2.0)
+
+
+@dataclass(frozen=True)
+class Step(Nonlinearity):
+    """The arc-cosine kernel of order zero, of sqrt(2) for x > 0 and 0 below. It has no tangent kernel.
+
+    >>> Step().dual(np.array([-1.0, 0.0, 1.0]))
+    array([0. , 0.5, 1. ])
+    """
+
+    name: ClassVar[str] = "step"
+
+    def dual(self, cosine: Array) -> Array:
+        return 1.0 - np.arccos(cosine) / np.pi
+
+    def activation(self, preactivation: Any) -> Any:
+        return math.sqrt(2.0) * (preactivation > 0) * (0.0 * preactivation + 1.0)
+
+    def steepness(self) -> float:
+        return math.inf
+
+    def derivative(self, cosine: Array) -> Array:
+        raise ArchitectureError(
+            "step has no tangent kernel: its derivative is zero wherever it has one; try erf or tanh"
+        )
+
+
+_FUNCTIONS = {"erf": scipy.special.erf, "sin": np.sin, "cos": np.cos}
+
+
+def _apply(name: str, values: Any) -> Any:
+    """A function that tensors have as a method and arrays as a function."""
+    return getattr(values, name)() if hasattr(values, name) else _FUNCTIONS[name](values)

@@ -1,0 +1,80 @@
+"""The registry: which layers there are, by name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import TypeVar
+
+from ..errors import ParameterError
+from .base import Average, Layer, Nonlinearity, Stack
+from .nonlinearities import GELU, Abs, Cos, Erf, Gaussian, LeakyReLU, Normalize, Polynomial, ReLU, Sin, Step, Tanh
+from .windows import Conv, GlobalPool, Patch, Pool
+
+LAYERS: dict[str, type[Layer]] = {}
+_L = TypeVar("_L", bound=type[Layer])
+
+
+def register(layer: _L) -> _L:
+    """Make a layer known by its name: to the text form, and so to model files, stores, networks and the command line.
+
+    Subclass `Nonlinearity` (and define `activation`), `Stack` or `Average` (and define `windows`). Parameters are
+    fields of a frozen dataclass, whole or real numbers. It can be used as a decorator.
+
+    >>> import math
+    >>> @register
+    ... class Square(Nonlinearity):
+    ...     name = "square"
+    ...
+    ...     def activation(self, preactivation):
+    ...         return preactivation**2 / math.sqrt(3.0)
+    >>> float(Square().dual(0.5).round(6))  # (1 + 2 c^2) / 3
+    0.5
+    >>> del LAYERS["square"]
+    """
+    if not (isinstance(layer, type) and issubclass(layer, Nonlinearity | Stack | Average)):
+        raise ParameterError(f"a layer to register is a subclass of Nonlinearity, Stack or Average, not {layer!r}")
+    name = getattr(layer, "name", None)
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z]+", name):
+        raise ParameterError(f"the name of {layer.__name__} must be small letters, such as 'swish', not {name!r}")
+    known = LAYERS.get(name)
+    if name in ("sum", "residual", "identity") or (known is not None and _origin(known) != _origin(layer)):
+        raise ParameterError(f"there is a layer {name!r} already; give {layer.__name__} another name")
+    if layer.__abstractmethods__:
+        raise ParameterError(f"{layer.__name__} must define {', '.join(sorted(layer.__abstractmethods__))}")
+    parameters = {field.name: field.type for field in fields(layer)}
+    if any(name not in parameters for name in vars(layer).get("__annotations__", {}) if name != "name"):
+        raise ParameterError(f"{layer.__name__} has parameters, so it needs the decorator @dataclass(frozen=True)")
+    for parameter, kind in parameters.items():
+        if kind not in ("int", "float", "int | None", int, float):
+            raise ParameterError(
+                f"parameter {parameter} of {layer.__name__} must be an int or a float, for its text form"
+            )
+    LAYERS[name] = layer
+    return layer
+
+
+for _layer in (
+    Conv,
+    Patch,
+    Pool,
+    GlobalPool,
+    ReLU,
+    LeakyReLU,
+    Gaussian,
+    Polynomial,
+    Erf,
+    GELU,
+    Tanh,
+    Sin,
+    Cos,
+    Abs,
+    Step,
+):
+    register(_layer)
+LAYERS[Normalize.name] = Normalize
+
+
+def _origin(layer: type) -> tuple[str, str]:
+    """Where a class was defined: running a cell of a notebook again defines it again."""
+    return layer.__module__, layer.__qualname__

@@ -1,0 +1,47 @@
+"""Residual, strided, dilated, patched and summed architectures: every backend against neural-tangents.
+
+The values and how they were made: `goldens/make_graph_goldens.py`. They are at the library's scale.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tangentless as tl
+from conftest import frozen
+from tangentless.classical import ConvolutionalNTK
+
+GOLDENS = {
+    key: frozen(array)
+    for key, array in np.load(Path(__file__).parent / "goldens" / "neural_tangents_graphs.npz").items()
+}
+CASES = json.loads(str(GOLDENS["cases"]))
+SETTINGS = [("reference", "float64", 1e-12), ("cpu", "float64", 1e-10), ("cpu", "float32", 3e-7)]
+
+every_setting = pytest.mark.parametrize(
+    ("backend", "precision", "bound"), SETTINGS, ids=[f"{backend}-{precision}" for backend, precision, _ in SETTINGS]
+)
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+
+
+def largest_error(values, expected):
+    """Relative to the norms of the features, the square roots of the diagonal."""
+    norms = np.sqrt(np.diagonal(expected))
+    return np.max(np.abs(values - expected) / np.outer(norms, norms))
+
+
+@every_setting
+@every_case
+def test_kernels_of_graphs_agree_with_neural_tangents(case, backend, precision, bound):
+    values = tl.kernel(case["architecture"])(GOLDENS[f"inputs/{case['inputs']}"], backend=backend, precision=precision)
+    assert largest_error(values, GOLDENS[f"kernel/{case['name']}"]) <= bound
+
+
+@every_setting
+@every_case
+def test_tangent_kernels_of_graphs_agree_with_neural_tangents(case, backend, precision, bound):
+    kernel = ConvolutionalNTK(case["architecture"])
+    values = kernel(GOLDENS[f"inputs/{case['inputs']}"], backend=backend, precision=precision)
+    assert largest_error(values, GOLDENS[f"tangent/{case['name']}"]) <= bound

@@ -1,0 +1,112 @@
+"""A nonlinearity, a window layer and a pool of a user's own, registered once, are citizens of everything."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import tangentless as tl
+from conformance import images, relative_error
+from tangentless.backends import get_backend
+from tangentless.classical import ConvolutionalNTK
+from tangentless.errors import ArchitectureError
+from tangentless.layers import LAYERS
+from tangentless.models import load_model, save_model
+
+
+@dataclass(frozen=True)
+class Swish(tl.Nonlinearity):
+    """x / (1 + exp(-beta x)): a user writes only the activation."""
+
+    beta: float = 1.0
+    name: ClassVar[str] = "swish"
+
+    def activation(self, preactivation):
+        return preactivation / (1.0 + 2.718281828459045 ** (-self.beta * preactivation))
+
+
+@dataclass(frozen=True)
+class Causal(tl.Stack):
+    """A window that looks back only, as in networks of sequences."""
+
+    size: int = 2
+    dilation: int = 1
+    name: ClassVar[str] = "causal"
+
+    def windows(self, length):
+        return tl.Windows(self.size, length, dilation=self.dilation, start=-self.dilation * (self.size - 1))
+
+
+@dataclass(frozen=True)
+class Smooth(tl.Average):
+    """Overlapping averages at every position that has a whole window."""
+
+    size: int = 2
+    name: ClassVar[str] = "smooth"
+
+    def windows(self, length):
+        return tl.Windows(self.size, length - self.size + 1)
+
+
+TEXTS = [
+    "conv3 swish globalpool normalize swish(beta=0.5)",
+    "causal2 relu causal3(dilation=2) relu globalpool",
+    "conv3 relu smooth3 residual(swish causal2) relu globalpool normalize relu",
+]
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    for layer in (Swish, Causal, Smooth):
+        tl.register(layer)
+    yield
+    for layer in (Swish, Causal, Smooth):
+        LAYERS.pop(layer.name, None)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_form_round_trips(text):
+    architecture = tl.Architecture.parse(text)
+    assert tl.Architecture.parse(str(architecture)) == architecture
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_backend_agrees(text, precision):
+    X, Z = images((6, 5, 2)), images((6, 5, 2), 3, seed=1)
+    for kernel in (tl.kernel(text), ConvolutionalNTK(text)):
+        exact = kernel(X, Z, backend="reference")
+        assert relative_error(kernel(X, Z, backend="cpu", precision=precision), exact) < 4e-7
+        assert kernel.graph((6, 5, 2)).elements > 0
+        assert get_backend("cpu").describe(kernel.graph((6, 5, 2)))
+
+
+def test_a_model_file_and_a_store_know_it(tmp_path):
+    X, y = images((6, 5, 2), 12), np.arange(12) % 3
+    model = tl.KernelRidgeClassifier(TEXTS[2], store=tmp_path / "K").fit(X, y)
+    save_model(tmp_path / "model", model)
+    np.testing.assert_array_equal(load_model(tmp_path / "model").decision_function(X), model.decision_function(X))
+    np.testing.assert_allclose(np.asarray(tl.open_gram(tmp_path / "K")), tl.kernel(TEXTS[2])(X), rtol=1e-12)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_networks_of_it_approach_the_kernel(text):
+    torch = pytest.importorskip("torch")
+    X = images((6, 5, 2), 4).astype(np.float32)
+    kernel = tl.kernel(text)
+    exact = kernel(X, backend="reference")
+    networks = [tl.Architecture.parse(text).to_torch(512, 2, shape=(6, 5, 2), seed=seed) for seed in range(6)]
+    mean = np.mean([network.kernel(torch.from_numpy(X)) for network in networks], axis=0)
+    assert relative_error(mean, exact) < 0.1
+
+
+def test_files_with_an_unregistered_layer_name_it_and_the_remedy(tmp_path):
+    X, y = images((6, 5, 2), 12), np.arange(12) % 3
+    model = tl.KernelRidgeClassifier(TEXTS[0], store=tmp_path / "K").fit(X, y)
+    save_model(tmp_path / "model", model)
+    del LAYERS["swish"]
+    with pytest.raises(Exception, match=r"swish.*tangentless.register"):
+        load_model(tmp_path / "model")
+    with pytest.raises(ArchitectureError, match=r"swish.*tangentless.register"):
+        tl.kernel(TEXTS[0])
