@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tangentless.program import compile_program
 
 import tangentless as tl
 from conftest import frozen
@@ -20,10 +21,9 @@ from tangentless.backends import get_backend
 from tangentless.backends.cpu import CpuBackend
 from tangentless.backends.cpu.plan import Fused, fuse
 from tangentless.backends.cpu.simd import host_features
-from tangentless.backends.cpu.workers import run_parallel
+from tangentless.backends.workers import run_parallel
 from tangentless.errors import BackendError, ParameterError
 from tangentless.layers import Nonlinearity
-from tangentless.program import compile_program
 
 GOLDENS = Path(__file__).parent / "goldens" / "neural_tangents.npz"
 

@@ -12,6 +12,7 @@ import pytest
 
 import tangentless as tl
 from tangentless.classical import Gaussian
+from tangentless.layers import LAYERS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -60,6 +61,15 @@ def names_for_networks():
 
 
 NAMES = {"solving.md": names_for_solving, "data.md": names_for_data, "networks.md": names_for_networks}
+
+
+@pytest.fixture(autouse=True)
+def _forget_layers():
+    """Layers that a page registers are known to that page only."""
+    known = dict(LAYERS)
+    yield
+    LAYERS.clear()
+    LAYERS.update(known)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
