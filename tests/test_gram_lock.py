@@ -6,7 +6,6 @@ import errno
 import fcntl
 import os
 import socket
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conftest import wait_until
 from crash.stores import expected, make
 from tangentless.errors import StoreLockedError
 from tangentless.gram import lock, open_gram, repair, status
@@ -64,20 +64,19 @@ def test_without_system_locks_an_owner_is_named_and_outlived(tmp_path: Path, mon
         first = lock.Owner.read(files)
         with pytest.raises(StoreLockedError), lock.hold(files):
             pass
-        time.sleep(0.2)
-        renewed = lock.Owner.read(files)
         assert first is not None
-        assert renewed is not None
-        assert renewed.seen > first.seen
+        wait_until(lambda: (owner := lock.Owner.read(files)) is not None and owner.seen > first.seen)
         check()
-        for _ in range(50):
-            named_lock(files, token="another")
-            time.sleep(0.2)
-            owner = lock.Owner.read(files)
-            if owner is not None and owner.token == "another":  # and not ours, renewed at that very moment
-                break
-        with pytest.raises(StoreLockedError):
-            check()
+
+        def is_lost() -> bool:
+            named_lock(files, token="another")  # again and again: ours may be renewed at that very moment
+            try:
+                check()
+            except StoreLockedError:
+                return True
+            return False
+
+        wait_until(is_lost)
     assert lock.find_owner(files) is not None  # it is the other's now
 
 
