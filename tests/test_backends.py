@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tangentless.program import compile_program
 
 import tangentless as tl
 from conformance import CHAINS, GRAPHS, hostile_images, images, name, relative_error
