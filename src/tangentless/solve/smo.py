@@ -26,22 +26,15 @@ _SHRINK_EVERY = 1000
 _compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 
-def _chooser(comparison: str) -> Any:
-    """Of two numbers, neither a NaN, the larger or the smaller; told so, LLVM finds extremes of a loop by vectors."""
+@intrinsic
+def _larger(typing: Any, first: Any, second: Any) -> Any:
+    """The larger of two numbers, neither a NaN; told so, LLVM finds the maximum of a loop by vectors."""
 
-    @intrinsic
-    def choose(typing: Any, first: Any, second: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            flags = ("nnan", "nsz")
-            condition = builder.fcmp_ordered(comparison, *arguments, flags=flags)
-            return builder.select(condition, *arguments, flags=flags)
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        flags = ("nnan", "nsz")
+        return builder.select(builder.fcmp_ordered(">", *arguments, flags=flags), *arguments, flags=flags)
 
-        return types.float64(types.float64, types.float64), generate
-
-    return choose
-
-
-_larger, _smaller = _chooser(">"), _chooser("<")
+    return types.float64(types.float64, types.float64), generate
 
 
 @_compiled
@@ -77,31 +70,22 @@ def _gain(value: float, entry: float, other: float, highest: float, own: float) 
 @_compiled
 def _find_partner(F: Any, low: Any, row: Any, diagonal: Any, highest: float, own: float, size: int) -> Any:
     """The last row of the largest gain among those that may go down, and the smallest F among them."""
-    best, start, lowest = -np.inf, -1, np.inf
+    best, start, negated = -np.inf, -1, -np.inf
     for first in range(0, size, _BLOCK):
         last = min(first + _BLOCK, size)
         values, may, entries, others = F[first:last], low[first:last], row[first:last], diagonal[first:last]
         top = -np.inf
         for t in range(len(values)):
             top = _larger(_gain(values[t], entries[t], others[t], highest, own) + may[t], top)
-            lowest = _smaller(values[t] - may[t], lowest)
+            negated = _larger(may[t] - values[t], negated)
         if top >= best:
             best, start = top, first
     if best == -np.inf:
-        return -1, lowest
+        return -1, -negated
     place = min(start + _BLOCK, size) - 1
     while _gain(F[place], row[place], diagonal[place], highest, own) + low[place] != best:
         place -= 1
-    return place, lowest
-
-
-@_compiled
-def _extremes(F: Any, up: Any, low: Any, size: int) -> Any:
-    highest, lowest = -np.inf, np.inf
-    for t in range(size):
-        highest = max(highest, F[t] + up[t])
-        lowest = min(lowest, F[t] - low[t])
-    return highest, lowest
+    return place, -negated
 
 
 @_compiled
@@ -187,16 +171,8 @@ def _clip(old_i: float, old_j: float, new_i: float, new_j: float, same: bool, C:
 @_compiled
 def _offset(F: Any, up: Any, low: Any) -> float:
     """What to subtract from decisions: the mean of -F over free variables, or the middle of what the others allow."""
-    free, total, above, below = 0, 0.0, np.inf, -np.inf
-    for t in range(len(F)):
-        if up[t] == 0.0 and low[t] == 0.0:
-            free += 1
-            total -= F[t]
-        elif up[t] == 0.0:
-            above = min(above, -F[t])
-        else:
-            below = max(below, -F[t])
-    return total / free if free else (above + below) / 2
+    free = (up == 0.0) & (low == 0.0)
+    return -F[free].sum() / free.sum() if free.any() else -((F + up).max() + (F - low).min()) / 2
 
 
 @_compiled
@@ -220,7 +196,7 @@ def minimise(K: Any, diagonal: Any, labels: Any, C: float, tolerance: float, mos
         countdown -= 1
         if countdown == 0:
             countdown = min(n, _SHRINK_EVERY)
-            highest, lowest = _extremes(F, up, low, size)
+            highest, lowest = (F[:size] + up[:size]).max(), (F[:size] - low[:size]).min()
             if not unshrunk and highest - lowest <= 10 * tolerance:
                 unshrunk = True
                 if size < n:
@@ -268,30 +244,20 @@ def minimise(K: Any, diagonal: Any, labels: Any, C: float, tolerance: float, mos
 
 
 @_compiled
-def sort_by_class(K: Any, train: Any, test: Any) -> Any:
-    """The part of a kernel matrix between training rows, float32, and between them (rows) and test rows, float64."""
-    inner, outer = np.empty((len(train), len(train)), np.float32), np.empty((len(train), len(test)))
-    diagonal = np.empty(len(train))
-    for s in range(len(train)):
-        row = K[train[s]]
-        diagonal[s] = row[train[s]]
-        for t in range(len(train)):
-            inner[s, t] = row[train[t]]
-        for t in range(len(test)):
-            outer[s, t] = row[test[t]]
-    return inner, diagonal, outer
+def _pick(K: Any, rows: Any, columns: Any, part: Any) -> Any:
+    """The entries of some rows and columns, rounded to what `part` holds."""
+    for s in range(len(rows)):
+        row = K[rows[s]]
+        for t in range(len(columns)):
+            part[s, t] = row[columns[t]]
+    return part
 
 
 @_compiled
-def _pair(K: Any, first: int, middle: int, second: int, last: int) -> Any:
-    """The rows and columns of two classes."""
-    count = middle - first
-    part = np.empty((count + last - second, count + last - second), np.float32)
-    for rows, start in ((slice(first, middle), 0), (slice(second, last), count)):
-        for s in range(rows.start, rows.stop):
-            part[start + s - rows.start, :count] = K[s, first:middle]
-            part[start + s - rows.start, count:] = K[s, second:last]
-    return part
+def sort_by_class(K: Any, train: Any, test: Any) -> Any:
+    """K between training rows, float32, its diagonal, and K between them (rows) and test rows, float64."""
+    inner = _pick(K, train, train, np.empty((len(train), len(train)), np.float32))
+    return inner, np.diag(K)[train], _pick(K, train, test, np.empty((len(train), len(test))))
 
 
 @_compiled
@@ -308,7 +274,7 @@ def predict_pairwise(K: Any, diagonal: Any, starts: Any, K_test: Any, costs: Any
             both = np.concatenate((np.arange(starts[a], starts[a + 1]), np.arange(starts[b], starts[b + 1])))
             labels = np.ones(len(both), np.int8)
             labels[starts[a + 1] - starts[a] :] = -1
-            part = K if classes == 2 else _pair(K, starts[a], starts[a + 1], starts[b], starts[b + 1])
+            part = K if classes == 2 else _pick(K, both, both, np.empty((len(both), len(both)), np.float32))
             touched, offset = True, 0.0
             for c in range(solved):
                 if touched:  # otherwise the solution at the last C is that at this one
@@ -324,10 +290,4 @@ def predict_pairwise(K: Any, diagonal: Any, starts: Any, K_test: Any, costs: Any
                                 decisions[t] += weight * row[t]
                 for t in range(tests):
                     votes[c, t, a if decisions[t] - offset > 0 else b] += 1
-    winners = np.zeros((len(costs), tests), np.int32)
-    for c in range(solved):
-        for t in range(tests):
-            for a in range(1, classes):
-                if votes[c, t, a] > votes[c, t, winners[c, t]]:
-                    winners[c, t] = a
-    return winners, solved
+    return votes.argmax(axis=2), solved
