@@ -19,7 +19,8 @@ from .files import Address, find_files
 from .manifest import Manifest
 from .store import Array, Store
 
-Selection = slice | NDArray[np.intp]
+Indices = NDArray[np.intp]
+Selection = slice | Indices
 _STRIP = 32  # rows transposed at a time: few enough for the cache
 
 
@@ -74,13 +75,12 @@ class GramMatrix:
     def __getitem__(self, key: Any) -> Any:
         keys = _split(key)
         mesh = _is_open_mesh(*keys)
-        (rows, one_row), (columns, one_column) = (
-            _selection(np.ravel(part) if mesh else part, length) for part, length in zip(keys, self.shape, strict=True)
+        rows, columns = (
+            _indices(np.ravel(part) if mesh else part, length) for part, length in zip(keys, self.shape, strict=True)
         )
-        if not mesh and not any(isinstance(part, slice) for part in keys) and not (one_row or one_column):
+        if not mesh and not any(isinstance(part, slice) for part in keys) and rows.ndim == columns.ndim == 1:
             raise InputError("two index arrays pick single entries in NumPy; for a block use K[np.ix_(rows, columns)]")
-        values = self._read(rows, columns)
-        return values[0 if one_row else slice(None), 0 if one_column else slice(None)]
+        return self._read(np.atleast_1d(rows), np.atleast_1d(columns)).reshape(rows.shape + columns.shape)[()]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
@@ -109,18 +109,16 @@ class GramMatrix:
         rows, columns = self.shape
         return f"<{rows} × {columns} matrix of {self.manifest.kernel} in {self.store.files.address}>"
 
-    def _read(self, rows: Selection, columns: Selection) -> Array:
-        height, width = (_length(part, size) for part, size in zip((rows, columns), self.shape, strict=True))
-        values = np.empty((height, width))
-        size = self.manifest.tile
-        column_parts = list(_by_tile(columns, self.shape[1], size))
-        for i, here_rows, out_rows in _by_tile(rows, self.shape[0], size):
+    def _read(self, rows: Indices, columns: Indices) -> Array:
+        values = np.empty((len(rows), len(columns)))
+        column_parts = list(_by_tile(columns, self.manifest.tile))
+        for i, here_rows, out_rows in _by_tile(rows, self.manifest.tile):
             for j, here_columns, out_columns in column_parts:
                 if self.manifest.symmetric and j < i:
                     tile = self.store.read_tile((j, i)).T
                 else:
                     tile = self.store.read_tile((i, j))
-                _copy(values, out_rows, out_columns, tile, here_rows, here_columns)
+                _copy(values, out_rows, out_columns, tile[here_rows][:, here_columns])
         return values
 
 
@@ -135,15 +133,12 @@ def _split(key: Any) -> tuple[Any, Any]:
     return parts[0], parts[1]
 
 
-def _selection(key: Any, length: int) -> tuple[Selection, bool]:
-    """A slice of positive step, or an array of indices in range; and whether the axis is dropped."""
-    if isinstance(key, slice):
-        start, stop, step = key.indices(length)
-        return slice(start, stop, step) if step > 0 else np.arange(start, stop, step), False
-    indices = np.arange(length)[key]  # by NumPy's rules, and with its errors
+def _indices(key: Any, length: int) -> Indices:
+    """The indices that a key selects, by NumPy's rules and with its errors; a single one has no axis."""
+    indices = np.asarray(np.arange(length)[key])
     if indices.ndim > 1:
         raise IndexError(f"an index array has one axis, not shape {indices.shape}")
-    return (slice(int(indices), int(indices) + 1, 1), True) if indices.ndim == 0 else (indices, False)
+    return indices
 
 
 def _is_open_mesh(rows: Any, columns: Any) -> bool:
@@ -152,39 +147,27 @@ def _is_open_mesh(rows: Any, columns: Any) -> bool:
     return len(shapes[0]) == len(shapes[1]) == 2 and shapes[0][1] == 1 and shapes[1][0] == 1
 
 
-def _length(part: Selection, length: int) -> int:
-    return len(range(*part.indices(length))) if isinstance(part, slice) else len(part)
-
-
-def _by_tile(part: Selection, length: int, size: int) -> Iterator[tuple[int, Selection, Selection]]:
+def _by_tile(indices: Indices, size: int) -> Iterator[tuple[int, Selection, Selection]]:
     """For each tile that is touched: its number, the indices within it, and where they go in the result."""
-    if isinstance(part, slice):
-        indices = range(*part.indices(length))
-        first = 0
-        while first < len(indices):
-            tile = indices[first] // size
-            last = min(len(indices), -(-((tile + 1) * size - indices.start) // indices.step))
-            begin = indices[first] - tile * size
-            end = indices[last - 1] - tile * size + 1
-            yield tile, slice(begin, end, indices.step), slice(first, last)
-            first = last
-    else:
-        for tile in np.unique(part // size):
-            places = np.flatnonzero(part // size == tile)
-            yield int(tile), part[places] - tile * size, places
+    tiles = indices // size
+    for tile in np.unique(tiles):
+        places = np.flatnonzero(tiles == tile)
+        yield int(tile), _as_slice(indices[places] - tile * size), _as_slice(places)
 
 
-def _copy(
-    values: Array, out_rows: Selection, out_columns: Selection, tile: Array, rows: Selection, columns: Selection
-) -> None:
-    if not (isinstance(out_rows, slice) and isinstance(out_columns, slice)):
-        values[np.ix_(_indices(out_rows), _indices(out_columns))] = tile[rows][:, columns]
+def _as_slice(indices: Indices) -> Selection:
+    """A slice in place of indices at equal, positive steps: NumPy copies those much faster."""
+    step = int(indices[1] - indices[0]) if len(indices) > 1 else 1
+    if step > 0 and (np.diff(indices) == step).all():
+        return slice(int(indices[0]), int(indices[-1]) + 1, step)
+    return indices
+
+
+def _copy(values: Array, rows: Selection, columns: Selection, source: Array) -> None:
+    if not (isinstance(rows, slice) and isinstance(columns, slice)):
+        values[np.ix_(np.r_[rows], np.r_[columns])] = source
         return
-    target, source = values[out_rows, out_columns], tile[rows, columns]
+    target = values[rows, columns]
     strip = _STRIP if abs(source.strides[0]) < abs(source.strides[1]) else source.shape[1]
     for start in range(0, source.shape[1], strip):
         target[:, start : start + strip] = source[:, start : start + strip]
-
-
-def _indices(part: Selection) -> NDArray[np.intp]:
-    return np.arange(part.start, part.stop) if isinstance(part, slice) else part
