@@ -22,13 +22,13 @@ from scipy.linalg import solve_triangular, svd
 
 from ..errors import InputError, NotPositiveDefinite, ParameterError, TangentlessError
 from ..files import atomic_file, load_archive
-from .blocked import EPSILON, cholesky, spans
+from .blocked import spans
 from .checks import check_ridge, check_targets
 from .matrices import as_numbers, check_kernel, is_stored
+from .nystroem import choose_landmarks, factor_corner
 
 Array = NDArray[np.float64]
 
-_PANEL = 1024  # rows of a matrix that is not in tiles
 _RESTARTS = 3
 _NEGLIGIBLE = 1e-3  # of the error on held-out rows: an improvement of less is none
 _PARTS = ("found", "missing", "direction", "sizes")
@@ -93,7 +93,9 @@ def solve_conjugate(
     """
     ridge = check_ridge(ridge)
     matrix = K if _is_dask(K) else check_kernel(K)
-    rows = _check_shape(matrix)
+    if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.shape[0]:
+        raise InputError(f"K must be a square matrix, (n, n), but its shape is {matrix.shape}")
+    rows = matrix.shape[0]
     targets = check_targets(Y, rows)
     _check_options(ridge, tolerance, landmarks, most_steps, rows)
     values = targets.reshape(rows, -1)
@@ -293,9 +295,8 @@ def _preconditioner(matrix: Any, ridge: float, landmarks: int, seed: int) -> Cal
     """The inverse of ridge I + the Nyström approximation of K, up to scale: identity but for leading directions."""
     if landmarks == 0:
         return np.copy
-    rows = matrix.shape[0]
-    chosen = np.sort(np.random.default_rng(seed).choice(rows, landmarks, replace=False))
-    columns = _columns(matrix, chosen)
+    chosen = choose_landmarks(matrix.shape[0], landmarks, seed=seed)
+    columns = matrix[:, chosen].compute() if _is_dask(matrix) else np.asarray(matrix[:, chosen], dtype=np.float64)
     values, vectors = nystroem_eigenvectors(columns, columns[chosen])
     scales = (values[-1] + ridge) / (values + ridge) - 1
     return lambda vector: vector + vectors @ (scales[:, None] * (vectors.T @ vector))
@@ -308,23 +309,9 @@ def nystroem_eigenvectors(columns: Array, corner: Array) -> tuple[Array, Array]:
     >>> nystroem_eigenvectors(K[:, :2], K[:2, :2])[0].round(6)
     array([4., 2.])
     """
-    shift = len(columns) * EPSILON * float(np.trace(corner))  # so that the corner has a factor, taken off again below
-    factor = cholesky(corner + shift * np.eye(len(corner)))
-    if factor is None:
-        raise NotPositiveDefinite(
-            "entries of K between landmarks have no Cholesky factor: K is not a kernel matrix, or has too few digits"
-        )
+    factor, shift = factor_corner(corner, len(columns))
     vectors, roots, _ = svd(solve_triangular(factor, columns.T, lower=True).T, full_matrices=False)
     return np.maximum(roots**2 - shift, 0.0), vectors
-
-
-def _columns(matrix: Any, chosen: NDArray[np.intp]) -> Array:
-    if _is_dask(matrix):
-        return np.asarray(matrix[:, chosen].compute())
-    columns = np.empty((matrix.shape[0], len(chosen)))
-    for part in spans(len(columns), matrix.manifest.tile if is_stored(matrix) else _PANEL):
-        columns[part] = matrix[part][:, chosen]
-    return columns
 
 
 def _seconds_left(first: float, residual: float, tolerance: float, seconds: float) -> float:
@@ -337,12 +324,6 @@ def _seconds_left(first: float, residual: float, tolerance: float, seconds: floa
 
 def _is_dask(K: Any) -> bool:
     return type(K).__module__.partition(".")[0] == "dask"
-
-
-def _check_shape(matrix: Any) -> int:
-    if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.shape[0]:
-        raise InputError(f"K must be a square matrix, (n, n), but its shape is {matrix.shape}")
-    return int(matrix.shape[0])
 
 
 def _check_options(ridge: float, tolerance: float, landmarks: int, most_steps: int, rows: int) -> None:

@@ -53,7 +53,7 @@ def solve_nystroem(C: Any, W: Any, Y: Any, ridge: float) -> NystroemSolution:
     if len(columns.shape) != 2 or columns.shape[1] != len(corner):
         raise InputError(f"C must be of shape (n, {len(corner)}), as W has landmarks, but its shape is {columns.shape}")
     targets = check_targets(Y, columns.shape[0])
-    factor = _factor(corner, columns.shape[0])
+    factor, _ = factor_corner(corner, columns.shape[0])
     moments, products = np.zeros_like(corner), np.zeros((len(corner), targets.size // len(targets)))
     for part in spans(len(targets), columns.manifest.tile if is_stored(columns) else _PANEL):
         panel = np.asarray(columns[part], dtype=np.float64)
@@ -81,13 +81,13 @@ def choose_landmarks(rows: int, count: int, *, seed: int = 0) -> NDArray[np.intp
     return np.sort(np.random.default_rng(seed).choice(rows, count, replace=False))
 
 
-def _factor(corner: Array, rows: int) -> Array:
-    """The Cholesky factor of W, with as much on its diagonal as rounding may have taken."""
+def factor_corner(corner: Array, rows: int) -> tuple[Array, float]:
+    """The Cholesky factor of W, with as much on its diagonal as rounding may have taken, and how much that is."""
     shift = rows * EPSILON * float(np.trace(corner))
     factor: Array | None = cholesky(corner + shift * np.eye(len(corner)))
     if factor is None:
         raise NotPositiveDefinite(
-            "the kernel W of the landmarks has no Cholesky factor: drop landmarks that are duplicates, or compute it "
-            "with more digits (precision='float64')"
+            "the kernel W of the landmarks, which is K between landmarks, has no Cholesky factor: drop landmarks that "
+            "are duplicates, or compute it with more digits (precision='float64')"
         )
-    return factor
+    return factor, shift
