@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from ..backends import Backend, Precision, get_backend
 from ..errors import ClusterError, ParameterError, StoreError, TangentlessError
@@ -29,6 +29,7 @@ from .progress import Meter
 from .store import Store, Tile
 
 logger = logging.getLogger("tangentless")
+Report = tuple[int, str, float]  # pairs of a tile, the worker that computed it, and its seconds
 _PACKAGE = "tangentless"
 _AHEAD = 2  # tiles given to a worker, so that it never waits for the next
 _DEATHS = 16  # workers that may die with a tile before it is given up
@@ -79,7 +80,7 @@ class Cluster:
                 check()
                 report = waiting.next_report()
                 if report is not None:
-                    meter.finish_tile(report.pairs, report.worker, report.seconds)
+                    meter.finish_tile(*report)
         except BaseException:
             waiting.give_up()
             raise
@@ -124,8 +125,7 @@ class _Waiting:
         future = self._next_future()
         tile = self._tiles.pop(future)
         try:
-            report: Report = future.result()
-            return report
+            return cast(Report, future.result())
         except Exception as error:  # of the task, its worker or the scheduler: the status tells which
             if future.status != "error":
                 raise _scheduler_gone(error) from error
@@ -162,15 +162,6 @@ class _Waiting:
                     logger.warning("the cluster has no workers; waiting for some to join")
 
 
-@dataclass(frozen=True)
-class Report:
-    """Who computed a tile, how many pairs, and in how long."""
-
-    worker: str
-    pairs: int
-    seconds: float
-
-
 def compute_tile(job: Job, tile: Tile) -> Report:
     """Compute a tile into the store; runs on a worker, one tile at a time with all its threads.
 
@@ -182,7 +173,7 @@ def compute_tile(job: Job, tile: Tile) -> Report:
         pairs = job.store.layout.pairs(*tile) - job.store.known_pairs(tile)
         if not job.store.covers(tile):
             job.store.write_tile(tile, computer.compute(tile))
-        return Report(str(_worker().name), pairs, time.monotonic() - began)
+        return pairs, str(_worker().name), time.monotonic() - began
 
 
 def sees_store(store: Store) -> bool:

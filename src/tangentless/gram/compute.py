@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,19 +198,14 @@ class Computer:
 
 @dataclass(frozen=True)
 class Local:
-    """The engine of this process. A thread writes one tile while the next is computed."""
+    """The engine of this process. A thread writes one tile while the next is computed.
 
+    As of every engine, `backend` is the name that the manifest records, and `memory` the default budget of a process.
+    """
+
+    backend: str
+    memory: int
     arithmetic: Backend
-
-    @property
-    def backend(self) -> str:
-        """The name of the backend, which the manifest records."""
-        return self.arithmetic.name
-
-    @property
-    def memory(self) -> int:
-        """The default memory budget of a process."""
-        return parse_memory(None)
 
     def compute(self, job: Job, tiles: Sequence[Tile], meter: Meter, check: Callable[[], None]) -> None:
         """Compute tiles into the store. `check` raises when another process has taken the store over."""
@@ -225,18 +220,16 @@ class Local:
             _await(writing, meter)
 
 
-@contextlib.contextmanager
 def find_engine(
     scheduler: Any, backend: str | Backend, precision: Precision, n_jobs: int | None
-) -> Iterator[Local | Cluster]:
+) -> contextlib.AbstractContextManager[Local | Cluster]:
     """The engine of this process, or the cluster of a Dask scheduler."""
     if scheduler is None:
-        yield Local(get_backend(backend, precision, n_jobs))
-    else:
-        from .cluster import connect
+        arithmetic = get_backend(backend, precision, n_jobs)
+        return contextlib.nullcontext(Local(arithmetic.name, parse_memory(None), arithmetic))
+    from .cluster import connect
 
-        with connect(scheduler, backend, precision, n_jobs) as cluster:
-            yield cluster
+    return connect(scheduler, backend, precision, n_jobs)
 
 
 def _await(writing: Future[None] | None, meter: Meter) -> None:

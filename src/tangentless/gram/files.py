@@ -47,20 +47,18 @@ class LocalFiles:
         """Create or replace a file durably. If that fails, raise `StoreWriteError` and leave nothing behind."""
         target, beside = self.root / name, self.root / _UNFINISHED / uuid.uuid4().hex
         with explained(self.address):
+            make_folder(beside.parent)
+            make_folder(target.parent)
             try:
-                make_folder(beside.parent)
-                make_folder(target.parent)
                 with beside.open("xb") as file:
-                    for part in parts:
-                        file.write(part)
+                    file.writelines(parts)
                     file.flush()
                     os.fsync(file.fileno())
                 beside.replace(target)
                 flush_folder(target.parent)
-            except BaseException:
+            finally:
                 with contextlib.suppress(OSError):
                     beside.unlink(missing_ok=True)
-                raise
 
     def create(self, name: str, data: bytes) -> None:
         """Create a file; raises `FileExistsError` if it exists."""

@@ -46,9 +46,6 @@ class Data:
     shape: tuple[int, ...]
     dtype: str
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(self.shape))
-
     @classmethod
     def of(cls, images: NDArray[Any]) -> Data:
         """Describe an array.
@@ -90,10 +87,6 @@ class Manifest:
     grown_from: tuple[int, ...] = ()
     format: int = FORMAT
 
-    def __post_init__(self) -> None:
-        for name in ("architectures", "arithmetic", "grown_from"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-
     @property
     def symmetric(self) -> bool:
         """Whether this is the matrix of X with itself."""
@@ -108,11 +101,6 @@ class Manifest:
     def sets(self) -> dict[str, Data]:
         """The sets of images, by the names of their arrays in the store."""
         return {"x": self.x} if self.z is None else {"x": self.x, "z": self.z}
-
-    @property
-    def checksum(self) -> str:
-        """The hash of all values."""
-        return str(self.to_json()["checksum"])
 
     def to_json(self) -> dict[str, Any]:
         """The manifest as JSON values, with its checksum."""
@@ -131,11 +119,12 @@ class Manifest:
                 f"{where} has format {values['format']}, written by tangentless {values.get('package')}; "
                 f"this version reads formats up to {FORMAT}: upgrade it"
             )
-        known = {name: value for name, value in values.items() if name != "checksum"}
+        known = _with_tuples(values)
+        del known["checksum"]
         if known["format"] == 1:
             known["arithmetic"] = (1,) * len(known["architectures"])
-        x, z = Data(**known.pop("x")), known.pop("z")
-        return cls(x=x, z=Data(**z) if z else None, **known)
+        known |= {name: Data(**_with_tuples(known[name])) if known[name] else None for name in ("x", "z")}
+        return cls(**known)
 
     def grown_to(self, x: Data) -> Manifest:
         """The same for a longer X."""
@@ -152,7 +141,8 @@ def settle(files: Files, given: Manifest, x: NDArray[Any], *, extend: bool, tile
             "only the matrix of X with itself can be extended; for new rows of k(X, Z) start a new store"
         )
     if is_vacant(files):
-        _clear_images(files)
+        for name in [*files.sizes("x"), *files.sizes("z")]:  # of an interrupted start, which may have been others
+            files.remove(name)
         return given
     stored = read_manifest(files, derived=False)
     longer = stored.symmetric and given.symmetric and _continues(stored.x, given.x, x)
@@ -232,6 +222,10 @@ def hash_rows(images: NDArray[Any], count: int) -> str:
     return digest.hexdigest()
 
 
+def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
 def _checksum(values: dict[str, Any]) -> str:
     """The hash of all values but itself, known or not, so that it holds for later formats."""
     others = {name: value for name, value in values.items() if name != "checksum"}
@@ -304,13 +298,6 @@ def is_vacant(files: Files) -> bool:
     if files.sizes("kernel/c"):
         raise StoreDamagedError(f"{files.address} has tiles, but {GROUP} is missing: run repair")
     return True
-
-
-def _clear_images(files: Files) -> None:
-    """Remove the images of an interrupted start, which may have been others."""
-    for folder in ("x", "z"):
-        for name in files.sizes(folder):
-            files.remove(name)
 
 
 def _read_copy(files: Files, name: str) -> Manifest:

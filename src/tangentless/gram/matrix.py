@@ -102,7 +102,7 @@ class GramMatrix:
             array: Any = importlib.import_module("dask.array")
         except ImportError:
             raise ParameterError("to_dask needs Dask: pip install 'tangentless[distributed]'") from None
-        name = f"gram-{self.manifest.checksum[:32]}"
+        name = f"gram-{self.manifest.to_json()['checksum'][:32]}"
         return array.from_array(self, chunks=self.manifest.tile, name=name, asarray=False, fancy=False)
 
     def __repr__(self) -> str:

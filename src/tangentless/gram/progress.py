@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from ..errors import ParameterError
@@ -124,7 +125,8 @@ def metered(start: Snapshot, option: ProgressOption, stream: TextIO | None = Non
     if callable(option):
         yield Meter(start, option, 0.0)
     elif option == "json":
-        yield Meter(start, lambda snapshot: _print_json(snapshot, stream or sys.stdout), 1.0)
+        out = stream or sys.stdout
+        yield Meter(start, lambda now: _print(json.dumps({"event": "progress", **now.to_json()}), out), 1.0)
     elif not option:
         yield Meter(start, lambda snapshot: None, float("inf"))
     elif (stream or sys.stderr).isatty():
@@ -134,7 +136,8 @@ def metered(start: Snapshot, option: ProgressOption, stream: TextIO | None = Non
         with Live(console=Console(file=stream or sys.stderr), refresh_per_second=10) as live:
             yield Meter(start, lambda snapshot: live.update(draw(snapshot)), 0.1)
     else:
-        yield Meter(start, lambda snapshot: _print_line(snapshot, stream or sys.stderr), 60.0)
+        log = stream or sys.stderr
+        yield Meter(start, lambda now: _print(f"{time.strftime('%H:%M:%S')} {now}", log), 60.0)
 
 
 def draw(snapshot: Snapshot) -> Group:
@@ -168,14 +171,8 @@ def format_pace(snapshot: Snapshot) -> str:
     left = snapshot.seconds_left
     if not left:
         return "no pace yet" if left is None else f"{snapshot.pairs_per_second:,.0f} pairs/s"
-    minutes, seconds = divmod(round(left), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{snapshot.pairs_per_second:,.0f} pairs/s, {hours}:{minutes:02}:{seconds:02} left"
+    return f"{snapshot.pairs_per_second:,.0f} pairs/s, {timedelta(seconds=round(left))} left"
 
 
-def _print_json(snapshot: Snapshot, stream: TextIO) -> None:
-    print(json.dumps({"event": "progress", **snapshot.to_json()}), file=stream, flush=True)
-
-
-def _print_line(snapshot: Snapshot, stream: TextIO) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {snapshot}", file=stream, flush=True)
+def _print(text: str, stream: TextIO) -> None:
+    print(text, file=stream, flush=True)

@@ -100,11 +100,6 @@ class Store:
         """The tiles of the matrix."""
         return Layout(*self.manifest.shape, self.manifest.tile, self.manifest.symmetric)
 
-    @property
-    def chunk_bytes(self) -> int:
-        """The length of a tile's file."""
-        return self.manifest.tile**2 * _ENTRY.itemsize + _CHECKSUM_BYTES
-
     def read_tile(self, tile: Tile) -> Array:
         """A finished tile, checked."""
         values = self.read_unfinished_tile(tile)
@@ -125,12 +120,12 @@ class Store:
             raise BackendError(
                 f"tile {tile} came out with NaN or infinite entries on backend {self.manifest.backend!r}; not stored"
             )
-        self._write_chunk(tile_name(tile), values, (self.manifest.tile,) * 2, _ENTRY, np.nan)
+        self._write_chunk(tile_name(tile), (self.manifest.tile,) * 2, _ENTRY, values, np.nan)
 
     def finished(self) -> set[Tile]:
         """The tiles that are in place, judged by file length; tiles that an extension cuts are read."""
-        lengths = self.files.sizes("kernel/c")
-        there = {tile for tile in self.layout.tiles() if lengths.get(tile_name(tile)) == self.chunk_bytes}
+        lengths, expected = self.files.sizes("kernel/c"), self.manifest.tile**2 * _ENTRY.itemsize + _CHECKSUM_BYTES
+        there = {tile for tile in self.layout.tiles() if lengths.get(tile_name(tile)) == expected}
         return there - {tile for tile in there if self._was_cut(tile) and not self.covers(tile)}
 
     def known_pairs(self, tile: Tile) -> int:
@@ -158,21 +153,22 @@ class Store:
 
     def read_images(self, name: str, panel: int) -> NDArray[Any]:
         """The images of one panel of `x` or `z`."""
-        data, size = self.manifest.sets[name], self.manifest.tile
-        shape = (size, *data.shape[1:])
-        chunk = self._read_chunk(
-            panel_name(name, panel, len(shape)), shape, data.stored_dtype, f"panel {panel} of the images {name}"
-        )
-        return chunk[: data.shape[0] - panel * size]
+        chunk = self._read_chunk(*self._panel(name, panel), f"panel {panel} of the images {name}")
+        return chunk[: self.manifest.sets[name].shape[0] - panel * self.manifest.tile]
 
     def write_images(self, name: str, images: NDArray[Any]) -> None:
         """Write the panels of a set of images that are missing or differ."""
-        data, size = self.manifest.sets[name], self.manifest.tile
-        shape = (size, *data.shape[1:])
+        size = self.manifest.tile
         for panel in range(self.panels(name)):
             rows, there = images[panel * size : (panel + 1) * size], intact(self.read_images, name, panel)
             if there is None or not np.array_equal(there, rows):
-                self._write_chunk(panel_name(name, panel, len(shape)), rows, shape, data.stored_dtype, 0)
+                self._write_chunk(*self._panel(name, panel), rows, 0)
+
+    def _panel(self, name: str, panel: int) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
+        """The file, shape and dtype of a panel of images."""
+        data = self.manifest.sets[name]
+        shape = (self.manifest.tile, *data.shape[1:])
+        return f"{name}/c/{panel}" + "/0" * len(data.shape[1:]), shape, data.stored_dtype
 
     def _was_cut(self, tile: Tile) -> bool:
         """Whether an earlier, smaller matrix ended inside this tile."""
@@ -196,7 +192,7 @@ class Store:
         return np.frombuffer(body, dtype).reshape(shape)
 
     def _write_chunk(
-        self, name: str, values: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], fill: float
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], values: NDArray[Any], fill: float
     ) -> None:
         chunk = np.ascontiguousarray(values, dtype)
         if chunk.shape != shape:
@@ -209,11 +205,6 @@ class Store:
 def tile_name(tile: Tile) -> str:
     """The file of a tile."""
     return f"kernel/c/{tile[0]}/{tile[1]}"
-
-
-def panel_name(name: str, panel: int, axes: int) -> str:
-    """The file of a panel of images."""
-    return f"{name}/c/{panel}" + "/0" * (axes - 1)
 
 
 def intact(read: Callable[..., NDArray[Any]], *where: Any) -> NDArray[Any] | None:

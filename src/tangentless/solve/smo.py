@@ -169,7 +169,7 @@ def _clip(old_i: float, old_j: float, new_i: float, new_j: float, same: bool, C:
 
 
 @_compiled
-def _offset(F: Any, up: Any, low: Any) -> float:
+def _offset(F: Any, up: Any, low: Any) -> Any:
     """What to subtract from decisions: the mean of -F over free variables, or the middle of what the others allow."""
     free = (up == 0.0) & (low == 0.0)
     return -F[free].sum() / free.sum() if free.any() else -((F + up).max() + (F - low).min()) / 2
