@@ -6,7 +6,6 @@ The text is an expression of calls, numbers, `+`, `*` and `.mirrored()`. Only co
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from typing import Any, cast
 
 from .errors import StoreMismatchError, TangentlessError
@@ -23,14 +22,15 @@ def read_kernel(text: str) -> Kernel:
     """
     try:
         value = _evaluate(ast.parse(text, mode="eval").body)
-        printed = repr(value)
+        if isinstance(value, Kernel) and repr(value) == text:
+            return value
+        reason = f"it came back as {value!r}"
     except (SyntaxError, TypeError, ValueError, AttributeError, TangentlessError) as error:
-        raise _unreadable(text, str(error)) from error
+        reason = str(error)
     except (RecursionError, MemoryError):  # the parser raises the one or the other
-        raise _unreadable(text, "it is nested too deeply") from None
-    if not isinstance(value, Kernel) or printed != text:
-        raise _unreadable(text, f"it came back as {printed}")
-    return value
+        reason = "it is nested too deeply"
+    shown, reason = (part if len(part) <= _SHOWN else f"{part[:_SHOWN]}..." for part in (text, reason))
+    raise StoreMismatchError(f"the kernel {shown} cannot be read back from the store ({reason}); give it: kernel=...")
 
 
 def _evaluate(node: ast.expr) -> Any:
@@ -51,24 +51,15 @@ def _evaluate(node: ast.expr) -> Any:
         case ast.Call(func=ast.Name(id=name)):
             positional = [_evaluate(value) for value in node.args]
             named = {word.arg: _evaluate(word.value) for word in node.keywords if word.arg}
-            return _constructor(name)(*positional, **named)
+            if name not in (known := {"kernel": kernel, **_kinds(cast(type[Any], Kernel))}):
+                raise ValueError(f"there is no kernel {name}")
+            return known[name](*positional, **named)
     raise ValueError(f"{ast.unparse(node)} is not part of a kernel")
 
 
-def _constructor(name: str) -> Any:
-    """The kernel class or function of that name."""
-    known = {"kernel": kernel, **{kind.__name__: kind for kind in _kinds(cast(type[Any], Kernel))}}
-    if name not in known:
-        raise ValueError(f"there is no kernel {name}")
-    return known[name]
-
-
-def _kinds(base: type[Any]) -> Iterator[type[Any]]:
+def _kinds(base: type[Any]) -> dict[str, Any]:
+    """The classes below one, by name."""
+    found: dict[str, Any] = {}
     for kind in base.__subclasses__():
-        yield kind
-        yield from _kinds(kind)
-
-
-def _unreadable(text: str, reason: str) -> StoreMismatchError:
-    text, reason = (part if len(part) <= _SHOWN else f"{part[:_SHOWN]}..." for part in (text, reason))
-    return StoreMismatchError(f"the kernel {text} cannot be read back from the store ({reason}); give it: kernel=...")
+        found |= {kind.__name__: kind} | _kinds(kind)
+    return found

@@ -28,8 +28,10 @@ class OutputError(TangentlessError, OSError):
     """A file that cannot be written, or that is there already."""
 
 
-def load_array(source: str | Path, key: str | None = None) -> NDArray[Any]:
+def load_array(source: str | Path, key: str | None = None, *, mapped: bool = False) -> NDArray[Any]:
     """The array of a .npy file or of an archive, `FILE.npz:NAME`; a key names it too, and one that is alone needs none.
+
+    A .npy file that is `mapped` is read as it is used, and cannot be written to.
 
     >>> load_array("nowhere.npy")
     Traceback (most recent call last):
@@ -43,7 +45,7 @@ def load_array(source: str | Path, key: str | None = None) -> NDArray[Any]:
         if kind == "archive":
             return _load_member(path, name)
         if kind == "array":
-            array: NDArray[Any] = np.load(path, allow_pickle=False)
+            array: NDArray[Any] = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
             return array
         raise InputError("it is not a .npy or .npz file; write one with numpy.save")
 

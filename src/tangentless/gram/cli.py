@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any, cast
 
-import numpy as np
 import typer
 from numpy.typing import NDArray
 
 from ..backends import Precision
-from ..errors import InputError
+from ..files import load_array
 from ..kernel import kernel
 from . import run as stores
 from .matrix import GramMatrix
-from .progress import ProgressOption
 
 app = typer.Typer(help="Kernel matrices in stores: start, resume, watch, check and repair them.", no_args_is_help=True)
 
@@ -50,8 +47,8 @@ def run(
     base = kernel(architecture)
     matrix = stores.gram(
         base.mirrored() if mirrored else base,
-        load(data),
-        None if others is None else load(others),
+        _load(data),
+        _load(others),
         store=store,
         preprocessing=preprocessing,
         extend=extend,
@@ -61,7 +58,7 @@ def run(
         tile=tile,
         memory=memory,
         scheduler=scheduler,
-        progress=_progress(as_json),
+        progress="json" if as_json else True,
     )
     _print_done(matrix, as_json)
 
@@ -75,7 +72,7 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Continue a store from itself alone: it holds its images and names its kernel."""
-    matrix = stores.resume(store, n_jobs=jobs, memory=memory, scheduler=scheduler, progress=_progress(as_json))
+    matrix = stores.resume(store, n_jobs=jobs, memory=memory, scheduler=scheduler, progress="json" if as_json else True)
     _print_done(matrix, as_json)
 
 
@@ -108,38 +105,18 @@ def repair(
     """Check every byte of a store and compute again what is damaged; nothing else is touched."""
     found = stores.repair(
         store,
-        None if data is None else load(data),
-        None if others is None else load(others),
+        _load(data),
+        _load(others),
         n_jobs=jobs,
         memory=memory,
         scheduler=scheduler,
-        progress=_progress(as_json),
+        progress="json" if as_json else True,
     )
     print(json.dumps(found.to_json()) if as_json else _findings_text(found, "was repaired"))
 
 
-def load(source: str) -> NDArray[Any]:
-    """Images from a .npy file, which is not read whole, or from an archive, `FILE.npz:NAME`.
-
-    >>> load("nowhere.npy")
-    Traceback (most recent call last):
-        ...
-    tangentless.errors.InputError: cannot read images from nowhere.npy: No such file or directory
-    """
-    path, _, name = source.rpartition(":") if ".npz:" in source else (source, "", "")
-    try:
-        loaded = np.load(Path(path), mmap_mode="r", allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        if name in loaded:
-            return cast(NDArray[Any], loaded[name])
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read images from {source}: {getattr(error, 'strerror', None) or error}") from None
-    raise InputError(f"{path} is an archive of {', '.join(loaded)}; say which, as in {path}:{next(iter(loaded))}")
-
-
-def _progress(as_json: bool) -> ProgressOption:
-    return "json" if as_json else True
+def _load(source: str | None) -> NDArray[Any] | None:
+    return None if source is None else load_array(source, mapped=True)
 
 
 def _print_done(matrix: GramMatrix, as_json: bool) -> None:

@@ -6,6 +6,7 @@ gives one decision for each pair; votes, with the decisions to break ties, give 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,12 +36,8 @@ class Separators:
         if len(self.counts) == 2:
             return K @ self.coefficients.T + self.intercepts
         columns = []
-        for i, first in enumerate(of_class):
-            for j in range(i + 1, len(of_class)):
-                second = of_class[j]
-                columns.append(
-                    K[:, first] @ self.coefficients[j - 1, first] + K[:, second] @ self.coefficients[i, second]
-                )
+        for (i, first), (j, second) in itertools.combinations(enumerate(of_class), 2):
+            columns.append(K[:, first] @ self.coefficients[j - 1, first] + K[:, second] @ self.coefficients[i, second])
         return np.stack(columns, axis=1) + self.intercepts
 
     def decide(self, K: Array) -> Array:
