@@ -193,6 +193,12 @@ def test_a_kernel_that_cannot_be_read_back_is_asked_for(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(resume(tmp_path / "k.zarr", kernel=own)), expected(20))
 
 
+def test_options_that_do_not_exist_are_refused_though_nothing_is_to_do(store: Path) -> None:
+    for attempt in (resume, repair):
+        with pytest.raises(TypeError, match="bakcend"):
+            attempt(store, bakcend="cpu")  # type: ignore[call-arg]
+
+
 KERNELS = [
     "kernel('myrtle5').mirrored()",
     "0.123456789 * kernel('relu') + (kernel('relu') + 2 * kernel('gaussian(0.3)'))",

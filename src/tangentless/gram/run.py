@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from numpy.typing import NDArray
 
@@ -87,21 +87,24 @@ def gram(
         with hold(files) as check:
             manifest = settle(files, given, images["x"], extend=extend, tile=tile)
             made = _keep(files, manifest, images)
-            run.compute(made, None, check, _reader(images, manifest.tile))
+            size = manifest.tile
+            run.compute(made, None, check, lambda name, panel: images[name][panel * size : (panel + 1) * size])
     return GramMatrix(made)
 
 
-def resume(
-    store: Address,
-    *,
-    kernel: Kernel | None = None,
-    backend: str | Backend | None = None,
-    n_jobs: int | None = None,
-    memory: int | str | None = None,
-    scheduler: Any = None,
-    progress: ProgressOption = True,
-) -> GramMatrix:
-    """Continue a store from itself alone: it holds its images and names its kernel.
+class Options(TypedDict, total=False):
+    """How a store is continued; what is not given is as the store says. The rest is as for `gram`."""
+
+    kernel: Kernel | None
+    backend: str | Backend | None
+    n_jobs: int | None
+    memory: int | str | None
+    scheduler: Any
+    progress: ProgressOption
+
+
+def resume(store: Address, **options: Unpack[Options]) -> GramMatrix:
+    """Continue a store from itself alone: it holds its images and names its kernel. The options are `Options`.
 
     >>> import tempfile, numpy as np
     >>> folder = tempfile.TemporaryDirectory()
@@ -112,7 +115,7 @@ def resume(
     """
     files = find_files(store)
     manifest = read_manifest(files, derived=False)
-    with _continuing(manifest, kernel, backend, n_jobs, memory, scheduler, progress) as run, hold(files) as check:
+    with _continuing(manifest, **options) as run, hold(files) as check:
         made = _keep(files, read_manifest(files, derived=False), {})
         run.compute(made, None, check)
     return GramMatrix(made)
@@ -188,21 +191,10 @@ def verify(store: Address) -> Findings:
     return _examine(Store(files, recover_manifest(files)))
 
 
-def repair(
-    store: Address,
-    X: Any = None,
-    Z: Any = None,
-    *,
-    kernel: Kernel | None = None,
-    backend: str | Backend | None = None,
-    n_jobs: int | None = None,
-    memory: int | str | None = None,
-    scheduler: Any = None,
-    progress: ProgressOption = True,
-) -> Findings:
+def repair(store: Address, X: Any = None, Z: Any = None, **options: Unpack[Options]) -> Findings:
     """Repair a store and return what was wrong. Damaged tiles are computed again; all others stay as they are.
 
-    The data is needed only if the store's own copy of it is damaged.
+    The data is needed only if the store's own copy of it is damaged. The options are `Options`.
 
     >>> import pathlib, tempfile, numpy as np
     >>> folder = tempfile.TemporaryDirectory()
@@ -213,6 +205,7 @@ def repair(
     """
     files = find_files(store)
     manifest = recover_manifest(files)
+    continuing = _continuing(manifest, **options)  # refuses unknown options now, and begins where it is entered
     images = {} if X is None else _same_images(manifest, X, Z)
     with hold(files) as check:
         found = _examine(Store(files, manifest))
@@ -221,7 +214,7 @@ def repair(
             raise StoreDamagedError(f"the images kept in {files.address} are damaged, {names}: give the data to repair")
         repaired = _keep(files, manifest, images)
         if found.tiles:
-            with _continuing(manifest, kernel, backend, n_jobs, memory, scheduler, progress) as run:
+            with continuing as run:
                 run.compute(repaired, found.tiles, check)
     return found
 
@@ -297,12 +290,12 @@ class _Run:
 @contextlib.contextmanager
 def _continuing(
     manifest: Manifest,
-    kernel: Kernel | None,
-    backend: str | Backend | None,
-    n_jobs: int | None,
-    memory: int | str | None,
-    scheduler: Any,
-    progress: ProgressOption,
+    kernel: Kernel | None = None,
+    backend: str | Backend | None = None,
+    n_jobs: int | None = None,
+    memory: int | str | None = None,
+    scheduler: Any = None,
+    progress: ProgressOption = True,
 ) -> Iterator[_Run]:
     """A run that agrees with a manifest."""
     kernel = kernel or read_kernel(manifest.kernel)
@@ -338,10 +331,6 @@ def _same_images(manifest: Manifest, X: Any, Z: Any) -> Images:
         if name in images and Data.of(images[name]) != data:
             raise StoreMismatchError(f"{name.upper()} is not the data this store was made from: its hash differs")
     return images
-
-
-def _reader(images: Images, tile: int) -> ReadPanel:
-    return lambda name, panel: images[name][panel * tile : (panel + 1) * tile]
 
 
 def _examine(store: Store) -> Findings:
