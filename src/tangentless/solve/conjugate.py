@@ -203,7 +203,8 @@ def _descend(
     progress: Callable[[Step], None] | None,
 ) -> None:
     begun, first = time.monotonic(), system.relative(state.missing)
-    while (residual := system.relative(state.missing)) > tolerance:
+    residual = first
+    while residual > tolerance:
         if state.number >= most_steps:
             journal.save(state)
             raise NotConverged(
@@ -212,11 +213,11 @@ def _descend(
             )
         system.advance(state)
         journal.save_if_due(state)
+        residual = system.relative(state.missing)
         error = math.nan if judge is None else judge.look(state.found)
         if progress is not None:
             seconds = time.monotonic() - begun
-            left = _seconds_left(first, system.relative(state.missing), tolerance, seconds)
-            progress(Step(state.number, system.relative(state.missing), seconds, left, error))
+            progress(Step(state.number, residual, seconds, _seconds_left(first, residual, tolerance, seconds), error))
         if judge is not None and judge.is_settled:
             return
 

@@ -65,9 +65,9 @@ class Diagnosis:
             lines.append(f"condition number {self.condition:.1e}: {bounds}")
             lines.append("smallest pivots: " + ", ".join(f"{share:.1e} (row {row})" for row, share in self.pivots))
             lines.append(f"entries must be right to {self.noise:.0e} of the largest")
-        lines.append(f"{_count(self.duplicates)} of rows are the same to the kernel{_names(self.duplicates)}")
+        lines.append(_tell(self.duplicates, "of rows are the same to the kernel"))
         if len(self.conflicts):
-            lines.append(f"{_count(self.conflicts)} of them have different targets{_names(self.conflicts)}")
+            lines.append(_tell(self.conflicts, "of them have different targets"))
         return "\n".join(lines)
 
 
@@ -107,7 +107,8 @@ def _diagnose(on: Processor, work: Any, targets: NDArray[Any] | None, ridge: flo
     if failure is not None:
         problem = explain(on, work, diagonal, shifted - diagonal, failure, block)
         return Diagnosis(rows, ridge, problem, largest, 0.0, (), duplicates, conflicts, 0.0)
-    pivots = _smallest_pivots(on.download(work.diagonal() ** 2 / shifted))
+    shares = on.download(work.diagonal() ** 2 / shifted)
+    pivots = tuple((int(row), float(shares[row])) for row in np.argsort(shares, kind="stable")[:_PIVOTS])
     blocked.invert(on, work, block)
     smallest = 1 / _largest_eigenvalue(on, lambda v: blocked.apply_inverse(on, work, v), rows)
     noise = smallest / (2 * math.sqrt(rows) * scale)
@@ -135,10 +136,6 @@ def _largest_eigenvalue(on: Processor, apply: Callable[[Any], Any], rows: int) -
     return float(eigh_tridiagonal(np.array(along), np.array(between), eigvals_only=True)[-1])
 
 
-def _smallest_pivots(shares: Array) -> tuple[tuple[int, float], ...]:
-    return tuple((int(row), float(shares[row])) for row in np.argsort(shares, kind="stable")[:_PIVOTS])
-
-
 def _check_labels(Y: Any, rows: int) -> NDArray[Any] | None:
     if Y is None:
         return None
@@ -153,12 +150,7 @@ def _differ(targets: NDArray[Any], pairs: Pairs) -> NDArray[np.bool_]:
     return np.asarray(unequal.reshape(len(pairs), math.prod(targets.shape[1:])).any(axis=1))
 
 
-def _count(pairs: Pairs) -> str:
-    return "1 pair" if len(pairs) == 1 else f"{len(pairs):,} pairs"
-
-
-def _names(pairs: Pairs) -> str:
-    if not len(pairs):
-        return ""
+def _tell(pairs: Pairs, what: str) -> str:
+    count = "1 pair" if len(pairs) == 1 else f"{len(pairs):,} pairs"
     named = ", ".join(f"{i} and {j}" for i, j in pairs[:_NAMED])
-    return f" ({named}{', ...' if len(pairs) > _NAMED else ''})"
+    return f"{count} {what}" + (f" ({named}{', ...' if len(pairs) > _NAMED else ''})" if named else "")
