@@ -51,11 +51,10 @@ class Separators:
         if classes == 2:
             return decisions[:, 0]
         votes, sums = np.zeros((len(K), classes)), np.zeros((len(K), classes))
-        first, second = np.triu_indices(classes, 1)
-        for place, (i, j) in enumerate(zip(first, second, strict=True)):
-            sums[:, i] += decisions[:, place]
-            sums[:, j] -= decisions[:, place]
-            votes[:, i] += decisions[:, place] >= 0
-            votes[:, j] += decisions[:, place] < 0
+        for decision, (i, j) in zip(decisions.T, itertools.combinations(range(classes), 2), strict=True):
+            sums[:, i] += decision
+            sums[:, j] -= decision
+            votes[:, i] += decision >= 0
+            votes[:, j] += decision < 0
         votes += sums / (3 * (np.abs(sums) + 1))  # less than a third of a vote, so that it only breaks ties
         return votes
