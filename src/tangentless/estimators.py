@@ -31,9 +31,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 
 from .architecture import Architecture
-from .backends import Backend, Precision, get_backend
+from .backends import AnyDevice, Precision
+from .chunks import spans
+from .devices import Device
 from .errors import InputError, ParameterError
-from .kernel import Kernel
+from .inputs import put_beside, to_host
+from .kernel import Kernel, Progress
 from .kernel import kernel as kernel_of
 from .layers import Layer
 from .solve import (
@@ -58,10 +61,27 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
 
     kernel: str | Architecture | Iterable[Layer] | Kernel
     flips: bool
-    backend: str | Backend
+    backend: str | AnyDevice
     precision: Precision
     n_jobs: int | None
     store: str | os.PathLike[str] | None
+    _progress: Progress | None = None  # no parameter: only `reporting` sets it
+
+    @contextmanager
+    def reporting(self, progress: Progress) -> Iterator[Self]:
+        """A context in which fitting and predicting tell `progress(done, total)` how many pairs are done.
+
+        >>> model, seen = KernelRidgeClassifier("relu", backend="reference"), []
+        >>> with model.reporting(lambda done, total: seen.append((done, total))):
+        ...     _ = model.fit(np.eye(4), [0, 1, 0, 1])
+        >>> seen[-1]
+        (10, 10)
+        """
+        self._progress = progress
+        try:
+            yield self
+        finally:
+            del self._progress
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -122,29 +142,37 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         # The sum over an image and its mirror, not their average: a ridge then means what it does on the doubled set.
         return 2.0 * base.mirrored() if self.flips else base
 
-    def _training_matrix(self, X: NDArray[Any]) -> Any:
-        """The kernel matrix of the training rows, an array or, with `store`, a matrix kept there."""
+    def _training_matrix(self, device: Device, X: NDArray[Any]) -> Any:
+        """The kernel matrix of the training rows, in the memory of the device or, with `store`, kept there."""
         self.kernel_ = None if self._precomputed else self._kernel_object()
-        if self.store is None or self.kernel_ is None:
-            return self._matrix(X)
-        from .gram import gram
-
-        options: dict[str, Any] = {"precision": self.precision, "n_jobs": self.n_jobs, "progress": False}
-        return gram(self.kernel_, X, store=self.store, backend=self.backend, **options)
-
-    def _matrix(self, X: NDArray[Any], Z: NDArray[Any] | None = None) -> NDArray[Any]:
-        """The kernel matrix of the rows of X, with themselves or with those of Z."""
+        self.precision_ = device.precision
         if self.kernel_ is None:
             return X
-        matrix: Array = self.kernel_(X, Z, backend=self.backend, precision=self.precision, n_jobs=self.n_jobs)
-        return matrix
+        if self.store is None:
+            with device.algebra.working():
+                return self.kernel_.on_device(device, X, progress=self._progress)
+        from .gram import gram
 
-    def _panels(self, X: Any, columns: int) -> Iterator[NDArray[Any]]:
-        """Kernel values of rows against those of the fit, as many rows at a time as bounded memory allows."""
-        rows = self._read_rows(X)
-        step = max(1, _ENTRIES_AT_ONCE // columns)
-        for start in range(0, len(rows), step):
-            yield self._matrix(rows[start : start + step], self.X_fit_)
+        options: dict[str, Any] = {"precision": device.precision, "n_jobs": device.n_jobs, "progress": False}
+        return gram(self.kernel_, X, store=self.store, backend=device.given or device.name, **options)
+
+    def _device(self) -> Device:
+        """What the parameters ask for; a precomputed matrix is solved by the CPU, unless they say otherwise."""
+        backend = "cpu" if self._precomputed and self.backend == "auto" else self.backend
+        return Device.of(backend, self.precision, self.n_jobs)
+
+    def _panels(self, X: Any, columns: int) -> Iterator[Any]:
+        """Kernel values of rows against those of the fit, as many rows at a time as bounded memory allows.
+
+        They are where the device computes them, in the precision of the fit, whatever the parameters say since.
+        """
+        rows, device = self._read_rows(X), self._device().at(self.precision_)
+        for part in spans(len(rows), max(1, _ENTRIES_AT_ONCE // columns)):
+            if self.kernel_ is None:
+                yield rows[part]
+            else:
+                progress = self._progress and _continued(self._progress, part, len(rows))
+                yield self.kernel_.on_device(device, rows[part], self.X_fit_, progress=progress)
 
 
 class _KernelRidge(_KernelEstimator):
@@ -161,41 +189,34 @@ class _KernelRidge(_KernelEstimator):
 
     def _solve(self, X: NDArray[Any], targets: Array, weights: Array | None, criterion: Criterion) -> Array:
         """Fit the coefficients; returns the leave-one-out values of the targets."""
-        K = self._training_matrix(X)
+        device = self._device()
+        K = self._training_matrix(device, X)
         self.X_fit_ = None if self._precomputed else X
         kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
         partial = len(kept) < len(X)  # rows without weight take no part
         solution = solve_ridge(
-            K[np.ix_(kept, kept)] if partial else K,
+            _part(K, kept, kept) if partial else K,
             targets[kept],
             self.ridge,
             weights=None if weights is None else weights[kept],
             tilt=self.tilt,
             criterion=criterion,
             overwrite=partial or not self._precomputed,
-            backend=self._solver(),
+            backend=device,
         )
         self.ridge_, self.tilt_ = solution.ridge, solution.tilt
-        self.dual_coef_, left_out = solution.coefficients, solution.leave_one_out
+        self.dual_coef_, left_out = np.zeros_like(targets), np.empty_like(targets)
+        self.dual_coef_[kept], left_out[kept] = to_host(solution.coefficients), to_host(solution.leave_one_out)
         if partial:
-            self.dual_coef_, left_out = np.zeros_like(targets), np.empty_like(targets)
-            self.dual_coef_[kept], left_out[kept] = solution.coefficients, solution.leave_one_out
             others = np.setdiff1d(np.arange(len(X)), kept)
-            left_out[others] = K[np.ix_(others, kept)] @ solution.coefficients
-        found: Array = left_out
-        return found
-
-    def _solver(self) -> str:
-        """Where the matrix is solved: on the GPU if the kernel is computed there."""
-        if self._precomputed and self.backend == "auto":
-            return "auto"
-        name = get_backend(self.backend, self.precision, self.n_jobs).name
-        return "cuda" if name == "cuda" else "cpu"
+            left_out[others] = to_host(_part(K, others, kept) @ solution.coefficients)
+        return left_out
 
     def _values(self, X: Any) -> Array:
         """Predicted targets."""
         check_is_fitted(self)
-        return np.concatenate([panel @ self.dual_coef_ for panel in self._panels(X, len(self.dual_coef_))])
+        panels = self._panels(X, len(self.dual_coef_))
+        return np.concatenate([to_host(panel @ put_beside(self.dual_coef_, panel)) for panel in panels])
 
 
 class _Classifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
@@ -246,7 +267,8 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
         an eighth of the solve. `ridge` means what it means on that doubled set, and leaving an image out leaves out its
         mirror image too. Preprocessing should treat an image and its mirror image alike.
     backend, precision, n_jobs
-        How the kernel is computed, as in calling it. With a kernel computed on a GPU, the matrix is solved there too.
+        How the kernel is computed, as in calling it. What a GPU computes it also solves: only coefficients and
+        leave-one-out values leave it. Predictions keep the precision of the fit.
     tilt
         Train on `Y - tilt Y_loo`, targets less a share of what the other rows predict; the paper's value is 0.3, and
         "loo" picks the most accurate between -1 and 1 by the leave-one-out predictions of the tilted model itself.
@@ -270,6 +292,8 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
         ridge or tilt were picked by it, the accuracy is a little optimistic.
     X_fit_, kernel_
         The training rows and the kernel object, mirrored if `flips`; None with a precomputed kernel.
+    precision_
+        That of the fit.
     n_features_in_
         How many numbers describe a row: height x width x channels of an image.
 
@@ -289,7 +313,7 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
         kernel: str | Architecture | Iterable[Layer] | Kernel = "myrtle5",
         ridge: float | str = 1e-4,
         flips: bool = False,
-        backend: str | Backend = "auto",
+        backend: str | AnyDevice = "auto",
         precision: Precision = "float32",
         n_jobs: int | None = None,
         tilt: float | str = 0.0,
@@ -355,7 +379,7 @@ class KernelRidgeRegressor(RegressorMixin, _KernelRidge):  # type: ignore[misc]
         kernel: str | Architecture | Iterable[Layer] | Kernel = "myrtle5",
         ridge: float | str = 1e-4,
         flips: bool = False,
-        backend: str | Backend = "auto",
+        backend: str | AnyDevice = "auto",
         precision: Precision = "float32",
         n_jobs: int | None = None,
         tilt: float | str = 0.0,
@@ -429,7 +453,7 @@ class KernelSVC(_Classifier):
         kernel: str | Architecture | Iterable[Layer] | Kernel = "myrtle5",
         C: float = 1.0,
         flips: bool = False,
-        backend: str | Backend = "auto",
+        backend: str | AnyDevice = "auto",
         precision: Precision = "float32",
         n_jobs: int | None = None,
         class_weight: Any = None,
@@ -448,7 +472,7 @@ class KernelSVC(_Classifier):
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
         X, y, codes, weights = self._read_labelled(X, y, sample_weight)
         kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
-        K = np.asarray(self._training_matrix(X))
+        K = np.asarray(to_host(self._training_matrix(self._device(), X)))  # libsvm runs on the host
         machine = SVC(C=self.C, kernel="precomputed").fit(
             K[np.ix_(kept, kept)], codes[kept], None if weights is None else weights[kept]
         )
@@ -462,12 +486,26 @@ class KernelSVC(_Classifier):
         check_is_fitted(self)
         columns = self.support_ if self.X_fit_ is None else slice(None)
         panels = self._panels(X, max(1, len(self.support_)))
-        return np.concatenate([self.separators_.decide(panel[:, columns]) for panel in panels])
+        return np.concatenate([self.separators_.decide(to_host(panel)[:, columns]) for panel in panels])
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         if not is_number(self.C) or self.C <= 0:
             raise ParameterError(f"C must be a finite number above 0, not {self.C!r}")
+
+
+def _part(K: Any, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Any:
+    return K[tuple(put_beside(places, K) for places in np.ix_(rows, columns))]
+
+
+def _continued(progress: Progress, part: slice, rows: int) -> Progress:
+    """Progress of a part of the rows, as that of all."""
+
+    def report(done: int, total: int) -> None:
+        pairs = total // (part.stop - part.start)  # of one row
+        progress(part.start * pairs + done, rows * pairs)
+
+    return report
 
 
 def _read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:

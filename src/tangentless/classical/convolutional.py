@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..architecture import Architecture
-from ..backends import Advance, Backend
-from ..backends.reference import ReferenceBackend, ReferenceImages, operations_of
+from ..backends import Advance, AnyDevice
+from ..backends.reference import ReferenceImages, operations_of
 from ..bags import apply_to_tangent
+from ..devices import Device
 from ..kernel import CompositionalKernel, Elementary
 from ..program import Program
 
@@ -61,22 +62,24 @@ class ConvolutionalNTK(Elementary):
     def image_numbers(self, shape: tuple[int, ...]) -> int:
         return self.gaussian_process.image_numbers(shape)
 
-    def prepare(self, backend: Backend, images: NDArray[Any]) -> Any:
+    def prepare(self, device: AnyDevice, images: NDArray[Any]) -> Any:
         program = self.gaussian_process.program(images.shape[1:])
-        if isinstance(backend, ReferenceBackend):
-            return _Literal.of(program, backend.prepare(program, images))
+        device = Device.of(device)
+        if device.name == "reference":
+            bags: Any = device.backend.prepare(program, images)
+            return _Literal.of(program, bags)
         from ..backends.cpu.tangent import prepare_tangent
 
-        return prepare_tangent(program, images, getattr(backend, "n_jobs", None))
+        return prepare_tangent(program, images, device.n_jobs)
 
     def block(
-        self, backend: Backend, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
+        self, device: AnyDevice, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
     ) -> Array:
         if isinstance(left, _Literal):
             return left.block(right, upper=upper, advance=advance)
         from ..backends.cpu.tangent import tangent_block
 
-        return tangent_block(left, right, getattr(backend, "n_jobs", None), upper=upper, advance=advance)
+        return tangent_block(left, right, Device.of(device).n_jobs, upper=upper, advance=advance)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,12 +8,11 @@ The images of a row or column of tiles form a *panel*, prepared once and kept as
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
+from ..devices import machine_memory
 from ..errors import ParameterError
 from ..kernel import Kernel
 
@@ -128,15 +127,6 @@ def parse_memory(memory: int | str | None) -> int:
     if match is None or match[2] not in _UNITS:
         raise ParameterError(f"a memory budget is a number of bytes or a text such as '4GB', not {memory!r}")
     return int(float(match[1]) * _UNITS[match[2]])
-
-
-def machine_memory() -> int:
-    """Bytes of memory in this machine, or in the container it is."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):
-        return total
 
 
 def _least_memory(tile: int, image_bytes: int) -> int:

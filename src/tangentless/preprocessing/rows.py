@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, validate_data
 
+from ..chunks import spans
 from ..errors import InputError
 
 ROWS_AT_ONCE = 4096  # images in float64 beside the result: 100 MB of CIFAR-10
@@ -32,5 +33,4 @@ def read_rows(estimator: Any, X: Any, *, reset: bool) -> NDArray[Any]:
 
 def parts(count: int) -> Iterator[slice]:
     """Chunks of that many rows."""
-    for start in range(0, count, ROWS_AT_ONCE):
-        yield slice(start, min(start + ROWS_AT_ONCE, count))
+    return spans(count, ROWS_AT_ONCE)

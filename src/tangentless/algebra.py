@@ -1,6 +1,6 @@
-"""Where a solution is computed: a handful of block operations, on a CPU by LAPACK or on a GPU by CuPy.
+"""Linear algebra in blocks: a handful of operations, on a CPU by LAPACK or on a GPU by CuPy.
 
-The algorithms above know these operations only, and never hand a library more than one block, so neither its 32-bit
+Algorithms reach them through `Device.algebra` and never hand a library more than one block, so neither its 32-bit
 indices (which end where a matrix of 46,341 rows begins) nor its buffers limit them. A block is a view of rows and
 columns of a matrix in row order; what an operation does not mention it leaves as it is.
 """
@@ -10,22 +10,20 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from scipy.linalg import blas, lapack
+from scipy.linalg import blas, eigh, lapack
 
-from ..errors import BackendError, ParameterError
-from .memory import DoesNotFit
+from .devices import free_memory
+from .errors import DoesNotFit
 
 # Rows that a single LAPACK call may have: OpenBLAS 0.3.30 on two threads factorises 12,000 and crashes at 16,000.
 LARGEST_CALL = 10_240
 _CPU_BLOCK, _GPU_BLOCK = 1024, 4096
-NAMES = ("auto", "cpu", "cuda")
 
 
-class Processor(Protocol):
+class Algebra(Protocol):
     """What the algorithms ask for; arrays are of the module `xp`."""
 
     name: str
@@ -55,6 +53,22 @@ class Processor(Protocol):
         """left @ right, a new array."""
         ...
 
+    def eigen(self, matrix: Any) -> tuple[Any, Any]:
+        """Eigenvalues, ascending, and eigenvectors of a symmetric matrix, which may be overwritten."""
+        ...
+
+    def add_square(self, total: Any, rows: Any) -> Any:
+        """total + rows' rows, or of None rows' rows, in the memory of the total; `fill` makes it whole."""
+        ...
+
+    def fill(self, total: Any) -> Any:
+        """The symmetric matrix that `add_square` was summing."""
+        ...
+
+    def upload(self, values: Any) -> Any:
+        """NumPy's values as an array of `xp`."""
+        ...
+
     def download(self, values: Any) -> Any:
         """The values as a NumPy array."""
         ...
@@ -64,7 +78,7 @@ class Processor(Protocol):
         ...
 
 
-class CentralProcessor:
+class CpuAlgebra:
     """The CPU. Only SciPy's BLAS is called: NumPy has its own, and the threads of two compete for the same cores."""
 
     name = "cpu"
@@ -75,15 +89,7 @@ class CentralProcessor:
         return rows if rows <= LARGEST_CALL else _CPU_BLOCK
 
     def free_bytes(self) -> int | None:
-        """What the system says is available, within the limit of its container."""
-        from ..gram.tiles import machine_memory
-
-        try:
-            lines = Path("/proc/meminfo").read_text().splitlines()
-        except OSError:
-            return machine_memory()
-        available = next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), None)
-        return machine_memory() if available is None else min(machine_memory(), available * 1024)
+        return free_memory()
 
     def factorise(self, block: Any) -> int:
         factor, order = lapack.dpotrf(block.T, lower=0, clean=0, overwrite_a=1)
@@ -104,6 +110,22 @@ class CentralProcessor:
         second, flip_second = (left, 1) if _by_columns(left) else (left.T, 0)
         return blas.dgemm(1.0, first, second, trans_a=flip_first, trans_b=flip_second).T
 
+    def eigen(self, matrix: Any) -> tuple[Any, Any]:
+        values, vectors = eigh(matrix, overwrite_a=True, check_finite=False, driver="evd")
+        return values, vectors
+
+    def add_square(self, total: Any, rows: Any) -> Any:
+        # One triangle is half the work.
+        if total is None:
+            return blas.dsyrk(1.0, rows.T, lower=1)
+        return blas.dsyrk(1.0, rows.T, beta=1.0, c=total, lower=1, overwrite_c=1)
+
+    def fill(self, total: Any) -> Any:
+        return np.tril(total) + np.tril(total, -1).T
+
+    def upload(self, values: Any) -> Any:
+        return values
+
     def download(self, values: Any) -> Any:
         return values
 
@@ -111,16 +133,15 @@ class CentralProcessor:
         return contextlib.nullcontext()
 
 
-class GraphicsProcessor:
+class GpuAlgebra:
     """One NVIDIA GPU, through CuPy."""
 
     name = "cuda"
 
     def __init__(self) -> None:
-        from ..backends.cuda.machine import count_gpus, import_cupy
-
-        self.xp = import_cupy()
-        count_gpus()
+        machine: Any = importlib.import_module(".backends.cuda.machine", __package__)
+        machine.count_gpus()
+        self.xp = machine.import_cupy()
         self._scipy: Any = importlib.import_module("cupyx.scipy.linalg")
         self._errors: Any = importlib.import_module("cupyx").errstate
 
@@ -138,7 +159,7 @@ class GraphicsProcessor:
                 factor = self.xp.linalg.cholesky(block)
         except np.linalg.LinAlgError:
             host = self.xp.asnumpy(block)  # the CPU says where it ends
-            order = CentralProcessor().factorise(host)
+            order = CpuAlgebra().factorise(host)
             block[...] = self.xp.asarray(host)
             return order
         block[...] = factor + self.xp.triu(block, 1)
@@ -154,6 +175,22 @@ class GraphicsProcessor:
     def product(self, left: Any, right: Any) -> Any:
         return left @ right
 
+    def eigen(self, matrix: Any) -> tuple[Any, Any]:
+        values, vectors = self.xp.linalg.eigh(matrix)
+        return values, vectors
+
+    def add_square(self, total: Any, rows: Any) -> Any:
+        if total is None:
+            return rows.T @ rows
+        total += rows.T @ rows
+        return total
+
+    def fill(self, total: Any) -> Any:
+        return total
+
+    def upload(self, values: Any) -> Any:
+        return self.xp.asarray(np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("=")))
+
     def download(self, values: Any) -> Any:
         return self.xp.asnumpy(values)
 
@@ -165,25 +202,6 @@ class GraphicsProcessor:
             raise DoesNotFit(
                 f"the GPU ran out of memory ({error}); free what else is on it, or backend='cpu'"
             ) from None
-
-
-def find_processor(backend: str, K: Any) -> Processor:
-    """The processor of that name; "auto" is the one that holds K.
-
-    >>> find_processor("auto", np.eye(2)).name
-    'cpu'
-    """
-    if backend not in NAMES:
-        raise ParameterError(f"a matrix is solved on backend {', '.join(map(repr, NAMES))}, not {backend!r}")
-    on_gpu = is_cupy(K)
-    if backend == "cpu" and on_gpu:
-        raise BackendError("K is on the GPU, and backend='cpu' asks for the CPU; give K.get(), or backend='cuda'")
-    return GraphicsProcessor() if on_gpu or backend == "cuda" else CentralProcessor()
-
-
-def is_cupy(values: Any) -> bool:
-    """Whether the values are in the memory of a GPU, without importing CuPy."""
-    return type(values).__module__.partition(".")[0] == "cupy"
 
 
 def _by_columns(matrix: Any) -> bool:
