@@ -85,7 +85,7 @@ def test_bad_images_are_refused():
         ZCA().fit(np.full((3, 2, 2, 1), np.nan))
     with pytest.raises(InputError, match=r"its shape is \(2, 2, 2, 2, 2\)"):
         ZCA().fit(np.ones((2, 2, 2, 2, 2)))
-    with pytest.raises(InputError, match=r"images of shape \(6, 4, 2\), but ZCA was fitted to \(4, 6, 2\)"):
+    with pytest.raises(InputError, match=r"rows of shape \(6, 4, 2\), but ZCA was fitted to rows of shape \(4, 6, 2\)"):
         ZCA().fit(random_images(9)).transform(random_images(9, (6, 4, 2)))
 
 
@@ -95,7 +95,7 @@ def test_batches_give_the_matrix_of_all_images():
     batches = ZCA(1e-3, mirrors=True).fit_batches(images[start : start + 25] for start in range(0, 60, 25))
     np.testing.assert_allclose(batches.whitening_, whole.whitening_, atol=1e-10)
     assert (batches.shape_, batches.n_features_in_) == ((4, 6, 2), 48)
-    with pytest.raises(InputError, match=r"images of shape \(6, 4, 2\)"):
+    with pytest.raises(InputError, match=r"rows of shape \(6, 4, 2\)"):
         ZCA().fit_batches([images, images.reshape(60, 6, 4, 2)])
     with pytest.raises(InputError, match="no batches"):
         ZCA().fit_batches([])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from tangentless import estimators
+from tangentless import fitting
 from tangentless.estimators import KernelRidgeClassifier, KernelSVC
 from tangentless.progress import SHOWN_AFTER, progress_bar
 from tangentless.timing import symmetric_pairs
@@ -84,7 +84,7 @@ def test_an_error_ends_the_bar_and_its_thread():
 @pytest.mark.parametrize("flips", [False, True])
 @pytest.mark.parametrize("kind", [KernelRidgeClassifier, KernelSVC])
 def test_fitting_and_predicting_report_all_pairs_and_change_no_value(kind, flips, monkeypatch):
-    monkeypatch.setattr(estimators, "_ENTRIES_AT_ONCE", 12)  # a few rows at a time
+    monkeypatch.setattr(fitting, "ENTRIES_AT_ONCE", 12)  # a few rows at a time
     X, labels = np.random.default_rng(0).standard_normal((6, 4, 4, 1)), [0, 1, 2, 0, 1, 2]
     model, reports = kind(TEXT, flips=flips, backend="reference"), []
     expected = clone(model).fit(X, labels).decision_function(X)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from scipy.linalg import blas, eigh, lapack
@@ -23,118 +23,77 @@ LARGEST_CALL = 10_240
 _CPU_BLOCK, _GPU_BLOCK = 1024, 4096
 
 
-class Algebra(Protocol):
-    """What the algorithms ask for; arrays are of the module `xp`."""
-
-    name: str
-    xp: Any
-
-    def block_rows(self, rows: int) -> int:
-        """The side of the blocks that suits a matrix of so many rows."""
-        ...
-
-    def free_bytes(self) -> int | None:
-        """Memory that an allocation could use, where that is known."""
-        ...
-
-    def factorise(self, block: Any) -> int:
-        """Put the Cholesky factor in the lower triangle; returns 0, or 1 + the row at which there is none."""
-        ...
-
-    def invert(self, block: Any) -> None:
-        """Put the inverse of the lower triangle in its place."""
-        ...
-
-    def solve(self, block: Any, values: Any, *, transposed: bool = False) -> Any:
-        """What the lower triangle (or its transpose) takes to the values, a new array."""
-        ...
-
-    def product(self, left: Any, right: Any) -> Any:
-        """left @ right, a new array."""
-        ...
-
-    def eigen(self, matrix: Any) -> tuple[Any, Any]:
-        """Eigenvalues, ascending, and eigenvectors of a symmetric matrix, which may be overwritten."""
-        ...
-
-    def add_square(self, total: Any, rows: Any) -> Any:
-        """total + rows' rows, or of None rows' rows, in the memory of the total; `fill` makes it whole."""
-        ...
-
-    def fill(self, total: Any) -> Any:
-        """The symmetric matrix that `add_square` was summing."""
-        ...
-
-    def upload(self, values: Any) -> Any:
-        """NumPy's values as an array of `xp`."""
-        ...
-
-    def download(self, values: Any) -> Any:
-        """The values as a NumPy array."""
-        ...
-
-    def working(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which errors of the device become those of this package."""
-        ...
-
-
 class CpuAlgebra:
     """The CPU. Only SciPy's BLAS is called: NumPy has its own, and the threads of two compete for the same cores."""
 
     name = "cpu"
-    xp: Any = np
+    xp: Any = np  # the module of the arrays
 
     def block_rows(self, rows: int) -> int:
-        """A single LAPACK call as long as it may be one: it works in place, and nothing is faster."""
+        """The side of the blocks that suits a matrix of so many rows.
+
+        A single LAPACK call as long as it may be one: it works in place, and nothing is faster.
+        """
         return rows if rows <= LARGEST_CALL else _CPU_BLOCK
 
-    def free_bytes(self) -> int | None:
+    def free_bytes(self) -> int:
+        """Memory that an allocation could use."""
         return free_memory()
 
     def factorise(self, block: Any) -> int:
+        """Put the Cholesky factor in the lower triangle; returns 0, or 1 + the row at which there is none."""
         factor, order = lapack.dpotrf(block.T, lower=0, clean=0, overwrite_a=1)
         _put(factor.T, block)
         return int(order)
 
     def invert(self, block: Any) -> None:
+        """Put the inverse of the lower triangle in its place."""
         inverse, _ = lapack.dtrtri(block.T, lower=0, overwrite_c=1)
         _put(inverse.T, block)
 
     def solve(self, block: Any, values: Any, *, transposed: bool = False) -> Any:
+        """What the lower triangle (or its transpose) takes to the values, a new array."""
         # The upper triangle of block.T, in column order, is the transpose of the lower triangle of the block.
         return blas.dtrsm(1.0, block.T, values, lower=0, trans_a=0 if transposed else 1)
 
     def product(self, left: Any, right: Any) -> Any:
+        """left @ right, a new array."""
         # In column order, which BLAS wants, the transposed product is right' left'; factors may be transposes already.
         first, flip_first = (right, 1) if _by_columns(right) else (right.T, 0)
         second, flip_second = (left, 1) if _by_columns(left) else (left.T, 0)
         return blas.dgemm(1.0, first, second, trans_a=flip_first, trans_b=flip_second).T
 
     def eigen(self, matrix: Any) -> tuple[Any, Any]:
+        """Eigenvalues, ascending, and eigenvectors of a symmetric matrix, which may be overwritten."""
         values, vectors = eigh(matrix, overwrite_a=True, check_finite=False, driver="evd")
         return values, vectors
 
     def add_square(self, total: Any, rows: Any) -> Any:
+        """total + rows' rows, or without a total rows' rows, in the memory of the total; `fill` makes it whole."""
         # One triangle is half the work.
         if total is None:
             return blas.dsyrk(1.0, rows.T, lower=1)
         return blas.dsyrk(1.0, rows.T, beta=1.0, c=total, lower=1, overwrite_c=1)
 
     def fill(self, total: Any) -> Any:
+        """The symmetric matrix that `add_square` was summing."""
         return np.tril(total) + np.tril(total, -1).T
 
     def upload(self, values: Any) -> Any:
+        """NumPy's values as an array of `xp`."""
         return values
 
     def download(self, values: Any) -> Any:
+        """The values as a NumPy array."""
         return values
 
     def working(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which errors of the device become those of this package."""
         return contextlib.nullcontext()
 
 
 class GpuAlgebra:
-    """One NVIDIA GPU, through CuPy."""
+    """One NVIDIA GPU, through CuPy: the same operations."""
 
     name = "cuda"
 
@@ -149,7 +108,7 @@ class GpuAlgebra:
         """Products of such blocks run near the peak, and their scratch memory is small beside a large matrix."""
         return _GPU_BLOCK
 
-    def free_bytes(self) -> int | None:
+    def free_bytes(self) -> int:
         free, _ = self.xp.cuda.runtime.memGetInfo()
         return int(free + self.xp.get_default_memory_pool().free_bytes())
 
@@ -202,6 +161,9 @@ class GpuAlgebra:
             raise DoesNotFit(
                 f"the GPU ran out of memory ({error}); free what else is on it, or backend='cpu'"
             ) from None
+
+
+Algebra = CpuAlgebra | GpuAlgebra
 
 
 def _by_columns(matrix: Any) -> bool:

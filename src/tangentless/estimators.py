@@ -14,31 +14,24 @@ scikit-learn apply.
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from numbers import Real
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.svm import SVC
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from .architecture import Architecture
 from .backends import AnyDevice, Precision
-from .chunks import spans
-from .devices import Device
 from .errors import InputError, ParameterError
+from .fitting import AnyKernel, KernelEstimator
 from .inputs import put_beside, to_host
-from .kernel import Kernel, Progress
-from .kernel import kernel as kernel_of
-from .layers import Layer
+from .preprocessing.rows import input_errors
 from .solve import (
     Criterion,
     Separators,
@@ -53,133 +46,24 @@ from .solve import (
 
 Array = NDArray[np.float64]
 
-_ENTRIES_AT_ONCE = 2**24  # kernel entries held while predicting: 128 MiB
 
-
-class _KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
-    """What the estimators share: rows at the door, the kernel they stand for, its matrices in bounded memory."""
-
-    kernel: str | Architecture | Iterable[Layer] | Kernel
-    flips: bool
-    backend: str | AnyDevice
-    precision: Precision
-    n_jobs: int | None
-    store: str | os.PathLike[str] | None
-    _progress: Progress | None = None  # no parameter: only `reporting` sets it
-
-    @contextmanager
-    def reporting(self, progress: Progress) -> Iterator[Self]:
-        """A context in which fitting and predicting tell `progress(done, total)` how many pairs are done.
-
-        >>> model, seen = KernelRidgeClassifier("relu", backend="reference"), []
-        >>> with model.reporting(lambda done, total: seen.append((done, total))):
-        ...     _ = model.fit(np.eye(4), [0, 1, 0, 1])
-        >>> seen[-1]
-        (10, 10)
-        """
-        self._progress = progress
-        try:
-            yield self
-        finally:
-            del self._progress
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
-        tags.input_tags.three_d_array = True
-        tags.input_tags.pairwise = self._precomputed
-        return tags
-
-    @property
-    def _precomputed(self) -> bool:
-        return isinstance(self.kernel, str) and self.kernel == "precomputed"
-
-    def _read_training(self, X: Any, y: Any, **options: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Parameters, rows and targets, checked before any kernel is computed."""
-        self._check_parameters()
-        with _input_errors():
-            # A single row leaves nothing to predict it from. Of images, the kernel checks that they are finite.
-            options |= {"allow_nd": True, "ensure_min_samples": 2, "ensure_all_finite": self._precomputed}
-            X, y = validate_data(self, X, y, **options)
-        if self._precomputed and X.shape[0] != X.shape[-1]:
-            raise InputError(f"K must be a square matrix, (n, n), but its shape is {X.shape}")
-        self.n_features_in_ = math.prod(X.shape[1:])
-        return X, y
-
-    def _check_parameters(self) -> None:
-        if self._precomputed and self.flips:
-            raise ParameterError(
-                "flips=True needs images, and a precomputed matrix has none; compute the matrix with kernel.mirrored()"
-            )
-        if self._precomputed and self.store is not None:
-            raise ParameterError("store keeps a matrix that is computed here, and a precomputed one is not")
-
-    def _read_weights(self, X: NDArray[Any], sample_weight: Any) -> Array | None:
-        if sample_weight is None:
-            return None
-        with _input_errors():
-            weights: Array = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if not weights.any():
-            raise InputError("all sample weights are zero; at least two rows must count")
-        return weights
-
-    def _read_rows(self, X: Any) -> NDArray[Any]:
-        """Rows to predict, of the shape of the training rows."""
-        check_is_fitted(self)
-        expected = (self.n_features_in_,) if self.X_fit_ is None else self.X_fit_.shape[1:]
-        with _input_errors():
-            if len(expected) == 1:
-                rows: NDArray[Any] = validate_data(self, X, reset=False, ensure_all_finite=self.X_fit_ is None)
-            else:
-                rows = check_array(X, allow_nd=True, ensure_2d=False, ensure_all_finite=False)
-        if rows.shape[1:] != expected:
-            fitted = f"{type(self).__name__} was fitted to rows of shape {expected}"
-            raise InputError(f"X holds rows of shape {rows.shape[1:]}, but {fitted}")
-        return rows
-
-    def _kernel_object(self) -> Kernel:
-        base = self.kernel if isinstance(self.kernel, Kernel) else kernel_of(self.kernel)
-        # The sum over an image and its mirror, not their average: a ridge then means what it does on the doubled set.
-        return 2.0 * base.mirrored() if self.flips else base
-
-    def _training_matrix(self, device: Device, X: NDArray[Any]) -> Any:
-        """The kernel matrix of the training rows, in the memory of the device or, with `store`, kept there."""
-        self.kernel_ = None if self._precomputed else self._kernel_object()
-        self.precision_ = device.precision
-        if self.kernel_ is None:
-            return X
-        if self.store is None:
-            with device.algebra.working():
-                return self.kernel_.on_device(device, X, progress=self._progress)
-        from .gram import gram
-
-        options: dict[str, Any] = {"precision": device.precision, "n_jobs": device.n_jobs, "progress": False}
-        return gram(self.kernel_, X, store=self.store, backend=device.given or device.name, **options)
-
-    def _device(self) -> Device:
-        """What the parameters ask for; a precomputed matrix is solved by the CPU, unless they say otherwise."""
-        backend = "cpu" if self._precomputed and self.backend == "auto" else self.backend
-        return Device.of(backend, self.precision, self.n_jobs)
-
-    def _panels(self, X: Any, columns: int) -> Iterator[Any]:
-        """Kernel values of rows against those of the fit, as many rows at a time as bounded memory allows.
-
-        They are where the device computes them, in the precision of the fit, whatever the parameters say since.
-        """
-        rows, device = self._read_rows(X), self._device().at(self.precision_)
-        for part in spans(len(rows), max(1, _ENTRIES_AT_ONCE // columns)):
-            if self.kernel_ is None:
-                yield rows[part]
-            else:
-                progress = self._progress and _continued(self._progress, part, len(rows))
-                yield self.kernel_.on_device(device, rows[part], self.X_fit_, progress=progress)
-
-
-class _KernelRidge(_KernelEstimator):
+class _KernelRidge(KernelEstimator):
     """What the two estimators by ridge regression share: their parameters and the linear algebra."""
 
-    ridge: float | str
-    tilt: float | str
+    def __init__(
+        self,
+        kernel: AnyKernel = "myrtle5",
+        ridge: float | str = 1e-4,
+        flips: bool = False,
+        backend: str | AnyDevice = "auto",
+        precision: Precision = "float32",
+        n_jobs: int | None = None,
+        tilt: float | str = 0.0,
+        store: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__(kernel, flips, backend, precision, n_jobs, store)
+        self.ridge = ridge
+        self.tilt = tilt
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -219,7 +103,7 @@ class _KernelRidge(_KernelEstimator):
         return np.concatenate([to_host(panel @ put_beside(self.dual_coef_, panel)) for panel in panels])
 
 
-class _Classifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
+class _Classifier(ClassifierMixin, KernelEstimator):  # type: ignore[misc]
     """What the two classifiers share: labels at the door, and the class of a decision."""
 
     class_weight: Any
@@ -310,7 +194,7 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
 
     def __init__(
         self,
-        kernel: str | Architecture | Iterable[Layer] | Kernel = "myrtle5",
+        kernel: AnyKernel = "myrtle5",
         ridge: float | str = 1e-4,
         flips: bool = False,
         backend: str | AnyDevice = "auto",
@@ -320,15 +204,8 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
         class_weight: Any = None,
         store: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.kernel = kernel
-        self.ridge = ridge
-        self.flips = flips
-        self.backend = backend
-        self.precision = precision
-        self.n_jobs = n_jobs
-        self.tilt = tilt
+        super().__init__(kernel, ridge, flips, backend, precision, n_jobs, tilt, store)
         self.class_weight = class_weight
-        self.store = store
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
@@ -373,26 +250,6 @@ class KernelRidgeRegressor(RegressorMixin, _KernelRidge):  # type: ignore[misc]
     >>> model.loo_score_ > 0.9
     True
     """
-
-    def __init__(
-        self,
-        kernel: str | Architecture | Iterable[Layer] | Kernel = "myrtle5",
-        ridge: float | str = 1e-4,
-        flips: bool = False,
-        backend: str | AnyDevice = "auto",
-        precision: Precision = "float32",
-        n_jobs: int | None = None,
-        tilt: float | str = 0.0,
-        store: str | os.PathLike[str] | None = None,
-    ) -> None:
-        self.kernel = kernel
-        self.ridge = ridge
-        self.flips = flips
-        self.backend = backend
-        self.precision = precision
-        self.n_jobs = n_jobs
-        self.tilt = tilt
-        self.store = store
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -450,7 +307,7 @@ class KernelSVC(_Classifier):
 
     def __init__(
         self,
-        kernel: str | Architecture | Iterable[Layer] | Kernel = "myrtle5",
+        kernel: AnyKernel = "myrtle5",
         C: float = 1.0,
         flips: bool = False,
         backend: str | AnyDevice = "auto",
@@ -459,14 +316,9 @@ class KernelSVC(_Classifier):
         class_weight: Any = None,
         store: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.kernel = kernel
+        super().__init__(kernel, flips, backend, precision, n_jobs, store)
         self.C = C
-        self.flips = flips
-        self.backend = backend
-        self.precision = precision
-        self.n_jobs = n_jobs
         self.class_weight = class_weight
-        self.store = store
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
@@ -498,18 +350,8 @@ def _part(K: Any, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Any:
     return K[tuple(put_beside(places, K) for places in np.ix_(rows, columns))]
 
 
-def _continued(progress: Progress, part: slice, rows: int) -> Progress:
-    """Progress of a part of the rows, as that of all."""
-
-    def report(done: int, total: int) -> None:
-        pairs = total // (part.stop - part.start)  # of one row
-        progress(part.start * pairs + done, rows * pairs)
-
-    return report
-
-
 def _read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    with _input_errors():
+    with input_errors():
         check_classification_targets(y)
     classes, codes = np.unique(y, return_inverse=True)
     if len(classes) < 2:
@@ -521,7 +363,7 @@ def _combine(weights: Array | None, class_weight: Any, y: NDArray[Any]) -> Array
     """Weights of rows times those of their classes."""
     if class_weight is None:
         return weights
-    with _input_errors():
+    with input_errors():
         of_classes: Array = compute_sample_weight(class_weight, y)
     if not (np.isfinite(of_classes).all() and (of_classes >= 0).all()):
         raise ParameterError(f"class weights must be finite numbers of at least 0, not {class_weight!r}")
@@ -545,12 +387,3 @@ def _check_labelled(y: Any) -> None:
         for row, label in enumerate(y):
             if label is None or (isinstance(label, Real) and label != label):
                 raise InputError(f"y contains {label} in row {row}; label that row or drop it")
-
-
-@contextmanager
-def _input_errors() -> Iterator[None]:
-    """Scikit-learn's complaints about data, as the typed error of this package."""
-    try:
-        yield
-    except ValueError as error:
-        raise InputError(str(error)) from None

@@ -25,7 +25,7 @@ from .files import Arrays, Header, check_output, load_archive, save_archive
 from .inputs import check_images
 from .kernel import Kernel
 from .kernel import kernel as kernel_of
-from .preprocessing.saving import STEPS, Step, describe_step, restore_step
+from .preprocessing.saving import Step, describe_step, restore_step
 from .solve import Separators, check_ridge, check_tilt, is_number
 
 FORMAT, VERSION = "tangentless model", 1
@@ -83,7 +83,7 @@ def load_model(path: str | Path, *, backend: str | AnyDevice = "auto", n_jobs: i
 def _split_pipeline(model: Any) -> tuple[list[Step], Any]:
     steps = [step for _, step in model.steps] if isinstance(model, Pipeline) else [model]
     *before, estimator = steps
-    if not isinstance(estimator, tuple(_KINDS.values())) or not all(isinstance(step, STEPS) for step in before):
+    if not isinstance(estimator, tuple(_KINDS.values())) or not all(isinstance(step, Step) for step in before):
         names = " | ".join(type(step).__name__ for step in steps)
         raise ParameterError(
             f"a model is an estimator of this package, with ZCA or Standardize before it or not; {names} is not"
@@ -95,10 +95,12 @@ def _split_pipeline(model: Any) -> tuple[list[Step], Any]:
 
 
 def _describe(model: Any) -> tuple[Header, Arrays]:
+    from . import __version__
+
     if model.X_fit_ is None:
         raise ParameterError("a model of a precomputed matrix has no images to predict from, so it cannot be saved")
     header: Header = {
-        "versions": {"tangentless": _package_version(), "numpy": np.__version__, "scikit-learn": sklearn.__version__},
+        "versions": {"tangentless": __version__, "numpy": np.__version__, "scikit-learn": sklearn.__version__},
         "kind": next(name for name, kind in _KINDS.items() if isinstance(model, kind)),
         "kernel": _kernel_text(model.kernel),
         "flips": bool(model.flips),
@@ -114,15 +116,12 @@ def _describe(model: Any) -> tuple[Header, Arrays]:
         arrays |= {"support": model.support_, "coefficients": parts.coefficients, "intercepts": parts.intercepts}
         return header | {"C": float(model.C)}, arrays | {"counts": parts.counts}
     chosen = {"ridge_": model.ridge_, "tilt_": model.tilt_, "leave_one_out_score": model.loo_score_}
-    given = {name: value if value == "loo" else float(value) for name, value in _given(model).items()}
+    asked = {"ridge": model.ridge, "tilt": model.tilt}
+    given = {name: value if value == "loo" else float(value) for name, value in asked.items()}
     arrays["coefficients"] = model.dual_coef_
     if isinstance(model, KernelRidgeClassifier):
         return header | chosen | given | {"scale_": model.scale_}, arrays | {"leave_one_out": model.loo_decision_}
     return header | chosen | given, arrays | {"leave_one_out": model.loo_predictions_}
-
-
-def _given(model: Any) -> dict[str, Any]:
-    return {"ridge": model.ridge, "tilt": model.tilt}
 
 
 def _kernel_text(kernel: Any) -> str:
@@ -286,9 +285,3 @@ def _read_weights(header: Header) -> Any:
         return {label: float(weight) for label, weight in weights}
     except (TypeError, ValueError):
         raise InputError("its header has no valid 'class_weight'") from None
-
-
-def _package_version() -> str:
-    from . import __version__
-
-    return __version__

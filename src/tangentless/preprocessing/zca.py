@@ -90,7 +90,7 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
         with on.working():
             moments = _Moments(on)
             for number, X in enumerate(batches):
-                rows = read_rows(self, X, reset=number == 0)
+                rows = read_rows(self, X, self.shape_ if number else None)
                 if number == 0:
                     self._set_shape(rows.shape[1:])
                 for images in self._with_copies(rows, number):
@@ -105,7 +105,7 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
         """Whitened images, float64, of the shape that came."""
         check_is_fitted(self)
         on = Device.of(self.backend).algebra
-        rows = read_rows(self, X, reset=False)
+        rows = read_rows(self, X, self.shape_)
         white = np.empty((len(rows), self.n_features_in_))
         with on.working():
             whitening = on.xp.asarray(self.whitening_)
