@@ -40,8 +40,13 @@ def restore_step(text: Any, array: Callable[[str], NDArray[Any]], shape: tuple[i
 
 def _unfitted(text: Any, shape: tuple[int, ...]) -> Step:
     try:
-        entries = {"kind": "zca"} | text  # the first files leave it out
-        step = STEPS[str(entries.pop("kind"))](**entries)
+        entries = {"kind": "zca"} | text
+        kind = STEPS[str(entries.pop("kind"))]
+        if kind is ZCA:
+            entries = {"copies": 0, "augmentation": None} | entries  # the first files leave these out, and their kind
+        step = kind(**entries)
+        if missing := step.get_params(deep=False).keys() - entries.keys() - {"backend"}:
+            raise KeyError(*missing)
         step.shape_, step.n_features_in_ = shape, math.prod(shape)
         if isinstance(step, ZCA) and step.augmentation is not None:
             step.augmentation = RandAugment(**entries["augmentation"])
