@@ -136,6 +136,21 @@ def test_a_fit_on_a_gpu_never_takes_the_matrix_to_the_host(downloads, options, w
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")
+@pytest.mark.parametrize("other_order", [False, True])
+def test_a_matrix_asked_for_on_the_device_is_that_of_the_host(downloads, fake_cupy, other_order):
+    images = IMAGES[:9].astype(">f4") if other_order else IMAGES[:9]
+    device, kernel = Device("cuda"), tl.kernel(TEXT)
+    expected = kernel(images, IMAGES[:4], backend=device)
+    assert type(expected) is np.ndarray
+    downloads.clear()
+    for given in (images, fake_cupy.asarray(IMAGES[:9])):
+        found = kernel.on_device(device, given, IMAGES[:4])
+        assert isinstance(found, fake_cupy.ndarray)
+        assert np.array_equal(found, expected)
+    assert not downloads
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")
 def test_a_regressor_and_a_machine_fit_on_a_gpu_too(downloads):
     targets = IMAGES.mean(axis=(1, 2, 3))
     model = KernelRidgeRegressor(TEXT, ridge=0.1, backend="cuda").fit(IMAGES, targets)

@@ -80,7 +80,7 @@ class CpuAlgebra:
         return np.tril(total) + np.tril(total, -1).T
 
     def upload(self, values: Any) -> Any:
-        """NumPy's values as an array of `xp`."""
+        """The values, NumPy's or here already, as an array of `xp`."""
         return values
 
     def download(self, values: Any) -> Any:
@@ -148,6 +148,8 @@ class GpuAlgebra:
         return total
 
     def upload(self, values: Any) -> Any:
+        if isinstance(values, self.xp.ndarray):
+            return values
         return self.xp.asarray(np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("=")))
 
     def download(self, values: Any) -> Any:
