@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .backends import Backend
+from .devices import Device
 from .estimators import KernelRidgeClassifier
 from .files import OutputError, save_array
 from .kernel import kernel
@@ -62,7 +62,7 @@ def load_digits(seed: int) -> Split:
     return Split(train, train_labels, test, test_labels)
 
 
-def run_demo(architecture: str, ridge: float, seed: int, folder: Path, backend: Backend, say: Say) -> Outcome:
+def run_demo(architecture: str, ridge: float, seed: int, folder: Path, backend: Device, say: Say) -> Outcome:
     """Train on digits, test, and leave a picture and the data in a folder; `say` is told each step and its outcome."""
     from .plots import draw_report
 
@@ -86,7 +86,7 @@ def run_demo(architecture: str, ridge: float, seed: int, folder: Path, backend: 
     return Outcome(model.loo_score_, float(right.mean()), int(np.sum(~right)), picture)
 
 
-def _matrix(say: Say, label: str, k: Any, X: NDArray[Any], Z: NDArray[Any] | None, backend: Backend) -> NDArray[Any]:
+def _matrix(say: Say, label: str, k: Any, X: NDArray[Any], Z: NDArray[Any] | None, backend: Device) -> NDArray[Any]:
     """A kernel matrix, with a bar while it is computed and its rate afterwards."""
     pairs = symmetric_pairs(len(X)) if Z is None else len(X) * len(Z)
     with progress_bar(label) as progress:

@@ -1,7 +1,7 @@
 """Progress on a terminal: a bar with the rate and the time left, for what takes longer than two seconds.
 
 Nothing is shown when the stream is not a terminal, so logs and pipes stay clean. A bar is told `(done, total)`, which
-is what kernels report; `Watched` makes any backend report, for code that calls kernels but does not speak of progress.
+is what kernels report to their argument `progress`, and estimators in the context `reporting`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TextIO
-
-from .backends import Advance, Backend, Prepared
-from .graph import Graph
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -49,33 +46,6 @@ def progress_bar(
         timer.join()
         if bar.live.is_started:
             bar.stop()
-
-
-class Watched:
-    """A backend that reports the pairs it finishes to a bar, whoever asked for them."""
-
-    def __init__(self, backend: Backend, progress: Progress, total: int) -> None:
-        self.backend, self.name = backend, backend.name
-        self._progress, self._total, self._done = progress, total, 0
-
-    def prepare(self, graph: Graph, images: Any) -> Prepared:
-        """As the backend does."""
-        return self.backend.prepare(graph, images)
-
-    def block(self, graph: Graph, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None) -> Any:
-        """As the backend does, and report."""
-
-        def report(pairs: int) -> None:
-            self._done = min(self._done + pairs, self._total)
-            self._progress(self._done, self._total)
-            if advance is not None:
-                advance(pairs)
-
-        return self.backend.block(graph, left, right, upper=upper, advance=report)
-
-    def describe(self, graph: Graph) -> str:
-        """As the backend does."""
-        return self.backend.describe(graph)
 
 
 def _make_bar(stream: TextIO, unit: str) -> RichProgress:
