@@ -49,7 +49,9 @@ def install(monkeypatch):
     """Make the package find this module in place of CuPy."""
     cupy, cupyx, linalg = FakeCupy(), types.ModuleType("cupyx"), types.ModuleType("cupyx.scipy.linalg")
     cupyx.errstate = lambda linalg: contextlib.nullcontext()
-    linalg.solve_triangular = scipy.linalg.solve_triangular
+    linalg.solve_triangular = lambda *arguments, **options: cupy.asarray(
+        scipy.linalg.solve_triangular(*(np.array(one) for one in arguments), **options)
+    )
     modules = {"cupy": cupy, "cupyx": cupyx, "cupyx.scipy": types.ModuleType("cupyx.scipy")}
     for name, module in (modules | {"cupyx.scipy.linalg": linalg}).items():
         monkeypatch.setitem(sys.modules, name, module)

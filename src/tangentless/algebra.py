@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import blas, eigh, lapack
 
-from .devices import free_memory
+from .chunks import free_memory
 from .errors import DoesNotFit
 
 # Rows that a single LAPACK call may have: OpenBLAS 0.3.30 on two threads factorises 12,000 and crashes at 16,000.

@@ -1,8 +1,10 @@
-"""Long ranges in pieces: whatever works on many rows takes them a bounded number at a time."""
+"""Bounded memory: how much of it there is, and long ranges in pieces of a bounded size."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 
 def spans(length: int, size: int, start: int = 0) -> Iterator[slice]:
@@ -13,3 +15,22 @@ def spans(length: int, size: int, start: int = 0) -> Iterator[slice]:
     """
     for first in range(start, length, size):
         yield slice(first, min(first + size, length))
+
+
+def machine_memory() -> int:
+    """Bytes of memory in this machine, or in the container it is."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):
+        return total
+
+
+def free_memory() -> int:
+    """Bytes that the system says are available, within the limit of its container."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return machine_memory()
+    available = next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), None)
+    return machine_memory() if available is None else min(machine_memory(), available * 1024)

@@ -10,9 +10,7 @@ import functools
 import importlib
 import importlib.util
 import logging
-import os
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .errors import BackendError, ParameterError
@@ -111,22 +109,3 @@ def best_name() -> str:
             reason = str(error)
     logger.info("backend 'auto' chose %r: %s", name, reason)
     return name
-
-
-def machine_memory() -> int:
-    """Bytes of memory in this machine, or in the container it is."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):
-        return total
-
-
-def free_memory() -> int:
-    """Bytes that the system says are available, within the limit of its container."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return machine_memory()
-    available = next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), None)
-    return machine_memory() if available is None else min(machine_memory(), available * 1024)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backends import Backend, Precision, get_backend
-from ..devices import machine_memory
+from ..chunks import machine_memory
 from ..errors import ParameterError
 from ..kernel import Kernel, fill
 from .progress import Meter
