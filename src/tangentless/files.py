@@ -7,6 +7,7 @@ is complete: whoever looks sees the old file, or the whole new one, never a part
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import zipfile
@@ -114,6 +115,20 @@ def save_archive(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
         raise OutputError(f"cannot write {path}: {', '.join(objects)} would need pickling")
     with atomic_file(path) as stream:
         np.savez(stream, **arrays)  # type: ignore[arg-type]  # no array is named after its other parameters
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON, at once; values that are not finite numbers are refused, since JSON has none."""
+    with atomic_file(path) as stream:
+        stream.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, where they are not there yet."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make the folder {folder}: {error.strerror}") from error
 
 
 def _split(source: str) -> tuple[Path, str | None]:

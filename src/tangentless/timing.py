@@ -26,6 +26,8 @@ from .program import Program
 
 Array = NDArray[np.float64]
 _SOLVED = 2048  # rows of the matrix that the solver is timed on: on smaller ones it does not reach its speed
+_PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cupy-cuda13x", "torch")
+_MISSING = "not installed"
 _FEW_IMAGES, _MOST_IMAGES = 16, 2048  # blocks of fewer images than a vector has lanes say little about larger ones
 
 
@@ -156,11 +158,11 @@ def timed(action: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def environment() -> dict[str, Any]:
-    """Where and with what a measurement was made."""
+    """When, where and with which versions something was computed."""
     from . import __version__
     from .backends.cpu.workers import count_workers
 
-    packages = ("numpy", "numba", "scipy")
+    versions = {name: package_version(name) for name in _PACKAGES}
     return {
         "date": today(),
         "processor": processor_name(),
@@ -168,8 +170,24 @@ def environment() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "tangentless": __version__,
-        **{name: package_version(name) for name in packages},
+        **{name: version for name, version in versions.items() if version != _MISSING},
     }
+
+
+def describe_machine(backend: str = "cpu") -> str:
+    """The processor that does the work, in words; for the backend "cuda", the GPU.
+
+    >>> describe_machine().endswith(("core", "cores"))
+    True
+    """
+    if backend == "cuda":
+        from .backends.cuda.machine import import_cupy
+
+        return str(import_cupy().cuda.runtime.getDeviceProperties(0)["name"].decode())
+    from .backends.cpu.workers import count_workers
+
+    cores = count_workers(None)
+    return f"{processor_name()}, {cores} core{'s' if cores > 1 else ''}"
 
 
 def today() -> str:
@@ -182,7 +200,7 @@ def package_version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+        return _MISSING
 
 
 def processor_name() -> str:
