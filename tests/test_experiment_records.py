@@ -8,7 +8,8 @@ import time
 import pytest
 
 from tangentless.errors import InputError
-from tangentless.experiments.records import Run, Score, command, read_record, read_records
+from tangentless.experiments.records import Run, command, read_record, read_records
+from tangentless.intervals import Score
 
 
 def new_run(folder, **data):
@@ -53,8 +54,8 @@ def test_record_says_what_ran_where_and_on_what(tmp_path):
     record = read_record(run.finish([{"square": 4}]))
     assert record["configuration"] == {"numbers": [2]}
     assert record["data"] == {"digits": {"train": "abc"}}
-    assert list(record["seconds_by_machine"]) == [run.machine]
-    assert {"tangentless", "numpy", "python", "processor"} <= record["environments"][run.machine].keys()
+    assert list(record["seconds_by_machine"]) == [run.machine()]
+    assert {"tangentless", "numpy", "python", "processor"} <= record["environments"][run.machine()].keys()
 
 
 def test_record_of_pieces_from_elsewhere_speaks_of_that_machine(tmp_path):

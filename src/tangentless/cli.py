@@ -312,8 +312,7 @@ def bench(
 
     With --backend cuda also the share of the GPU's ceilings, PyTorch beside it, and a whole matrix.
     """
-    from .experiments.records import write_json
-    from .files import check_output
+    from .files import check_output, write_json
     from .reports import bench_table
     from .timing import environment
 
@@ -348,7 +347,8 @@ def _bench_gpu(
     json_file: Path | None,
 ) -> None:
     from .backends import get_backend
-    from .experiments.records import command, write_json
+    from .experiments.records import command
+    from .files import write_json
     from .reports import gpu_table, matrix_line
 
     get_backend("cuda")  # says what is missing before anything is read
@@ -403,9 +403,8 @@ def compare(
 ) -> None:
     """Kernel against network of each architecture, on the same images (needs PyTorch)."""
     from .datasets import NAMES, load
-    from .experiments.compare import ARCHITECTURES, Settings, show_rows
+    from .experiments.compare import ARCHITECTURES, Settings
     from .experiments.compare import compare as run
-    from .experiments.console import say_files
     from .networks.training import Machine
 
     settings = Settings(
@@ -422,17 +421,15 @@ def compare(
     )
     if data is not None and not data.exists() and str(data) in NAMES:
         raise ParameterError(f"--data is the folder that data sets are in; choose one of them by --dataset {data}")
-    outcome = run(
+    run(
         load(dataset, data),
         architectures or ARCHITECTURES,
         settings,
-        backend=_backend(backend, "float32", None),
+        backend=backend,
         machine=Machine(device),
         folder=output,
         stop_after=stop_after,
     )
-    show_rows(outcome.rows, outcome.correlation)
-    say_files(outcome.files)
 
 
 def _parse_ridge(text: str) -> float | str:

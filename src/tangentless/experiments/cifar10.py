@@ -8,32 +8,14 @@ accuracy; augmented copies for ZCA are an option. The Gaussian kernel's bandwidt
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ..datasets import Dataset
 from ..preprocessing import CIFAR10, Standardize
 from .mnist import GAUSSIANS
-from .tables import TILTS, Method, Preprocessing, Table, Transform
+from .tables import TILTS, Method, Preprocessing, Table
 from .whitening import Whitening
 
-
-def whiten(whitening: Whitening) -> Preprocessing:
-    """ZCA as a preprocessing."""
-
-    def make(dataset: Dataset, folder: Path, backend: str) -> Transform:
-        zca = whitening.fit(dataset, folder, backend)
-        return lambda images: zca.transform(images).astype(np.float32)
-
-    return Preprocessing(whitening.to_json(), make)
-
-
-def _standardise(dataset: Dataset, folder: Path, backend: str) -> Transform:
-    settings: Any = CIFAR10
-    standardize = Standardize(**settings).fit(dataset.train.images)
-    return lambda images: standardize.transform(images).astype(np.float32)
+_USUAL: Any = CIFAR10  # means and deviations of the channels
 
 
 def table(copies: int = 0) -> Table:
@@ -49,8 +31,11 @@ def table(copies: int = 0) -> Table:
             Method(f"{best.name}+flips", "zca", best.kernels, ridge=0.0, flips=True),
         ),
         {
-            "zca": whiten(Whitening(epsilon=1e-5, copies=copies)),
-            "standardised": Preprocessing({"standardised": CIFAR10}, _standardise),
+            "zca": Whitening(epsilon=1e-5, copies=copies).preprocessing(),
+            "standardised": Preprocessing(
+                {"standardised": CIFAR10}, lambda data, *_: Standardize(**_USUAL).fit(data.train.images)
+            ),
         },
         tilts=TILTS,
+        also=("cifar10.1",),
     )

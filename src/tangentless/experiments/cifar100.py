@@ -5,7 +5,6 @@ Myrtle10-Gaussian with the paper's ridge, 1e-4, and ZCA with epsilon 1e-4.
 
 from __future__ import annotations
 
-from .cifar10 import whiten
 from .tables import TILTS, Method, Table
 from .whitening import Whitening
 
@@ -20,6 +19,6 @@ def table(copies: int = 0) -> Table:
             Method(_BEST, "zca", _BEST, ridge=1e-4),
             Method(f"{_BEST}+flips", "zca", _BEST, ridge=1e-4, flips=True),
         ),
-        {"zca": whiten(Whitening(epsilon=1e-4, copies=copies))},
+        {"zca": Whitening(epsilon=1e-4, copies=copies).preprocessing()},
         tilts=TILTS,
     )

@@ -159,17 +159,3 @@ def critical_difference(classifiers: int, tables: int, level: float = 0.05) -> f
 
     quantile = float(studentized_range.ppf(1 - level, classifiers, np.inf)) / math.sqrt(2)
     return quantile * math.sqrt(classifiers * (classifiers + 1) / (6 * tables))
-
-
-def exact_interval(accuracy: float, rows: float, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's interval of an accuracy (as a share) on so many rows; a mean may stand for half a row.
-
-    >>> [round(100 * end, 2) for end in exact_interval(73 / 74, 74)]
-    [92.7, 99.97]
-    """
-    from scipy.stats import beta
-
-    right, tail = accuracy * rows, (1 - confidence) / 2
-    low = float(beta.ppf(tail, right, rows - right + 1)) if right > 0 else 0.0
-    high = float(beta.ppf(1 - tail, right + 1, rows - right)) if right < rows else 1.0
-    return low, high

@@ -1,9 +1,10 @@
-"""Text for the terminal: lines, tables and percentages."""
+"""Text for the terminal and for pages: lines, tables and percentages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def say(text: str, style: str | None = None) -> None:
@@ -11,6 +12,11 @@ def say(text: str, style: str | None = None) -> None:
     from rich.console import Console
 
     Console(highlight=False, soft_wrap=True, markup=False).print(text, style=style)
+
+
+def say_files(paths: Iterable[Path]) -> None:
+    """Say which files a run has written."""
+    say("\n".join(map(str, paths)), style="dim")
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -28,15 +34,35 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
     (console if console.is_terminal else Console(highlight=False, width=160)).print(table)
 
 
-def percent(share: float | None) -> str:
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table in Markdown, and an empty one.
+
+    >>> markdown(("a", "b"), [("1", "2")])
+    ['| a | b |', '| --- | --- |', '| 1 | 2 |', '']
+    """
+    return [*(f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows)), ""]
+
+
+def percent(share: float | None, digits: int = 1) -> str:
     """A share as a percentage, and a dash for what is not known.
 
     >>> percent(0.78512), percent(None)
     ('78.5', '-')
     """
-    return "-" if share is None else f"{100 * share:.1f}"
+    return "-" if share is None else f"{100 * share:.{digits}f}"
 
 
-def say_files(paths: Iterable[Path]) -> None:
-    """Say which files a run has written."""
-    say("\n".join(map(str, paths)), style="dim")
+def span(interval: Sequence[float] | None) -> str:
+    """An interval of shares, in per cent.
+
+    >>> span((0.5, 0.625))
+    '50.0 to 62.5'
+    """
+    return "-" if interval is None else " to ".join(map(percent, interval))
+
+
+def with_deviation(spread: Mapping[str, Any] | None) -> str:
+    """A mean with its deviation, in per cent."""
+    if spread is None or spread["deviation"] is None:
+        return percent(None if spread is None else spread["mean"])
+    return f"{percent(spread['mean'])} ± {percent(spread['deviation'])}"

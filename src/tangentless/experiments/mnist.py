@@ -7,15 +7,15 @@ leave-one-out accuracy on 4,000 training images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.preprocessing import FunctionTransformer
 
-from ..datasets import Dataset
-from ..kernel import Kernel
-from .tables import Candidates, Images, Method, Preprocessing, Table, Transform
+from ..kernel import Kernel, slices
+from ..preprocessing import Standardize
+from .tables import Candidates, Images, Method, Preprocessing, Table
 
 _FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)  # of the inverse median squared distance, for the Gaussian's gamma
 _ORDERS, _NNGP_DEPTHS, _NTK_DEPTHS = (0, 1, 2), (3, 4, 5, 6), (2, 3, 4, 5, 6)
@@ -50,15 +50,6 @@ ARC_COSINES = Candidates({"ArcCosine": _ORDERS, "NNGP": _NNGP_DEPTHS}, _arc_cosi
 TANGENTS = Candidates({"NTK": _NTK_DEPTHS}, _tangents)
 
 
-def scale_pixels(images: NDArray[np.uint8]) -> Images:
-    """Pixels in [0, 1].
-
-    >>> scale_pixels(np.array([[[[0], [255]]]], np.uint8)).ravel()
-    array([0., 1.], dtype=float32)
-    """
-    return (images / 255).astype(np.float32)
-
-
 def gabor_features(images: NDArray[np.uint8]) -> Images:
     """How strongly Gabor filters answer around the cells of a grid: (N, cells, cells, filters).
 
@@ -73,13 +64,13 @@ def gabor_features(images: NDArray[np.uint8]) -> Images:
     waves = np.fft.fft2(_gabor_waves(side), axes=(1, 2))
     pool = _pooling(side)
     features = np.empty((len(images), _CELLS, _CELLS, len(waves)), np.float32)
-    for start in range(0, len(images), _IMAGES_AT_ONCE):
-        part = scale_pixels(images[start : start + _IMAGES_AT_ONCE, :, :, 0])
-        spectra = np.fft.fft2(part, waves.shape[1:], axes=(1, 2))
+    for part in slices(len(images), _IMAGES_AT_ONCE):
+        pixels = (images[part, :, :, 0] / 255).astype(np.float32)
+        spectra = np.fft.fft2(pixels, waves.shape[1:], axes=(1, 2))
         energies = np.abs(np.fft.ifft2(spectra[:, None] * waves, axes=(2, 3)))[:, :, :side, :side]
         cells = np.einsum("ai,nfij,bj->nabf", pool, energies, pool, optimize=True)
-        lengths = np.linalg.norm(cells.reshape(len(part), -1), axis=1)
-        features[start : start + len(part)] = cells / np.where(lengths > 0, lengths, 1.0)[:, None, None, None]
+        lengths = np.linalg.norm(cells.reshape(len(pixels), -1), axis=1)
+        features[part] = cells / np.where(lengths > 0, lengths, 1.0)[:, None, None, None]
     return features
 
 
@@ -106,22 +97,22 @@ def _pooling(side: int) -> NDArray[np.float64]:
     return pooled
 
 
-def _always(transform: Transform) -> Callable[[Dataset, Path, str], Transform]:
-    return lambda dataset, folder, backend: transform
-
-
-GABOR = {"wavelengths": _WAVELENGTHS, "orientations": _ORIENTATIONS, "cells": _CELLS}
-TABLE = Table(
-    "mnist",
-    (
-        Method("myrtle5", "pixels", "myrtle5", ridge=1e-4),
-        Method("gaussian", "pixels", GAUSSIANS, ridge=None, on_backend=False),
-        Method("arc-cosine", "pixels", ARC_COSINES, ridge=None, on_backend=False),
-        Method("ntk", "pixels", TANGENTS, ridge=None, on_backend=False),
-        Method("gabor-gaussian", "gabor", GAUSSIANS, ridge=None, on_backend=False),
-    ),
-    {
-        "pixels": Preprocessing("pixels in [0, 1]", _always(scale_pixels)),
-        "gabor": Preprocessing({"gabor filters": GABOR}, _always(gabor_features)),
-    },
-)
+def table() -> Table:
+    """The table of MNIST."""
+    filters = {"wavelengths": _WAVELENGTHS, "orientations": _ORIENTATIONS, "cells": _CELLS}
+    return Table(
+        "mnist",
+        (
+            Method("myrtle5", "pixels", "myrtle5", ridge=1e-4),
+            Method("gaussian", "pixels", GAUSSIANS, ridge=None, on_backend=False),
+            Method("arc-cosine", "pixels", ARC_COSINES, ridge=None, on_backend=False),
+            Method("ntk", "pixels", TANGENTS, ridge=None, on_backend=False),
+            Method("gabor-gaussian", "gabor", GAUSSIANS, ridge=None, on_backend=False),
+        ),
+        {
+            "pixels": Preprocessing(
+                "pixels in [0, 1]", lambda data, *_: Standardize([0], [1], 255).fit(data.train.images)
+            ),
+            "gabor": Preprocessing({"gabor filters": filters}, lambda *_: FunctionTransformer(gabor_features)),
+        },
+    )

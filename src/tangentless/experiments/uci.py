@@ -24,13 +24,13 @@ import numpy as np
 
 from ..datasets.tables import Rowsets, Table, read_table
 from ..errors import DatasetError, InputError, TangentlessError
-from .records import Piece, Run
+from .records import Piece, Row, Run
 from .uci_methods import FOREST, MACHINES, MARGIN, METHODS, MOST_STEPS, PATIENCE, TOLERANCE, UNSEEN, UNSOLVED, Board
 
 PROTOCOLS = ("four folds", "one fold", "nested")
 PAPER = ("gaussian", "ntk")  # methods with a column in the paper
 THOROUGH = 850  # rows: tables up to this size, 60 of the 90, have every cell tried
-Cell = tuple[int, int]  # of a board: the places of a kernel and a cost
+Cell = tuple[int, ...]  # of a board: the places of a kernel and a cost; of forests, that of a number of features
 _FOLDS, _INNER = 4, 4  # splits to report, and parts of their training rows in cross-validation
 _REPORT, _TUNING = slice(0, _FOLDS), slice(_FOLDS, _FOLDS + 1)  # where they are on a board; inner ones follow
 
@@ -88,18 +88,26 @@ def _machine(table: Table, method: str, threads: int) -> dict[str, Any]:
     best = _first_best(board.accuracies(_REPORT))
     nested = [_best_within(board, fold) for fold in range(_FOLDS)]
     report = board.right[_REPORT]
+    found = {**_chosen(report, best, one, nested), **_counts(report), "cells": coarse.size}
+    return {**found, "thorough": thorough, "board": report.tolist()}
+
+
+def _chosen(right: Any, best: Cell, one: Cell, nested: Sequence[Cell]) -> dict[str, Any]:
+    """The cells that the protocols choose, and how many rows of each fold are right there."""
     return {
         "right": {
-            "four folds": report[:, *best].tolist(),
-            "one fold": report[:, *one].tolist(),
-            "nested": [int(report[fold, *cell]) for fold, cell in enumerate(nested)],
+            "four folds": right[:, *best].tolist(),
+            "one fold": right[:, *one].tolist(),
+            "nested": [int(right[fold, *cell]) for fold, cell in enumerate(nested)],
         },
         "chosen": {"four folds": best, "one fold": one, "nested": nested},
-        "cells": coarse.size,
-        "tried": int((report != UNSEEN).all(axis=0).sum()),
-        "unsolved": int((report == UNSOLVED).any(axis=0).sum()),
-        "thorough": thorough,
-        "board": report.tolist(),
+    }
+
+
+def _counts(right: Any) -> dict[str, int]:
+    return {
+        "tried": int((right != UNSEEN).all(axis=0).sum()),
+        "unsolved": int((right == UNSOLVED).any(axis=0).sum()),
     }
 
 
@@ -114,8 +122,7 @@ def persist(table: Table, method: str, found: Mapping[str, Any], threads: int = 
         "right": board.right[:, *best].tolist(),
         "chosen": best,
         "again": int(again.sum()),
-        "tried": int((board.right != UNSEEN).all(axis=0).sum()),
-        "unsolved": int((board.right == UNSOLVED).any(axis=0).sum()),
+        **_counts(board.right),
         "processor_seconds": time.process_time() - started,
     }
 
@@ -125,7 +132,7 @@ def _best_on_one(board: Board) -> Cell:
     accuracies = board.accuracies(_TUNING)
     while True:
         cell = _first_best(accuracies)
-        wanted = np.zeros(board.right.shape, bool)
+        wanted: Any = np.zeros(board.right.shape, bool)
         wanted[_REPORT, *cell] = True
         board.fill(wanted)
         if (board.right[_REPORT, *cell] >= 0).all():
@@ -148,20 +155,9 @@ def _forest(table: Table, threads: int) -> dict[str, Any]:
     tuned = [FOREST.try_split(table, table.tuning, count, threads)[0] for count in choices]
     tests = np.array([len(fold.test) for fold in table.folds])
     best = int((right / tests[:, None]).mean(axis=0).argmax())
-    one = int(np.argmax(tuned))
-    nested = [int(np.argmax([bag for _, bag in row])) for row in tried]
-    return {
-        "right": {
-            "four folds": right[:, best].tolist(),
-            "one fold": right[:, one].tolist(),
-            "nested": [int(right[s, place]) for s, place in enumerate(nested)],
-        },
-        "chosen": {"four folds": [best], "one fold": [one], "nested": [[place] for place in nested]},
-        "cells": len(choices),
-        "tried": len(choices),
-        "unsolved": 0,
-        "thorough": True,
-    }
+    nested = [(int(np.argmax([bag for _, bag in row])),) for row in tried]
+    found = _chosen(right, (best,), (int(np.argmax(tuned)),), nested)
+    return {**found, "cells": len(choices), "tried": len(choices), "unsolved": 0, "thorough": True}
 
 
 def _first_best(values: Any) -> Cell:
@@ -187,39 +183,30 @@ def solve(question: Question, tables: Path, folder: Path, threads: int = 1, *, f
     table = read_table(question.table, tables)
     run = Run("uci", folder, configuration={}, data={table.name: table.digest})
 
-    def compute() -> dict[str, Any]:
-        if finished:
-            raise UnansweredError("not run yet")
-        return answer(table, question.method, threads)
+    def piece(of: Row, compute: Callable[..., Any], *arguments: Any) -> Piece:
+        def unless_finished() -> Any:
+            if finished:
+                raise UnansweredError("not run yet")
+            return compute(table, question.method, *arguments, threads=threads)
+
+        return run.piece(of, unless_finished)
 
     of = {"table": table.name, **settings(question.method, len(table))}
-    first = run.piece(of, compute)
+    first = piece(of, answer)
     if question.method == "forest":
         return first
-
-    def go_on() -> dict[str, Any]:
-        if finished:
-            raise UnansweredError("not run yet")
-        return persist(table, question.method, first.value, threads)
-
     try:
-        second = run.piece({**of, "patience": PATIENCE}, go_on)
+        second = piece({**of, "patience": PATIENCE}, persist, first.value)
     except UnansweredError:
         return replace(first, value={**first.value, "again": None})
     return replace(first, value=_join(first.value, second.value), seconds=first.seconds + second.seconds)
 
 
-def _join(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def _join(first: Row, second: Row) -> Row:
     """An answer with what more steps have changed."""
-    return {
-        **first,
-        "right": {**first["right"], "four folds": second["right"]},
-        "chosen": {**first["chosen"], "four folds": second["chosen"]},
-        "again": second["again"],
-        "tried": second["tried"],
-        "unsolved": second["unsolved"],
-        "processor_seconds": first["processor_seconds"] + second["processor_seconds"],
-    }
+    four = {name: {**first[name], "four folds": second[name]} for name in ("right", "chosen")}
+    counts = {name: second[name] for name in ("again", "tried", "unsolved")}
+    return {**first, **four, **counts, "processor_seconds": first["processor_seconds"] + second["processor_seconds"]}
 
 
 class UnansweredError(TangentlessError):
@@ -236,8 +223,8 @@ def study(
 
     With `finished`, only answers that are there already are looked up.
     """
-    sizes = {name: _size(tables / name / f"{name}_R.dat") for name in names}
-    order = sorted(names, key=lambda name: sizes[name])
+    files = {name: tables / name / f"{name}_R.dat" for name in names}
+    order = sorted(names, key=lambda name: files[name].stat().st_size if files[name].is_file() else 0)
     questions = [Question(name, method) for name in order for method in METHODS if method in methods]
     if finished:
         for question in questions:
@@ -266,10 +253,6 @@ def _outcome(result: Callable[[], Piece]) -> Piece | TangentlessError:
 def accuracy(value: Mapping[str, Any], protocol: str) -> float:
     """The mean accuracy of an answer over the four splits."""
     return float(np.mean(np.array(value["right"][protocol]) / np.array(value["tests"])))
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
 
 
 def _one_thread() -> None:

@@ -103,7 +103,7 @@ class Board:
     def __init__(self, machine: Machine, table: Table, splits: Sequence[Rowsets], threads: int = 1) -> None:
         self.machine, self.table, self.splits, self.threads = machine, table, list(splits), threads
         self.kernels = machine.kernels(table)
-        self.right = np.full((len(self.splits), *machine.shape), UNSEEN)
+        self.right: Any = np.full((len(self.splits), *machine.shape), UNSEEN)
         self.tests = np.array([len(split.test) for split in self.splits])
 
     def fill(self, wanted: Mask, most: int | None = None) -> None:
