@@ -8,17 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tangentless.datasets.tables import read_table
+from tangentless.datasets.tables import read_results, read_table
 from tangentless.errors import InputError
-from tangentless.experiments.comparisons import (
+from tangentless.statistics import (
     compare,
     critical_difference,
+    exact_interval,
     mean_ranks,
     performance_profile,
-    read_results,
     standings,
 )
-from tangentless.intervals import exact_interval
 
 TABLES = Path(os.environ.get("TANGENTLESS_DATA", "no-data")) / "uci"
 needs_data = pytest.mark.skipif(

@@ -8,8 +8,9 @@ import time
 import pytest
 
 from tangentless.errors import InputError
-from tangentless.experiments.records import Run, command, read_record, read_records
-from tangentless.intervals import Score
+from tangentless.experiments.records import Run, read_record, read_records
+from tangentless.statistics import Score
+from tangentless.timing import command
 
 
 def new_run(folder, **data):

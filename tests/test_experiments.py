@@ -23,6 +23,7 @@ from tangentless.experiments.records import read_record
 from tangentless.experiments.report import write_report
 from tangentless.experiments.whitening import Whitening
 from tangentless.kernel import Crossed
+from tangentless.preprocessing.gabor import gabor_features
 from tangentless.solve import solve_ridge
 from toys import CLASSES, toy
 
@@ -286,11 +287,11 @@ class TestGabor:
         for turn in (0, 4):  # waves along x, and along y
             wave = 127 + 120 * np.cos(2 * np.pi * x / 6)
             image = np.broadcast_to(wave if turn == 0 else wave[:, None], (28, 28)).astype(np.uint8)
-            answers = mnist.gabor_features(image[None, ..., None])[0, 2:5, 2:5].mean(axis=(0, 1))
+            answers = gabor_features(image[None, ..., None])[0, 2:5, 2:5].mean(axis=(0, 1))
             assert answers.argmax() == 8 + turn  # of the second wavelength, 6
 
     def test_flat_images_have_no_features_inside(self):
-        flat = mnist.gabor_features(np.full((1, 28, 28, 1), 200, np.uint8))
+        flat = gabor_features(np.full((1, 28, 28, 1), 200, np.uint8))
         edge = np.abs(flat).max()
         assert np.abs(flat[0, 3, 3]).max() < 0.1 * edge
 

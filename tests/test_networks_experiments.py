@@ -13,16 +13,17 @@ from typer.testing import CliRunner
 
 from tangentless import datasets
 from tangentless.cli import app
+from tangentless.console import percent
 from tangentless.errors import ArchitectureError, ParameterError
 from tangentless.networks.inputs import balanced, make_transform
 
 pytest.importorskip("torch", reason="networks need PyTorch: pip install 'tangentless[networks]'")
 from tangentless.experiments import compare as comparison
 from tangentless.experiments import networks as experiment
-from tangentless.experiments.console import percent
 from tangentless.experiments.records import Piece, Run, read_record
 from tangentless.experiments.report import write_report
 from tangentless.networks import RECIPES, Machine, Steps, training
+from tangentless.statistics import rank_correlation
 
 CPU = Machine("cpu")
 SHALLOW, DEEPER = "conv3 relu globalpool normalize relu", "conv3 relu pool2 conv3 relu globalpool normalize relu"
@@ -121,12 +122,12 @@ def test_rank_correlation_is_one_minus_one_or_none():
     generator = np.random.default_rng(0)
     shares = np.linspace(0.2, 0.9, 6)
     hits = (generator.random((6, 4000)) < shares[:, None]).astype(float)
-    found = comparison.rank_correlation(hits, hits)
+    found = rank_correlation(hits, hits)
     assert found["spearman"] == pytest.approx(1.0)
     assert found["p"] == pytest.approx(1 / 720)  # one order of six in all
     assert found["interval"][0] > 0.8
-    assert comparison.rank_correlation(hits, hits[::-1])["spearman"] == pytest.approx(-1.0)
-    assert comparison.rank_correlation(hits, np.ones_like(hits))["spearman"] is None
+    assert rank_correlation(hits, hits[::-1])["spearman"] == pytest.approx(-1.0)
+    assert rank_correlation(hits, np.ones_like(hits))["spearman"] is None
 
 
 def test_networks_are_recorded_and_go_on(digits, tmp_path):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
+from .console import percent, print_table, say
 from .errors import InputError, ParameterError, TangentlessError
 from .experiments.cli import DataOption
 from .experiments.cli import app as experiments_app
@@ -271,14 +272,14 @@ def describe(
     k, size = kernel_of(architecture), _parse_shape(shape)
     program, run = k.program(size), _backend(backend, precision, jobs)
     _print(f"[bold]{k.architecture.short_name}[/bold] on images of {'×'.join(map(str, size))}")
-    _print_table(layer_table(layer_rows(k.architecture, size[:-1]), size, program.elements))
+    print_table(layer_table(layer_rows(k.architecture, size[:-1]), size, program.elements))
     _print(f"{run.describe(program)}\n")
     speed = solving = None
     if measure:
         timing.warm_up(run, program)
         speed, solving = timing.measure(run, program), timing.solver_seconds(images)
     memory = timing.predict_memory(program, run.prepare(program, timing.random_images(program, 1)), images)
-    _print_table(cost_table(images, memory, speed, solving))
+    print_table(cost_table(images, memory, speed, solving))
     if speed is not None:
         rate = f"{speed.pairs:,.0f}" if speed.pairs >= 10 else f"{speed.pairs:.2g}"
         _print(f"from {rate} pairs/s ({speed.elements:.2e} elements/s), measured just now")
@@ -331,7 +332,7 @@ def bench(
         rows += _bench_one(name, size, seconds, check, backend, precision)
     here = environment()
     _print(f"[bold]{'×'.join(map(str, size))}, {precision}[/bold]  {here['processor']}, {here['cores']} cores")
-    _print_table(bench_table(rows))
+    print_table(bench_table(rows))
     if json_file is not None:
         content = {"environment": here, "shape": size, "precision": precision, "rows": [row.to_json() for row in rows]}
         write_json(json_file, content)
@@ -347,9 +348,9 @@ def _bench_gpu(
     json_file: Path | None,
 ) -> None:
     from .backends import get_backend
-    from .experiments.records import command
     from .files import write_json
     from .reports import gpu_table, matrix_line
+    from .timing import command
 
     get_backend("cuda")  # says what is missing before anything is read
     from .bench.gpu import STANDARD, GpuRecord, bench_gpu, summary
@@ -368,7 +369,7 @@ def _bench_gpu(
     _print(f"\n[bold]{here['gpu']}[/bold]  CuPy {here['cupy']}, torch {here['torch']}, {here['date']}")
     special, issued = record.ceilings.special_functions, record.ceilings.instructions
     _print(f"ceilings: {special:.3g} special functions and {issued:.3g} instructions a second")
-    _print_table(gpu_table(record.cases))
+    print_table(gpu_table(record.cases))
     if record.matrix is not None:
         _print(matrix_line(record.matrix))
     if any("synthetic" in case.images for case in record.cases):
@@ -532,7 +533,7 @@ def _score(value: float, regression: bool) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %"
+    return f"{percent(share, 2)} %"
 
 
 def _pace(pairs: int, seconds: float) -> str:
@@ -542,18 +543,7 @@ def _pace(pairs: int, seconds: float) -> str:
 
 
 def _print(text: str) -> None:
-    from rich.console import Console
-
-    Console(highlight=False, soft_wrap=True).print(text)
-
-
-def _print_table(table: Any) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:  # there is no width to fit, so nothing is cut
-        console = Console(highlight=False, width=160)
-    console.print(table)
+    say(text, markup=True)
 
 
 def _say_step(name: str, outcome: str) -> None:

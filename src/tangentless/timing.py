@@ -11,8 +11,9 @@ import functools
 import importlib.metadata
 import math
 import platform
+import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ Array = NDArray[np.float64]
 _SOLVED = 2048  # rows of the matrix that the solver is timed on: on smaller ones it does not reach its speed
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cupy-cuda13x", "torch")
 _MISSING = "not installed"
+_PLACES = ("--data", "--output", "-o", "--store", "--work")  # options that say where files are
 _FEW_IMAGES, _MOST_IMAGES = 16, 2048  # blocks of fewer images than a vector has lanes say little about larger ones
 
 
@@ -188,6 +190,26 @@ def describe_machine(backend: str = "cpu") -> str:
 
     cores = count_workers(None)
     return f"{processor_name()}, {cores} core{'s' if cores > 1 else ''}"
+
+
+def command(arguments: Sequence[str]) -> str:
+    """The command line of a run, without the options that say where its files are; other paths keep their last part.
+
+    >>> command(["/usr/bin/tangentless", "reproduce", "mnist", "--data", "my data", "--train", "100", "-o", "here"])
+    'tangentless reproduce mnist --train 100'
+    >>> command(["benchmarks/networks_gpu.py", "/root/out", "--seconds=560"])
+    'networks_gpu.py out --seconds=560'
+    """
+    program = Path(arguments[0])
+    kept = [program.parent.name if program.stem == "__main__" else program.name]
+    rest = iter(arguments[1:])
+    for word in rest:
+        name, *values = word.split("=")
+        if name not in _PLACES:
+            kept.append("=".join(Path(part).name if "/" in part else part for part in (name, *values)))
+        elif not values:
+            next(rest, None)
+    return shlex.join(kept)
 
 
 def today() -> str:

@@ -28,17 +28,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..classical import Linear
+from ..console import say, with_deviation
 from ..datasets import Dataset, Split
 from ..errors import NotPositiveDefinite, ParameterError
-from ..intervals import deviation, mean_interval
 from ..kernel import kernel
 from ..plots import COLOURS, new_axes, save_pictures
 from ..preprocessing import ZCA
 from ..progress import progress_bar
 from ..solve import solve_ridge
 from ..solve.scores import accuracy, squared_error
-from ..timing import describe_machine
-from .console import say, with_deviation
+from ..statistics import deviation, mean_interval
+from ..timing import describe_machine, format_seconds
 from .paper import SUBSETS
 from .records import Outcome, Row, Run, View, backend_name
 from .whitening import Whitening
@@ -117,8 +117,7 @@ def reproduce(
             for trial, draws in enumerate(drawn):
                 piece = run.piece({**of, "trial": trial}, functools.partial(scorer.score, draws))
                 values.append(piece.value)
-                told = _last(piece.value, subsets)
-                say(f"{name}, trial {trial + 1} of {subsets.trials}: {told} ({piece.seconds:.1f} s)")
+                say(f"{name}, trial {trial + 1} of {subsets.trials} ({format_seconds(piece.seconds)})")
             yield from _summarise(name, values, subsets, len(tested))
 
     name = record or (EXPERIMENT if set(subsets.kernels) <= set(KERNELS) else f"{EXPERIMENT}-others")
@@ -284,13 +283,6 @@ def _spread(trials: Sequence[Mapping[str, Any]], places: Sequence[int], rows: in
     interval = list(mean_interval(accuracies)) if len(accuracies) > 1 else None
     mean = float(np.mean(accuracies))
     return {"mean": mean, "deviation": deviation(accuracies), "interval": interval, "accuracies": accuracies}
-
-
-def _last(value: Any, subsets: Subsets) -> str:
-    """The accuracy of the largest subset of a trial, in words."""
-    kind, size = subsets.draws[-1], subsets.sizes[-1]
-    found = value[kind][str(size)]
-    return f"{found['right'][_choose([found])]:,} test images right from {size:,}, {kind}"
 
 
 def plot(rows: Sequence[Row], folder: Path, name: str = EXPERIMENT) -> list[Path]:

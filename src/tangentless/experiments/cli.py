@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
+from ..console import say, say_files
 from ..errors import ArchitectureError, ParameterError
-from .console import say, say_files
 
 app = typer.Typer(
     help="The paper's experiments, at any scale: numbers beside the paper's, a JSON record, and pictures. "

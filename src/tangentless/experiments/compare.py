@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..architecture import Architecture
+from ..console import percent, say, span
 from ..datasets import Dataset
 from ..errors import ParameterError
-from ..intervals import Score, deviation
 from ..networks.inputs import make_transform
 from ..networks.recipes import Inputs, Ramp, Recipe
 from ..plots import COLOURS, new_axes, save_pictures
+from ..statistics import Score, deviation, rank_correlation
 from ..timing import describe_machine
-from .console import percent, say, span
 from .networks import Prepared, Task, machine_name, prepare
 from .records import Clock, Outcome, Row, Run, View, backend_name
 
@@ -48,9 +48,7 @@ ARCHITECTURES = (  # of different depth and pooling; all fit images of 8Ã—8, 28Ã
 )
 COLUMNS = ("architecture", "kernel, %", "95 % interval", "network, %", "95 % interval", "over seeds")
 EXPERIMENT = "compare"
-RESAMPLED = 2000
 _MARKERS = "os^D"  # beside colours, of which there are fewer than architectures
-_EXACT = 8  # architectures up to which all orders are counted
 
 
 @dataclass(frozen=True)
@@ -128,11 +126,8 @@ def compare(
                 label = f"{name}, trial {trial + 1}"
                 task = Task(run, EXPERIMENT, of, recipe, settings.seed + trial, machine, clock, recipe.epochs, label)
                 trials.append(task.piece(data, machine=lambda: machine_name(machine)).value)
-            row = _row(name, kernel, trials, images)
             hits.append([_hits([kernel], images), _hits(trials, images)])
-            yield row
-            accuracies = (f"{side} {percent(row[side]['accuracy'])} %" for side in ("kernel", "network"))
-            say(f"{name}: {', '.join(accuracies)}")
+            yield _row(name, kernel, trials, images)
 
     @functools.cache
     def correlation() -> dict[str, Any]:
@@ -169,52 +164,6 @@ def _fit_kernel(
     model = KernelRidgeClassifier(name, ridge=ridge, backend=backend).fit(images, labels)
     wrong = np.flatnonzero(model.predict(test_images) != truth).tolist()
     return {"wrong": wrong, "ridge": model.ridge_, "leave-one-out accuracy": model.loo_score_, "train": len(labels)}
-
-
-def rank_correlation(kernels: Array, networks: Array, *, seed: int = 0) -> dict[str, Any]:
-    """Spearman's, of the mean hits by architecture and test image, (A, T) each; with p-value and 95 % interval.
-
-    >>> hits = np.array([[0, 0, 0, 1], [0, 0, 1, 1], [0, 1, 1, 1]], float)
-    >>> round(rank_correlation(hits, hits)["spearman"], 9)
-    1.0
-    """
-    from scipy.stats import permutation_test
-
-    across, up = networks.mean(axis=1), kernels.mean(axis=1)
-    found = spearman(across, up)
-    if np.isnan(found):
-        return {"spearman": None, "p": None, "interval": None, "resampled": 0}
-    test = permutation_test(
-        (up,),
-        lambda y: spearman(across, y),
-        permutation_type="pairings",
-        n_resamples=np.inf if len(across) <= _EXACT else 9999,
-        alternative="greater",
-        random_state=np.random.default_rng(seed),
-    )
-    images = networks.shape[1]
-    counts = np.random.default_rng(seed).multinomial(images, np.full(images, 1 / images), size=RESAMPLED)
-    low, high = np.nanpercentile(spearman(counts @ networks.T, counts @ kernels.T), [2.5, 97.5])
-    return {
-        "spearman": float(found),
-        "p": float(test.pvalue),
-        "interval": [float(low), float(high)],
-        "resampled": RESAMPLED,
-    }
-
-
-def spearman(left: Array, right: Array) -> Any:
-    """The correlation of ranks along the last axis; NaN where all are equal on one side, which have no order.
-
-    >>> round(float(spearman(np.array([1.0, 2, 3, 4]), np.array([1.0, 3, 2, 4]))), 9)
-    0.8
-    """
-    from scipy.stats import rankdata
-
-    a, b = (rankdata(side, axis=-1) for side in (left, right))
-    a, b = (side - side.mean(axis=-1, keepdims=True) for side in (a, b))
-    scale = np.sqrt((a * a).sum(axis=-1) * (b * b).sum(axis=-1))
-    return np.divide((a * b).sum(axis=-1), scale, out=np.full_like(scale, np.nan), where=scale > 0)
 
 
 def describe_correlation(correlation: Mapping[str, Any]) -> str:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..console import percent, say, span
 from ..datasets import Dataset
 from ..files import make_folder
-from ..intervals import Score, deviation
 from ..networks.inputs import Images, Transform, balanced, make_transform
 from ..networks.recipes import RECIPES, Recipe, recipe_of
+from ..statistics import Score, deviation
 from ..timing import describe_machine
-from .console import percent, say, span
 from .records import Clock, Outcome, Piece, Row, Run, Unfinished, View, digest
 
 if TYPE_CHECKING:
@@ -87,7 +87,6 @@ def reproduce(load: Load, settings: Settings, *, machine: Machine | None, folder
                 task = Task(run, name, of, recipe, seed, machine, clock, settings.test_every, f"{name}, seed {seed}")
                 fetch = functools.partial(prepare, dataset, fitted, recipe.images, settings.test, seed)
                 pieces.append(task.piece(fetch, data=run.data[recipe.data]))
-                say(f"{name}, seed {seed}: {percent(pieces[-1].value['accuracy'])} %")
             yield _row(name, recipe, pieces)
 
     return run.conduct(rows(), VIEW, name=record_name(settings.recipes, changes))
@@ -157,6 +156,7 @@ class Task:
         checkpoint = self.run.folder / "checkpoints" / f"{self.name}-{digest([of, hashes])}.npz"
         piece = self.run.piece(of, lambda: self._train(fetch(), checkpoint), **options)
         checkpoint.unlink(missing_ok=True)  # only now: the piece is what it was for
+        say(f"{self.label}: {percent(piece.value['accuracy'])} %")
         return piece
 
     def _train(self, data: Prepared, checkpoint: Path) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ..backends import NAMES, get_backend
+from ..console import say, say_files, show_table
 from ..errors import InputError
 from ..files import make_folder, write_json
-from ..timing import describe_machine, environment, timed, today
-from .console import say, say_files, show_table
+from ..timing import command, describe_machine, environment, timed, today
 
 FORMAT = 1
-_PLACES = ("--data", "--output", "-o", "--store", "--work")
 
 Row = Mapping[str, Any]
 Machine = str | Callable[[], str]
@@ -168,6 +166,7 @@ class Run:
         try:
             for row in rows:
                 found.append(row)
+                say(", ".join(view.cells(row)))
         except Unfinished as stop:
             say(str(stop))
             view.show(found)
@@ -234,26 +233,6 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
         for path, content in contents
         if isinstance(content, dict) and {"experiment", "results"} <= content.keys()
     ]
-
-
-def command(arguments: Sequence[str]) -> str:
-    """The command line of a run, without the options that say where its files are; other paths keep their last part.
-
-    >>> command(["/usr/bin/tangentless", "reproduce", "mnist", "--data", "my data", "--train", "100", "-o", "here"])
-    'tangentless reproduce mnist --train 100'
-    >>> command(["benchmarks/networks_gpu.py", "/root/out", "--seconds=560"])
-    'networks_gpu.py out --seconds=560'
-    """
-    program = Path(arguments[0])
-    kept = [program.parent.name if program.stem == "__main__" else program.name]
-    rest = iter(arguments[1:])
-    for word in rest:
-        name, *values = word.split("=")
-        if name not in _PLACES:
-            kept.append("=".join(Path(part).name if "/" in part else part for part in (name, *values)))
-        elif not values:
-            next(rest, None)
-    return shlex.join(kept)
 
 
 def _read_piece(path: Path, key: Mapping[str, Any]) -> Piece | None:

@@ -12,12 +12,12 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from ..console import markdown, percent, span, with_deviation
 from ..files import atomic_file, make_folder
 from ..plots import COLOURS, new_axes, save_pictures
 from ..timing import format_seconds
 from . import architectures, cifar10_subsets, compare, networks, nonlinearities
 from .cifar10_subsets import DRAWS, WAYS
-from .console import markdown, percent, span, with_deviation
 from .paper import SUBSETS, TABLES, PaperRow
 from .records import Row, read_records
 from .uci_report import write_page

@@ -19,17 +19,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..console import percent, span
 from ..datasets import Dataset, Split
 from ..errors import ParameterError
 from ..estimators import KernelRidgeClassifier
-from ..intervals import Score
 from ..kernel import Crossed, Kernel, kernel
 from ..progress import progress_bar
 from ..solve import solve_ridge
 from ..solve.path import DECADES
 from ..solve.scores import accuracy
+from ..statistics import Score
 from ..timing import describe_machine, symmetric_pairs, timed
-from .console import percent, say, span
 from .paper import TABLES
 from .records import Outcome, Row, Run, View, backend_name
 
@@ -206,9 +206,6 @@ class _Work:
                 paper = _paper(self.table.name, name, result["test set"])
                 about = {"table": self.table.name, "method": name, "train": len(self.train)}
                 yield {**about, **result, **shared, "paper": paper}
-                if result["tilt asked"] == 0.0:
-                    right = f"{percent(result['accuracy'], 2)} % of {result['rows']:,} images"
-                    say(f"{name}: {right} of {result['test set']}")
 
     def evaluate(self, method: Method, ridge: float | None) -> dict[str, Any]:
         """Train and test a method: its scores for every tilt and test set, and what was chosen and spent."""

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ..datasets.tables import find_results, find_tables, known_tables, missing_table
+from ..console import markdown, say, say_files, show_table
+from ..datasets.tables import Results, find_results, find_tables, known_tables, missing_table, read_results
 from ..errors import DatasetError, ParameterError
 from ..files import atomic_file, make_folder
 from ..plots import COLOURS, new_axes, save_pictures
 from ..progress import progress_bar
+from ..statistics import compare, critical_difference, performance_profile, standings
 from ..timing import format_seconds
-from .comparisons import Results, compare, critical_difference, performance_profile, read_results, standings
-from .console import markdown, say, say_files, show_table
 from .records import Piece, Row, Run, read_record
 from .uci import PAPER, PROTOCOLS, THOROUGH, accuracy, study
 from .uci_methods import FOREST, MACHINES, MARGIN, METHODS, MOST_STEPS, PATIENCE

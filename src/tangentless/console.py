@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 
-def say(text: str, style: str | None = None) -> None:
-    """Print a line of text."""
+def say(text: str, style: str | None = None, *, markup: bool = False) -> None:
+    """Print a line of text; with `markup`, words in [bold] and the like."""
     from rich.console import Console
 
-    Console(highlight=False, soft_wrap=True, markup=False).print(text, style=style)
+    Console(highlight=False, soft_wrap=True, markup=markup).print(text, style=style)
 
 
 def say_files(paths: Iterable[Path]) -> None:
@@ -22,7 +22,6 @@ def say_files(paths: Iterable[Path]) -> None:
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table whose first column is text and whose others are numbers."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -30,6 +29,13 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
         table.add_column(name, justify="right" if place else "left")
     for row in rows:
         table.add_row(*row)
+    print_table(table)
+
+
+def print_table(table: Any) -> None:
+    """Print a table of rich; where there is no terminal there is no width to fit, and nothing is cut."""
+    from rich.console import Console
+
     console = Console(highlight=False)
     (console if console.is_terminal else Console(highlight=False, width=160)).print(table)
 
