@@ -23,24 +23,12 @@ from ..networks.inputs import Images, Transform, balanced, make_transform
 from ..networks.recipes import RECIPES, Recipe, recipe_of
 from ..statistics import Score, deviation
 from ..timing import describe_machine
+from .paper import TABLES
 from .records import Clock, Outcome, Piece, Row, Run, Unfinished, View, digest
 
 if TYPE_CHECKING:
     from ..networks.training import Machine
 
-METHODS = {  # rows of the paper's tables, by recipe
-    "mnist-myrtle5": "myrtle5-cnn",
-    "cifar10-myrtle5": "myrtle5-cnn",
-    "cifar10-myrtle5-no-zca": "myrtle5-cnn-no-zca",
-    "cifar10-myrtle7": "myrtle7-cnn",
-    "cifar10-myrtle10": "myrtle10-cnn",
-    "cifar10-myrtle10-flips": "myrtle10-cnn+flips",
-    "cifar10-myrtle10-augmented": "myrtle10-cnn+flips+cutout+crops",
-    "cifar100-myrtle10": "myrtle10-cnn",
-    "cifar100-myrtle10-flips": "myrtle10-cnn+flips",
-    "cifar100-myrtle10-bn": "myrtle10-cnn+batchnorm",
-    "cifar100-myrtle10-bn-flips": "myrtle10-cnn+flips+batchnorm",
-}
 COLUMNS = ("recipe", "trained on", "trials", "accuracy, %", "95 % interval", "best epoch", "paper")
 EXPERIMENT = "networks"
 Load = Callable[[str], Dataset]
@@ -69,21 +57,16 @@ def reproduce(load: Load, settings: Settings, *, machine: Machine | None, folder
     run = Run(EXPERIMENT, folder, configuration=configuration, data={}, machine=lambda: machine_name(machine))
     load, clock = functools.cache(load), Clock(settings.stop_after)
 
+    tested = {"test": settings.test, "test_every": settings.test_every}
+
     def rows() -> Iterator[Row]:
         for name, recipe in recipes.items():
             dataset = load(recipe.data)
             run.data[recipe.data] = dict(dataset.hashes)
-            fitted = functools.cache(
-                functools.partial(make_transform, recipe.inputs, dataset.train.images, recipe.epsilon)
-            )
-            pieces = []
+            fit = functools.partial(make_transform, recipe.inputs, dataset.train.images, recipe.epsilon)
+            fitted, pieces = functools.cache(fit), []
             for seed in range(settings.seed, settings.seed + settings.trials):
-                of = {
-                    "recipe": recipe.to_json(),
-                    "seed": seed,
-                    "test": settings.test,
-                    "test_every": settings.test_every,
-                }
+                of = {"recipe": recipe.to_json(), "seed": seed, **tested}
                 task = Task(run, name, of, recipe, seed, machine, clock, settings.test_every, f"{name}, seed {seed}")
                 fetch = functools.partial(prepare, dataset, fitted, recipe.images, settings.test, seed)
                 pieces.append(task.piece(fetch, data=run.data[recipe.data]))
@@ -230,8 +213,8 @@ def _row(name: str, recipe: Recipe, pieces: Sequence[Piece]) -> dict[str, Any]:
         "precision": finished[0].get("precision") if finished else None,
         "training accuracies": [trial["history"][-1][1] for trial in finished if "history" in trial],
     }
-    of_the_paper = recipe == RECIPES.get(name) and name in METHODS and mean is not None
-    return row | ({"table": recipe.data, "method": METHODS[name], "test set": recipe.data} if of_the_paper else {})
+    printed = name in (line.method for line in TABLES[recipe.data]) and recipe == RECIPES[name] and mean is not None
+    return row | ({"table": recipe.data, "method": name, "test set": recipe.data} if printed else {})
 
 
 def cells(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row: its label in the paper, the method in our records, and accuracies by test set."""
+    """A row: its label in the paper, the method or recipe in our records, and accuracies by test set."""
 
     label: str
     method: str | None
@@ -33,7 +33,7 @@ TABLES: dict[str, tuple[PaperRow, ...]] = {
         ("LeNet-5", None, 99.2),
         ("CKN", None, 99.6),
         ("Myrtle5 Kernel", "myrtle5", 99.5),
-        ("Myrtle5 CNN", "myrtle5-cnn", 99.5),
+        ("Myrtle5 CNN", "mnist-myrtle5", 99.5),
     ),
     "cifar10": _rows(
         ("cifar10", "cifar10.1"),
@@ -50,21 +50,21 @@ TABLES: dict[str, tuple[PaperRow, ...]] = {
         ("Myrtle10 Kernel", "myrtle10", 87.5, 74.5),
         ("Myrtle10-Gaussian Kernel", "myrtle10-gaussian", 88.2, 75.1),
         ("Myrtle10-Gaussian Kernel + Flips", "myrtle10-gaussian+flips", 89.8, 78.3),
-        ("Myrtle5 CNN + No ZCA", "myrtle5-cnn-no-zca", 87.8, 75.8),
-        ("Myrtle5 CNN", "myrtle5-cnn", 89.8, 79.0),
-        ("Myrtle7 CNN", "myrtle7-cnn", 90.2, 79.7),
-        ("Myrtle10 CNN", "myrtle10-cnn", 91.2, 79.9),
-        ("Myrtle10 CNN + Flips", "myrtle10-cnn+flips", 93.4, 84.8),
-        ("Myrtle10 CNN + Flips + CutOut + Crops", "myrtle10-cnn+flips+cutout+crops", 96.0, 89.8),
+        ("Myrtle5 CNN + No ZCA", "cifar10-myrtle5-no-zca", 87.8, 75.8),
+        ("Myrtle5 CNN", "cifar10-myrtle5", 89.8, 79.0),
+        ("Myrtle7 CNN", "cifar10-myrtle7", 90.2, 79.7),
+        ("Myrtle10 CNN", "cifar10-myrtle10", 91.2, 79.9),
+        ("Myrtle10 CNN + Flips", "cifar10-myrtle10-flips", 93.4, 84.8),
+        ("Myrtle10 CNN + Flips + CutOut + Crops", "cifar10-myrtle10-augmented", 96.0, 89.8),
     ),
     "cifar100": _rows(
         ("cifar100",),
         ("Myrtle10-Gaussian Kernel", "myrtle10-gaussian", 65.3),
         ("Myrtle10-Gaussian Kernel + Flips", "myrtle10-gaussian+flips", 68.2),
-        ("Myrtle10 CNN", "myrtle10-cnn", 64.7),
-        ("Myrtle10 CNN + Flips", "myrtle10-cnn+flips", 71.4),
-        ("Myrtle10 CNN + BatchNorm", "myrtle10-cnn+batchnorm", 70.3),
-        ("Myrtle10 CNN + Flips + BatchNorm", "myrtle10-cnn+flips+batchnorm", 74.7),
+        ("Myrtle10 CNN", "cifar100-myrtle10", 64.7),
+        ("Myrtle10 CNN + Flips", "cifar100-myrtle10-flips", 71.4),
+        ("Myrtle10 CNN + BatchNorm", "cifar100-myrtle10-bn", 70.3),
+        ("Myrtle10 CNN + Flips + BatchNorm", "cifar100-myrtle10-bn-flips", 74.7),
     ),
 }
 

@@ -157,7 +157,7 @@ def _table(name: str, rows: Sequence[Row]) -> str:
 def _cells(paper: PaperRow, table: str, test_set: str, rows: Sequence[Row]) -> list[str]:
     """A row of the paper, with the best that records say of it."""
     theirs = [paper.label, f"{paper.accuracies[test_set]:.1f}"]
-    mine = [row for row in rows if row["method"] == paper.method]
+    mine = [row for row in rows if paper.method in (row["method"], row.get("recipe"))]
     best = _best(_plain(mine, table, test_set))
     if paper.method is None or best is None:
         return [*theirs, ("*cited*" if paper.method is None else _NOT_RUN) + " |" * (len(_COLUMNS) - 3)]

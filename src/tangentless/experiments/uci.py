@@ -15,7 +15,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -30,17 +30,10 @@ from .uci_methods import FOREST, MACHINES, MARGIN, METHODS, MOST_STEPS, PATIENCE
 PROTOCOLS = ("four folds", "one fold", "nested")
 PAPER = ("gaussian", "ntk")  # methods with a column in the paper
 THOROUGH = 850  # rows: tables up to this size, 60 of the 90, have every cell tried
+Question = tuple[str, str]  # a table and a method: what a piece of the study answers
 Cell = tuple[int, ...]  # of a board: the places of a kernel and a cost; of forests, that of a number of features
 _FOLDS, _INNER = 4, 4  # splits to report, and parts of their training rows in cross-validation
 _REPORT, _TUNING = slice(0, _FOLDS), slice(_FOLDS, _FOLDS + 1)  # where they are on a board; inner ones follow
-
-
-@dataclass(frozen=True)
-class Question:
-    """One method on one table: what a piece of the study answers."""
-
-    table: str
-    method: str
 
 
 def inner_folds(labels: Any, train: Any, seed: int) -> list[Rowsets]:
@@ -180,20 +173,20 @@ def settings(method: str, rows: int) -> dict[str, Any]:
 
 def solve(question: Question, tables: Path, folder: Path, threads: int = 1, *, finished: bool = False) -> Piece:
     """The answer to a question, from its piece if it is there already. Runs in a process of its own."""
-    table = read_table(question.table, tables)
+    table, method = read_table(question[0], tables), question[1]
     run = Run("uci", folder, configuration={}, data={table.name: table.digest})
 
     def piece(of: Row, compute: Callable[..., Any], *arguments: Any) -> Piece:
         def unless_finished() -> Any:
             if finished:
                 raise UnansweredError("not run yet")
-            return compute(table, question.method, *arguments, threads=threads)
+            return compute(table, method, *arguments, threads=threads)
 
         return run.piece(of, unless_finished)
 
-    of = {"table": table.name, **settings(question.method, len(table))}
+    of = {"table": table.name, **settings(method, len(table))}
     first = piece(of, answer)
-    if question.method == "forest":
+    if method == "forest":
         return first
     try:
         second = piece({**of, "patience": PATIENCE}, persist, first.value)
@@ -225,7 +218,7 @@ def study(
     """
     files = {name: tables / name / f"{name}_R.dat" for name in names}
     order = sorted(names, key=lambda name: files[name].stat().st_size if files[name].is_file() else 0)
-    questions = [Question(name, method) for name in order for method in METHODS if method in methods]
+    questions = [(name, method) for name in order for method in METHODS if method in methods]
     if finished:
         for question in questions:
             yield question, _outcome(functools.partial(solve, question, tables, folder, finished=True))

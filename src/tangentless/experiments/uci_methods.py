@@ -7,7 +7,9 @@ whatever lies next to a cell that is nearly the best so far, until nothing new d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+import warnings
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +22,7 @@ from ..datasets.tables import Rowsets, Table
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-Kernels = Callable[[Sequence[int]], Iterator[tuple[int, Array]]]  # matrices of some of the kernels, one at a time
+Kernels = Callable[[int], Array]  # the matrix of a kernel, by its place in a machine
 
 UNSEEN, UNSOLVED = -1, -2
 MOST_STEPS = 100_000  # of a machine for two classes; where C needs more, that C and larger ones are left out,
@@ -91,6 +93,16 @@ class Machine:
             new, seen = near & ~seen, seen | near
         return seen
 
+    def replay(self, means: Array, tests: int) -> Mask:
+        """The cells that `explore` would ask for on a board with these accuracies."""
+        known = np.zeros(self.shape, bool)
+
+        def look(cells: Mask) -> Array:
+            known[cells] = True
+            return np.where(known, means, np.nan)
+
+        return self.explore(look, tests)
+
     def near(self, means: Array, tests: int) -> Mask:
         """The cells within the margin of the best, and their neighbours."""
         best = np.nanmax(means)
@@ -114,8 +126,8 @@ class Board:
         missing = self.right == UNSEEN if most is None else self.right < 0
         todo = np.broadcast_to(wanted, self.right.shape) & missing
         with ThreadPoolExecutor(self.threads) as pool:
-            for place, K in self.kernels(np.flatnonzero(todo.any(axis=(0, 2))).tolist()):
-                splits = np.flatnonzero(todo[:, place].any(axis=1)).tolist()
+            for place in np.flatnonzero(todo.any(axis=(0, 2))).tolist():
+                K, splits = self.kernels(place), np.flatnonzero(todo[:, place].any(axis=1)).tolist()
                 tasks = [pool.submit(self._try, K, s, place, todo[s, place], most or MOST_STEPS) for s in splits]
                 for task in tasks:
                     task.result()
@@ -169,37 +181,34 @@ def _gaussian(table: Table) -> Kernels:
     distances = squared_distances(table.features, n_jobs=1)
     unit = median_squared_distance(table.features)
 
-    def kernels(places: Sequence[int]) -> Iterator[tuple[int, Array]]:
-        for place in places:
-            values = np.multiply(distances, -unit * POWERS_OF_TWO[place])
-            yield place, np.exp(values, out=values)
+    def kernel(place: int) -> Array:
+        values = np.multiply(distances, -unit * POWERS_OF_TWO[place])
+        return np.exp(values, out=values)
 
-    return kernels
+    return kernel
 
 
 def _tangent(table: Table) -> Kernels:
-    def kernels(places: Sequence[int]) -> Iterator[tuple[int, Array]]:
-        for depth in DEPTHS:
-            wanted = {_PAIRS.index((depth, fixed)): (depth, fixed) for fixed in range(depth)}
-            if wanted.keys() & set(places):
-                family = ntk_family(table.features, depths=[depth], n_jobs=1)
-                for place, pair in wanted.items():
-                    if place in places:
-                        # Arora et al. do not scale ReLUs; C counts in units of their kernel.
-                        yield place, family.pop(pair) / 2.0 ** (depth - 1)
+    @functools.lru_cache(maxsize=1)
+    def family(depth: int) -> dict[tuple[int, int], Array]:
+        return ntk_family(table.features, depths=[depth], n_jobs=1)
 
-    return kernels
+    def kernel(place: int) -> Array:
+        depth, fixed = _PAIRS[place]
+        # Arora et al. do not scale ReLUs; C counts in units of their kernel.
+        return family(depth)[depth, fixed] / 2.0 ** (depth - 1)
+
+    return kernel
 
 
 def _polynomial(table: Table) -> Kernels:
     products = table.features @ table.features.T
 
-    def kernels(places: Sequence[int]) -> Iterator[tuple[int, Array]]:
-        for place in places:
-            degree, scale = _POLYNOMIALS[place]
-            yield place, (scale * products + 1) ** degree
+    def kernel(place: int) -> Array:
+        degree, scale = _POLYNOMIALS[place]
+        return (scale * products + 1) ** degree
 
-    return kernels
+    return kernel
 
 
 _PAIRS = [(depth, fixed) for depth in DEPTHS for fixed in range(depth)]
@@ -237,8 +246,6 @@ class Forest:
 
     def try_split(self, table: Table, split: Rowsets, features: int, threads: int) -> tuple[int, float]:
         """Right answers on the test rows, and the accuracy out of the bag."""
-        import warnings
-
         from sklearn.ensemble import RandomForestClassifier
 
         forest: Any = RandomForestClassifier(

@@ -24,9 +24,10 @@ from .records import Piece, Row, Run, read_record
 from .uci import PAPER, PROTOCOLS, THOROUGH, accuracy, study
 from .uci_methods import FOREST, MACHINES, MARGIN, METHODS, MOST_STEPS, PATIENCE
 
+DUELS = ("tuned on", "methods", "better", "equal", "worse", "Wilcoxon p")
 COLUMNS = ("method", "tuned on", "rank", "average", "P90", "P95", "PMA")
 TITLES = {**{name: machine.title for name, machine in MACHINES.items()}, "forest": FOREST.title}
-# Rank, average, its deviation, P90, P95, PMA and its deviation, as the paper prints them.
+_STANDING = ("rank", "average", "deviation", "p90", "p95", "pma", "pma_deviation")
 PAPER_STANDINGS = {
     ("ntk", "four folds"): (14.3, 83.2, 13.5, 96.7, 83.3, 97.3, 3.8),
     ("gaussian", "four folds"): (11.6, 83.4, 13.4, 95.6, 83.3, 97.5, 3.7),
@@ -85,15 +86,15 @@ def run_study(
     run = Run("uci", output, configuration={"tables": names, "methods": list(methods), **limits}, data={})
     answers, left_out = [], []
     with progress_bar("uci", unit="answers") as progress:
-        for question, piece in study(names, methods, tables, output, jobs, finished=finished):
+        for (table, method), piece in study(names, methods, tables, output, jobs, finished=finished):
             if isinstance(piece, Piece):
                 answers.append(piece)
                 run.count(piece)
             else:
-                left_out.append({"table": question.table, "method": question.method, "reason": str(piece)})
+                left_out.append({"table": table, "method": method, "reason": str(piece)})
             progress(len(answers) + len(left_out), len(names) * len(methods))
             if not finished:
-                say(f"{question.table}, {question.method}: {_line(piece) if isinstance(piece, Piece) else piece}")
+                say(f"{table}, {method}: {_line(piece) if isinstance(piece, Piece) else piece}")
     rows = sorted((_row(piece) for piece in answers), key=lambda row: (row["table"].lower(), row["method"]))
     summary = summarise([piece.value for piece in answers], methods, _published(tables, names))
     path = run.finish(rows, summary=summary, left_out=left_out)
@@ -158,13 +159,7 @@ def search_check(answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         right = np.array(value["board"], float)
         right[right < 0] = np.nan
         means = (right / np.array(value["tests"])[:, None, None]).mean(axis=0)
-        known = np.zeros(means.shape, bool)
-
-        def look(cells: Any, means: Any = means, known: Any = known) -> Any:
-            known |= cells
-            return np.where(known, means, np.nan)
-
-        seen = machine.explore(look, sum(value["tests"]))
+        seen = machine.replay(means, sum(value["tests"]))
         loss = 100 * float(np.nanmax(means) - np.nanmax(means[seen]))
         checks.setdefault(value["method"], []).append((value["table"], loss, float(seen.mean())))
     return [
@@ -194,7 +189,10 @@ def _page(record: Row, picture: str | None) -> str:
         ranked = f"Ranks are among these methods and {summary['others']} published classifiers."
         alone = "The published results of other classifiers were not found: ranks are among these methods alone."
         lines += [ranked if summary["others"] else alone, "", *markdown(COLUMNS, _standing_cells(summary))]
-        lines += _duel_lines(summary)
+    if summary["duels"]:
+        apart = f"{summary['critical_difference']:.2f}"
+        words = f"Mean ranks of these methods among themselves differ by more than chance (Nemenyi) from {apart} on."
+        lines += [*markdown(DUELS, _duel_cells(summary)), words, ""]
     lines += _agreement_lines(rows)
     if picture is not None:
         lines += [f"![Performance profiles of {titles}]({picture})", ""]
@@ -205,41 +203,24 @@ def _page(record: Row, picture: str | None) -> str:
 def _standing_cells(summary: Row) -> Iterator[list[str]]:
     """Rows under COLUMNS, with what the paper prints in brackets."""
     for row in summary["standings"]:
-        values = [row[name] for name in ("rank", "average", "deviation", "p90", "p95", "pma", "pma_deviation")]
+        cells = _numbers([row[name] for name in _STANDING])
         printed = PAPER_STANDINGS.get((row["method"], row["protocol"])) if row["of"] == "here" else None
-        cells = _numbers(*values)
         if printed is not None:
-            cells = [f"{cell} ({value})" for cell, value in zip(cells, _numbers(*printed), strict=True)]
+            cells = [f"{cell} ({value})" for cell, value in zip(cells, _numbers(printed), strict=True)]
         name = TITLES[row["method"]] + (", the paper's columns" if row["of"] == "paper" else "")
         yield [name, row["protocol"], *cells]
 
 
-def _numbers(
-    rank: float, average: float, deviation: float, p90: float, p95: float, pma: float, pma_deviation: float
-) -> list[str]:
-    both = f"{average:.1f} ± {deviation:.1f}", f"{pma:.1f} ± {pma_deviation:.1f}"
-    return [f"{rank:.1f}", both[0], f"{p90:.1f}", f"{p95:.1f}", both[1]]
+def _numbers(standing: Sequence[float]) -> list[str]:
+    rank, average, deviation, p90, p95, pma, pma_deviation = (f"{number:.1f}" for number in standing)
+    return [rank, f"{average} ± {deviation}", p90, p95, f"{pma} ± {pma_deviation}"]
 
 
-def _duel_lines(summary: Row) -> list[str]:
-    if not summary["duels"]:
-        return []
-    cells = [
-        (
-            duel["protocol"],
-            _who(duel),
-            *(f"{duel[name]}" for name in ("better", "equal", "worse")),
-            f"{duel['p_value']:.2g}",
-        )
-        for duel in summary["duels"]
-    ]
-    apart = f"{summary['critical_difference']:.2f}"
-    words = f"Mean ranks of these methods among themselves differ by more than chance (Nemenyi) from {apart} on."
-    return [*markdown(("tuned on", "methods", "better", "equal", "worse", "Wilcoxon p"), cells), words, ""]
-
-
-def _who(duel: Row) -> str:
-    return f"{TITLES[duel['first']]} against {TITLES[duel['second']]}"
+def _duel_cells(summary: Row) -> Iterator[tuple[str, ...]]:
+    for duel in summary["duels"]:
+        who = f"{TITLES[duel['first']]} against {TITLES[duel['second']]}"
+        counts = (f"{duel[name]}" for name in DUELS[2:5])
+        yield duel["protocol"], who, *counts, f"{duel['p_value']:.2g}"
 
 
 def _agreement_lines(rows: Sequence[Row]) -> list[str]:
@@ -345,9 +326,7 @@ def _show(record: Row) -> None:
     """The summary in the terminal."""
     summary = record["summary"]
     show_table(f"{summary['tables']} tables", COLUMNS, _standing_cells(summary))
-    for duel in summary["duels"]:
-        counts = f"{duel['better']} better, {duel['equal']} equal, {duel['worse']} worse"
-        say(f"{duel['protocol']}: {_who(duel)}: {counts}; Wilcoxon p = {duel['p_value']:.2g}")
+    show_table("Table by table", DUELS, _duel_cells(summary))
     for line in _left_out_lines(record["left_out"]):
         say(line, style="yellow")
     outside = [f"{row['table']}, {row['method']}" for row in record["results"] if row["inside"] is False]
