@@ -19,8 +19,8 @@ Any other architecture may stand beside these kernels; it gets the whitening of 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from ..console import say, with_deviation
 from ..datasets import Dataset, Split
 from ..errors import NotPositiveDefinite, ParameterError
 from ..kernel import kernel
+from ..networks.inputs import balanced
 from ..plots import COLOURS, new_axes, save_pictures
 from ..preprocessing import ZCA
 from ..progress import progress_bar
@@ -84,25 +85,13 @@ def reproduce(
     backend, tested = backend_name(backend), dataset.test.take(slice(test))
     for name in subsets.kernels:
         _kernel(name).elements(dataset.train.images.shape[1:])  # refuses architectures that do not fit the images
-    common = {
-        "sizes": subsets.sizes,
-        "draws": subsets.draws,
-        "seed": subsets.seed,
-        "ridges": subsets.ridges,
-        "test images": len(tested),
-    }
-    configuration = {
-        **common,
-        **WHITENING.to_json(),
-        "zca of linear": LINEAR_WHITENING.to_json()["zca"],
-        "kernels": subsets.kernels,
-        "trials": subsets.trials,
-        "backend": backend,
-    }
+    asked = {**asdict(subsets), "test images": len(tested)}
+    common = {name: value for name, value in asked.items() if name not in ("kernels", "trials")}
+    whitenings = {**WHITENING.to_json(), "zca of linear": LINEAR_WHITENING.to_json()["zca"]}
     run = Run(
         EXPERIMENT,
         folder,
-        configuration=configuration,
+        configuration={**asked, **whitenings, "backend": backend},
         data={dataset.name: dict(dataset.hashes)},
         machine=functools.partial(describe_machine, backend),
     )
@@ -142,18 +131,14 @@ def draw(labels: NDArray[np.int64], subsets: Subsets, trial: int) -> dict[str, d
     >>> bool(np.all(drawn["uniform"][10] == drawn["uniform"][20][:10]))
     True
     """
-    order = np.random.default_rng([subsets.seed, trial]).permutation(len(labels))
     _check_sizes(labels, subsets)
-    by_class = [order[labels[order] == label] for label in np.unique(labels)]
-    drawn: dict[str, dict[int, Indices]] = {}
-    for kind in subsets.draws:
-        drawn[kind] = {
-            size: order[:size]
-            if kind == "uniform"
-            else np.concatenate([members[: size // len(by_class)] for members in by_class])
-            for size in subsets.sizes
-        }
-    return drawn
+    seed = [subsets.seed, trial]
+    order = np.random.default_rng(seed).permutation(len(labels))
+    kinds: dict[str, Callable[[int], Indices]] = {
+        "balanced": lambda size: balanced(labels, size, seed),
+        "uniform": lambda size: order[:size],
+    }
+    return {kind: {size: kinds[kind](size) for size in subsets.sizes} for kind in subsets.draws}
 
 
 def _check_sizes(labels: NDArray[np.int64], subsets: Subsets) -> None:
@@ -295,30 +280,16 @@ def plot(rows: Sequence[Row], folder: Path, name: str = EXPERIMENT) -> list[Path
         colour = COLOURS[number % len(COLOURS)]
         mine = [row for row in rows if row["kernel"] == label and row["draw"] == kind]
         if mine:
-            found = [row[WAYS[1]] for row in mine]
-            axes.errorbar(
-                [row["size"] for row in mine],
-                [100 * one["mean"] for one in found],
-                [100 * (one["deviation"] or 0.0) for one in found],
-                color=colour,
-                label=f"{NAMES.get(label, label)}, here",
-                capsize=2.5,
-                linewidth=1.6,
-            )
+            found = [(row["size"], row[WAYS[1]]["mean"], row[WAYS[1]]["deviation"] or 0.0) for row in mine]
+            across, means, reach = zip(*found, strict=True)
+            style = {"label": f"{NAMES.get(label, label)}, here", "linewidth": 1.6, "capsize": 2.5}
+            axes.errorbar(across, 100 * np.array(means), 100 * np.array(reach), color=colour, **style)
         theirs = {size: values for size, values in SUBSETS.get(label, {}).items() if size in sizes}
         if theirs and (mine or label == "cntk"):
-            axes.errorbar(
-                [1.06 * size for size in theirs],  # beside ours, not on top
-                [mean for mean, _ in theirs.values()],
-                [deviation for _, deviation in theirs.values()],
-                fmt="o",
-                color=colour,
-                markerfacecolor="white",
-                markersize=4.5,
-                capsize=2.5,
-                elinewidth=0.9,
-                label=f"{NAMES[label]}, paper",
-            )
+            means, reach = zip(*theirs.values(), strict=True)
+            beside = [1.06 * size for size in theirs]  # beside ours, not on top
+            style = {"markerfacecolor": "white", "markersize": 4.5, "elinewidth": 0.9, "capsize": 2.5}
+            axes.errorbar(beside, means, reach, fmt="o", color=colour, label=f"{NAMES[label]}, paper", **style)
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.legend(frameon=False, fontsize=8.5)

@@ -35,6 +35,7 @@ _FIGURES = (
 )
 _NOT_RUN = "not run yet"
 _COLUMNS = ("method", "paper", "ours", "trained on", "tested on", "leave-one-out", "tilt 0.3", "tilt by loo", "took")
+_RUN = ("table", "test set", "train", "rows", "machine", "date")  # the same for all tilts of a run
 _CHOICES = """The ridge is chosen from the paper's grid and 0, without test labels: *own*, for each subset by its
 leave-one-out accuracy; *one*, for all subsets of a size by the mean of that. Or, as the paper seems to have
 done, *best*, that of the best mean on the test images. *Apart* is how far *one*, of balanced draws, lies
@@ -114,14 +115,12 @@ def learning_curve(rows: Iterable[Row], subsets: Iterable[Row], folder: Path) ->
     figure, axes = new_axes(6.4, 4.2, "CIFAR-10, towards the full set", "training images", "test accuracy, %")
     for (method, label), colour in zip(CURVES.items(), COLOURS, strict=False):
         ours = sorted(points[method].items())
-        axes.plot(
-            [n for n, _ in ours], [100 * share for _, share in ours], "o-", color=colour, label=label, markersize=4
-        )
+        across, up = [n for n, _ in ours], [100 * share for _, share in ours]
+        axes.plot(across, up, "o-", color=colour, label=label, markersize=4)
         theirs = {size: mean for size, (mean, _) in SUBSETS.get(method, {}).items()}
         theirs[FULL_SETS["cifar10"]] = next(r.accuracies["cifar10"] for r in TABLES["cifar10"] if r.method == method)
-        axes.plot(
-            list(theirs), list(theirs.values()), "o", color=colour, markerfacecolor="white", markersize=6, zorder=1
-        )
+        hollow = {"color": colour, "markerfacecolor": "white", "markersize": 6, "zorder": 1}
+        axes.plot(list(theirs), list(theirs.values()), "o", **hollow)
     axes.plot([], [], "o", color="#5c6b78", markerfacecolor="white", label="the paper's")
     axes.set_xscale("log")
     axes.set_xticks([10, 100, 1000, 10_000], ["10", "100", "1,000", "10,000"])
@@ -131,16 +130,8 @@ def learning_curve(rows: Iterable[Row], subsets: Iterable[Row], folder: Path) ->
 
 def _plain(rows: Iterable[Row], table: str, test_set: str) -> list[Row]:
     """Results on a test set without tilting."""
-    return [row for row in rows if row["table"] == table and row["test set"] == test_set and not _tilted(row)]
-
-
-def _tilted(row: Row) -> bool:
-    return bool(row.get("tilt asked", 0.0) != 0.0)
-
-
-def _best(rows: Iterable[Row]) -> Row | None:
-    """The result from the most training images; of those from the most test images; of those the newest."""
-    return max(rows, key=lambda row: (row["train"], row["rows"], row["date"]), default=None)
+    mine = [row for row in rows if row["table"] == table and row["test set"] == test_set]
+    return [row for row in mine if row.get("tilt asked", 0.0) == 0.0]
 
 
 def _table(name: str, rows: Sequence[Row]) -> str:
@@ -158,10 +149,13 @@ def _cells(paper: PaperRow, table: str, test_set: str, rows: Sequence[Row]) -> l
     """A row of the paper, with the best that records say of it."""
     theirs = [paper.label, f"{paper.accuracies[test_set]:.1f}"]
     mine = [row for row in rows if paper.method in (row["method"], row.get("recipe"))]
-    best = _best(_plain(mine, table, test_set))
+    # The result from the most training images; of those from the most test images; of those the newest.
+    plain = _plain(mine, table, test_set)
+    best = max(plain, key=lambda row: (row["train"], row["rows"], row["date"]), default=None)
     if paper.method is None or best is None:
         return [*theirs, ("*cited*" if paper.method is None else _NOT_RUN) + " |" * (len(_COLUMNS) - 3)]
-    tilted = {row["tilt asked"]: row for row in mine if _same_run(row, best)}
+    run = [best[name] for name in _RUN]
+    tilted = {row["tilt asked"]: row for row in mine if "tilt asked" in row and [row[name] for name in _RUN] == run}
     by_loo = tilted.get("loo")
     return [
         *theirs,
@@ -173,11 +167,6 @@ def _cells(paper: PaperRow, table: str, test_set: str, rows: Sequence[Row]) -> l
         "" if by_loo is None else f"{percent(by_loo['accuracy'])} (t = {by_loo['tilt']:g})",
         f"{format_seconds(best['seconds'])}, {best['machine']}",
     ]
-
-
-def _same_run(row: Row, best: Row) -> bool:
-    names = ("table", "test set", "train", "rows", "machine", "date")
-    return _tilted(row) and bool(all(row[name] == best[name] for name in names))
 
 
 def _subsets(record: Row, words: str) -> str:

@@ -9,10 +9,9 @@ Each matrix is computed once, in memory, or in a store that outlives the process
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from ..solve.scores import accuracy
 from ..statistics import Score
 from ..timing import describe_machine, symmetric_pairs, timed
 from .paper import TABLES
-from .records import Outcome, Row, Run, View, backend_name
+from .records import Outcome, Row, Run, View, backend_name, digest
 
 Array = NDArray[np.float64]
 Images = NDArray[np.float32]
@@ -164,26 +163,25 @@ def choose(count: int, train: int | None, seed: int) -> NDArray[np.intp]:
     return np.random.default_rng(seed).permutation(count)[:train]
 
 
+@dataclass(eq=False)
 class _Work:
     """Computes rows, and keeps in memory what the next row may need: the images and matrices of the last kernel."""
 
-    def __init__(
-        self,
-        table: Table,
-        dataset: Dataset,
-        settings: Settings,
-        backend: str,
-        folder: Path,
-        others: Sequence[Dataset],
-    ) -> None:
-        self.table, self.dataset, self.settings = table, dataset, settings
-        self.backend, self.folder = backend, folder
-        self.train = dataset.train.take(choose(len(dataset.train), settings.train, settings.seed))
-        self.tests = {one.name: one.test.take(slice(settings.test)) for one in (dataset, *others)}
-        self.targets = np.eye(len(dataset.classes))[self.train.labels]
-        self.images: dict[str | None, Images] = {}  # of the test sets, and under None of the training set
-        self.matrices: dict[str, Array] = {}
-        self.kept = ("", "")  # the preprocessing of those images, and the kernel of those matrices
+    table: Table
+    dataset: Dataset
+    settings: Settings
+    backend: str
+    folder: Path
+    others: Sequence[Dataset]
+    images: dict[str | None, Images] = field(default_factory=dict)  # of test sets, and under None of the training set
+    matrices: dict[str, Array] = field(default_factory=dict)
+    kept: tuple[str, str] = ("", "")  # the preprocessing of those images, and the kernel of those matrices
+
+    def __post_init__(self) -> None:
+        whole, settings = self.dataset.train, self.settings
+        self.train = whole.take(choose(len(whole), settings.train, settings.seed))
+        self.tests = {one.name: one.test.take(slice(settings.test)) for one in (self.dataset, *self.others)}
+        self.targets = np.eye(len(self.dataset.classes))[self.train.labels]
 
     def rows(self, run: Run, common: Row) -> Iterator[Row]:
         """The rows of every method: one for each tilt and test set."""
@@ -199,13 +197,12 @@ class _Work:
                 **method.choice(ridge),
             }
             piece = run.piece(of, functools.partial(self.evaluate, method, ridge))
-            shared = {key: value for key, value in piece.value.items() if key != "scores"}
-            shared |= {"preprocessing": of["preprocessing"], "seconds": piece.seconds}
-            shared |= {"machine": piece.machine, "date": piece.date}
+            about = {"table": self.table.name, "method": name, "train": len(self.train)}
+            about |= {"preprocessing": of["preprocessing"], "seconds": piece.seconds}
+            about |= {"machine": piece.machine, "date": piece.date}
+            about |= {key: value for key, value in piece.value.items() if key != "scores"}
             for result in piece.value["scores"]:
-                paper = _paper(self.table.name, name, result["test set"])
-                about = {"table": self.table.name, "method": name, "train": len(self.train)}
-                yield {**about, **result, **shared, "paper": paper}
+                yield {**about, **result, "paper": _paper(self.table.name, name, result["test set"])}
 
     def evaluate(self, method: Method, ridge: float | None) -> dict[str, Any]:
         """Train and test a method: its scores for every tilt and test set, and what was chosen and spent."""
@@ -213,24 +210,17 @@ class _Work:
         (kernel, ridge, candidates), choosing = timed(lambda: self._choose(method, ridge))
         matrices, computing = timed(lambda: {name: self._matrix(method, kernel, name) for name in (None, *self.tests)})
         K = matrices.pop(None)
+        where = "cuda" if self.backend == "cuda" else "cpu"
+        solve = functools.partial(solve_ridge, K, self.targets, ridge, criterion="accuracy", backend=where)
         scores, solving = [], 0.0
         for tilt in self.table.tilts:
-            where = "cuda" if self.backend == "cuda" else "cpu"
-            solve = functools.partial(solve_ridge, K, self.targets, ridge, tilt=tilt, criterion="accuracy")
-            solution, taken = timed(functools.partial(solve, backend=where))
+            solution, taken = timed(functools.partial(solve, tilt=tilt))
             solving += taken
+            about = {"tilt asked": tilt, "tilt": solution.tilt, "residual": solution.residual}
+            about["leave-one-out accuracy"] = accuracy(self.targets, solution.leave_one_out)
             for name, values in matrices.items():
-                predicted = (values.T @ solution.coefficients).argmax(axis=1)
-                scores.append(
-                    {
-                        "test set": name,
-                        "tilt asked": tilt,
-                        "tilt": solution.tilt,
-                        **Score.of(predicted, self.tests[name].labels).to_json(),
-                        "leave-one-out accuracy": accuracy(self.targets, solution.leave_one_out),
-                        "residual": solution.residual,
-                    }
-                )
+                score = Score.of((values.T @ solution.coefficients).argmax(axis=1), self.tests[name].labels)
+                scores.append({"test set": name, **score.to_json(), **about})
         pairs = symmetric_pairs(len(self.train)) + sum(values.size for values in matrices.values())
         return {
             "kernel": repr(kernel),
@@ -288,12 +278,10 @@ class _Work:
         about = json.dumps(self.table.preprocessings[method.preprocessing].describe, sort_keys=True)
         # More training images extend the matrix among themselves; with test images, they start another.
         sizes = [] if others is None else [len(images), len(others)]
-        key = json.dumps([label, about, self.settings.seed, self.backend, sizes])
-        name = f"{self.table.name}-{method.name.partition('+')[0]}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
-        place, extend = self.settings.store / f"{name}.zarr", tested is None
-        return np.asarray(
-            gram(kernel, images, others, store=place, preprocessing=about, extend=extend, backend=self.backend)
-        )
+        key = digest([label, about, self.settings.seed, self.backend, sizes])[:12]
+        place = self.settings.store / f"{self.table.name}-{method.name.partition('+')[0]}-{key}.zarr"
+        options: dict[str, Any] = {"preprocessing": about, "extend": tested is None, "backend": self.backend}
+        return np.asarray(gram(kernel, images, others, store=place, **options))
 
 
 def _paper(table: str, method: str, test_set: str) -> float | None:

@@ -24,8 +24,9 @@ import numpy as np
 
 from ..datasets.tables import Rowsets, Table, read_table
 from ..errors import DatasetError, InputError, TangentlessError
+from ..solve.board import MARGIN, MOST_STEPS, PATIENCE, TOLERANCE, UNSEEN, UNSOLVED, Board
 from .records import Piece, Row, Run
-from .uci_methods import FOREST, MACHINES, MARGIN, METHODS, MOST_STEPS, PATIENCE, TOLERANCE, UNSEEN, UNSOLVED, Board
+from .uci_methods import FOREST, MACHINES, METHODS
 
 PROTOCOLS = ("four folds", "one fold", "nested")
 PAPER = ("gaussian", "ntk")  # methods with a column in the paper
@@ -45,8 +46,7 @@ def inner_folds(labels: Any, train: Any, seed: int) -> list[Rowsets]:
     """
     shuffled = np.random.default_rng(seed).permutation(train)
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    part = np.empty(len(train), int)
-    part[:] = np.arange(len(train)) % _INNER  # round and round: parts differ by one row at most, in each class too
+    part = np.arange(len(train)) % _INNER  # round and round: parts differ by one row at most, in each class too
     return [Rowsets(np.sort(by_class[part != p]), np.sort(by_class[part == p])) for p in range(_INNER)]
 
 
@@ -67,10 +67,15 @@ def answer(table: Table, method: str, threads: int = 1) -> dict[str, Any]:
     }
 
 
+def make_board(table: Table, method: str, splits: Sequence[Rowsets], threads: int = 1) -> Board:
+    """The board of a method on a table, of which nothing was tried."""
+    return Board(MACHINES[method], MACHINES[method].kernels(table), table.labels, splits, threads)
+
+
 def _machine(table: Table, method: str, threads: int) -> dict[str, Any]:
     inner = [part for seed, fold in enumerate(table.folds) for part in inner_folds(table.labels, fold.train, seed)]
-    board = Board(MACHINES[method], table, [*table.folds, table.tuning, *inner], threads)
-    thorough, coarse = len(table) <= THOROUGH, board.machine.coarse()
+    board = make_board(table, method, [*table.folds, table.tuning, *inner], threads)
+    thorough, coarse = len(table) <= THOROUGH, board.cells.coarse()
     wanted = np.broadcast_to(coarse, board.right.shape).copy()
     wanted[: _TUNING.stop] |= thorough
     board.fill(wanted)
@@ -107,7 +112,7 @@ def _counts(right: Any) -> dict[str, int]:
 def persist(table: Table, method: str, found: Mapping[str, Any], threads: int = 1) -> dict[str, Any]:
     """What the paper's protocol finds with more steps: it has no limit, and machines next to the best may need them."""
     started = time.process_time()
-    board = Board(MACHINES[method], table, table.folds, threads)
+    board = make_board(table, method, table.folds, threads)
     board.right[:] = found["board"]
     again = board.persist()
     best = _first_best(board.accuracies(_REPORT))
@@ -137,7 +142,7 @@ def _best_within(board: Board, fold: int) -> Cell:
     """The best coarse cell in cross-validation of a fold's training rows, of those that are solved on all of them."""
     start = _TUNING.stop + fold * _INNER
     right = board.right[start : start + _INNER]
-    usable = board.machine.coarse() & (right >= 0).all(axis=0) & (board.right[fold] >= 0)
+    usable = board.cells.coarse() & (right >= 0).all(axis=0) & (board.right[fold] >= 0)
     return _first_best(np.where(usable, right.sum(axis=0), np.nan))
 
 

@@ -18,11 +18,12 @@ from ..errors import DatasetError, ParameterError
 from ..files import atomic_file, make_folder
 from ..plots import COLOURS, new_axes, save_pictures
 from ..progress import progress_bar
+from ..solve.board import MARGIN, MOST_STEPS, PATIENCE, mean_accuracies
 from ..statistics import compare, critical_difference, performance_profile, standings
 from ..timing import format_seconds
 from .records import Piece, Row, Run, read_record
 from .uci import PAPER, PROTOCOLS, THOROUGH, accuracy, study
-from .uci_methods import FOREST, MACHINES, MARGIN, METHODS, MOST_STEPS, PATIENCE
+from .uci_methods import FOREST, MACHINES, METHODS
 
 DUELS = ("tuned on", "methods", "better", "equal", "worse", "Wilcoxon p")
 COLUMNS = ("method", "tuned on", "rank", "average", "P90", "P95", "PMA")
@@ -156,9 +157,7 @@ def search_check(answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         machine = MACHINES.get(value["method"])
         if machine is None or machine.stride == 1 or not value["thorough"]:
             continue
-        right = np.array(value["board"], float)
-        right[right < 0] = np.nan
-        means = (right / np.array(value["tests"])[:, None, None]).mean(axis=0)
+        means = mean_accuracies(value["board"], value["tests"])
         seen = machine.replay(means, sum(value["tests"]))
         loss = 100 * float(np.nanmax(means) - np.nanmax(means[seen]))
         checks.setdefault(value["method"], []).append((value["table"], loss, float(seen.mean())))
