@@ -1,7 +1,7 @@
 """Claim: Myrtle5, Myrtle7 and Myrtle10 are lists of 3×3 convolutions, ReLUs and 2×2 average pools, and nothing else.
 
-The diagrams are drawn from the architectures the kernels are computed from: a column each, from the pixels at the top
-to the one number of a pair at the bottom, with the grid that is left after each pool.
+The diagrams are drawn from the architectures that the kernels are computed from. Each is a column, from the pixels at
+the top to the single number of a pair at the bottom, with the grid that is left after each pool.
 """
 
 from __future__ import annotations

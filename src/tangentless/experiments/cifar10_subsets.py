@@ -1,11 +1,11 @@
 """Claim: from 10 to 1,280 training images of CIFAR-10, compositional kernels are far ahead of a linear classifier.
 
-The paper's table has means and deviations of the accuracy on all 10,000 test images over 20 random subsets of each
-size. It calls the subsets class-balanced in one place and uniform in another, and does not say on which labels the
-ridge was chosen. So both draws are reported, and three choices of the ridge from the paper's grid (and 0). Two take
-no test labels: for each subset by its own closed-form leave-one-out accuracy, or one for all trials of a size by the
-mean of that. The third is what the paper seems to have done, one for all trials, the best on the test images, which is
-optimistic.
+The paper's table has means and deviations of the accuracy on all 10,000 test images over 20 trials of each size. It
+calls the subsets class-balanced in one place and uniform in another, and does not say on which labels the ridge was
+chosen. So both draws are reported, and three choices of the ridge from the paper's grid and 0. Two use no test labels:
+one ridge for each subset, by its own leave-one-out accuracy, or one ridge for all trials of a size, by the mean of that
+accuracy. The third is what the paper seems to have done: one ridge for all trials, the best on the test images, which
+is optimistic.
 
 A trial is one permutation of the training images. The uniform draw of n is its first n images, the balanced one the
 first n / 10 of each class, so that sizes nest and one kernel matrix serves all sizes and both draws.

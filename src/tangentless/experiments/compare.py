@@ -1,8 +1,8 @@
 """Claim: architectures that make good networks make good kernels: their accuracies have the same order.
 
-Every architecture is a kernel, with ridge regression, and a network, trained; both see the same training images and
-are tested on the same test images. The figure has a point for each, with 95 % intervals, and the rank correlation, with
-an interval from resampling the test images.
+Every architecture is both a kernel, with ridge regression, and a network, trained in three trials. Both see the same
+training images and are tested on the same test images. The figure has a point for each architecture, with 95 %
+intervals, and the rank correlation, with an interval from resampling the test images.
 """
 
 from __future__ import annotations

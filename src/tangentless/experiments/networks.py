@@ -1,8 +1,8 @@
 """Claim: networks of the kernels' shapes, trained by the paper's recipes, reach the accuracies of its tables.
 
-A row is a recipe, and each of its trials a piece, so that a stopped run goes on with the next trial; within a trial it
-goes on from a checkpoint. Recipes that were changed, to be narrower or shorter, are labelled so in the record, and do
-not count as rows of the paper.
+A row is a recipe, trained in one trial or several from seeds one apart. Each trial is a piece, so that a stopped run
+goes on with the next trial; within a trial it goes on from a checkpoint. Recipes that were changed, to be narrower or
+shorter, are labelled so in the record, and do not count as rows of the paper.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Claim: seen as functions of the angle between features, the duals of ReLU and of the Gaussian are much alike.
 
-Both fall from 1 at no angle; ReLU's reaches 0 at opposite directions, the Gaussian's exp(-2). The figure draws what the
-kernels compute with, `layers.py`, beside the cosine, which no nonlinearity at all would give.
+Both are 1 at angle 0. At opposite directions ReLU's dual reaches 0, the Gaussian's exp(-2). The figure draws the duals
+that the kernels are computed with (`layers.py`), and the cosine, which is the dual of no nonlinearity at all.
 """
 
 from __future__ import annotations

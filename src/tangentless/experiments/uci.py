@@ -1,12 +1,13 @@
 """Claim: on 90 small tables of the UCI repository, a well tuned Gaussian kernel does as well as the tangent kernel.
 
-Support vector machines are tried over a grid of kernels and costs, on the splits that Fernández-Delgado et al. (2014)
-fixed, and the grid is tuned by three protocols:
+Support vector machines are tried over a grid of kernels and costs, on the four splits that Fernández-Delgado et al.
+(2014) fixed. The grid is tuned by three protocols:
 
-- *four folds*, the paper's: the best mean accuracy over the four test parts, which is the accuracy reported, too;
-- *one fold*: the best on the split in halves, reported on the four test parts (whose rows tuned it in part);
-- *nested*: for each of the four splits, the best in cross-validation of its training rows alone, reported on its test
-  rows. Nothing that is tested is seen before; it is the accuracy to expect.
+- *four folds*, the paper's: the cell with the best mean accuracy over the four test parts; that accuracy is reported.
+- *one fold*: the best cell on another split, in halves, is reported on the four test parts, whose rows tuned it in
+  part.
+- *nested*: for each of the four splits, the best cell in cross-validation of its training rows alone is reported on its
+  test rows. Nothing that is tested is seen before: this is the accuracy to expect.
 """
 
 from __future__ import annotations

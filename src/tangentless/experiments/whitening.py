@@ -16,7 +16,6 @@ from ..files import load_array, make_folder, save_array
 from ..preprocessing import ZCA
 from ..preprocessing.saving import restore_step
 from .records import digest
-from .tables import Preprocessing
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,6 @@ class Whitening:
         """As JSON values."""
         about = {"epsilon": self.epsilon, "mirrors": True, "fitted to": "all training images"}
         return {"zca": {**about, "copies": self.copies} if self.copies else about}
-
-    def preprocessing(self) -> Preprocessing:
-        """As the preprocessing of a table."""
-        return Preprocessing(self.to_json(), self.fit)
 
     def fit(self, dataset: Dataset, folder: Path, backend: str = "cpu") -> ZCA:
         """The whitening of a data set, from a folder where it has been kept, or else fitted and kept there."""
