@@ -41,12 +41,16 @@ def print_table(table: Any) -> None:
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table in Markdown, and an empty one.
+    """The lines of a table in Markdown, and an empty one; a row that is short ends in empty cells.
 
-    >>> markdown(("a", "b"), [("1", "2")])
-    ['| a | b |', '| --- | --- |', '| 1 | 2 |', '']
+    >>> markdown(("a", "b"), [("sum(relu | erf)", "2"), ("3",)])
+    ['| a | b |', '| --- | --- |', '| sum(relu \\\\| erf) | 2 |', '| 3 | |', '']
     """
-    return [*(f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows)), ""]
+    lines = []
+    for cells in (columns, ["---"] * len(columns), *rows):
+        text = " | ".join(cell.replace("|", "\\|") for cell in cells)
+        lines.append(f"| {text} |{' |' * (len(columns) - len(cells))}")
+    return [*lines, ""]
 
 
 def percent(share: float | None, digits: int = 1) -> str:

@@ -153,7 +153,7 @@ def _cells(paper: PaperRow, table: str, test_set: str, rows: Sequence[Row]) -> l
     plain = _plain(mine, table, test_set)
     best = max(plain, key=lambda row: (row["train"], row["rows"], row["date"]), default=None)
     if paper.method is None or best is None:
-        return [*theirs, ("*cited*" if paper.method is None else _NOT_RUN) + " |" * (len(_COLUMNS) - 3)]
+        return [*theirs, "*cited*" if paper.method is None else _NOT_RUN]
     run = [best[name] for name in _RUN]
     tilted = {row["tilt asked"]: row for row in mine if "tilt asked" in row and [row[name] for name in _RUN] == run}
     by_loo = tilted.get("loo")
