@@ -24,7 +24,7 @@ _EXACT = 8  # items up to which all orders are counted
 
 
 def exact_interval(right: float, rows: float, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's interval of the share `right / rows`; rows may be fractions, where each counts half.
+    """Clopper and Pearson's interval of the share `right / rows`; rows need not be whole, if each counts half.
 
     >>> [round(100 * end, 2) for end in exact_interval(73, 74)]
     [92.7, 99.97]
@@ -132,7 +132,7 @@ def standings(columns: Mapping[str, Any], others: Any = None) -> dict[str, Stand
 
 
 def mean_ranks(accuracies: Any) -> Array:
-    """The mean over tables (rows) of each classifier's rank, 1 the best; equal ones share theirs.
+    """The mean rank of each classifier (column) over tables (rows); 1 is the best, and equal ones share the mean.
 
     >>> mean_ranks(np.array([[90.0, 80.0, 80.0], [50.0, 60.0, np.nan]]))
     array([1.5 , 1.75, 2.75])
@@ -145,7 +145,7 @@ def mean_ranks(accuracies: Any) -> Array:
 
 
 def performance_profile(columns: Mapping[str, Any], within: Any) -> dict[str, Array]:
-    """The share of tables on which a column is within so many points of the best column there.
+    """The share of tables on which a column is within some points of the best column there.
 
     >>> performance_profile({"a": [90.0, 80.0], "b": [89.0, 85.0]}, [0, 1, 5])["b"]
     array([0.5, 1. , 1. ])
@@ -168,7 +168,7 @@ class Duel:
 
 
 def compare(first: Any, second: Any) -> Duel:
-    """Wilcoxon's signed rank test, two-sided, of two columns; tables without a difference are shared out (Pratt).
+    """Wilcoxon's signed rank test, two-sided, of two columns; ties are ranked by Pratt's method.
 
     >>> compare([80.0, 70.0, 60.0], [80.0, 70.0, 60.0]).p_value
     1.0
@@ -182,7 +182,7 @@ def compare(first: Any, second: Any) -> Duel:
 
 
 def critical_difference(classifiers: int, tables: int, level: float = 0.05) -> float:
-    """Nemenyi's: mean ranks of so many classifiers that are further apart differ by more than chance.
+    """Nemenyi's critical difference: mean ranks that are further apart differ by more than chance.
 
     >>> round(critical_difference(5, 30), 3)  # 2.728 sqrt(5 · 6 / (6 · 30)), Demšar's table 5
     1.114
@@ -194,7 +194,7 @@ def critical_difference(classifiers: int, tables: int, level: float = 0.05) -> f
 
 
 def rank_correlation(kernels: Array, networks: Array, *, seed: int = 0) -> dict[str, Any]:
-    """Spearman's, of the mean hits by architecture and test image, (A, T) each; with p-value and 95 % interval.
+    """Spearman's correlation of accuracies, from hits (items, test images) on two sides; with p-value and interval.
 
     >>> hits = np.array([[0, 0, 0, 1], [0, 0, 1, 1], [0, 1, 1, 1]], float)
     >>> round(rank_correlation(hits, hits)["spearman"], 9)
@@ -226,7 +226,7 @@ def rank_correlation(kernels: Array, networks: Array, *, seed: int = 0) -> dict[
 
 
 def spearman(left: Array, right: Array) -> Any:
-    """The correlation of ranks along the last axis; NaN where all are equal on one side, which have no order.
+    """The correlation of ranks along the last axis; NaN where all of one side are equal.
 
     >>> round(float(spearman(np.array([1.0, 2, 3, 4]), np.array([1.0, 3, 2, 4]))), 9)
     0.8

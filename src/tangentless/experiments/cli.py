@@ -1,7 +1,7 @@
 """`tangentless reproduce NAME`: every experiment is one command, with options in a shared style.
 
 A command turns texts into plain values and calls its experiment, which is imported when it is run. To add an
-experiment, add a function here, and its rows to `paper.py`.
+experiment, add a command here, and the paper's numbers to `paper.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RidgeOption = Annotated[float | None, typer.Option(min=0, help="A ridge for all 
 
 
 def check_record(name: str | None) -> str | None:
-    """Refuse a name that is none of a file in the folder of results, before hours are spent on what goes into it.
+    """Refuse what is not the name of a file, before hours are spent on what goes into it.
 
     >>> check_record("mnist-10000-gaussian")
     'mnist-10000-gaussian'
@@ -81,7 +81,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def parse_names(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Names out of those known, in the order of these; all of them for an empty text.
+    """The known names that a text lists, in the order of `known`; all of them for an empty text.
 
     >>> parse_names("linear,myrtle5", ("myrtle5", "myrtle10", "linear"))
     ('myrtle5', 'linear')
@@ -93,7 +93,7 @@ def parse_names(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def split_names(text: str) -> list[str]:
-    """The parts of a text between its commas, but for commas in parentheses.
+    """The parts of a text between its commas; commas in parentheses do not count.
 
     >>> split_names("myrtle5, conv3(3, stride=2) relu globalpool")
     ['myrtle5', 'conv3(3, stride=2) relu globalpool']
@@ -109,7 +109,7 @@ def split_names(text: str) -> list[str]:
 
 
 def parse_kernels(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The kernels known and architectures, by name or in their text form; those known for an empty text.
+    """Kernels by name: known ones, or architectures by name or text form; all known ones for an empty text.
 
     >>> parse_kernels("myrtle7,linear", ("myrtle5", "linear"))
     ('myrtle7', 'linear')
@@ -177,7 +177,7 @@ def _add_table(name: str, text: str) -> None:
 
         module = importlib.import_module(f".{name}", __package__)
         table, others = module.table(zca_copies) if zca_copies else module.table(), []
-        methods = parse_names(kernels, table.names())  # before what may be a download
+        methods = parse_names(kernels, table.names())  # a wrong name is refused before anything is downloaded
         dataset = load(name, data)
         for other in table.also:
             try:
@@ -187,7 +187,7 @@ def _add_table(name: str, text: str) -> None:
         settings = Settings(methods, train, test, seed, ridge, record, store)
         reproduce(table, dataset, settings, backend=backend, folder=output, others=others)
 
-    if name == "mnist":  # it is not whitened, and an option that would do nothing is none
+    if name == "mnist":  # it is not whitened, so the option would do nothing
         shown = inspect.signature(run, eval_str=True)
         kept = [parameter for key, parameter in shown.parameters.items() if key != "zca_copies"]
         run.__signature__ = shown.replace(parameters=kept)  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ intervals, and the rank correlation, with an interval from resampling the test i
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ ARCHITECTURES = (  # of different depth and pooling; all fit images of 8Ã—8, 28Ã
 )
 COLUMNS = ("architecture", "kernel, %", "95 % interval", "network, %", "95 % interval", "over seeds")
 EXPERIMENT = "compare"
-_MARKERS = "os^D"  # beside colours, of which there are fewer than architectures
+_MARKERS = "os^D"  # told apart with colours, of which there are fewer than architectures
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,9 @@ def compare(
         raise ParameterError(f"{dataset.name} has test images only, and a comparison needs images to train on")
     for architecture in shapes.values():
         architecture.grids(dataset.train.images.shape[1:-1])
-    recipes = {name: settings.recipe(dataset.name, name) for name in shapes}  # refused before anything is written
+    recipes = {
+        name: settings.recipe(dataset.name, name) for name in shapes
+    }  # checks settings before anything is written
     backend, clock, hits = backend_name(backend), Clock(stop_after), []
     run = Run(EXPERIMENT, folder, configuration=asdict(settings), data=dataset.hashes)
     data = functools.cache(functools.partial(_prepare, dataset, settings))
@@ -130,20 +132,14 @@ def compare(
             yield _row(name, kernel, trials, images)
 
     @functools.cache
-    def correlation() -> dict[str, Any]:
-        return rank_correlation(*np.stack(hits, axis=1), seed=settings.seed)
+    def about() -> dict[str, Any]:
+        found = rank_correlation(*np.stack(hits, axis=1), seed=settings.seed)
+        return {"dataset": dataset.name, "correlation": found}
 
-    view = View(
-        "Kernel and network", COLUMNS, cells, lambda rows, folder: draw(rows, correlation(), dataset.name, folder)
-    )
-    outcome = run.conduct(
-        rows(),
-        view,
-        name=f"{EXPERIMENT}-{dataset.name}",
-        summarise=lambda rows: {"dataset": dataset.name, "correlation": correlation()},
-    )
+    view = View("Kernel and network", COLUMNS, cells, lambda rows, folder: draw(rows, about(), folder))
+    outcome = run.conduct(rows(), view, name=f"{EXPERIMENT}-{dataset.name}", summarise=lambda rows: about())
     if not outcome.unfinished:
-        say(describe_correlation(correlation()))
+        say(describe_correlation(about()["correlation"]))
     return outcome
 
 
@@ -166,7 +162,7 @@ def _fit_kernel(
     return {"wrong": wrong, "ridge": model.ridge_, "leave-one-out accuracy": model.loo_score_, "train": len(labels)}
 
 
-def describe_correlation(correlation: Mapping[str, Any]) -> str:
+def describe_correlation(correlation: Row) -> str:
     """The rank correlation in words."""
     if correlation["spearman"] is None:
         return "no rank correlation: one side has the same accuracy for all architectures"
@@ -174,9 +170,9 @@ def describe_correlation(correlation: Mapping[str, Any]) -> str:
     return f"rank correlation {correlation['spearman']:.2f} ({low:.2f} to {high:.2f}), p = {correlation['p']:.2g}"
 
 
-def draw(rows: Sequence[Mapping[str, Any]], correlation: Mapping[str, Any], dataset: str, folder: Path) -> list[Path]:
-    """The figure: network against kernel, numbered in the order of the legend."""
-    title = f"{dataset}, {rows[0]['train']:,} training and {rows[0]['rows']:,} test images"
+def draw(rows: Sequence[Row], about: Row, folder: Path) -> list[Path]:
+    """The figure: network against kernel, numbered in the order of the legend; `about` is a record, or part of one."""
+    title = f"{about['dataset']}, {rows[0]['train']:,} training and {rows[0]['rows']:,} test images"
     figure, axes = new_axes(9.6, 5.0, title, "accuracy of the network, %", "accuracy of the kernel, %")
     for number, row in enumerate(rows, start=1):
         colour = COLOURS[(number - 1) % len(COLOURS)]
@@ -191,14 +187,14 @@ def draw(rows: Sequence[Mapping[str, Any]], correlation: Mapping[str, Any], data
         axes.annotate(f"{number}", (across, up), xytext=(5, 5), textcoords="offset points", fontsize=9, color=colour)
         axes.plot([], [], marker, color=colour, markersize=5, label=f"{number}  {row['architecture']}")
     limits = axes.axis()
-    axes.axline((0, 0), slope=1, color="#c3ccd4", linewidth=0.8, zorder=0)  # where both are as good
+    axes.axline((0, 0), slope=1, color="#c3ccd4", linewidth=0.8, zorder=0)  # where kernel and network are equally good
     axes.axis(limits)
     axes.legend(frameon=False, fontsize=7.5, loc="upper left", bbox_to_anchor=(1.01, 1.0))
-    axes.text(0.98, 0.03, describe_correlation(correlation), transform=axes.transAxes, ha="right", fontsize=9)
-    return save_pictures(figure, folder, f"{EXPERIMENT}-{dataset}")
+    axes.text(0.98, 0.03, describe_correlation(about["correlation"]), transform=axes.transAxes, ha="right", fontsize=9)
+    return save_pictures(figure, folder, f"{EXPERIMENT}-{about['dataset']}")
 
 
-def _hits(trials: Sequence[Mapping[str, Any]], images: int) -> Array:
+def _hits(trials: Sequence[Row], images: int) -> Array:
     """How often each test image was right; a network that diverged has none right."""
     hits = np.ones((len(trials), images))
     for row, trial in zip(hits, trials, strict=True):
@@ -207,7 +203,7 @@ def _hits(trials: Sequence[Mapping[str, Any]], images: int) -> Array:
     return mean
 
 
-def _row(name: str, kernel: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], images: int) -> dict[str, Any]:
+def _row(name: str, kernel: Row, trials: Sequence[Row], images: int) -> dict[str, Any]:
     by_trial = [float(_hits([trial], images).mean()) for trial in trials]
     score = Score(images - len(kernel["wrong"]), images)
     network = Score(round(float(np.mean(by_trial)) * images), images)
@@ -226,7 +222,7 @@ def _row(name: str, kernel: Mapping[str, Any], trials: Sequence[Mapping[str, Any
     }
 
 
-def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+def cells(row: Row) -> tuple[str, ...]:
     """A row of the table, under COLUMNS."""
     sides = (
         text for side in ("kernel", "network") for text in (percent(row[side]["accuracy"]), span(row[side]["interval"]))

@@ -44,7 +44,7 @@ class Settings:
     test: int | None = None
     test_every: int = 1
     seed: int = 0
-    stop_after: float | None = None  # seconds for all of it; what was stopped goes on next time
+    stop_after: float | None = None  # seconds in all; the same call goes on from there
 
 
 def reproduce(load: Load, settings: Settings, *, machine: Machine | None, folder: Path) -> Outcome:
@@ -76,7 +76,7 @@ def reproduce(load: Load, settings: Settings, *, machine: Machine | None, folder
 
 
 def record_name(recipes: Sequence[str], changes: Mapping[str, Any]) -> str:
-    """Of its own for a recipe, and for what is changed in it.
+    """The name of a record: it tells the recipe, if there is one, and what is changed in it.
 
     >>> record_name(["mnist-myrtle5"], {"width": 64, "epochs": 2})
     'networks-mnist-myrtle5-width-64-epochs-2'
@@ -138,7 +138,7 @@ class Task:
         hashes = options.get("data", self.run.data)
         checkpoint = self.run.folder / "checkpoints" / f"{self.name}-{digest([of, hashes])}.npz"
         piece = self.run.piece(of, lambda: self._train(fetch(), checkpoint), **options)
-        checkpoint.unlink(missing_ok=True)  # only now: the piece is what it was for
+        checkpoint.unlink(missing_ok=True)  # the piece is kept now, and the checkpoint no longer needed
         say(f"{self.label}: {percent(piece.value['accuracy'])} %")
         return piece
 

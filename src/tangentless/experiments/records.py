@@ -155,7 +155,7 @@ class Run:
         name: str | None = None,
         summarise: Callable[[Sequence[Row]], Row] = lambda rows: {},
     ) -> Outcome:
-        """Take all rows, write the record and the pictures, and print the table; without a record if time was up.
+        """Take all rows, write the record and the pictures, and print the table; no record if the time was up.
 
         `summarise` tells from all rows what else the record says.
         """
@@ -198,7 +198,7 @@ def digest(key: Any) -> str:
 
 
 def backend_name(backend: str) -> str:
-    """The name of a backend, which is not made for it: a run whose pieces are all there needs no GPU.
+    """The name of a backend. Only "auto" makes one: a run whose pieces are all there needs no GPU.
 
     >>> backend_name("cuda")
     'cuda'

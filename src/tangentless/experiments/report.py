@@ -1,4 +1,4 @@
-"""The page of results: every row of the paper's image tables, with what stored records say of it, and nothing else.
+"""The page of results: every row of the paper's image tables beside ours, written from stored records alone.
 
 A record counts here if its results name a `table` and a `method` of `paper.py`, with the fields that `tables.py` writes
 (train, test set, rows, accuracy, interval, seconds, machine, date, and where they apply tilt, ridge, leave-one-out
@@ -89,7 +89,7 @@ def write_report(records: Path, page: Path, *, pictures: str = "images") -> list
     parts += _networks(found)
     for record in found:
         if record["experiment"] == compare.EXPERIMENT:
-            figure = compare.draw(record["results"], record["correlation"], record["dataset"], folder)
+            figure = compare.draw(record["results"], record, folder)
             parts.append(_comparison(record, picture(figure, "Accuracy of kernels against that of networks")))
     parts.append("## Figures\n")
     parts += [picture(draw(folder), words) for draw, words in _FIGURES]

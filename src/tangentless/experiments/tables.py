@@ -1,4 +1,4 @@
-"""Tables of accuracies: every row a method, trained on the same images by exact ridge regression, without a network.
+"""Tables of accuracies: every row is a method, trained on the same images by exact ridge regression.
 
 A method is a preprocessing, a kernel (or several, of which leave-one-out on training images picks one) and a ridge.
 Four matrices serve all variants of a kernel: among training images and with test images, each with the images as they
@@ -37,7 +37,7 @@ Images = NDArray[np.float32]
 Tilt = float | str
 
 TILTS: tuple[Tilt, ...] = (0.0, 0.3, "loo")
-CHOSEN_ON = 4000  # training images that kernels and ridges are chosen on where a method leaves them open
+CHOSEN_ON = 4000  # training images that choose the kernel or ridge, where a method leaves it open
 COLUMNS = ("method", "train", "test set", "images", "tilt", "accuracy", "95 % interval", "leave-one-out", "paper")
 
 
@@ -69,7 +69,7 @@ class Method:
     kernels: str | Candidates
     ridge: float | None
     flips: bool = False
-    on_backend: bool = True  # whether a backend computes the kernel, or always the CPU in float64
+    on_backend: bool = True  # False: the CPU computes the kernel in float64, whatever the backend
 
     def candidates(self, images: Images) -> Sequence[Kernel]:
         """The kernels, of which there may be one."""
@@ -92,7 +92,7 @@ class Table:
     methods: tuple[Method, ...]
     preprocessings: Mapping[str, Preprocessing]
     tilts: tuple[Tilt, ...] = (0.0,)
-    also: tuple[str, ...] = ()  # data sets to test on besides, where they are
+    also: tuple[str, ...] = ()  # more data sets to test on, where they are found
 
     def method(self, name: str) -> Method:
         """The method of a name."""
@@ -173,7 +173,7 @@ class _Work:
     backend: str
     folder: Path
     others: Sequence[Dataset]
-    images: dict[str | None, Images] = field(default_factory=dict)  # of test sets, and under None of the training set
+    images: dict[str | None, Images] = field(default_factory=dict)  # by test set; None: training images
     matrices: dict[str, Array] = field(default_factory=dict)
     kept: tuple[str, str] = ("", "")  # the preprocessing of those images, and the kernel of those matrices
 
@@ -276,7 +276,7 @@ class _Work:
         from ..gram import gram
 
         about = json.dumps(self.table.preprocessings[method.preprocessing].describe, sort_keys=True)
-        # More training images extend the matrix among themselves; with test images, they start another.
+        # More training images extend their own matrix; the matrix with test images starts anew.
         sizes = [] if others is None else [len(images), len(others)]
         key = digest([label, about, self.settings.seed, self.backend, sizes])[:12]
         place = self.settings.store / f"{self.table.name}-{method.name.partition('+')[0]}-{key}.zarr"

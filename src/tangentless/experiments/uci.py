@@ -33,13 +33,16 @@ PROTOCOLS = ("four folds", "one fold", "nested")
 PAPER = ("gaussian", "ntk")  # methods with a column in the paper
 THOROUGH = 850  # rows: tables up to this size, 60 of the 90, have every cell tried
 Question = tuple[str, str]  # a table and a method: what a piece of the study answers
-Cell = tuple[int, ...]  # of a board: the places of a kernel and a cost; of forests, that of a number of features
+Cell = tuple[int, ...]  # places of a kernel and a cost; for forests, of a number of features
 _FOLDS, _INNER = 4, 4  # splits to report, and parts of their training rows in cross-validation
-_REPORT, _TUNING = slice(0, _FOLDS), slice(_FOLDS, _FOLDS + 1)  # where they are on a board; inner ones follow
+_REPORT, _TUNING = (
+    slice(0, _FOLDS),
+    slice(_FOLDS, _FOLDS + 1),
+)  # their places among the splits of a board; the inner parts follow
 
 
 def inner_folds(labels: Any, train: Any, seed: int) -> list[Rowsets]:
-    """Training rows in four parts of like classes, each to be tested by the others.
+    """Training rows in four stratified parts; each is tested by a machine trained on the others.
 
     >>> parts = inner_folds(np.array([0, 1] * 8), np.arange(12), seed=0)
     >>> [len(part.test) for part in parts], sorted(int(row) for part in parts for row in part.test) == list(range(12))
@@ -47,7 +50,7 @@ def inner_folds(labels: Any, train: Any, seed: int) -> list[Rowsets]:
     """
     shuffled = np.random.default_rng(seed).permutation(train)
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    part = np.arange(len(train)) % _INNER  # round and round: parts differ by one row at most, in each class too
+    part = np.arange(len(train)) % _INNER  # in turn, so that parts differ by one row at most, in each class too
     return [Rowsets(np.sort(by_class[part != p]), np.sort(by_class[part == p])) for p in range(_INNER)]
 
 
@@ -230,7 +233,7 @@ def study(
             yield question, _outcome(functools.partial(solve, question, tables, folder, finished=True))
         return
     processes = max(1, min(jobs, len(questions)))
-    # Started afresh: a copy of this process would inherit the locks of its threads, those of the bar among them.
+    # Spawned, not forked: a fork would inherit the locks of threads, such as that of the progress bar.
     pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_one_thread)
     try:
         waiting: dict[Future[Piece], Question] = {
@@ -238,7 +241,7 @@ def study(
         }
         for future in as_completed(waiting):
             yield waiting[future], _outcome(future.result)
-    finally:  # what runs is finished and kept
+    finally:  # answers that are being computed are finished and kept
         pool.shutdown(wait=True, cancel_futures=True)
 
 

@@ -94,7 +94,7 @@ class Forest:
             self.trees, max_features=features, oob_score=True, random_state=0, n_jobs=threads
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # some rows of tiny tables are in every bag, and count as wrong out of it
+            warnings.simplefilter("ignore")  # in tiny tables some rows are in every bag, and count as wrong
             forest.fit(table.features[split.train], table.labels[split.train])
         predicted = forest.predict(table.features[split.test])
         return int((predicted == table.labels[split.test]).sum()), float(forest.oob_score_)

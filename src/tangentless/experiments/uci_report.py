@@ -132,7 +132,7 @@ def summarise(
         for method, standing in standings(columns, others).items():
             summary["standings"].append({"of": kind, "protocol": protocol, "method": method, **asdict(standing)})
 
-    # To two digits, as the paper prints them: more would win or lose ranks against published figures of one digit.
+    # Rounded to two digits, as the paper prints them: published figures have one, and more digits would change ranks.
     for protocol in PROTOCOLS:
         columns = {
             method: [round(100 * accuracy(found[table, method], protocol), 2) for table in tables] for method in methods

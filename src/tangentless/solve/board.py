@@ -19,8 +19,8 @@ Mask = NDArray[np.bool_]
 Kernels = Callable[[int], Array]  # the matrix of a kernel, by its place on the board
 
 UNSEEN, UNSOLVED = -1, -2
-MOST_STEPS = 100_000  # of a machine for two classes; where C needs more, that C and larger ones are left out,
-PATIENCE = 1_000_000  # but close to the best cells so many steps may be granted
+MOST_STEPS = 100_000  # of a machine for two classes; a C that needs more is given up, with all larger ones,
+PATIENCE = 1_000_000  # except close to the best cells, where so many may be granted
 TOLERANCE = 1e-3  # libsvm's own
 MARGIN = 0.5  # standard errors of the best accuracy: the search goes on around cells this close to it
 
@@ -106,9 +106,9 @@ class Board:
         self.tests = np.array([len(split.test) for split in self.splits])
 
     def fill(self, wanted: Mask, most: int | None = None) -> None:
-        """Try what is wanted, (splits, kernels, costs) or what broadcasts to it, and was not tried.
+        """Try the cells wanted, (splits, kernels, costs) or what broadcasts to it, that were not tried yet.
 
-        With a number of steps, those that were given up are tried again as well.
+        With `most` steps, cells that were given up are tried again as well.
         """
         missing = self.right == UNSEEN if most is None else self.right < 0
         todo = np.broadcast_to(wanted, self.right.shape) & missing
