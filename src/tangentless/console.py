@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def say(text: str, style: str | None = None, *, markup: bool = False) -> None:
@@ -21,18 +24,23 @@ def say_files(paths: Iterable[Path]) -> None:
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table whose first column is text and whose others are numbers."""
+    print_table(make_table(columns, rows, title))
+
+
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
+    """A table of rich whose first column is text and whose others are numbers."""
     from rich import box
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(columns):
-        table.add_column(name, justify="right" if place else "left")
+        table.add_column(name, justify="right" if place else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    print_table(table)
+    return table
 
 
-def print_table(table: Any) -> None:
+def print_table(table: Table) -> None:
     """Print a table of rich; where there is no terminal there is no width to fit, and nothing is cut."""
     from rich.console import Console
 
