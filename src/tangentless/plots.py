@@ -64,7 +64,7 @@ def new_axes(width: float, height: float, title: str, across: str, up: str) -> t
 
 
 def draw_kernel_matrix(axes: Any, K: Array, labels: NDArray[Any], title: str = "Kernel matrix, sorted by class") -> Any:
-    """The matrix with rows and columns in the order of their labels, a line between classes; returns the image.
+    """Draw the matrix with its rows and columns sorted by label and a line between classes; returns the image.
 
     Colours run over the middle 98 % of the values off the diagonal, which lies far above them.
     """
@@ -148,7 +148,7 @@ def draw_report(
 
 
 def confusion_matrix(truth: NDArray[Any], predicted: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.intp]:
-    """How often each class, by row, was predicted as each class, by column.
+    """How often each class (row) was predicted as each class (column).
 
     >>> confusion_matrix(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([0, 1]))
     array([[1, 1],

@@ -1,4 +1,4 @@
-"""How fast and how exact a backend is on this machine, and what a matrix will therefore cost.
+"""How fast and how exact a backend is on this machine, what a matrix will cost, and where a result was computed.
 
 A speed is measured on random images in blocks that grow until they take long enough to time; nothing is remembered
 between runs. Predictions multiply it by the pairs of a matrix.
@@ -26,11 +26,11 @@ from .kernel import CompositionalKernel
 from .program import Program
 
 Array = NDArray[np.float64]
-_SOLVED = 2048  # rows of the matrix that the solver is timed on: on smaller ones it does not reach its speed
+_SOLVED = 2048  # rows of the matrix that the solver is timed on; smaller ones are slower per row
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cupy-cuda13x", "torch")
 _MISSING = "not installed"
 _PLACES = ("--data", "--output", "-o", "--store", "--work")  # options that say where files are
-_FEW_IMAGES, _MOST_IMAGES = 16, 2048  # blocks of fewer images than a vector has lanes say little about larger ones
+_FEW_IMAGES, _MOST_IMAGES = 16, 2048  # a block with fewer images than SIMD lanes says little about larger ones
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def warm_up(backend: Backend, program: Program) -> float:
 
 
 def measure(backend: Backend, program: Program, seconds: float = 1.0) -> Speed:
-    """The speed of a backend that is warm, in about as many seconds.
+    """Measure the speed of a warm backend for about `seconds`.
 
     >>> from .backends import get_backend
     >>> from .kernel import kernel
