@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
+from .console import percent, print_table, say
 from .errors import InputError, ParameterError, TangentlessError
 from .experiments.cli import DataOption
 from .experiments.cli import app as experiments_app
@@ -267,14 +268,14 @@ def describe(
     k, size = kernel_of(architecture), _parse_shape(shape)
     graph, run = k.graph(size), _device(backend, precision, jobs).backend
     _print(f"[bold]{k.architecture.short_name}[/bold] on images of {'×'.join(map(str, size))}")
-    _print_table(layer_table(layer_rows(graph), size, graph.elements))
+    print_table(layer_table(layer_rows(graph), size, graph.elements))
     _print(f"{run.describe(graph)}\n")
     speed = solving = None
     if measure:
         timing.warm_up(run, graph)
         speed, solving = timing.measure(run, graph), timing.solver_seconds(images)
     memory = timing.predict_memory(graph, run.prepare(graph, timing.random_images(graph, 1)), images)
-    _print_table(cost_table(images, memory, speed, solving))
+    print_table(cost_table(images, memory, speed, solving))
     if speed is not None:
         rate = f"{speed.pairs:,.0f}" if speed.pairs >= 10 else f"{speed.pairs:.2g}"
         _print(f"from {rate} pairs/s ({speed.elements:.2e} elements/s), measured just now")
@@ -308,8 +309,7 @@ def bench(
 
     With --backend cuda also the share of the GPU's ceilings, PyTorch beside it, and a whole matrix.
     """
-    from .experiments.records import write_json
-    from .files import check_output
+    from .files import check_output, write_json
     from .reports import bench_table
     from .timing import environment
 
@@ -328,7 +328,7 @@ def bench(
         rows += _bench_one(name, size, seconds, check, backend, precision)
     here = environment()
     _print(f"[bold]{'×'.join(map(str, size))}, {precision}[/bold]  {here['processor']}, {here['cores']} cores")
-    _print_table(bench_table(rows))
+    print_table(bench_table(rows))
     if json_file is not None:
         content = {"environment": here, "shape": size, "precision": precision, "rows": [row.to_json() for row in rows]}
         write_json(json_file, content)
@@ -343,8 +343,9 @@ def _bench_gpu(
     rival: bool,
     json_file: Path | None,
 ) -> None:
-    from .experiments.records import command, write_json
+    from .files import write_json
     from .reports import gpu_table, matrix_line
+    from .timing import command
 
     _ = _device("cuda", "float32", None).backend  # says what is missing before anything is read
     from .bench.gpu import STANDARD, GpuRecord, bench_gpu, summary
@@ -363,7 +364,7 @@ def _bench_gpu(
     _print(f"\n[bold]{here['gpu']}[/bold]  CuPy {here['cupy']}, torch {here['torch']}, {here['date']}")
     special, issued = record.ceilings.special_functions, record.ceilings.instructions
     _print(f"ceilings: {special:.3g} special functions and {issued:.3g} instructions a second")
-    _print_table(gpu_table(record.cases))
+    print_table(gpu_table(record.cases))
     if record.matrix is not None:
         _print(matrix_line(record.matrix))
     if any("synthetic" in case.images for case in record.cases):
@@ -398,9 +399,8 @@ def compare(
 ) -> None:
     """Kernel against network of each architecture, on the same images (needs PyTorch)."""
     from .datasets import NAMES, load
-    from .experiments.compare import ARCHITECTURES, Settings, show_rows
+    from .experiments.compare import ARCHITECTURES, Settings
     from .experiments.compare import compare as run
-    from .experiments.console import say_files
     from .networks.training import Machine
 
     settings = Settings(
@@ -417,17 +417,15 @@ def compare(
     )
     if data is not None and not data.exists() and str(data) in NAMES:
         raise ParameterError(f"--data is the folder that data sets are in; choose one of them by --dataset {data}")
-    outcome = run(
+    run(
         load(dataset, data),
         architectures or ARCHITECTURES,
         settings,
-        backend=_device(backend, "float32", None).backend,
+        backend=backend,
         machine=Machine(device),
         folder=output,
         stop_after=stop_after,
     )
-    show_rows(outcome.rows, outcome.correlation)
-    say_files(outcome.files)
 
 
 def _parse_ridge(text: str) -> float | str:
@@ -530,7 +528,7 @@ def _score(value: float, regression: bool) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %"
+    return f"{percent(share, 2)} %"
 
 
 def _pace(pairs: int, seconds: float) -> str:
@@ -540,18 +538,7 @@ def _pace(pairs: int, seconds: float) -> str:
 
 
 def _print(text: str) -> None:
-    from rich.console import Console
-
-    Console(highlight=False, soft_wrap=True).print(text)
-
-
-def _print_table(table: Any) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:  # there is no width to fit, so nothing is cut
-        console = Console(highlight=False, width=160)
-    console.print(table)
+    say(text, markup=True)
 
 
 def _say_step(name: str, outcome: str) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .devices import Device
 from .estimators import KernelRidgeClassifier
-from .files import OutputError, save_array
+from .files import make_folder, save_array
 from .kernel import kernel
 from .progress import progress_bar
 from .timing import format_seconds, symmetric_pairs, timed
@@ -67,7 +67,7 @@ def run_demo(architecture: str, ridge: float, seed: int, folder: Path, backend: 
     from .plots import draw_report
 
     k, split = kernel(architecture), load_digits(seed)
-    _make_folder(folder)
+    make_folder(folder)
     _, compiling = timed(lambda: k(split.train_images[:4], backend=backend))
     say("first call", f"{format_seconds(compiling)} for 4 images: compiles, or loads what an earlier run compiled")
 
@@ -95,10 +95,3 @@ def _matrix(say: Say, label: str, k: Any, X: NDArray[Any], Z: NDArray[Any] | Non
     say(label, f"{format_seconds(taken)} for {shape}: {pairs:,} pairs, {pairs / taken:,.0f} pairs/s")
     values: NDArray[Any] = matrix
     return values
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot make the folder {folder}: {error.strerror}") from error

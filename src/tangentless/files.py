@@ -225,6 +225,20 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[A
     return array.reshape(shape, order="F" if by_columns else "C")
 
 
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON, at once; values that are not finite numbers are refused, since JSON has none."""
+    with atomic_file(path) as stream:
+        stream.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, where they are not there yet."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make the folder {folder}: {error.strerror}") from error
+
+
 def _split(source: str) -> tuple[Path, str | None]:
     """A path, and the name of an array in it."""
     path, colon, name = source.rpartition(":")
