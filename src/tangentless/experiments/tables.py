@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from ..console import percent, span
 from ..datasets import Dataset, Split
 from ..errors import ParameterError
-from ..estimators import KernelRidgeClassifier
 from ..kernel import Crossed, Kernel, kernel
 from ..progress import progress_bar
-from ..solve import solve_ridge
+from ..solve import ridge_path, solve_ridge
 from ..solve.path import DECADES
 from ..solve.scores import accuracy
 from ..statistics import Score
@@ -245,15 +244,18 @@ class _Work:
         kernels = method.candidates(self.images[None])
         if len(kernels) == 1 and ridge is not None:
             return kernels[0], ridge, []
-        some, labels = self.images[None][:CHOSEN_ON], self.train.labels[:CHOSEN_ON]
+        some, targets = self.images[None][:CHOSEN_ON], self.targets[:CHOSEN_ON]
         found = []
-        for candidate in kernels:
-            model = KernelRidgeClassifier(candidate, "loo" if ridge is None else ridge, backend=self.backend)
-            model.fit(some, labels)
-            found.append({"ridge": model.ridge_, "leave-one-out accuracy": model.loo_score_})
-        place = max(range(len(kernels)), key=lambda at: found[at]["leave-one-out accuracy"])
-        report = [{"kernel": repr(one), **scores} for one, scores in zip(kernels, found, strict=True)]
-        return kernels[place], found[place]["ridge"], report
+        for place, candidate in enumerate(kernels):
+            path = ridge_path(candidate(some, backend=self.backend), targets, None if ridge is None else [ridge])
+            at = int(np.flatnonzero(path.ridges == path.best("accuracy"))[0])
+            share = 0.0 if path.accuracies is None else float(path.accuracies[at])
+            found.append((-share, float(path.squared_errors[at]), place, float(path.ridges[at])))
+        _, _, place, best = min(found)  # equal accuracies are told apart by the squared error
+        report = [
+            {"kernel": repr(kernels[at]), "ridge": own, "leave-one-out accuracy": -share} for share, _, at, own in found
+        ]
+        return kernels[place], best, report
 
     def _matrix(self, method: Method, kernel: Kernel, tested: str | None) -> Array:
         """K among the training images, or with a test set; K + M with flips."""
