@@ -31,6 +31,7 @@ GRAPHS = [
     ("conv5(dilation=2) relu pool2(stride=3) relu globalpool", (10, 8, 1)),
     ("patch2 relu residual(sum(conv3 | conv5 relu)) relu globalpool normalize relu", (8, 6, 3)),
     ("conv3 sum(0.5 * conv3(stride=2, dilation=2) relu | 2 * pool2 | patch2) relu globalpool", (8, 6, 2)),
+    ("conv3 relu sum(relu conv3(stride=2) | pool2) relu globalpool normalize relu", (8, 6, 2)),  # offsets differ
     ("conv3 relu sum(globalpool relu | conv3 relu globalpool) relu", (6, 5, 2)),  # two outputs
     ("conv3 relu globalpool sum(conv3 | identity) residual(conv1 relu) relu", (4, 4, 1)),  # sums in the head
     ("residual(conv3 relu conv3) relu conv3(stride=2) relu globalpool", (7, 2)),  # a sequence

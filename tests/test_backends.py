@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tangentless as tl
+from conformance import CHAINS, GRAPHS, hostile_images, images, name, relative_error
 from conftest import frozen
 from nonlinearities import Step
 from tangentless.backends import get_backend
@@ -21,36 +22,10 @@ from tangentless.backends.cpu import CpuBackend
 from tangentless.backends.cpu.plan import Fused, fuse
 from tangentless.backends.cpu.simd import host_features
 from tangentless.errors import BackendError, ParameterError
+from tangentless.graph import compile_graph
 from tangentless.layers import Nonlinearity
-from tangentless.program import compile_program
 
 GOLDENS = Path(__file__).parent / "goldens" / "neural_tangents.npz"
-
-# Architectures that between them take every path of the fused kernel; the second entry is the shape of one image.
-PROGRAMS = [
-    ("myrtle5", (8, 8, 3)),
-    ("myrtle10", (12, 8, 1)),
-    ("myrtle7-gaussian", (8, 8, 3)),
-    ("myrtle10-gaussian", (8, 12, 2)),
-    ("conv3 relu pool2 conv3 relu globalpool normalize relu", (16, 5)),  # a sequence
-    ("conv1 conv5 relu pool3 conv3 relu conv3 relu globalpool", (9, 6, 2)),  # no head, windows of all sizes
-    ("pool2 conv7 relu conv3 pool2 relu globalpool normalize", (8, 8, 17)),  # pools without steps, many channels
-    ("conv3 leakyrelu(0.2) conv3 gaussian(5) polynomial3 normalize conv3 relu pool2 relu globalpool", (6, 6, 1)),
-    ("normalize conv3 gaussian(0.2) pool4 globalpool relu", (8, 4, 3)),
-    ("conv3 relu conv3 relu conv3 relu conv3 relu conv3 relu pool5 globalpool normalize relu", (5, 10, 1)),
-    ("globalpool", (3, 7, 2)),
-    ("relu gaussian", (9,)),  # vectors
-    ("normalize relu", (1, 1, 4)),
-]
-IDS = [f"{text[:40]}-{'x'.join(map(str, shape))}" for text, shape in PROGRAMS]
-
-
-def images(shape, count=5, seed=0):
-    return frozen(np.random.default_rng(seed).standard_normal((count, *shape)))
-
-
-def relative_error(values, reference):
-    return np.abs(values - reference).max() / np.abs(reference).max()
 
 
 class Sine(Nonlinearity):
@@ -73,8 +48,9 @@ def test_reference_agrees_with_neural_tangents(case):
     np.testing.assert_allclose(values, goldens[f"kernel/{case['name']}"], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("text", "shape"), PROGRAMS, ids=IDS)
-def test_float64_agrees_with_the_reference_to_rounding(text, shape):
+@pytest.mark.parametrize("case", [*CHAINS, *GRAPHS], ids=name)
+def test_float64_agrees_with_the_reference_to_rounding(case):
+    text, shape = case
     X, Z = images(shape), images(shape, 3, seed=1)
     kernel = tl.kernel(text)
     for arguments in [(X,), (X, Z)]:
@@ -82,8 +58,9 @@ def test_float64_agrees_with_the_reference_to_rounding(text, shape):
         assert relative_error(values, kernel(*arguments, backend="reference")) < 1e-13
 
 
-@pytest.mark.parametrize(("text", "shape"), PROGRAMS, ids=IDS)
-def test_float32_agrees_with_the_reference(text, shape):
+@pytest.mark.parametrize("case", [*CHAINS, *GRAPHS], ids=name)
+def test_float32_agrees_with_the_reference(case):
+    text, shape = case
     # A grid of a few positions averages little, so rounding of a dozen operations shows; real images are held to 1e-7.
     X, Z = images(shape), images(shape, 19, seed=1)
     kernel = tl.kernel(text)
@@ -134,7 +111,7 @@ def test_other_processors_compute_the_same(name, features, tmp_path):
 def test_a_nonlinearity_of_ones_own_runs_everywhere(layer):
     kernel = tl.kernel([tl.Conv(3), layer, tl.Pool(2), tl.Conv(3), layer, tl.GlobalPool()])
     X, Z = images((6, 6, 2)), images((6, 6, 2), 3, seed=1)
-    fused = fuse(kernel.program((6, 6, 2)), "float32", 16)
+    fused = fuse(kernel.graph((6, 6, 2)), "float32", 16)
     assert isinstance(fused, Fused) == isinstance(layer, Sine)
     for arguments in [(X,), (X, Z)]:
         error = relative_error(kernel(*arguments), kernel(*arguments, backend="reference"))
@@ -151,7 +128,7 @@ def test_a_nonlinearity_of_ones_own_runs_everywhere(layer):
 def test_what_cannot_be_fused_says_why_and_is_right_all_the_same(text, reason):
     X = images((4, 4, 1), 3)
     kernel = tl.kernel(text)
-    assert reason in get_backend("cpu").describe(kernel.program((4, 4, 1)))
+    assert reason in get_backend("cpu").describe(kernel.graph((4, 4, 1)))
     assert relative_error(kernel(X), kernel(X, backend="reference")) < 1e-12
 
 
@@ -159,7 +136,7 @@ def test_what_cannot_be_fused_says_why_and_is_right_all_the_same(text, reason):
 def test_steep_embeddings_run_in_float64_by_themselves(layer):
     X = images((4, 4, 2), 3)
     kernel = tl.kernel(f"conv3 {layer} globalpool")
-    assert "fused, float64" in get_backend("cpu").describe(kernel.program((4, 4, 2)))
+    assert "fused, float64" in get_backend("cpu").describe(kernel.graph((4, 4, 2)))
     assert relative_error(kernel(X), kernel(X, backend="reference")) < 1e-12
 
 
@@ -185,26 +162,8 @@ def test_pools_whose_terms_cancel_keep_their_digits(text):
     X = images((6, 6, 2), 4) - images((6, 6, 2), 4).mean(axis=(1, 2), keepdims=True)
     X = X + 1e-3 * images((2,), 4, seed=1)[:, None, None]  # a mean that is a thousandth of the pixels
     kernel = tl.kernel(text)
-    assert "fused, float64" in get_backend("cpu").describe(kernel.program((6, 6, 2)))
+    assert "fused, float64" in get_backend("cpu").describe(kernel.graph((6, 6, 2)))
     assert relative_error(kernel(X), kernel(X, backend="reference")) < 1e-9
-
-
-def hostile_images():
-    """What breaks kernels: black patches and images, constants, duplicates, opposite signs, extreme scales."""
-    X = np.random.default_rng(5).standard_normal((12, 8, 8, 3))
-    X[1, :5, :6] = 0.0
-    X[2] = 1.0
-    X[3] = X[0]
-    X[4] = -X[0]
-    X[5] *= 1e6
-    X[6] *= 1e-6
-    X[7] = 1e6 * X[0]
-    X[8] = 0.0
-    X[9] = 0.0
-    X[9, 3, 3] = 1.0
-    X[10, 4:] *= 1e-25
-    X[11] = np.abs(X[11])
-    return frozen(X)
 
 
 @pytest.mark.parametrize("text", ["myrtle5", "myrtle10", "myrtle10-gaussian"])
@@ -282,9 +241,9 @@ def test_an_interrupt_ends_all_threads_soon():
 
 
 def test_describe_says_which_path_runs():
-    program = compile_program(tl.Architecture.parse("myrtle5"), (32, 32), 3)
-    assert "fused" in get_backend("auto").describe(program)
-    assert "reference" in get_backend("reference").describe(program)
+    graph = compile_graph(tl.Architecture.parse("myrtle5"), (32, 32), 3)
+    assert "fused" in get_backend("auto").describe(graph)
+    assert "reference" in get_backend("reference").describe(graph)
 
 
 def test_unknown_backends_and_precisions_are_refused():

@@ -21,7 +21,7 @@ from conftest import hear_interrupts
 from tangentless import files
 from tangentless.architecture import NAMED, Architecture
 from tangentless.cli import app
-from tangentless.program import compile_program
+from tangentless.graph import compile_graph
 from tangentless.reports import layer_rows
 
 TEXT = "conv3 relu pool2 conv3 relu globalpool normalize relu"
@@ -275,13 +275,11 @@ def test_predict_refuses_bad_input(data: Path):
 # describe and bench
 
 
-@pytest.mark.parametrize(
-    "text", [*NAMED, "pool2 globalpool", "conv3 conv5 pool2 globalpool relu", "normalize pool4 relu globalpool"]
-)
-def test_work_by_layer_adds_up_to_the_work_of_the_program(text: str):
-    architecture = Architecture.parse(text)
-    rows = layer_rows(architecture, (16, 8))
-    assert sum(row.work for row in rows) == compile_program(architecture, (16, 8), 1).elements
+@pytest.mark.parametrize("text", [*NAMED, "conv3 relu sum(conv5 relu | residual(gaussian)) pool2 relu globalpool"])
+def test_work_by_layer_adds_up_to_the_work_of_the_graph(text: str):
+    graph = compile_graph(Architecture.parse(text), (16, 8), 1)
+    rows = layer_rows(graph)
+    assert sum(row.work for row in rows) == graph.elements
     assert rows[-1].sees == (16, 8)
 
 

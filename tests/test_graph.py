@@ -8,7 +8,7 @@ import tangentless as tl
 from conformance import CHAINS, GRAPHS, graphs, hostile_images, images, name, relative_error
 from tangentless.backends.general import general_block, prepare_general
 from tangentless.classical import ConvolutionalNTK
-from tangentless.graph import EmbedNode, compile_graph
+from tangentless.graph import EmbedNode, WeightsNode, compile_graph
 
 
 def general(kernel, X, Z=None, n_jobs=1):
@@ -77,6 +77,13 @@ def test_tangents_of_one_layer_of_weights_are_counted_once():
     process = one.gaussian_process(X, backend="reference")
     np.testing.assert_allclose(one(X, backend="reference"), process)
     np.testing.assert_allclose(two(X, backend="reference"), 3 * process / 9)  # the first, the branch's, the readout
+
+
+def test_sums_of_the_same_outputs_are_features_of_a_new_layer_of_weights():
+    # Adding them would count their inner products four times, not twice: the network concatenates.
+    graph = compile_graph(tl.Architecture.parse("conv3 sum(identity | identity) relu globalpool"), (4, 4), 1, True)
+    weights = [place for place, node in enumerate(graph.nodes) if isinstance(node, WeightsNode)]
+    assert len(weights) == 3  # of the convolution, before the ReLU, and the readout's
 
 
 def test_what_does_not_grow_with_the_images_is_known():

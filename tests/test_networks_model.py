@@ -1,16 +1,21 @@
 """Networks of an architecture: their kernel approaches ours, and they have the layers the architecture says."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import tangentless as tl
 from tangentless.architecture import NAMED
+from tangentless.classical import ConvolutionalNTK
 from tangentless.errors import ArchitectureError, InputError, ParameterError
-from tangentless.layers import Nonlinearity
+from tangentless.graph import window_sums
+from tangentless.layers import Average, Nonlinearity, Stack, Windows
 
 torch = pytest.importorskip("torch", reason="networks need PyTorch: pip install 'tangentless[networks]'")
 from tangentless.networks import RECIPES, LeNet5, ResNet32, network_of  # noqa: E402 (only where PyTorch is)
 from tangentless.networks.model import Network  # noqa: E402
+from tangentless.networks.modules import AveragePool, Convolution, window_means  # noqa: E402
 
 SHAPE = (4, 4, 2)
 WIDTHS = (24, 96, 384)
@@ -49,7 +54,7 @@ def test_kernel_of_random_myrtle_networks_approaches_ours_like_one_over_the_root
 
 
 @pytest.mark.parametrize("name", [name for name in NAMED if name.endswith("gaussian")])
-def test_kernel_of_random_gaussian_myrtle_networks_approaches_ours(name, images):
+def test_kernel_of_random_gaussian_networks_approaches_ours(name, images):
     # exp(u - 1) has a squared value with variance e^4 - 1 = 54 times its mean squared: the root law starts late.
     errors = error_by_width(name, images)
     assert (np.diff(errors) < 0).all()
@@ -76,6 +81,107 @@ def test_kernel_of_wide_networks_is_ours_for_other_architectures(text, images):
     exact = tl.kernel(text)(images, backend="reference")
     mean = np.mean([Network(text, 512, 1, shape=SHAPE, seed=s).kernel(images, images) for s in range(8)], axis=0)
     assert np.abs(mean - exact).max() < 0.08 * np.abs(exact).max()
+
+
+SUMS = [
+    "conv3 residual(relu conv3) relu globalpool",
+    "conv3 relu sum(0.3 * conv3 | 2 * conv1) relu globalpool",
+    "conv3 relu sum(conv3(stride=2) | pool2) relu globalpool",  # the pool has no weights: features side by side
+    "patch2 gelu residual(conv3 tanh conv3) relu globalpool",
+    NAMED["resnet8"].removesuffix(" normalize relu"),
+]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *SUMS,
+        "conv3(stride=2) relu conv3(stride=2) relu globalpool",
+        "conv3 relu conv3(dilation=2) relu globalpool",
+        "patch2 relu conv3 relu globalpool",
+        "conv3 gelu conv3 tanh globalpool",
+        "conv3 residual(gelu conv3) pool3(stride=1) tanh globalpool",  # sums of outputs have a scale to keep too
+        "conv3 residual(residual(relu conv3)) relu globalpool",  # both identities share their weights
+        "conv3 sum(normalize relu conv3 | 0.5 * identity) abs globalpool",
+        "residual(conv3) erf globalpool",  # images have no weights
+        "globalpool residual(relu conv3) relu",
+        pytest.param(NAMED["resnet14"].removesuffix(" normalize relu"), marks=pytest.mark.slow),
+    ],
+)
+def test_kernel_of_random_networks_of_graphs_approaches_ours_like_one_over_the_root_of_the_width(text, images):
+    exact, widths = tl.kernel(text)(images, backend="reference"), (16, 64, 256)
+    errors = [
+        np.sqrt(np.mean([(network(text, width, seed).kernel(images) - exact) ** 2 for seed in range(10)]))
+        for width in widths
+    ]
+    assert -0.68 < slope(errors, widths) < -0.32
+    assert errors[-1] < 0.3 * np.sqrt(np.mean(exact**2))
+
+
+def network(text, width, seed):
+    return Network(text, width, 1, shape=SHAPE, seed=seed)
+
+
+@pytest.mark.parametrize("text", SUMS)
+def test_tangent_kernel_of_wide_networks_is_ours(text, images):
+    """Weights stand where the tangent kernel has them: each weight counts with the variance it was drawn with."""
+
+    def tangents(network):
+        gradients = []
+        for x in torch.tensor(images[:2], dtype=torch.float32):
+            found = torch.autograd.grad(network(x[None]).sum(), network.weights())
+            gradients.append(torch.cat([g.flatten() / g[0].numel() ** 0.5 for g in found]).double())
+        return network.kernel_scale * network.features_out * np.inner(gradients, gradients)
+
+    mean = np.mean([tangents(network(text, 256, seed)) for seed in range(6)], axis=0)
+    exact = ConvolutionalNTK(text)(images[:2], backend="reference")
+    assert np.abs(mean - exact).max() < 0.12 * np.abs(exact).max()
+
+
+@dataclasses.dataclass(frozen=True)
+class Ahead(Stack):
+    """Windows that begin at their position, of every second one, and reach over the end."""
+
+    name = "ahead"
+
+    def windows(self, length):
+        return Windows(size=2, count=(length + 1) // 2, stride=2, dilation=3, start=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sparse(Average):
+    """The mean of every second position, without the first."""
+
+    name = "sparse"
+
+    def windows(self, length):
+        return Windows(size=2, count=length - 3, dilation=2, start=1)
+
+
+def test_window_layers_of_users_have_networks(images):
+    text = [Ahead(), tl.layers.ReLU(), tl.layers.Residual((tl.layers.Conv(3),)), tl.layers.ReLU(), tl.GlobalPool()]
+    mean = np.mean([network(text, 512, seed).kernel(images) for seed in range(10)], axis=0)
+    exact = tl.kernel(text)(images, backend="reference")
+    assert np.abs(mean - exact).max() < 0.08 * np.abs(exact).max()
+    averages = [Sparse(), tl.GlobalPool()]
+    np.testing.assert_allclose(
+        network(averages, 8, 0).kernel(images), tl.kernel(averages)(images, backend="reference"), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    "layer", [tl.Conv(5), tl.Conv(3, stride=2), tl.Conv(3, dilation=3), tl.layers.Patch(2), Ahead(), Sparse()], ids=str
+)
+def test_windows_are_those_of_the_graph(layer):
+    x = torch.randn(2, 3, 8, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    axes = layer.windows(8), layer.windows(10)
+    sums, size = window_sums(x.numpy(), axes), axes[0].size * axes[1].size
+    np.testing.assert_allclose(window_means(x, axes), sums / size, atol=1e-14)
+    if isinstance(layer, Average):
+        np.testing.assert_allclose(AveragePool(axes, (8, 10))(x), sums / size, atol=1e-14)
+    convolution = Convolution(3, 1, axes, (8, 10)).double()
+    torch.nn.init.ones_(convolution.weight)
+    np.testing.assert_allclose(convolution(x).detach(), sums.sum(axis=1, keepdims=True), atol=1e-13)
 
 
 def test_networks_do_not_approach_another_kernel(images):
@@ -113,6 +219,62 @@ def test_layers_are_those_of_the_paper():
     torch.testing.assert_close(features.norm(dim=1), torch.ones(4))
 
 
+def test_residual_networks_are_those_of_pytorch():
+    """Pre-activation blocks: normalisation and ReLU before each convolution, and sums of outputs."""
+    text = (
+        "conv3 residual(relu conv3 relu conv3) relu sum(conv3(stride=2) relu conv3 | conv1(stride=2)) relu globalpool"
+    )
+    network = Network(text, 4, 3, True, usual_activations=True, shape=(8, 8, 2))
+    norms = [torch.nn.BatchNorm2d(4) for _ in range(5)]
+    relu, conv, images = torch.relu, torch.nn.functional.conv2d, torch.randn(5, 8, 8, 2)
+    first, a, b, c, d, shortcut, linear = network.weights()
+    # Branches whose norms two usual ReLUs quarter have a factor of 2 in place of the usual initialisation.
+    factors = [module.factors for module in network.body if hasattr(module, "factors")]
+    np.testing.assert_allclose(factors, [(2, 1), (2**0.5, 1)])
+    u = conv(images.permute(0, 3, 1, 2), first, padding=1)
+    u = u + 2 * conv(relu(norms[1](conv(relu(norms[0](u)), a, padding=1))), b, padding=1)
+    y = relu(norms[2](u))
+    u = 2**0.5 * conv(relu(norms[3](conv(y, c, stride=2, padding=1))), d, padding=1) + conv(y, shortcut, stride=2)
+    theirs = relu(norms[4](u)).mean(dim=(2, 3)) @ linear.T
+    torch.testing.assert_close(network(images), theirs)
+    assert sum(isinstance(module, torch.nn.BatchNorm2d) for module in network.modules()) == len(norms)
+
+
+def test_networks_without_branches_have_the_weights_they_always_had():
+    """Checkpoints of earlier versions are loaded by these names, and are refused where the text differs."""
+    text = "conv3 relu pool2 conv3 gaussian globalpool normalize relu"
+    network = Network(text, 2, 3, True, shape=(8, 8, 1))
+    assert [*dict(network.named_parameters())] == [
+        *(f"body.{place}.{name}" for place in (0, 2) for name in ("weight", "batch_norm.weight", "batch_norm.bias")),
+        "linear.weight",
+    ]
+    drawn = torch.Generator().manual_seed(0)
+    for weight, fan_in in zip(network.weights(), (9, 18, 2), strict=True):
+        torch.testing.assert_close(weight.detach(), torch.randn(weight.shape, generator=drawn) / fan_in**0.5)
+    assert repr(Network(text, 2, 3, shape=(8, 8, 1))).split("\n")[2:7] == [
+        "    (0): Convolution(1, 2, window=(3, 3), activation=relu)",
+        "    (1): AveragePool()",
+        "    (2): Convolution(2, 2, window=(3, 3), activation=gaussian)",
+        "    (3): AveragePool()",
+        "    (4): UnitLength()",
+    ]
+
+
+def test_state_of_a_residual_network_goes_round(images):
+    text, x = "conv3 relu sum(conv3(stride=2) gelu conv1 | pool2) relu globalpool", torch.tensor(images).float()
+    first, second = (Network(text, (4, 6, 3, 5), 2, True, shape=SHAPE, seed=seed) for seed in (0, 1))
+    first(x)
+    second.load_state_dict(first.state_dict())
+    torch.testing.assert_close(first.eval()(x), second.eval()(x), rtol=0, atol=0)
+
+
+def test_operations_count_every_branch():
+    network = Network("conv3 residual(relu conv3) relu sum(conv1(stride=2) | pool2) relu globalpool", 4, 3, shape=SHAPE)
+    positions = [16, 16, 4, 4]
+    expected = [2 * w.numel() * n for w, n in zip(network.weights(), [*positions, 1], strict=True)]
+    assert network.operations() == sum(expected)
+
+
 def test_weights_come_from_the_seed_alone():
     first, again, other = (Network("myrtle5", 8, 2, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(first.linear.weight, again.linear.weight)
@@ -147,6 +309,12 @@ def test_activations_that_networks_cannot_train_are_refused(layer):
         tl.Architecture((tl.Conv(3), layer, tl.GlobalPool())).to_torch(4, 2)
 
 
+def test_factors_of_usual_activations_are_known_where_one_of_them_is_zero(images):
+    text = "conv3 relu conv3 polynomial2 globalpool"  # (x² - 1) / √2
+    usual, ours = (Network(text, 8, 2, usual_activations=usual, shape=SHAPE).kernel(images) for usual in (True, False))
+    np.testing.assert_allclose(usual, ours, rtol=1e-5)
+
+
 def test_without_the_factor_of_relus_networks_are_those_of_pytorch_and_kernels_stay():
     subset = RECIPES["subset-1280"].change(width=(4, 8, 16, 32))
     network, images = network_of(subset, (32, 32, 3), 10), torch.randn(2, 32, 32, 3)
@@ -160,6 +328,7 @@ def test_without_the_factor_of_relus_networks_are_those_of_pytorch_and_kernels_s
     for text in (
         "conv3 relu pool2 conv3 relu globalpool",
         "conv3 leakyrelu(0.5) conv3 gaussian globalpool normalize relu",
+        "conv3 residual(relu conv3) gelu sum(pool2 | conv3(stride=2)) abs globalpool",
     ):
         kernels = [Network(text, 8, 2, usual_activations=usual).kernel(images) for usual in (False, True)]
         np.testing.assert_allclose(*kernels, rtol=1e-5)
@@ -179,6 +348,10 @@ def test_features_below_the_shortest_length_stay_short():
         (lambda: Network("myrtle5", 1.5, 10), ParameterError, "width 1 must be a whole number"),
         (lambda: Network("myrtle5", (), 10), ParameterError, "number of widths must be"),
         (lambda: Network("myrtle5", (4, 4), 10), ParameterError, "has 4 convolutions"),
+        (lambda: Network("resnet8", (4, 8), 10), ParameterError, "has 9 convolutions"),
+        (lambda: Network("conv3 residual(conv3) relu globalpool", (4, 8), 10), ParameterError, "of 8 and 4 channels"),
+        (lambda: Network("residual(conv3(stride=2)) globalpool", 4, 10), ArchitectureError, "must end on one grid"),
+        (lambda: Network("conv3 relu pool3(stride=2)", 4, 10), ArchitectureError, "add globalpool"),
         (lambda: Network("myrtle5", 4, 2.0), ParameterError, "classes must be a whole number"),
         (lambda: Network("myrtle5", 4, 10, shape=(30, 30, 3)), ArchitectureError, "does not divide"),
         (lambda: Network("myrtle5", 4, 10).kernel(np.full((1, 32, 32, 3), np.nan)), InputError, "NaN"),

@@ -25,6 +25,7 @@ from tangentless.networks.checkpoint import CheckpointError, load_checkpoint, re
 from tangentless.networks.training import DivergedError, loss_of  # noqa: E402
 
 CPU = Machine("cpu")
+SUMS = "conv3 residual(normalize gelu conv3) relu sum(pool2 | conv3(stride=2)) relu globalpool normalize relu"
 SMALL = Recipe("digits", "conv3 relu pool2 conv3 relu globalpool normalize relu", 24, 12, batch=32, learning_rate=2.0)
 
 
@@ -48,9 +49,10 @@ def fit(recipe, split, seed=0, machine=CPU, **options):
     [
         SMALL,
         SMALL.change(loss="cross-entropy", learning_rate=0.1, batch_norm=True),
+        SMALL.change(architecture="resnet8", width=8, loss="cross-entropy", learning_rate=0.02, batch_norm=True),
         SMALL.change(loss="squares", optimizer="adam", learning_rate=0.01, weight_decay=0.0),
     ],
-    ids=lambda recipe: f"{recipe.loss}-{recipe.optimizer}",
+    ids=lambda recipe: f"{recipe.loss}-{recipe.optimizer}-{recipe.width}",
 )
 def test_networks_learn_digits(recipe, digits):
     some = digits.train.take(slice(400))
@@ -245,8 +247,9 @@ def test_divergence_is_an_error(digits):
 
 
 @pytest.mark.parametrize("mode", ["float32", "bfloat16", "float16"])
-def test_precisions_agree_within_theirs(mode, digits):
-    some, recipe = digits.train.take(slice(64)), SMALL.change(epochs=1, learning_rate=0.05)
+@pytest.mark.parametrize("architecture", [SMALL.architecture, SUMS])
+def test_precisions_agree_within_theirs(architecture, mode, digits):
+    some, recipe = digits.train.take(slice(64)), SMALL.change(architecture=architecture, epochs=1, learning_rate=0.05)
     exact = fit(recipe, some).history[0].loss
     network = network_of(recipe, (8, 8, 1), 10)
     found = train(network, some.images / 16, some.labels, recipe, machine=Machine("cpu", mode))
@@ -324,8 +327,9 @@ def test_every_network_is_compiled_once(digits, monkeypatch):
 
 
 @pytest.mark.slow  # it waits for a C++ compiler
-def test_compiled_networks_learn_the_same(digits):
-    some, recipe = digits.train.take(slice(72)), SMALL.change(width=4, epochs=2, learning_rate=0.05, batch_norm=True)
+@pytest.mark.parametrize("change", [{"batch_norm": True}, {"architecture": SUMS}], ids=str)
+def test_compiled_networks_learn_the_same(change, digits):
+    some, recipe = digits.train.take(slice(72)), SMALL.change(width=4, epochs=2, learning_rate=0.05, **change)
     losses = []
     for mode in ("off", "default"):
         network = network_of(recipe, (8, 8, 1), 10)

@@ -221,11 +221,16 @@ class Embed:
         return self.on_tangents(tangent, kernel, scale, same)
 
     def on_tangents(self, tangent: Array, values: Array, scale: Array, same: Any = None) -> Array:
-        """The same for any arrangement. Where features are the same, c is 1: f' would show its rounding as a root."""
+        """The same for any arrangement. Where features are the same (True: everywhere), c is 1 without rounding errors,
+
+        of which f' would show the root.
+        """
         if self.derivative is None:
             raise InputError("this embedding has no derivative, so it has no tangent")
-        cosines = _cosines(values, scale)
-        gradients = tangent * self.derivative(cosines if same is None else np.where(same, 1.0, cosines))
+        cosines = np.ones_like(values) if same is True else _cosines(values, scale)
+        if same is not None and same is not True:
+            cosines = np.where(same, 1.0, cosines)
+        gradients = tangent * self.derivative(cosines)
         if not self.keep_norms:  # in a wide network a norm is an average over all features, which no weight moves
             gradients = gradients / np.where(scale > 0, scale, 1.0)
         return np.where(scale > 0, gradients, 0.0)

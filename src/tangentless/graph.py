@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -375,6 +375,7 @@ class _Value:
 
     node: int
     kind: str  # "features", "windows" or "outputs"
+    layers: frozenset[int] = frozenset()  # of weights, whose outputs it is linear in
 
 
 class _Builder:
@@ -400,41 +401,44 @@ class _Builder:
             check_dual(layer)
             return _Value(self._add(EmbedNode(grid, (self.weigh(value).node,), layer)), "features")
         if isinstance(layer, Normalize):
-            return _Value(self._add(EmbedNode(grid, (value.node,), layer)), value.kind)
+            return replace(value, node=self._add(EmbedNode(grid, (value.node,), layer)))
         assert isinstance(layer, Sum | Residual), layer
         return self._sum(layer.as_sum() if isinstance(layer, Residual) else layer, value, depth)
 
     def weigh(self, value: _Value) -> _Value:
         """A trained layer of weights, unless the value is already the output of one."""
         if not self.tangent or value.kind == "outputs":
-            return _Value(value.node, "outputs")
-        return _Value(self._add(WeightsNode(self.nodes[value.node].grid, (value.node,))), "outputs")
+            return value
+        node = self._add(WeightsNode(self.nodes[value.node].grid, (value.node,)))
+        return _Value(node, "outputs", frozenset({node}))
 
     def _window(self, layer: Windowed, value: _Value, grid: Pair, inside: bool) -> _Value:
         whole = tuple(Windows(1, 1) for _ in range(2 - self.rank))
         axes = (*whole, *(layer.windows(length) for length in grid[2 - self.rank :]))
         after = (axes[0].count, axes[1].count)
         assert isinstance(layer, Stack | Average), layer
-        kind = "windows" if isinstance(layer, Stack) else value.kind
+        seen = _Value(value.node, "windows") if isinstance(layer, Stack) else value
         size = math.prod(windows.size for windows in axes)
         scale = 1.0 / size if inside and isinstance(layer, Stack) else 1.0
         changes = [_changes(windows, length) for windows, length in zip(axes, grid, strict=True)]
         if scale == 1.0 and not any(changes):
-            return _Value(value.node, kind)
+            return seen
         if isinstance(layer, Stack):
-            return _Value(self._add(WindowNode(after, (value.node,), (axes[0], axes[1]), scale)), kind)
-        return _Value(self._add(PoolNode(after, (value.node,), (axes[0], axes[1]))), kind)
+            return replace(seen, node=self._add(WindowNode(after, (value.node,), (axes[0], axes[1]), scale)))
+        return replace(seen, node=self._add(PoolNode(after, (value.node,), (axes[0], axes[1]))))
 
     def _sum(self, layer: Sum, value: _Value, depth: int) -> _Value:
-        """Branches that end in a convolution have weights of their own, and add up; others are concatenated."""
+        """Branches that end in weights of their own add up; features, and outputs of the same weights, stand beside."""
         entrance = self.weigh(value) if value.kind == "windows" else value
         ends = []
         for branch in layer.branches:
             end = self.layers(branch, entrance, True, depth + 1)
             ends.append(self.weigh(end) if end.kind == "windows" else end)
-        kind = "outputs" if all(end.kind == "outputs" for end in ends) else "features"
-        grid = self.nodes[ends[0].node].grid
-        return _Value(self._add(SumNode(grid, tuple(end.node for end in ends), layer.weights)), kind)
+        weights = frozenset[int]().union(*(end.layers for end in ends))
+        disjoint = len(weights) == sum(len(end.layers) for end in ends)
+        kind = "outputs" if disjoint and all(end.kind == "outputs" for end in ends) else "features"
+        node = SumNode(self.nodes[ends[0].node].grid, tuple(end.node for end in ends), layer.weights)
+        return _Value(self._add(node), kind, weights if kind == "outputs" else frozenset())
 
     def _add(self, node: Node) -> int:
         self.nodes.append(node)

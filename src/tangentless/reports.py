@@ -37,16 +37,16 @@ def layer_rows(graph: Graph) -> list[LayerRow]:
     [('conv3', (4, 4), 0, (3, 3)), ('relu', (4, 4), 256, (3, 3)), ('globalpool', (1, 1), 0, (4, 4))]
     """
     rank, sees = len(graph.grid), _sees(graph)
-    rows, done = [], 0
+    rows, seen_nodes = [], {0}
     for depth, layer, node in graph.ends:
-        new = graph.nodes[node] if node >= done else None
+        new = graph.nodes[node] if node not in seen_nodes else None
         embeds = isinstance(new, EmbedNode) and node in graph.body
         grid, seen = (pair[2 - rank :] for pair in (graph.nodes[node].grid, sees[node]))
         text = str(layer) if not branches_of(layer) else f"{layer.name}, {len(branches_of(layer))} branches"
         rows.append(
             LayerRow("  " * depth + text, _meaning(layer, new, rank), grid, graph.pairs(node) if embeds else 0, seen)
         )
-        done = max(done, node + 1)
+        seen_nodes.add(node)
     return rows
 
 

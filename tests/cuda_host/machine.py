@@ -93,6 +93,15 @@ class HostMachine:
 
         return launch
 
+    def load_nodes(self, text: str) -> Callable[..., None]:
+        library = compiled_text(text)
+
+        def launch(name: str, elements: int, arguments: list[Any]) -> None:
+            values = [_argument(one) for one in arguments]
+            getattr(library, name)(*values)
+
+        return launch
+
     def upload(self, values: Any) -> Any:
         return np.array(values, order="C").view(DeviceArray)
 
@@ -156,6 +165,34 @@ def _run(kernel: Any, *arguments: Any) -> None:
         failure = kernel(*arguments)
     if failure is not None:
         raise EmulationError(failure.decode())
+
+
+def _argument(value: Any) -> Any:
+    """As the C++ side takes it: a pointer, or a number of the kind that the backend says."""
+    if value is None:
+        return ctypes.c_void_p(0)
+    if isinstance(value, np.ndarray) and value.ndim:
+        assert isinstance(value, DeviceArray) and value.flags.c_contiguous
+        return ctypes.c_void_p(value.ctypes.data)
+    kinds = {np.int64: ctypes.c_longlong, np.float64: ctypes.c_double}
+    return kinds.get(type(value), ctypes.c_int)(value)
+
+
+@functools.cache
+def compiled_text(text: str) -> ctypes.CDLL:
+    """Kernels that walk over their elements with the stride of the grid, as one thread on the host."""
+    assert COMPILER is not None
+    shim = (
+        "#include <cmath>\n#include <algorithm>\nusing std::max; using std::min; using std::fabs; using std::fmax;\n"
+        "using std::fmin; using std::sqrt; using std::exp; using std::frexp; using std::ldexp;\n"
+        "#define __global__\n#define __device__\nstruct { unsigned x; } blockIdx, threadIdx, blockDim{1}, gridDim{1};\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        file, library = Path(folder) / "nodes.cpp", Path(folder) / "nodes.so"
+        file.write_text(shim + text)
+        options = ["-std=c++20", "-O1", "-shared", "-fPIC", "-w"]
+        subprocess.run([COMPILER, *options, str(file), "-o", str(library)], check=True)
+        return ctypes.CDLL(str(library))
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The general path: any graph, kernel or tangent kernel, in float64, on NumPy arrays or on CuPy's.
+"""The general path: any graph, kernel or tangent kernel, in float64, by NumPy here and by kernels of its own on GPUs.
 
 Fix the offset u between rows of the two images. Rows of all nodes then move together: a value is an array (pairs of
 images, rows, pairs of columns), and nodes are interpreted one by one. Pairs of columns are those at needed offsets,
@@ -11,10 +11,9 @@ Sums are made in a fixed order from gathers and element-wise operations alone, s
 from __future__ import annotations
 
 import functools
-import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,7 @@ Array = NDArray[np.float64]
 Value = tuple[Any, Any]  # inner products and tangents; None where these are zero or not wanted
 _MOST_BYTES = 1 << 33  # of one pair of images
 _PLANE_BYTES = 1 << 20  # of one value: within a cache
-_PLANE_BYTES_OF_GPU = 1 << 27  # enough to fill it
+_PLANE_BYTES_OF_GPU = 1 << 28  # enough to fill it
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,12 +52,28 @@ class GeneralImages:
         return GeneralImages(self.graph, self.images[part], squares, self.diagonal[part])
 
 
-def prepare_general(graph: Graph, images: Any, n_jobs: int = 1, batch: int | None = None) -> GeneralImages:
+class Run(Protocol):
+    """One batch of pairs through a graph. Without right images, each left one with itself; norms are found then."""
+
+    known: dict[int, Any]  # squared norms of the left images at the input and after pools
+
+    def outputs(self) -> list[Value]:
+        """The values at the outputs, one number a pair of images."""
+        ...
+
+
+Start = Callable[[Graph, Any, Any, Any, Any], Run]  # graph, left and right images, squared norms of both
+
+
+def prepare_general(
+    graph: Graph, images: Any, n_jobs: int = 1, batch: int | None = None, start: Start | None = None
+) -> GeneralImages:
     """Squared norms and the diagonal, from each image's kernel with itself; at most `batch` of them at a time."""
+    begin = _Run if start is None else start
     parts: dict[int, tuple[dict[int, Any], Any]] = {}
 
     def work(part: slice, _: None) -> int:
-        run = _Run(graph, _pixels(graph, images[part]), None, None, None)
+        run = begin(graph, _pixels(graph, images[part]), None, None, None)
         values = run.outputs()
         squares = [run.known[place].reshape(-1) for place in graph.outputs]
         if graph.tangent:
@@ -69,7 +84,7 @@ def prepare_general(graph: Graph, images: Any, n_jobs: int = 1, batch: int | Non
         return 0
 
     run_parallel(_batches(len(images), _batch(graph, images, batch)), work, lambda: None, n_jobs, None)
-    ordered = [parts[start] for start in sorted(parts)]
+    ordered = [parts[first] for first in sorted(parts)]
     squares = {place: np.concatenate([known[place] for known, _ in ordered]) for place in ordered[0][0]}
     return GeneralImages(graph, images, squares, np.concatenate([diagonal for _, diagonal in ordered]))
 
@@ -82,9 +97,10 @@ def general_block(
     advance: Advance | None,
     n_jobs: int = 1,
     batch: int | None = None,
+    start: Start | None = None,
 ) -> Any:
     """Entries between two prepared sets; at most `batch` pairs at a time."""
-    graph = left.graph
+    graph, begin = left.graph, _Run if start is None else start
     count = len(graph.outputs)
     if graph.nodes[0].grid == (1, 1):
         flat = [_pixels(graph, side.images).reshape(len(side), -1) for side in (left, right)]
@@ -99,7 +115,7 @@ def general_block(
         def work(part: slice, _: None) -> int:
             i, j = pairs[0][part], pairs[1][part]
             one, other = left[i], right[j]
-            run = _Run(graph, _pixels(graph, one.images), _pixels(graph, other.images), one.squares, other.squares)
+            run = begin(graph, _pixels(graph, one.images), _pixels(graph, other.images), one.squares, other.squares)
             for place, value in enumerate(run.outputs()):
                 values[place, i, j] = value[0]
                 tangents[place, i, j] = _zero_if_none(*value)
@@ -116,13 +132,14 @@ class _Run:
     """One batch of pairs through the graph. Without right images, each left one with itself; norms are found then."""
 
     def __init__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> None:
-        self.graph, self.tables = graph, _tables(graph, type(left).__module__, str(getattr(left, "device", "")))
+        self.graph, self.tables = graph, _tables(graph)
         self.itself = right is None
         self.left, self.right = left, left if right is None else right
-        self.known: dict[int, Any] = {0: _squares(left)} if self.itself else left_squares
+        self.known: dict[int, Any] = {0: pixel_squares(left)} if self.itself else left_squares
         self._right_known = self.known if self.itself else right_squares
         self._pooled: dict[int, dict[int, Value]] = {}
         self._columns: dict[tuple[int, int], Any] = {}
+        self._squares: dict[tuple[int, int], list[Any]] = {}
 
     def outputs(self) -> list[Value]:
         """The values at the outputs, one number a pair of images."""
@@ -175,7 +192,10 @@ class _Run:
             source = self._value(node.sources[0], u * node.axes[0].stride, memo)
             gathered = self._gather(place, source)
             return _each(lambda v: _sum_rows(v, node.axes[0], u) * node.scale, gathered)
-        sources = [self._value(source, u, memo) for source in node.sources]
+        sources = [
+            _each(functools.partial(_take, columns=columns), self._value(source, u, memo))
+            for source, columns in zip(node.sources, self.tables[place].beside, strict=True)
+        ]
         if isinstance(node, WeightsNode):
             kernel, tangent = sources[0]
             return kernel, kernel if tangent is None else tangent + kernel
@@ -184,8 +204,9 @@ class _Run:
         if not isinstance(node, EmbedNode):
             return head_value(node, sources, None)
         (kernel, tangent), before = sources[0], node.sources[0]
-        rows = self._norms(before, 0)[:, _rows(self.graph.nodes[before].grid[0], u)]
-        scale = rows * self._norms(before, 1)[:, _rows(self.graph.nodes[before].grid[0], -u)]
+        height, columns = node.grid[0], self.tables[place].beside[0]
+        left, right = (_take(self._norms(before, side), columns) for side in range(2))
+        scale = left[:, _rows(height, u)] * right[:, _rows(height, -u)]
         same = self.tables[place].same if self.itself and u == 0 else None
         return head_value(node, [(kernel, tangent)], scale, same)
 
@@ -206,7 +227,10 @@ class _Run:
     def _norms(self, place: int, side: int) -> Any:
         """Norms at a node, for its list of pairs of columns."""
         if (place, side) not in self._columns:
-            squares = self.graph.squares(self._right_known if side else self.known)[place]
+            known = self._right_known if side else self.known
+            if (side, len(known)) not in self._squares:
+                self._squares[side, len(known)] = self.graph.squares(known)
+            squares = self._squares[side, len(known)][place]
             self._columns[place, side] = self.tables[place].spread(np.sqrt(squares), side)
         return self._columns[place, side]
 
@@ -224,6 +248,7 @@ class _Table:
     left: Any
     right: Any
     taps: tuple[Any, ...]
+    beside: tuple[Any, ...]  # where the same pairs stand among those of each source; None: in the same places
     same: Any  # which pairs are a column with itself
     own: Any  # where these stand
 
@@ -248,31 +273,58 @@ class _Table:
 
 
 @functools.lru_cache(maxsize=64)
-def _tables(graph: Graph, module: str, device: str) -> tuple[_Table, ...]:
-    """Of every node, in the memory of that array module; `device` tells GPUs apart, the current one is used."""
-    put = importlib.import_module(module).asarray
+def _tables(graph: Graph) -> tuple[_Table, ...]:
+    """Of every node."""
     tables: list[_Table] = []
-    index: list[dict[tuple[int, int], int]] = []
-    for node, (_, offsets) in zip(graph.nodes, graph.offsets, strict=True):
-        width = node.grid[1]
-        pairs = [(k, k + v) for v in sorted(offsets) for k in range(max(0, -v), min(width, width - v))]
-        taps = _taps(node, pairs, index[node.sources[0]]) if isinstance(node, WindowNode | PoolNode) else []
+    index: list[dict[Pair, int]] = []
+    for place, node in enumerate(graph.nodes):
+        pairs = node_pairs(graph, place)
+        sources = [index[source] for source in node.sources]
+        taps: list[Any] = []
+        beside: list[Any] = [None] * len(sources)
+        if isinstance(node, WindowNode | PoolNode):
+            table = window_taps(node, pairs, sources[0])
+            table = np.where(table < 0, len(sources[0]), table)
+            taps = [table[:, 0]] if len(pairs) == 1 else list(table)
+        else:
+            other = [list(one) != pairs for one in sources]
+            beside = [np.append(places(pairs, s), len(s)) if o else None for s, o in zip(sources, other, strict=True)]
         left, right = (np.array([pair[side] for pair in pairs], dtype=np.intp) for side in range(2))
         own = np.flatnonzero(left == right)  # of offset zero, so in order
         same = np.append(left == right, False)
-        tables.append(_Table(put(left), put(right), tuple(map(put, taps)), put(same), put(own)))
-        index.append({pair: place for place, pair in enumerate(pairs)})
+        tables.append(_Table(left, right, tuple(taps), tuple(beside), same, own))
+        index.append(index_of(pairs))
     return tuple(tables)
 
 
-def _taps(node: WindowNode | PoolNode, pairs: list[Pair], source: dict[Pair, int]) -> list[NDArray[np.intp]]:
-    """For every pair of positions in a window, where the pairs of columns read it among the source's."""
+def node_pairs(graph: Graph, place: int) -> list[Pair]:
+    """The pairs of columns at which a node's value is needed, offset by offset."""
+    width = graph.nodes[place].grid[1]
+    offsets = sorted(graph.offsets[place][1])
+    return [(k, k + v) for v in offsets for k in range(max(0, -v), min(width, width - v))]
+
+
+def index_of(pairs: Sequence[Pair]) -> dict[Pair, int]:
+    """Where each pair stands in a list."""
+    return {pair: place for place, pair in enumerate(pairs)}
+
+
+def places(pairs: Sequence[Pair], source: dict[Pair, int]) -> NDArray[np.intp]:
+    """Where pairs stand in a longer list."""
+    return np.array([source[pair] for pair in pairs], dtype=np.intp)
+
+
+def window_taps(node: WindowNode | PoolNode, pairs: Sequence[Pair], source: dict[Pair, int]) -> NDArray[np.intp]:
+    """For every pair of positions in a window, where each pair of columns reads it in the source's list, or -1."""
     windows = node.axes[1]
     sizes = range(windows.size)
     steps = [(a, b) for a in sizes for b in sizes] if isinstance(node, PoolNode) else [(a, a) for a in sizes]
     reads = [[(windows.positions(k)[a], windows.positions(n)[b]) for k, n in pairs] for a, b in steps]
-    taps = np.array([[source.get(read, len(source)) for read in some] for some in reads], dtype=np.intp)
-    return [taps[:, 0]] if len(pairs) == 1 else list(taps)
+    return np.array([[source.get(read, -1) for read in some] for some in reads], dtype=np.intp)
+
+
+def _take(values: Any, columns: Any) -> Any:
+    return values if columns is None else values[..., columns]
 
 
 def _fold(values: Any) -> Any:
@@ -335,7 +387,7 @@ def _pixels(graph: Graph, images: Any) -> Any:
     return images.astype(np.float64).reshape(len(images), *graph.nodes[0].grid, graph.channels)
 
 
-def _squares(pixels: Any) -> Any:
+def pixel_squares(pixels: Any) -> Any:
     """Squared norms of pixels, channel by channel: a reduction may add in another order for another batch."""
     return functools.reduce(lambda a, b: a + b, (pixels[..., c] ** 2 for c in range(pixels.shape[-1])))
 

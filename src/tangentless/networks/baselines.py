@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Iterator
 
 from ..errors import ParameterError
-from .model import Scores, check_counts, check_fit, check_seed, check_shape
+from .build import check_counts
+from .model import check_fit, check_seed, check_shape
+from .modules import Scores
 from .pytorch import Tensor, functional, nn, torch
 
 Shape = tuple[int, int, int]

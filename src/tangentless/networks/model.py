@@ -1,115 +1,29 @@
 """The network of an architecture: what its layers say, with random weights that can be trained.
 
-A convolution and the nonlinearity after it are one `Convolution` of `width` filters without bias; a nonlinearity with
-no convolution before it is one of 1×1. Pools average. What follows the last `normalize` is the kernel's head: networks
-have a linear layer to the classes there, without bias, on the normalised features.
+Inner products of its features approach the architecture's kernel, up to a constant that is known. What follows the
+last `normalize` is the kernel's head: networks have a linear layer to the classes there, without bias, on the
+normalised features.
 
-Weights are Gaussian with variance 1 / fan-in, and a convolution keeps the mean square m² of its patch:
-
-    y = m a(W x / m),    which is a(W x) where a(s u) = s a(u), as for ReLU.
-
-So `E[y y'] = m m' f(c)`: up to a constant that is known, inner products of features approach the kernel. ReLUs keep the
-mean square by a factor of √2. Networks elsewhere leave it out, and so may ours, which then are theirs to the last bit;
-the constant takes it in.
+ReLUs keep the mean square by a factor of √2. Networks elsewhere leave it out, and so may ours, which then are theirs to
+the last bit; the constant takes it in, and in a sum the factors of branches do.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..architecture import Architecture
-from ..errors import ArchitectureError, InputError, ParameterError
-from ..forms import Arc
+from ..errors import InputError, ParameterError
 from ..inputs import check_images, to_numpy
-from ..layers import Conv, GlobalPool, Layer, Nonlinearity, Normalize, Pool, is_whole
-from .pytorch import Tensor, functional, nn, torch
-
-_TINY = 1e-30  # below the mean square of any patch that is not zero
-
-
-class Convolution(nn.Module):
-    """Filters without bias, then batch normalisation if wanted, then an activation (None: linear)."""
-
-    def __init__(
-        self,
-        channels: int,
-        width: int,
-        window: tuple[int, int],
-        activation: Nonlinearity | None,
-        batch_norm: nn.BatchNorm2d | None,
-        usual_activation: bool = False,
-    ) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(width, channels, *window))
-        self.window, self.layer, self.usual_activation = window, activation, usual_activation
-        self.padding = (window[0] // 2, window[1] // 2)
-        self.batch_norm = batch_norm
-        self.keeps_scale = activation is None or isinstance(activation.form(), Arc)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Images (N, channels, H, W) to (N, width, H, W)."""
-        u = functional.conv2d(x, self.weight, padding=self.padding)
-        if self.batch_norm is not None:
-            return self._activate(self.batch_norm(u))
-        if self.keeps_scale:
-            return self._activate(u)
-        squares = x.float().square().mean(dim=1, keepdim=True)
-        squares = functional.avg_pool2d(squares, self.window, stride=1, padding=self.padding)
-        size = squares.clamp(min=_TINY).sqrt()
-        y = size * self._activate(u.float() / size)
-        return torch.where(squares > 0, y, torch.zeros_like(y)).to(u.dtype)
-
-    def _activate(self, u: Tensor) -> Tensor:
-        if self.layer is None:
-            return u
-        activated: Tensor = (self.layer.usual_activation if self.usual_activation else self.layer.activation)(u)
-        return activated
-
-    def extra_repr(self) -> str:
-        """For `print`."""
-        width, channels, *_ = self.weight.shape
-        return f"{channels}, {width}, window={self.window}, activation={self.layer}"
-
-
-class AveragePool(nn.Module):
-    """The mean over disjoint windows; None: over everything."""
-
-    def __init__(self, window: tuple[int, int] | None) -> None:
-        super().__init__()
-        self.window = window
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Images (N, C, H, W) to fewer positions."""
-        if self.window is None:
-            return x.mean(dim=(2, 3), keepdim=True)
-        return functional.avg_pool2d(x, self.window)
-
-
-class UnitLength(nn.Module):
-    """Every feature vector divided by its length, or by a shortest one if it is shorter, in float32."""
-
-    def __init__(self, shortest: float) -> None:
-        super().__init__()
-        self.shortest = shortest
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Features along axis 1."""
-        return functional.normalize(x.float(), dim=1, eps=self.shortest)
-
-
-class Scores(nn.Linear):
-    """The last linear layer, in float32 even where the layers before it have fewer bits, which scores would show."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Features (N, width) to one number for each class."""
-        with torch.autocast(x.device.type, enabled=False):
-            bias = None if self.bias is None else self.bias.float()
-            return functional.linear(x.float(), self.weight.float(), bias)
+from ..layers import Layer, Nonlinearity, Normalize, is_whole
+from .build import Builder, Value, check_counts
+from .modules import Convolution, Scores
+from .pytorch import Tensor, nn, torch
 
 
 class Network(nn.Module):
@@ -120,11 +34,12 @@ class Network(nn.Module):
     architecture
         A name, a text form or an `Architecture`.
     width
-        Filters of every convolution, or a list with one number for each.
+        Filters of every convolution, or a list with one number for each, in the order of the text. Branches that a
+        sum adds need the same width.
     classes
         Outputs.
     batch_norm
-        Normalise over the batch after each convolution.
+        Normalise over the batch before each nonlinearity, after its convolution or the sum it follows.
     batch_norm_parameters
         Whether batch normalisation has a scale and a shift of its own to learn.
     usual_activations
@@ -162,48 +77,20 @@ class Network(nn.Module):
         self.architecture, self.shape = Architecture.of(architecture), check_shape(shape)
         check_counts(classes=classes)
         check_seed(seed)
-        self.usual_activations, self.shortest = usual_activations, shortest
-        self.grids = self.architecture.grids(self.shape[:-1])
-        self.canvas = (1, 1, *self.shape[:-1])[-2:]  # sequences are images of height one
+        self.architecture.grids(self.shape[:-1])  # says where a layer does not fit
         body, self.head = split_head(self.architecture)
-        self.body = nn.Sequential(
-            *self._build(body, width, lambda w: nn.BatchNorm2d(w, affine=batch_norm_parameters) if batch_norm else None)
-        )
+        rank, channels = len(self.shape) - 1, self.shape[-1]
+        rows, columns = (1,) * (2 - rank) + self.shape[:-1]  # sequences are images of height one
+        self.canvas = rows, columns
+
+        def norm(width: int) -> nn.BatchNorm2d | None:
+            return nn.BatchNorm2d(width, affine=batch_norm_parameters) if batch_norm else None
+
+        builder = Builder(rank, width, norm, usual_activations, shortest)
+        self.body, end = builder.build(body, Value(self.canvas, channels))
+        self.features_out, self.kernel_scale = end.channels, end.kernel_scale
         self.linear = Scores(self.features_out, classes, bias=False)
         self.draw_weights(seed)
-
-    def _build(
-        self, body: Sequence[Layer], width: int | Sequence[int], batch_norm: Callable[[int], nn.BatchNorm2d | None]
-    ) -> Iterator[nn.Module]:
-        """The modules; on the way, the constant between inner products of features and the kernel."""
-        self.features_out, self.kernel_scale = self.shape[-1], 1.0
-        layers, widths = list(body), _Widths(width)
-        while layers:
-            layer = layers.pop(0)
-            if isinstance(layer, Pool | GlobalPool):
-                yield AveragePool(None if isinstance(layer, GlobalPool) else self._window(layer.size))
-            elif isinstance(layer, Normalize):
-                self.kernel_scale = 1.0
-                yield UnitLength(self.shortest)
-            elif isinstance(layer, Conv | Nonlinearity):
-                window = self._window(layer.size) if isinstance(layer, Conv) else (1, 1)
-                follows = bool(layers) and isinstance(layers[0], Nonlinearity)
-                activation = _trainable(
-                    layer if isinstance(layer, Nonlinearity) else layers.pop(0) if follows else None
-                )
-                filters, channels, usual = widths.take(), self.features_out, self.usual_activations
-                yield Convolution(channels, filters, window, activation, batch_norm(filters), usual)
-                self.kernel_scale *= math.prod(window) * channels / filters
-                if activation is not None and usual:
-                    one = np.ones(1)
-                    self.kernel_scale *= float((activation.activation(one) / activation.usual_activation(one))[0] ** 2)
-                self.features_out = filters
-            else:
-                raise ArchitectureError(f"{layer} has no network: networks have convolutions, pools and nonlinearities")
-        widths.check_all_taken()
-
-    def _window(self, size: int) -> tuple[int, int]:
-        return (1 if self.canvas[0] == 1 and len(self.shape) < 3 else size, 1 if len(self.shape) < 2 else size)
 
     def draw_weights(self, seed: int) -> None:
         """Random weights, the same on every device: the kernel of the network then approaches the architecture's."""
@@ -215,8 +102,10 @@ class Network(nn.Module):
 
     def weights(self) -> list[Tensor]:
         """Of the convolutions and the linear layer, in order."""
-        convolutions = [module.weight for module in self.body if isinstance(module, Convolution)]
-        return [*convolutions, self.linear.weight]
+        return [*(convolution.weight for convolution in self._convolutions()), self.linear.weight]
+
+    def _convolutions(self) -> list[Convolution]:
+        return [module for module in self.body.modules() if isinstance(module, Convolution)]
 
     def features(self, x: Tensor) -> Tensor:
         """The last feature vector of every image, float32: (N, H, W, C) to (N, width)."""
@@ -244,8 +133,8 @@ class Network(nn.Module):
             K: NDArray[np.float64] = (self.kernel_scale * (left @ right.T)).cpu().numpy()
             squares = [self.kernel_scale * f.square().sum(dim=1).cpu().numpy() for f in (left, right)]
         for layer in self.head:
-            K = layer.operation(()).on_kernel(K, *map(np.sqrt, squares))
-            squares = [layer.gain() * s for s in squares]
+            K = layer.embedding().on_kernel(K, *map(np.sqrt, squares))
+            squares = [layer.squares(one) for one in squares]
         return K
 
     def _tensor(self, images: Any) -> Tensor:
@@ -258,35 +147,7 @@ class Network(nn.Module):
         >>> f"{Network('myrtle5', 1024, 10).operations():.3g}"
         '2.54e+10'
         """
-        positions, total = math.prod(self.canvas), 2 * self.linear.weight.numel()
-        for module in self.body:
-            if isinstance(module, Convolution):
-                total += 2 * module.weight.numel() * positions
-            elif isinstance(module, AveragePool):
-                positions = 1 if module.window is None else positions // math.prod(module.window)
-        return total
-
-
-class _Widths:
-    """Filters of one convolution after the other."""
-
-    def __init__(self, width: int | Sequence[int]) -> None:
-        self.several = isinstance(width, Sequence | np.ndarray)
-        self.widths: list[Any] = [*width] if isinstance(width, Sequence | np.ndarray) else [width]
-        self.taken = 0
-        counts = {f"width {place}": w for place, w in enumerate(self.widths, start=1)}
-        check_counts(**{"the number of widths": len(self.widths)}, **counts)
-
-    def take(self) -> int:
-        self.taken += 1
-        return int(self.widths[min(self.taken, len(self.widths)) - 1])
-
-    def check_all_taken(self) -> None:
-        if self.several and self.taken != len(self.widths):
-            raise ParameterError(
-                f"{len(self.widths)} widths were given, but the architecture has {self.taken} convolutions; "
-                "give one for each, or one number for all"
-            )
+        return sum(module.operations() for module in self._convolutions()) + 2 * self.linear.weight.numel()
 
 
 def split_head(architecture: Architecture) -> tuple[tuple[Layer, ...], tuple[Nonlinearity, ...]]:
@@ -303,26 +164,6 @@ def split_head(architecture: Architecture) -> tuple[tuple[Layer, ...], tuple[Non
     if end == 0 or not isinstance(layers[end - 1], Normalize):
         return layers, ()
     return layers[:end], tuple(layer for layer in layers[end:] if isinstance(layer, Nonlinearity))
-
-
-def _trainable(layer: Layer | None) -> Nonlinearity | None:
-    """The layer, if its activation takes tensors and has a gradient."""
-    if layer is None:
-        return None
-    assert isinstance(layer, Nonlinearity)
-    probe = torch.linspace(-1.0, 1.0, 5, requires_grad=True)
-    try:
-        activated = layer.activation(probe)
-    except (TypeError, RuntimeError, AttributeError) as error:
-        reason = f"it does not take tensors ({error})"
-    else:
-        if isinstance(activated, Tensor) and activated.shape == probe.shape and activated.requires_grad:
-            return layer
-        reason = "it has no gradient"
-    raise ArchitectureError(
-        f"{layer} has no activation that a network can train with: {reason}; write `activation` with arithmetic and "
-        "methods that arrays and tensors share, such as u.clip(min=0)"
-    )
 
 
 def check_shape(shape: Any) -> tuple[int, ...]:
@@ -343,10 +184,3 @@ def check_seed(seed: Any) -> None:
     """Refuse what PyTorch's generators do not take."""
     if not is_whole(seed) or not 0 <= seed < 2**63:
         raise ParameterError(f"seed must be a whole number from 0 to 2**63 - 1, not {seed!r}")
-
-
-def check_counts(**counts: Any) -> None:
-    """Refuse what is no whole number of at least 1, by name."""
-    for name, count in counts.items():
-        if not is_whole(count) or count < 1:
-            raise ParameterError(f"{name} must be a whole number of at least 1, not {count!r}")

@@ -41,6 +41,10 @@ class Machine(Protocol):
         """The compiled kernel: call it with (left, right, input, output, units, left_step, right_step)."""
         ...
 
+    def load_nodes(self, text: str) -> Callable[[str, int, Sequence[Any]], None]:
+        """The compiled kernels of a text: call it with a kernel's name, elements to compute, and its arguments."""
+        ...
+
     def upload(self, values: NDArray[Any]) -> Any:
         """A copy on the machine."""
         ...

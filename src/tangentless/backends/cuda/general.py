@@ -1,6 +1,7 @@
 """The general path on a GPU: any graph, kernel or tangent kernel, in float64.
 
-It is the interpreter of `backends/general.py` on arrays of CuPy, which NumPy's functions hand on to CuPy.
+It is the interpreter of `backends/general.py` with the kernels of `nodes.py` in place of NumPy's operations. The head
+runs on arrays of CuPy, to which NumPy's functions hand them on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from ...graph import Graph
 from .. import Advance
 from ..general import GeneralImages, general_block, pair_bytes, prepare_general
 from .fused import Machine
+from .nodes import NodeKernels
 from .portable import make_portable
 
 
@@ -20,8 +22,9 @@ class GeneralPath:
     """A graph on one machine, node by node."""
 
     def __init__(self, graph: Graph, machine: Machine) -> None:
-        self.graph = make_portable(graph, range(len(graph.nodes)), machine.upload)
+        self.graph = make_portable(graph, graph.head, machine.upload)
         self.machine = machine
+        self.kernels = None if graph.nodes[0].grid == (1, 1) else NodeKernels(graph, machine)
 
     @property
     def pair_bytes(self) -> int:
@@ -30,7 +33,7 @@ class GeneralPath:
 
     def prepare(self, images: Any, batch: int) -> GeneralImages:
         """Squared norms and the diagonal of images (N, *grid, C), on the machine."""
-        return prepare_general(self.graph, images, batch=batch)
+        return prepare_general(self.graph, images, batch=batch, start=self.kernels)
 
     def block(
         self, left: GeneralImages, right: GeneralImages, batch: int, first: int | None, advance: Advance | None
@@ -47,12 +50,16 @@ class GeneralPath:
                 advance(pairs)
 
         if first is None:
-            return general_block(left, right, upper=False, advance=report, batch=batch)
+            return general_block(left, right, upper=False, advance=report, batch=batch, start=self.kernels)
         last = first + len(right)
         entries = self.machine.xp.zeros((len(left), len(right)), dtype=np.float64)
         if first:
-            entries[:first] = general_block(left[:first], right, upper=False, advance=report, batch=batch)
-        entries[first:last] = general_block(left[first:last], right, upper=True, advance=report, batch=batch)
+            entries[:first] = general_block(
+                left[:first], right, upper=False, advance=report, batch=batch, start=self.kernels
+            )
+        entries[first:last] = general_block(
+            left[first:last], right, upper=True, advance=report, batch=batch, start=self.kernels
+        )
         return entries
 
     def join(self, parts: list[GeneralImages]) -> GeneralImages:

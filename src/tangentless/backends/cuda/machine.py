@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import BackendError
-from .compile import source, stage_options
+from .compile import OPTIONS, source, stage_options
 from .fused import Launch, Stream
 from .layout import StagePlan
 
 INSTALL = "pip install 'tangentless[cuda]'"
+_THREADS = 256  # of a block, for kernels that are not fussy
 OLDEST = (8, 0)  # compute capability: the fused stages ask for the shared memory and registers of such a GPU
 
 
@@ -126,11 +127,27 @@ class CudaMachine:
             self._stages[plan] = launch
         return self._stages[plan]
 
+    def load_nodes(self, text: str) -> Callable[[str, int, Sequence[Any]], None]:
+        module = self._module("nodes.cuh", text, OPTIONS)
+        most = 16 * int(self.device.attributes["MultiProcessorCount"])
+
+        def launch(name: str, elements: int, arguments: Sequence[Any]) -> None:
+            values = [np.uintp(0) if a is None else np.int32(a) if isinstance(a, int) else a for a in arguments]
+            blocks = min(most, -(-elements // _THREADS))
+            module.get_function(name)((blocks,), (_THREADS,), tuple(values))
+
+        return launch
+
     def _compile(self, file: str, options: tuple[str, ...], kernel: str) -> Any:
+        return self._module(file, source(file), options).get_function(kernel)
+
+    def _module(self, file: str, text: str, options: tuple[str, ...]) -> Any:
+        module = self.xp.RawModule(code=text, options=options)
         try:
-            return self.xp.RawModule(code=source(file), options=options).get_function(kernel)
+            module.compile()
         except self.xp.cuda.compiler.CompileException as error:
             raise BackendError(f"{file} does not compile for {self.name}: {error}") from error
+        return module
 
     def upload(self, values: Any) -> Any:
         """The values on this GPU, contiguous; nothing is copied if they are there already."""

@@ -1,0 +1,352 @@
+"""Nodes of a graph as kernels: the general path of `backends.general` on a GPU.
+
+Most nodes act on one element at a time, so only values that a window or a pool reads are kept. Each of these is one
+kernel, written from its node and those between it and other kept values; `nodes.cuh` has the functions they call. What
+is written is a table, node by node: one line of C++ for every window, sum and embedding.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import BackendError
+from ...forms import TABLE_PIECES, TABLE_TERMS, Arc, Exponential, angle_polynomial, arc_polynomial, tabulate
+from ...graph import EmbedNode, Graph, Pair, PoolNode, SumNode, WeightsNode, WindowNode
+from ...layers import Nonlinearity, Normalize
+from ..general import Value, node_pairs, pixel_squares, window_taps
+from .compile import source as device_source
+from .fused import Machine
+
+_TOLERANCE = 2e-15
+_FEW_TAPS = 16  # up to which one thread adds all of a window
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """A node whose value is kept: its pairs of columns, and the kernel that computes it."""
+
+    place: int
+    pairs: tuple[Pair, ...]
+    code: str = ""
+    reads: tuple[tuple[int, int], ...] = ()  # kept values: node, and the factor on u at which it is read
+    tables: tuple[NDArray[Any], ...] = ()  # for the kernel, in order: places of columns, and tables of duals
+    norms: tuple[int, ...] = ()  # nodes whose norms it takes
+
+    @property
+    def columns(self) -> NDArray[np.int32]:
+        """Of the left image, then of the right one."""
+        return np.array([[k for k, _ in self.pairs], [n for _, n in self.pairs]], dtype=np.int32)
+
+
+@functools.lru_cache(maxsize=64)
+def kernels_of(graph: Graph) -> dict[int, Kept]:
+    """All kept values, by node."""
+    sources = [source for node in graph.nodes for source in node.sources]
+    read = {source for node in graph.nodes if isinstance(node, WindowNode | PoolNode) for source in node.sources}
+    read |= {place for place in graph.body if sources.count(place) > 1}  # rather than computed twice
+    pools = {place for place in graph.body if isinstance(graph.nodes[place], PoolNode)}
+    places = [place for place in graph.body if place in {0, *read, *pools, *graph.outputs}]
+    kept = {place: Kept(place, tuple(node_pairs(graph, place))) for place in places}
+    written = [place for place in places if place != 0 and place not in pools]
+    return kept | {place: _Writer(graph, kept, place).kernel() for place in written}
+
+
+def module_text(graph: Graph) -> str:
+    """The source of all kernels of a graph."""
+    return "\n".join([device_source("nodes.cuh"), *(kept.code for kept in kernels_of(graph).values())])
+
+
+@dataclass
+class _Writer:
+    """Writes the kernel of one kept node."""
+
+    graph: Graph
+    kept: dict[int, Kept]
+    place: int
+    lines: list[str] = field(default_factory=list)
+    reads: list[tuple[int, int]] = field(default_factory=list)
+    tables: list[NDArray[Any]] = field(default_factory=list)
+    norms: list[int] = field(default_factory=list)
+
+    def kernel(self) -> Kept:
+        """The finished kernel: parameters are reads, tables and norms in the order they were met."""
+        result = self._value(self.place, top=True)
+        parameters, made = [], []
+        for i in range(len(self.reads)):
+            parameters += [f"const real* k{i}", f"const real* l{i}", f"int rows{i}", f"int columns{i}"]
+            made.append(f"const Source s{i} = {{k{i}, l{i}, rows{i}, columns{i}}};")
+        for i, table in enumerate(self.tables):
+            parameters.append(f"const {'real' if table.dtype.kind == 'f' else 'int'}* t{i}")
+        for i in range(len(self.norms)):
+            parameters += [f"const real* x{i}", f"const real* z{i}"]
+            made.append(f"const Norms n{i} = {{x{i}, z{i}, pairs, columns, height, width, u, itself}};")
+        shape = "int rows, int columns, const int* pairs, int height, int width, int u, int itself"
+        code = f"""
+extern "C" __global__ void node_{self.place}({", ".join(parameters)}, real* k, real* t, index elements, {shape}) {{
+{_indented(made, 4)}
+    for (index i = first_element(); i < elements; i += element_step()) {{
+        const Place place = place_of(i, rows, columns);
+{_indented(self.lines, 8)}
+        k[i] = {result}.k;
+        if (t) t[i] = {result}.t;
+    }}
+}}
+"""
+        kept = self.kept[self.place]
+        return Kept(self.place, kept.pairs, code, tuple(self.reads), tuple(self.tables), tuple(self.norms))
+
+    def _value(self, place: int, top: bool = False) -> str:
+        """The name of the variable with a node's value; writes what computes it."""
+        node, name = self.graph.nodes[place], f"v{place}"
+        if any(line.startswith(f"const Value {name} =") or line.startswith(f"Value {name} =") for line in self.lines):
+            return name
+        if place in self.kept and not top:
+            source = self._read(place, 1)
+            column = self._table(np.array([self._index(place)[pair] for pair in self._pairs], dtype=np.int32))
+            self.lines.append(f"const Value {name} = {source}.at(place, place.row, {column}[place.column]);")
+        elif isinstance(node, WindowNode):
+            self.lines.append(f"const Value {name} = {self._window(node)};")
+        elif isinstance(node, SumNode):
+            terms = [(float(w), self._value(s)) for w, s in zip(node.weights, node.sources, strict=True)]
+            sums = [" + ".join(f"{_real(w)} * {v}.{part}" for w, v in terms) for part in "kt"]
+            self.lines.append(f"const Value {name} = {{{sums[0]}, {sums[1]}}};")
+        elif isinstance(node, WeightsNode):
+            source = self._value(node.sources[0])
+            self.lines.append(f"const Value {name} = {{{source}.k, {source}.t + {source}.k}};")
+        else:
+            assert isinstance(node, EmbedNode), node
+            self._embed(node, name)
+        return name
+
+    @property
+    def _pairs(self) -> tuple[Pair, ...]:
+        return self.kept[self.place].pairs
+
+    def _index(self, place: int) -> dict[Pair, int]:
+        return {pair: i for i, pair in enumerate(self.kept[place].pairs)}
+
+    def _read(self, place: int, factor: int) -> str:
+        if (place, factor) not in self.reads:
+            self.reads.append((place, factor))
+        return f"s{self.reads.index((place, factor))}"
+
+    def _table(self, table: NDArray[Any]) -> str:
+        self.tables.append(table)
+        return f"t{len(self.tables) - 1}"
+
+    def _window(self, node: WindowNode) -> str:
+        rows, columns = node.axes
+        (place,) = node.sources
+        source = self._read(place, rows.stride)
+        taps = self._table(window_taps(node, self._pairs, self._index(place)).astype(np.int32))
+        sizes = f"{rows.size}, {rows.stride}, {rows.dilation}, {columns.size}"
+        return f"window<{sizes}>({source}, {taps}, {rows.start}, columns, place, {_real(node.scale)})"
+
+    def _embed(self, node: EmbedNode, name: str) -> None:
+        """The embedding of a value: k times norms, and t times the slope."""
+        source = self._value(node.sources[0])
+        self.norms.append(node.sources[0])
+        n = f"n{len(self.norms) - 1}"
+        self.lines += [
+            f"const real a{name} = {n}.product(place), r{name} = a{name} > 0 ? 1 / a{name} : real(0);",
+            f"const real c{name} = {n}.same(place) ? real(1) : fmin(fmax({source}.k * r{name}, real(-1)), real(1));",
+            f"Value {name} = {{0, 0}};",
+        ]
+        self.lines += [f"if (a{name} > 0) {{", *(f"    {line}" for line in self._dual(node.layer, name, source)), "}"]
+
+    def _dual(self, layer: Nonlinearity | Normalize, name: str, source: str) -> Iterator[str]:
+        a, r, c = (f"{letter}{name}" for letter in "arc")
+        if isinstance(layer, Normalize):
+            yield f"{name} = {{{c}, {source}.t * {r}}};"
+            return
+        form, tangent = layer.form(), self.graph.tangent
+        if isinstance(form, Arc):
+            yield f"const real w = real(1) - fabs({c}), q = sqrt(w);"
+            yield f"{_array('arc', arc_polynomial(_TOLERANCE))} {_array('angle', angle_polynomial(_TOLERANCE))}"
+            yield f"const real bend = fmax({c}, real(0)) + w * q * polynomial(arc, w), part = q * polynomial(angle, w);"
+            yield f"{name}.k = {a} * ({_real(form.linear)} * {c} + {_real(form.arc)} * bend);"
+            slope = f"({_real(form.linear)} + {_real(form.arc)} * ({c} > 0 ? 1 - part : part))"
+        elif isinstance(form, Exponential):
+            yield f"const real e = exp({_real(form.gamma)} * ({c} - 1));"
+            yield f"{name}.k = {a} * e;"
+            slope = f"({_real(form.gamma)} * e)"
+        elif (series := layer.series()) is not None:
+            slopes = [k * a for k, a in enumerate(series)][1:] or [0.0]
+            yield f"{_array('powers', series)} {_array('slopes', slopes)}"
+            yield f"{name}.k = {a} * polynomial(powers, {c});"
+            slope = f"polynomial(slopes, {c})"
+        else:
+            values = self._tabulate(layer, layer.dual)
+            pieces = f"tabulated<{TABLE_PIECES}, {TABLE_TERMS}>"
+            yield f"{name}.k = {a} * {pieces}({values}, {c});"
+            slope = f"{pieces}({self._tabulate(layer, layer.derivative)}, {c})" if tangent else "0"
+        if tangent:
+            yield f"{name}.t = {source}.t * {slope};"
+
+    def _tabulate(self, layer: Nonlinearity, function: Any) -> str:
+        table = tabulate(function)
+        if table is None:
+            raise BackendError(
+                f"the dual of {layer} changes too fast inside (-1, 1) for the GPU's tables; use backend='cpu'"
+            )
+        return self._table(table)
+
+
+class NodeKernels:
+    """The kernels of a graph on one machine, and their tables in its memory. Called, it starts a run."""
+
+    def __init__(self, graph: Graph, machine: Machine) -> None:
+        self.graph, self.machine = graph, machine
+        self.kept = kernels_of(graph)
+        self.launch = machine.load_nodes(module_text(graph))
+        self.columns = {place: machine.upload(one.columns) for place, one in self.kept.items()}
+        self.tables = {place: [machine.upload(table) for table in one.tables] for place, one in self.kept.items()}
+        pools = [place for place in graph.body if isinstance(graph.nodes[place], PoolNode)]
+        self.taps = {place: machine.upload(pool_taps(graph, place)) for place in pools}
+
+    def __call__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> NodeRun:
+        return NodeRun(self, left, right, left_squares, right_squares)
+
+
+class NodeRun:
+    """One batch of pairs through the graph, as `general.Run`."""
+
+    def __init__(self, kernels: NodeKernels, left: Any, right: Any, left_squares: Any, right_squares: Any) -> None:
+        self.kernels, self.graph = kernels, kernels.graph
+        self.itself = right is None
+        self.left = kernels.machine.upload(left)
+        self.right = self.left if right is None else kernels.machine.upload(right)
+        self.known = {0: pixel_squares(left)} if self.itself else left_squares
+        self._right_known = self.known if self.itself else right_squares
+        self._pooled: dict[int, dict[int, Value]] = {}
+        self._norms: dict[tuple[int, int], Any] = {}
+        self._found: dict[int, list[Any]] = {}
+
+    def outputs(self) -> list[Value]:
+        for place in self.graph.body:
+            if isinstance(self.graph.nodes[place], PoolNode):
+                self._pool(place)
+                self._norms.clear()
+                if self.itself:
+                    self._found.clear()
+        found = []
+        for place in self.graph.outputs:
+            kernel, tangent = self._value(place, 0, {})
+            if self.itself:
+                self.known.setdefault(place, kernel)
+            found.append((kernel[:, 0, 0], None if tangent is None else tangent[:, 0, 0]))
+        return found
+
+    def _value(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> Value:
+        if place in self._pooled:
+            return self._pooled[place][u]
+        if (place, u) not in memo:
+            memo[place, u] = self._products(u) if place == 0 else self._node(place, u, memo)
+        return memo[place, u]
+
+    def _new(self, place: int, u: int, filled: bool = False) -> Any:
+        shape = len(self.left), self.graph.nodes[place].grid[0] - abs(u), len(self.kernels.kept[place].pairs)
+        make = np.zeros_like if filled else np.empty_like
+        return make(self.left, dtype=np.float64, shape=shape, order="C")
+
+    def _products(self, u: int) -> Value:
+        out, (height, width) = self._new(0, u), self.graph.nodes[0].grid
+        sides = self.left, self.right, self.kernels.columns[0]
+        self._launch("products", out, *sides, sizes=(height, width, self.graph.channels, u))
+        return out, np.zeros_like(out) if self.graph.tangent else None
+
+    def _node(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> Value:
+        kept, arguments = self.kernels.kept[place], []
+        for source, factor in kept.reads:
+            kernel, tangent = self._value(source, factor * u, memo)
+            arguments += [kernel, tangent, np.int32(kernel.shape[1]), np.int32(kernel.shape[2])]
+        arguments += self.kernels.tables[place]
+        for source in kept.norms:
+            arguments += [self._norm(source, 0), self._norm(source, 1)]
+        kernel = self._new(place, u)
+        tangent = self._new(place, u) if self.graph.tangent else None
+        height, width = self.graph.nodes[place].grid
+        sizes = *kernel.shape[1:], self.kernels.columns[place], height, width, u, int(self.itself)
+        self.kernels.launch(f"node_{place}", kernel.size, [*arguments, kernel, tangent, np.int64(kernel.size), *sizes])
+        return kernel, tangent
+
+    def _norm(self, place: int, side: int) -> Any:
+        if (place, side) not in self._norms:
+            self._norms[place, side] = self.kernels.machine.upload(np.sqrt(self._squares(side)[place]))
+        return self._norms[place, side]
+
+    def _squares(self, side: int) -> list[Any]:
+        """Of one side at every node; of images with themselves, as far as pools have been reached."""
+        if side not in self._found:
+            self._found[side] = self.graph.squares(self._right_known if side else self.known)
+        return self._found[side]
+
+    def _launch(self, name: str, out: Any, *arrays: Any, sizes: tuple[Any, ...]) -> None:
+        """A kernel that fills values of its own shape."""
+        self.kernels.launch(name, out.size, [*arrays, out, np.int64(out.size), *out.shape[1:], *sizes])
+
+    def _pool(self, place: int) -> None:
+        """Collect a pool's values at all needed offsets of rows, from those of its source, in order."""
+        node = self.graph.nodes[place]
+        assert isinstance(node, PoolNode)
+        (source,), rows = node.sources, node.axes[0]
+        parts = 1 + self.graph.tangent
+        found: dict[int, Any] = {}
+        for u in sorted(self.graph.offsets[source][0]):
+            targets = [U for U in self.graph.offsets[place][0] if abs(u - U * rows.stride) < rows.size]
+            if targets:
+                values = self._value(source, u, {})[:parts]
+            for U in targets:
+                totals = found.setdefault(U, [self._new(place, U, filled=True) for _ in range(parts)])
+                for value, total in zip(values, totals, strict=True):
+                    self._add(place, node, value, total, u, U)
+        self._pooled[place] = {U: (totals[0], totals[1] if parts == 2 else None) for U, totals in found.items()}
+        if self.itself:
+            left, right = self.kernels.kept[place].columns
+            self.known[place] = self._pooled[place][0][0][..., np.flatnonzero(left == right)]
+
+    def _add(self, place: int, node: PoolNode, value: Any, total: Any, u: int, target: int) -> None:
+        rows, taps = node.axes[0], self.kernels.taps[place]
+        first, last = max(0, target * rows.stride - u), min(rows.size, rows.size + target * rows.stride - u)
+        start = max(0, -target) * rows.stride - max(0, -u)
+        windows = len(taps)
+        if total.shape[2] > 1 or windows <= _FEW_TAPS:
+            sizes = *value.shape[1:], windows, rows.stride, start, first, last, np.float64(node.scale)
+            self._launch("pool", total, value, taps, sizes=sizes)
+            return
+        part = np.empty_like(value, shape=(*total.shape[:2], windows), order="C")
+        self._launch("add_rows", part, value, taps, sizes=(*value.shape[1:], rows.stride, start, first, last))
+        while (count := part.shape[2]) > 1:
+            half = (count + 1) // 2
+            folded = np.empty_like(part, shape=(*part.shape[:2], half), order="C")
+            self.kernels.launch("fold", folded.size, [part, folded, np.int64(folded.size), count, half])
+            part = folded
+        total += node.scale * part
+
+
+def pool_taps(graph: Graph, place: int) -> NDArray[np.int32]:
+    """Where a pool's pairs of columns read its source's: (pairs of positions in a window, pairs of columns)."""
+    node = graph.nodes[place]
+    assert isinstance(node, PoolNode)
+    kept = kernels_of(graph)
+    index = {pair: i for i, pair in enumerate(kept[node.sources[0]].pairs)}
+    return window_taps(node, kept[place].pairs, index).astype(np.int32)
+
+
+def _real(value: float) -> str:
+    """A literal with every digit."""
+    return f"real({float(value)!r})"
+
+
+def _array(name: str, values: Sequence[float]) -> str:
+    return f"const real {name}[{len(values)}] = {{{', '.join(repr(float(v)) for v in values)}}};"
+
+
+def _indented(lines: Sequence[str], by: int) -> str:
+    return "\n".join(" " * by + line for line in lines)

@@ -1,0 +1,183 @@
+"""From layers to modules: where weights stand, which branches add up, and the scale of the kernel.
+
+A convolution and the nonlinearity after it are one module. A nonlinearity of features gets a 1×1 convolution, and one
+of outputs of weights gets none. A sum adds branches whose outputs come from weights of their own, an identity of
+outputs among them: inner products of outputs of different weights vanish as networks grow wider. Where branches have
+no weights, or share them, it puts features side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArchitectureError, ParameterError
+from ..graph import Axes, Pair
+from ..layers import Average, Layer, Nonlinearity, Normalize, Residual, Stack, Sum, Windowed, Windows, is_whole
+from .modules import Activation, AveragePool, Branches, Convolution, UnitLength
+from .pytorch import Tensor, nn, torch
+
+_POINT = (Windows(1, 1), Windows(1, 1))
+
+
+@dataclass(frozen=True)
+class Value:
+    """What flows between layers; `kernel_scale` times inner products of it approach the kernel there."""
+
+    grid: Pair
+    channels: int
+    kernel_scale: float = 1.0
+    weights: frozenset[int] = frozenset()  # the convolutions whose outputs it is linear in; none for features
+    ready: bool = False  # whether a nonlinearity takes it as it is, without more weights
+
+
+class Builder:
+    """Adds the modules of one layer after the other."""
+
+    def __init__(
+        self,
+        rank: int,
+        width: int | Sequence[int],
+        batch_norm: Callable[[int], nn.BatchNorm2d | None],
+        usual_activations: bool,
+        shortest: float,
+    ) -> None:
+        self.rank, self.widths, self.batch_norm = rank, Widths(width), batch_norm
+        self.usual_activations, self.shortest = usual_activations, shortest
+        self.mismatch: str | None = None
+
+    def build(self, layers: Sequence[Layer], value: Value) -> tuple[nn.Sequential, Value]:
+        """The modules of a network, and what they make of a value, with all widths checked."""
+        found = self.layers(layers, value)
+        self.widths.check_all_taken()
+        if self.mismatch is not None:
+            raise ParameterError(self.mismatch)
+        return found
+
+    def layers(self, layers: Sequence[Layer], value: Value, inside: bool = False) -> tuple[nn.Sequential, Value]:
+        """The modules of layers in a row, and what they make of a value; `inside` sums, windows average."""
+        modules: list[nn.Module] = []
+        rest = list(layers)
+        while rest:
+            layer = rest.pop(0)
+            if isinstance(layer, Stack):
+                follows = rest.pop(0) if rest and isinstance(rest[0], Nonlinearity) else None
+                module, value = self._convolution(self._axes(layer, value.grid), follows, value, inside)
+            elif isinstance(layer, Nonlinearity):
+                module, value = self._nonlinearity(layer, value, inside)
+            elif isinstance(layer, Average):
+                axes = self._axes(layer, value.grid)
+                module, value = AveragePool(axes, value.grid), replace(value, grid=_counts(axes))
+            elif isinstance(layer, Normalize):
+                module, value = UnitLength(self.shortest), replace(value, kernel_scale=1.0)
+            elif isinstance(layer, Sum | Residual):
+                module, value = self._sum(layer.as_sum() if isinstance(layer, Residual) else layer, value)
+            else:
+                raise ArchitectureError(f"{layer} has no network; a layer is a Stack, an Average or a Nonlinearity")
+            modules.append(module)
+        return nn.Sequential(*modules), value
+
+    def _axes(self, layer: Windowed, grid: Pair) -> Axes:
+        rows, columns = (*_POINT[self.rank :], *(layer.windows(length) for length in grid[2 - self.rank :]))
+        return rows, columns
+
+    def _convolution(self, axes: Axes, layer: Layer | None, value: Value, inside: bool) -> tuple[nn.Module, Value]:
+        number, filters = self.widths.take()
+        layer, norm = (None, None) if layer is None else (trainable(layer), self.batch_norm(filters))
+        module = Convolution(value.channels, filters, axes, value.grid, layer, norm, self.usual_activations)
+        size = 1 if inside else math.prod(module.window)
+        scale = value.kernel_scale * size * value.channels / filters * self._factor(layer)
+        weights = frozenset({number} if layer is None else ())
+        return module, Value(_counts(axes), filters, scale, weights)
+
+    def _nonlinearity(self, layer: Nonlinearity, value: Value, inside: bool) -> tuple[nn.Module, Value]:
+        if not value.ready:
+            rows, columns = (Windows(1, length) for length in value.grid)
+            return self._convolution((rows, columns), layer, value, inside)
+        module = Activation(trainable(layer), self.batch_norm(value.channels), self.usual_activations)
+        return module, Value(value.grid, value.channels, value.kernel_scale * self._factor(layer))
+
+    def _factor(self, layer: Nonlinearity | None) -> float:
+        """By what a kernel is larger than that of usual activations."""
+        if layer is None or not self.usual_activations:
+            return 1.0
+        points = np.linspace(-2.0, 2.0, 9)
+        usual = layer.usual_activation(points)
+        largest = int(np.abs(usual).argmax())
+        return float((layer.activation(points)[largest] / usual[largest]) ** 2)
+
+    def _sum(self, layer: Sum, value: Value) -> tuple[nn.Module, Value]:
+        entrance = replace(value, ready=bool(value.weights))
+        parts = [self.layers(branch, entrance, inside=True) for branch in layer.branches]
+        modules, ends = [module for module, _ in parts], [end for _, end in parts]
+        weights = frozenset[int]().union(*(end.weights for end in ends))
+        adds = all(end.weights for end in ends) and len(weights) == sum(len(end.weights) for end in ends)
+        widths = [end.channels for end in ends]
+        if adds and len(set(widths)) > 1:
+            self.mismatch = self.mismatch or (
+                f"{layer} adds branches of {' and '.join(map(str, widths))} channels; give the convolutions that end "
+                "its branches one width, and where a branch is identity, the same to what comes in"
+            )
+        scale = min(end.kernel_scale for end in ends)
+        factors = [math.sqrt(w * end.kernel_scale / scale) for w, end in zip(layer.weights, ends, strict=True)]
+        module = Branches(modules, factors, adds)
+        if adds:
+            return module, Value(ends[0].grid, widths[0], scale, weights, ready=True)
+        return module, Value(ends[0].grid, sum(widths), scale)
+
+
+class Widths:
+    """Filters of one convolution after the other."""
+
+    def __init__(self, width: int | Sequence[int]) -> None:
+        self.several = isinstance(width, Sequence | np.ndarray)
+        self.widths: list[Any] = [*width] if isinstance(width, Sequence | np.ndarray) else [width]
+        self.taken = 0
+        counts = {f"width {place}": w for place, w in enumerate(self.widths, start=1)}
+        check_counts(**{"the number of widths": len(self.widths)}, **counts)
+
+    def take(self) -> Pair:
+        """The number of the next convolution, and its filters."""
+        self.taken += 1
+        return self.taken, int(self.widths[min(self.taken, len(self.widths)) - 1])
+
+    def check_all_taken(self) -> None:
+        """Refuse a list that is too long or too short."""
+        if self.several and self.taken != len(self.widths):
+            raise ParameterError(
+                f"{len(self.widths)} widths were given, but the architecture has {self.taken} convolutions; "
+                "give one for each, or one number for all"
+            )
+
+
+def trainable(layer: Layer) -> Nonlinearity:
+    """The layer, if its activation takes tensors and has a gradient."""
+    assert isinstance(layer, Nonlinearity)
+    probe = torch.linspace(-1.0, 1.0, 5, requires_grad=True)
+    try:
+        activated = layer.activation(probe)
+    except (TypeError, RuntimeError, AttributeError) as error:
+        reason = f"it does not take tensors ({error})"
+    else:
+        if isinstance(activated, Tensor) and activated.shape == probe.shape and activated.requires_grad:
+            return layer
+        reason = "it has no gradient"
+    raise ArchitectureError(
+        f"{layer} has no activation that a network can train with: {reason}; write `activation` with arithmetic and "
+        "methods that arrays and tensors share, such as u.clip(min=0)"
+    )
+
+
+def check_counts(**counts: Any) -> None:
+    """Refuse what is no whole number of at least 1, by name."""
+    for name, count in counts.items():
+        if not is_whole(count) or count < 1:
+            raise ParameterError(f"{name} must be a whole number of at least 1, not {count!r}")
+
+
+def _counts(axes: Axes) -> Pair:
+    return axes[0].count, axes[1].count
