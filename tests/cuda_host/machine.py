@@ -172,7 +172,8 @@ def _argument(value: Any) -> Any:
     if value is None:
         return ctypes.c_void_p(0)
     if isinstance(value, np.ndarray) and value.ndim:
-        assert isinstance(value, DeviceArray) and value.flags.c_contiguous
+        assert isinstance(value, DeviceArray)
+        assert value.flags.c_contiguous
         return ctypes.c_void_p(value.ctypes.data)
     kinds = {np.int64: ctypes.c_longlong, np.float64: ctypes.c_double}
     return kinds.get(type(value), ctypes.c_int)(value)
