@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow test-gpu lint bench clean
+.PHONY: demo test test-slow test-processors test-gpu lint bench clean
 
 demo: $(READY)           ## digits, end to end
 	$(BIN)/tangentless demo --output out/demo
@@ -18,6 +18,9 @@ test: lint               ## everything that runs in minutes
 test-slow: $(TOOLS)      ## the long ones
 	$(BIN)/python -m pytest -m slow
 
+test-processors: $(TOOLS) ## the suite again, with the BLAS kernels and vector widths of other processors: an hour
+	$(BIN)/python tests/processors.py -n 2 --dist worksteal
+
 test-gpu: $(TOOLS)       ## what needs an NVIDIA GPU
 	$(BIN)/python -c "import cupy" 2>/dev/null || $(PIP) --editable ".[cuda]"
 	$(BIN)/python -m pytest -m gpu
@@ -26,12 +29,13 @@ lint: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: $(TOOLS)          ## reference, CPU backend, PyTorch and neural-tangents on the same pairs
 	$(BIN)/python benchmarks/compare.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis out
+	rm -rf $(VENV) .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis out
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml

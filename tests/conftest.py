@@ -2,12 +2,18 @@
 
 import os
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+# A busy machine is no failure: examples may take any time to run and to generate.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def frozen(values):
@@ -20,6 +26,14 @@ def frozen(values):
 def hear_interrupts():
     """To be run in a child process: tests may run where the shell has turned interrupts off."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait for something that another thread or process does. The deadline only ends a test that would hang."""
+    deadline = time.monotonic() + 600
+    while not condition():
+        assert time.monotonic() < deadline, "waited for ten minutes"
+        time.sleep(0.01)
 
 
 @pytest.fixture

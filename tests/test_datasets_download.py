@@ -108,7 +108,7 @@ def test_what_a_killed_process_had_is_not_lost(server, tmp_path):
         target=download.fetch, args=(server.address, DIGEST, tmp_path)
     )
     process.start()
-    part, deadline = tmp_path / ".file.bin.part", time.monotonic() + 60
+    part, deadline = tmp_path / ".file.bin.part", time.monotonic() + 600
     while not (part.exists() and part.stat().st_size):
         assert time.monotonic() < deadline
         time.sleep(0.02)

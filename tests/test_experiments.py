@@ -152,7 +152,7 @@ sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 import test_experiments as t
 print("ready", flush=True)
-t.run_subsets(Path(sys.argv[1]), t.Subsets(sizes=(16, 32), kernels=("myrtle5",), trials=30, ridges=(1e-2,)))
+t.run_subsets(Path(sys.argv[1]), t.Subsets(sizes=(16, 32), kernels=("myrtle5",), trials=300, ridges=(1e-2,)))
 """
 
 
@@ -162,14 +162,14 @@ def test_killed_run_goes_on_and_ends_with_the_same_numbers(tmp_path):
     command = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(Path(__file__).parent)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     pieces = tmp_path / "killed" / "pieces"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while len(list(pieces.glob("cifar10-subsets-*.json"))) < 2 and time.monotonic() < deadline:
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     before = {path.name: path.stat().st_mtime_ns for path in pieces.iterdir() if path.suffix == ".json"}
-    assert 2 <= len(before) < 30
+    assert 2 <= len(before) < 300
     resumed = run_subsets(tmp_path / "killed", subsets)
     assert not [name for name, when in before.items() if (pieces / name).stat().st_mtime_ns != when]
     assert resumed.rows == run_subsets(tmp_path / "whole", subsets).rows

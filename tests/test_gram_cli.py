@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from conftest import hear_interrupts
 from crash.stores import KERNEL, expected, finished_tiles, make, store_hash, vectors
+from tangentless.backends import ARITHMETIC
 from tangentless.errors import InputError, StoreDamagedError
 from tangentless.gram import open_gram
 from tangentless.gram import progress as progress_module
@@ -51,6 +52,7 @@ def test_run_status_verify_repair_and_resume_from_the_shell(data: Path) -> None:
     assert "kernel('normalize relu')" in text
     assert "36 of 36, 8 rows each" in text
     assert "none at all" in text
+    assert f"reference {ARITHMETIC['reference']}, float32" in text
     assert "complete" in text
     assert "36 tiles checked, 0 bad" in invoke("verify", store)
     (store / "kernel/c/2/3").write_bytes(b"nonsense")
@@ -114,7 +116,7 @@ def test_damage_reaches_the_shell_as_a_typed_error(data: Path) -> None:
 
 def start_command(data: Path, tmp_path: Path) -> tuple[list[str], subprocess.Popen[bytes]]:
     """A command that has written some tiles, and is halted there."""
-    np.save(data, vectors(150))
+    np.save(data, vectors(250))
     command = [*PROGRAM, "run", KERNEL, str(data), "k.zarr", *REFERENCE]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(command, cwd=tmp_path, **pipes, preexec_fn=hear_interrupts)
@@ -134,14 +136,14 @@ def test_a_command_that_is_killed_is_resumed_by_the_same_command(data: Path, tmp
     before = finished_tiles(tmp_path / "k.zarr")
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     assert all(finished_tiles(tmp_path / "k.zarr")[name] == tile for name, tile in before.items())
-    assert np.array_equal(np.asarray(open_gram(tmp_path / "k.zarr")), expected(150))
+    assert np.array_equal(np.asarray(open_gram(tmp_path / "k.zarr")), expected(250))
 
 
 def test_an_interrupt_from_the_keyboard_leaves_a_good_store(data: Path, tmp_path: Path) -> None:
     _, process = start_command(data, tmp_path)
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGCONT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert process.returncode not in (0, -signal.SIGKILL)
     assert json.loads(invoke("verify", tmp_path / "k.zarr", "--json"))["good"]
     assert not json.loads(invoke("status", tmp_path / "k.zarr", "--json"))["complete"]
@@ -171,13 +173,14 @@ def test_a_log_gets_a_line_a_minute_and_one_at_the_end(monkeypatch: pytest.Monke
     assert "30 of 30 tiles, 100.0 %" in lines[-1]
 
 
-def test_the_pace_counts_this_run_only_and_each_worker_for_itself() -> None:
+def test_the_pace_counts_this_run_only_and_each_worker_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([1000.0, 1000.5])
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(clock))
     shown: list[Snapshot] = []
     meter = Meter(Snapshot(5, 10, 500, 1000), shown.append, 0.0)
-    time.sleep(0.05)
     meter.finish_tile(100, "a", 0.5)
     assert shown[-1].pairs_done == 600
-    assert shown[-1].pairs_per_second == pytest.approx(100 / 0.05, rel=0.9)
+    assert shown[-1].pairs_per_second == 200
     assert shown[-1].workers == {"a": Pace(1, 100, 0.5)}
     assert shown[-1].workers["a"].pairs_per_second == 200
     assert json.loads(json.dumps(shown[-1].to_json()))["workers"]["a"]["pairs_per_second"] == 200

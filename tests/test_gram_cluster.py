@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +70,8 @@ def test_only_missing_tiles_are_computed_and_extended(cluster: Processes, tmp_pa
 def kill_workers(cluster: Processes, tmp_path: Path, whole: str, kills: int) -> None:
     moments, done = Random(kills), 0
     while done < kills:
-        store = tmp_path / f"{done}.zarr"
+        store = tmp_path / "k.zarr"
+        shutil.rmtree(store, ignore_errors=True)  # there, if no kill came in time
         killer = WorkerKiller(cluster, kills - done, moments)
         killer.start()
         try:

@@ -13,7 +13,7 @@ from crash.stores import contents, expected, finished_tiles, make, vectors
 from tangentless.errors import NotAStoreError, StoreDamagedError, StoreMismatchError
 from tangentless.gram import open_gram, repair, verify
 from tangentless.gram.files import LocalFiles
-from tangentless.gram.metadata import read_manifest
+from tangentless.gram.manifest import read_manifest
 from tangentless.gram.store import Store
 
 COUNT = 20

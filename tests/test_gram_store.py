@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import re
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +15,20 @@ import pytest
 
 import tangentless as tl
 from crash.stores import KERNEL, contents, expected, finished_tiles, make, store_hash, vectors
-from tangentless.backends import get_backend
+from tangentless.backends import ARITHMETIC, get_backend
 from tangentless.errors import (
     BackendError,
     InputError,
     NotAStoreError,
     ParameterError,
     StoreDamagedError,
-    StoreIncompleteError,
-    StoreLockedError,
-    StoreMismatchError,
     StoreVersionError,
 )
-from tangentless.gram import castagnoli, gram, lock, open_gram, repair, resume, status, verify
-from tangentless.gram.checksum import crc32c
-from tangentless.gram.compute import Panels
-from tangentless.gram.files import LocalFiles, find_files
-from tangentless.gram.manifest import Manifest, differences
-from tangentless.gram.metadata import read_manifest, render
-from tangentless.gram.tiles import Layout, choose_tile, parse_memory, plan_memory
+from tangentless.gram import gram, open_gram, repair, resume, status, verify
+from tangentless.gram.compute import Panels, choose_tile, parse_memory, plan_memory
+from tangentless.gram.files import LocalFiles
+from tangentless.gram.manifest import read_manifest, render
+from tangentless.gram.store import Layout
 from tangentless.kernel import Kernel
 
 KEYS: list[Any] = [
@@ -159,17 +151,21 @@ def test_dask_reads_it_a_tile_at_a_time(store: Path) -> None:
     assert np.allclose(lazy.dot(np.ones(39)).compute(), expected(39) @ np.ones(39))
 
 
-def test_the_two_checksums_agree() -> None:
-    google = pytest.importorskip("google_crc32c")
-    for length in [*range(40), 1000, 4099, 65536, 100_001]:
-        data = np.random.default_rng(length).bytes(length)
-        assert castagnoli.value(data) == google.value(data) == crc32c(data)
+def test_chunks_end_with_the_published_checksum(store: Path) -> None:
+    """The values of CRC-32C are bit by bit those of its polynomial, whichever implementation google_crc32c has here."""
+    data = (store / "x/c/4/0").read_bytes()
+    remainder = 0xFFFFFFFF
+    for octet in data[:-4]:
+        remainder ^= octet
+        for _ in range(8):
+            remainder = (remainder >> 1) ^ (0x82F63B78 if remainder & 1 else 0)
+    assert data[-4:] == (remainder ^ 0xFFFFFFFF).to_bytes(4, "little")
 
 
-def test_stores_are_written_and_read_without_zarr_or_google(tmp_path: Path) -> None:
+def test_stores_are_written_and_read_without_optional_packages(tmp_path: Path) -> None:
     script = """
 import sys
-for name in ("zarr", "google_crc32c", "numba", "dask", "dask.array", "distributed", "fsspec"):
+for name in ("zarr", "numba", "dask", "dask.array", "distributed", "fsspec"):
     sys.modules[name] = None
 import numpy as np
 from crash.stores import expected, make
@@ -183,260 +179,10 @@ for attempt in (matrix.to_dask, lambda: make("d", 20, scheduler="tcp://:1"), lam
     except ParameterError as error:
         assert "pip install" in str(error)
 """
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env=environment)
     make(tmp_path / "other.zarr", 20)
     assert store_hash(tmp_path / "k.zarr") == store_hash(tmp_path / "other.zarr")
-
-
-# Resuming
-
-
-def test_a_second_run_computes_nothing(store: Path) -> None:
-    before = finished_tiles(store)
-    make(store, 39)
-    assert finished_tiles(store) == before
-
-
-def test_missing_and_cut_tiles_are_computed_and_no_others(store: Path) -> None:
-    whole, before = contents(store), finished_tiles(store)
-    (store / "kernel/c/1/3").unlink()
-    (store / "kernel/c/0/2").write_bytes(b"short")
-    assert status(store).tiles_done == 13
-    with pytest.raises(StoreIncompleteError):
-        open_gram(store)[8:16, 24:32]
-    snapshots: list[Any] = []
-    resume(store, progress=snapshots.append)
-    assert contents(store) == whole
-    assert {name for name, tile in finished_tiles(store).items() if before[name] != tile} == {
-        "kernel/c/1/3",
-        "kernel/c/0/2",
-    }
-    assert snapshots[-1].tiles_done == snapshots[-1].tiles == 15
-    assert snapshots[-1].pairs_done == pytest.approx(snapshots[-1].pairs)
-
-
-CHANGES: dict[str, dict[str, Any]] = {
-    "kernel": {"kernel": "normalize gaussian"},
-    "preprocessing": {"preprocessing": "whitened"},
-    "sha256 of X": {"X": vectors(39, seed=5)},
-    "dtype of X": {"X": vectors(39).astype(np.float32)},
-    "shape of X": {"X": vectors(39)[:30]},
-    "Z": {"Z": vectors(39)},
-    "backend": {"backend": "cpu"},
-    "precision": {"precision": "float64"},
-    "tile": {"tile": 16},
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_store_is_not_continued_with_anything_different(store: Path, name: str) -> None:
-    whole = contents(store)
-    given: dict[str, Any] = {"kernel": KERNEL, "X": vectors(39), "backend": "reference", "progress": False}
-    with pytest.raises(StoreMismatchError, match=re.escape(name)):
-        gram(store=store, **(given | CHANGES[name]))
-    assert contents(store) == whole
-
-
-def test_a_store_is_not_continued_by_another_version(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tl, "__version__", "9.9.9")
-    with pytest.raises(StoreMismatchError, match=r"version of tangentless is '.*' in the store, '9\.9\.9' now"):
-        make(store, 39)
-    with pytest.raises(StoreMismatchError, match="version"):
-        resume(store)
-    assert np.array_equal(np.asarray(open_gram(store)), expected(39))
-
-
-def test_every_field_of_the_manifest_is_compared(store: Path) -> None:
-    from dataclasses import fields, replace
-
-    stored = read_manifest(LocalFiles(store))
-    for field in fields(Manifest):
-        if field.name != "grown_from":
-            assert list(differences(stored, replace(stored, **{field.name: "other"}))), field.name
-
-
-def test_a_kernel_that_cannot_be_read_back_is_asked_for(tmp_path: Path) -> None:
-    class Own(type(tl.kernel(KERNEL))):  # type: ignore[misc]
-        def __repr__(self) -> str:
-            return "Own()"
-
-    own = Own(tl.kernel(KERNEL).architecture)
-    gram(own, vectors(20), store=tmp_path / "k.zarr", backend="reference", tile=8, progress=False)
-    (tmp_path / "k.zarr/kernel/c/0/1").unlink()
-    with pytest.raises(StoreMismatchError, match="kernel="):
-        resume(tmp_path / "k.zarr")
-    assert np.array_equal(np.asarray(resume(tmp_path / "k.zarr", kernel=own)), expected(20))
-
-
-KERNELS = [
-    "kernel('myrtle5').mirrored()",
-    "0.123456789 * kernel('relu') + (kernel('relu') + 2 * kernel('gaussian(0.3)'))",
-]
-
-
-@pytest.mark.parametrize("text", KERNELS)
-def test_kernels_are_read_back_from_their_text(text: str) -> None:
-    from tangentless.gram.expression import read_kernel
-
-    assert repr(read_kernel(text)) == text
-
-
-NO_KERNELS = [
-    "print('x')",
-    "kernel('relu') -",
-    "__import__('os')",
-    "kernel('nonsense')",
-    "1 + 1",
-    "(1).mirrored()",
-]
-
-
-@pytest.mark.parametrize("text", NO_KERNELS)
-def test_texts_that_are_no_kernels_are_refused(text: str) -> None:
-    from tangentless.gram.expression import read_kernel
-
-    with pytest.raises(StoreMismatchError):
-        read_kernel(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["-" * 50_000 + "1", "(" * 300 + "1" + ")" * 300, "+".join(["kernel('relu')"] * 5_000)]
-)
-def test_texts_nested_too_deeply_are_refused_in_a_few_words(text: str) -> None:
-    from tangentless.gram.expression import read_kernel
-
-    with pytest.raises(StoreMismatchError, match="nested") as caught:
-        read_kernel(text)
-    assert len(str(caught.value)) < 600
-
-
-# Extending
-
-
-@pytest.mark.parametrize(("before", "after"), [(16, 24), (20, 39), (20, 23), (3, 39), (39, 40)])
-def test_extending_computes_only_what_is_new(tmp_path: Path, before: int, after: int) -> None:
-    store = tmp_path / "k.zarr"
-    make(store, before)
-    finished = finished_tiles(store)
-    snapshots: list[Any] = []
-    matrix = make(store, after, extend=True, progress=snapshots.append)
-    assert np.array_equal(np.asarray(matrix), expected(after))
-    new_pairs = after * (after + 1) // 2 - before * (before + 1) // 2
-    assert snapshots[-1].pairs_done - snapshots[0].pairs_done + 1 == pytest.approx(new_pairs)
-    whole_tiles = before // 8
-    kept = [name for name in finished if int(name.rpartition("/")[2]) < whole_tiles]
-    assert all(finished_tiles(store)[name] == finished[name] for name in kept)
-    make(tmp_path / "fresh.zarr", after)
-    assert store_hash(store, tiles_only=True) == store_hash(tmp_path / "fresh.zarr", tiles_only=True)
-    assert verify(store).good
-    assert status(store).complete
-
-
-def test_extending_twice_before_the_first_is_done(tmp_path: Path) -> None:
-    store = tmp_path / "k.zarr"
-    make(store, 10)
-
-    def stop(snapshot: Any) -> None:
-        raise KeyboardInterrupt
-
-    for count in (20, 30):
-        with pytest.raises(KeyboardInterrupt):
-            make(store, count, extend=True, progress=stop)
-        assert verify(store).good
-        assert not status(store).complete
-    with pytest.raises(StoreIncompleteError):
-        open_gram(store)[:8, 8:16]
-    assert np.array_equal(np.asarray(make(store, 30)), expected(30))
-
-
-def test_extending_needs_permission_the_same_first_rows_and_a_symmetric_matrix(store: Path) -> None:
-    whole = contents(store)
-    with pytest.raises(StoreMismatchError, match="extend=True"):
-        make(store, 50)
-    other = np.concatenate([vectors(39, seed=3), vectors(3)])
-    with pytest.raises(StoreMismatchError, match="sha256 of X"):
-        gram(KERNEL, other, store=store, backend="reference", extend=True)
-    with pytest.raises(StoreMismatchError, match="shape of X"):
-        make(store, 30, extend=True)
-    with pytest.raises(ParameterError, match="itself"):
-        gram(KERNEL, vectors(39), vectors(39), store=store, backend="reference", extend=True)
-    assert contents(store) == whole
-    make(store, 39, extend=True)
-    assert contents(store) == whole
-
-
-# Two writers
-
-
-def test_a_second_writer_is_refused_while_the_first_is_at_work(store: Path) -> None:
-    files = find_files(store)
-    with lock.hold(files):
-        owner = status(store).writer
-        assert owner is not None
-        assert (owner.process, owner.host) == (os.getpid(), socket.gethostname())
-        with pytest.raises(StoreLockedError, match=f"process {os.getpid()} on"):
-            make(store, 39)
-        with pytest.raises(StoreLockedError):
-            repair(store)
-        assert np.array_equal(np.asarray(open_gram(store)), expected(39))
-    assert status(store).writer is None
-    make(store, 39)
-
-
-def named_lock(files: Any, **changes: Any) -> None:
-    from dataclasses import replace
-
-    files.write(lock.LOCK, replace(lock.Owner.me(), **changes).to_bytes())
-
-
-def test_without_system_locks_an_owner_is_named_and_outlived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "_take_system_lock", lambda root: None)
-    monkeypatch.setattr(lock, "_RENEWED", 0.02)
-    files = LocalFiles(tmp_path)
-    with lock.hold(files) as check:
-        first = lock.Owner.read(files.read(lock.LOCK))
-        with pytest.raises(StoreLockedError), lock.hold(files):
-            pass
-        time.sleep(0.2)
-        renewed = lock.Owner.read(files.read(lock.LOCK))
-        assert first is not None
-        assert renewed is not None
-        assert renewed.seen > first.seen
-        check()
-        for _ in range(50):
-            named_lock(files, token="another")
-            time.sleep(0.2)
-            owner = lock.Owner.read(files.read(lock.LOCK))
-            if owner is not None and owner.token == "another":  # and not ours, renewed at that very moment
-                break
-        with pytest.raises(StoreLockedError):
-            check()
-    assert (tmp_path / lock.LOCK).exists()  # it is the other's now
-
-
-@pytest.mark.parametrize(
-    ("changes", "gone"),
-    [
-        ({}, False),
-        ({"host": "elsewhere", "process": 1}, False),
-        ({"host": "elsewhere", "seen": 0.0}, True),
-        ({"process": 2**22 + 1}, True),
-        ({"born": "another time"}, True),
-    ],
-)
-def test_a_lock_is_taken_over_only_from_the_dead_or_silent(changes: dict[str, Any], gone: bool) -> None:
-    files = find_files("memory://taken-over.zarr")
-    named_lock(files, token="other", **changes)
-    if gone:
-        with lock.hold(files):
-            pass
-        assert lock.find_owner(files) is None
-    else:
-        assert lock.find_owner(files) is not None
-        with pytest.raises(StoreLockedError), lock.hold(files):
-            pass
-        files.remove(lock.LOCK)
 
 
 # Elsewhere
@@ -584,4 +330,5 @@ def test_the_manifest_says_what_the_store_is(store: Path) -> None:
     assert manifest["architectures"] == ["normalize relu"]
     assert manifest["x"]["shape"] == [39, 5]
     assert manifest["package"] == tl.__version__
+    assert manifest["arithmetic"] == [ARITHMETIC["reference"]]
     assert len(manifest["checksum"]) == 64

@@ -7,7 +7,7 @@ import tangentless as tl
 from conftest import frozen
 from tangentless.classical import NNGP, NTK, ArcCosine, ConvolutionalNTK, Gaussian, Linear, Polynomial
 from tangentless.errors import InputError, StoreMismatchError
-from tangentless.gram.expression import read_kernel
+from tangentless.expression import read_kernel
 from tangentless.kernel import Elementary
 from tangentless.models import load_model, save_model
 

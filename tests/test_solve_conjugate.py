@@ -1,5 +1,7 @@
 """Conjugate gradients: the answers of Cholesky, from arrays, stores and Dask; stopped runs go on where they were."""
 
+import itertools
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -67,9 +69,11 @@ def test_a_stopped_run_goes_on_from_its_checkpoint_with_the_same_numbers(stored,
         solve_conjugate(K, Y, 1e-3, landmarks=20, checkpoint=place)
 
 
-def test_progress_tells_residual_and_time_left(stored):
+def test_progress_tells_residual_and_time_left(stored, monkeypatch):
     K, Y = stored
     steps = []
+    clock = itertools.count(100.0)
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))  # a second passes between two looks
     solution = solve_conjugate(K, Y, 1e-3, landmarks=20, progress=steps.append)
     assert [step.number for step in steps] == list(range(1, solution.steps + 1))
     assert steps[-1].residual <= 1e-8
@@ -116,7 +120,9 @@ def test_columns_of_zeros_and_repeated_columns_are_no_trouble(stored):
     Y = np.column_stack([np.zeros(300), Y[:, 1], Y[:, 1]])
     found = solve_conjugate(K, Y, 1e-2, landmarks=50).coefficients
     assert not found[:, 0].any()
-    np.testing.assert_array_equal(found[:, 1], found[:, 2])
+    # BLAS may sum the last column in another order. Both have residuals of at most 1e-8, and the smallest eigenvalue of
+    # K + ridge I is the ridge.
+    assert np.linalg.norm(found[:, 1] - found[:, 2]) <= 2 * 1e-8 * np.linalg.norm(Y[:, 1]) / 1e-2
 
 
 def test_a_matrix_that_is_not_positive_definite_is_noticed():

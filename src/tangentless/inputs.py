@@ -1,4 +1,4 @@
-"""What comes in and goes out: arrays are checked at the door, and leave as the kind that came.
+"""Arrays in and out: inputs are checked, and results have the kind of array that came in.
 
 NumPy arrays and torch tensors on the host pass without a copy. CuPy arrays and torch tensors on a GPU stay there, by
 DLPack, if what computes can read them there, and are copied to the host otherwise. Results go back as the kind that

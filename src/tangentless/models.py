@@ -282,7 +282,7 @@ def _read_kernel(header: Header, shape: tuple[int, ...]) -> Kernel:
 
 
 def _parse_kernel(text: str) -> Kernel:
-    from .gram.expression import read_kernel
+    from .expression import read_kernel
 
     try:
         for node in ast.walk(ast.parse(text, mode="eval")):

@@ -141,7 +141,7 @@ def confusion_matrix(truth: NDArray[Any], predicted: NDArray[Any], classes: NDAr
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Write a figure as PNG, at once."""
+    """Write a figure as PNG, whole or not at all."""
     content = io.BytesIO()
     figure.savefig(content, format="png")
     with atomic_file(path) as stream:

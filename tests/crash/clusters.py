@@ -41,7 +41,7 @@ class Processes:
         self._environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "PYTHONPATH": os.pathsep.join(sys.path),
             "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": str(self._allowed_failures),
         }
         scheduler = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]

@@ -11,10 +11,13 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from conftest import wait_until
 
 
 class Writers:
@@ -33,13 +36,24 @@ class Writers:
     def __exit__(self, *_: Any) -> None:
         self._process.communicate()
 
-    def run(self, store: Path, count: int, *, kill_after: float | None = None, **options: Any) -> int:
-        """Start a writer, kill it after so many seconds, and return how it ended: 0, or minus the signal."""
+    def run(
+        self,
+        store: Path,
+        count: int,
+        *,
+        kill_after: float | None = None,
+        kill_when: Callable[[], bool] | None = None,
+        **options: Any,
+    ) -> int:
+        """Start a writer, kill it at a moment or at an event, and return how it ended: 0, or minus the signal."""
         assert self._process.stdin is not None
         print(json.dumps({"store": str(store), "count": count, **options}), file=self._process.stdin, flush=True)
         process = int(self._line())
-        if kill_after is not None:
-            time.sleep(kill_after)
+        if kill_after is not None or kill_when is not None:
+            if kill_when is not None:
+                wait_until(kill_when)
+            else:
+                time.sleep(kill_after)
             os.kill(process, 9)  # it is not reaped before its end is read, so the number is still its own
         print(file=self._process.stdin, flush=True)
         return int(self._line())

@@ -1,4 +1,4 @@
-"""Classical kernels behind the interface of the compositional ones: what those are to be compared with.
+"""Classical kernels with the interface of the compositional ones, for comparison.
 
 Of vectors, or images read as vectors: `Linear`, `Polynomial`, `Gaussian`, `ArcCosine`, and the fully connected ReLU
 networks of infinite width, `NNGP` and `NTK`. Of images: `ConvolutionalNTK`, the tangent kernel of any architecture. A

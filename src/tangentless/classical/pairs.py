@@ -16,8 +16,8 @@ import numpy as np
 
 from ..backends.cpu.simd import compiled
 
-CLOSE = 2.0**-10  # below this share of what was subtracted, a difference has lost digits
-TINY = 1e-300  # the least gap of opposite vectors, whose sign would not show in a zero
+CLOSE = 2.0**-10  # a difference below this share of its terms has lost digits
+TINY = 1e-300  # the smallest gap of opposite vectors: zero would not show their sign
 SEGMENT = 512  # pairs at a time: all buffers of a segment stay in the first-level cache
 
 
@@ -45,7 +45,7 @@ def gaps(products: Any, left: Any, right: Any) -> None:
 
 @compiled
 def spread(x: Any, z: Any, sign: float) -> float:
-    """|x - sign z|^2, in four sums that do not wait for one another."""
+    """|x - sign z|^2, in four independent sums, so that additions overlap."""
     a, b, c, d = 0.0, 0.0, 0.0, 0.0
     whole = len(x) // 4 * 4
     for k in range(0, whole, 4):
@@ -87,7 +87,7 @@ def relu_layers(
                 if layer > 0:
                     evaluate(angle, near, polynomial, count)
                     for j in range(count):
-                        part = np.sqrt(near[j]) * polynomial[j]  # the angle over pi, of the acute one
+                        part = np.sqrt(near[j]) * polynomial[j]  # the acute angle over pi
                         slope[j] = part if cosine[j] < 0 else 1.0 - part
                     evaluate(arc, near, polynomial, count)
                     for j in range(count):
@@ -109,7 +109,7 @@ def relu_layers(
 
 @compiled
 def evaluate(coefficients: Any, points: Any, values: Any, count: int) -> None:
-    """A polynomial at all points, a coefficient at a time, which is how compilers see vectors."""
+    """A polynomial at all points, one coefficient at a time: compilers turn such loops into vector code."""
     for j in range(count):
         values[j] = coefficients[-1]
     for k in range(len(coefficients) - 2, -1, -1):

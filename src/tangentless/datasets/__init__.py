@@ -1,4 +1,4 @@
-"""Data sets of images, from their publishers' own files, and folders of one's own.
+"""Data sets of images: published files, and your own folders.
 
 Files are looked for in a folder, in the layout they are published in, packed or not; what is not there is downloaded.
 Every file is checked against a published checksum, and none is executed: the pickles of CIFAR are read as plain data.
@@ -36,7 +36,7 @@ _DIGITS_HASH = "65e5b4619795efb40c1082f4c350c049e4ad552200d369b6ae99e21eef5e72c5
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Split:
-    """Images, uint8 (N, H, W, C), and the number of the class of each, int64 (N,)."""
+    """Images, uint8 (N, H, W, C), and their classes as numbers, int64 (N,)."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
@@ -89,7 +89,7 @@ def load(name: str, folder: str | Path | None = None, download: bool = True, *, 
         raise ParameterError(f"there is no data set {name!r}; there are {', '.join(NAMES)}")
     if name == "digits":
         if folder is not None:
-            data_folders(folder)  # nothing is read from it, but a name that is wrong is wrong here too
+            data_folders(folder)  # nothing is read from it, but a wrong name is refused all the same
         return _load_digits()
     entry, folders = CATALOGUE[name], data_folders(folder)
     source = _find(entry, folders)

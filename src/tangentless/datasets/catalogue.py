@@ -17,7 +17,7 @@ Digest = str  # "sha256:..." or "md5:..."
 
 @dataclass(frozen=True)
 class Edition:
-    """One form that a data set is published in."""
+    """One form in which a data set is published."""
 
     read: Callable[..., tuple[formats.Images, formats.Labels]]
     train: tuple[tuple[str, ...], ...]  # the files that are read together, in order
@@ -26,7 +26,7 @@ class Edition:
     digests: Mapping[str, Digest]
     remote: Mapping[str, Digest]  # the addresses that it is downloaded from
     archive: str | None = None  # a .tar.gz that holds the first of the folders
-    zipped: bool = False  # whether each file may also have been left in its .gz
+    zipped: bool = False  # whether each file may also lie there as .gz
 
     def files(self) -> tuple[str, ...]:
         """All of its files."""
@@ -35,7 +35,7 @@ class Edition:
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set: its title, its classes in the order of their labels, and its editions, the one to download first."""
+    """A data set: title, classes in the order of their labels, and editions; the first one is downloaded."""
 
     title: str
     classes: tuple[str, ...]
@@ -49,7 +49,7 @@ _CIFAR101 = "https://raw.githubusercontent.com/modestyachts/CIFAR-10.1/master/da
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 _CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-_CIFAR100_CLASSES = tuple(  # one a line they would hide the rest
+_CIFAR100_CLASSES = tuple(  # one per line would be a hundred lines
     """apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
     castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
     elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster

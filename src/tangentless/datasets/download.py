@@ -1,4 +1,4 @@
-"""Downloads that go on where they were broken off, and count only with the published digest.
+"""Downloads that resume after a break, and are kept only if their digest is the published one.
 
 What has arrived is kept in a file beside the target, `.NAME.part`, by whoever holds its lock. After a broken
 connection, or in another process on another day, the rest of it is asked for. pooch then checks the whole against its
@@ -21,8 +21,8 @@ from ..errors import DownloadError
 from ..progress import Progress, progress_bar
 from .catalogue import Digest, Edition
 
-TRIES = 4  # in a row that bring nothing
-_PAUSE = 0.5  # seconds before the second try; doubled before each that follows
+TRIES = 4  # that bring no bytes, in a row, before giving up
+_PAUSE = 0.5  # seconds before the second try; doubled before each later one
 _WAIT = (10.0, 60.0)  # seconds for a connection, and for the next bytes
 _CHUNK = 1 << 18
 
@@ -35,7 +35,7 @@ def download(edition: Edition, folder: Path) -> None:
 
 
 def fetch(address: str, digest: Digest | None, folder: Path) -> Path:
-    """The file of an address, in the folder, downloaded unless it is there; without a digest what arrives is taken."""
+    """Download a file into the folder, unless it is there. Without a digest, any content is accepted."""
     import pooch
 
     target = folder / address.rpartition("/")[2]
@@ -85,11 +85,11 @@ def _get(address: str, output: str, _: Any, *, stream: BinaryIO, progress: Progr
 
 
 def _request(address: str, stream: BinaryIO, progress: Progress) -> bool:
-    """Ask for what the part lacks, and add it; whether it is complete then."""
+    """Request the missing bytes and append them; returns whether the file is complete."""
     import requests
 
     have = stream.seek(0, os.SEEK_END)
-    # What a server zips on the way would not have the digest of the file.
+    # A server that compresses on the way would send bytes with another digest.
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     with requests.get(address, headers=headers, stream=True, timeout=_WAIT) as response:
         start, total = _extent(response)
@@ -98,7 +98,7 @@ def _request(address: str, stream: BinaryIO, progress: Progress) -> bool:
         if response.status_code != 416:
             response.raise_for_status()
         if response.status_code == 416 or start != have:
-            stream.truncate(0)  # the part is of another file, or the server sends the whole only
+            stream.truncate(0)  # the part belongs to another file, or the server sends whole files only
             have = 0
         if response.status_code == 416 or start != have:
             return False
@@ -113,7 +113,7 @@ def _request(address: str, stream: BinaryIO, progress: Progress) -> bool:
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether the server has answered that there is no such file, or not for us: asking again would not help."""
+    """Whether the server says that the file does not exist or is forbidden: asking again would not help."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     return status is not None and 400 <= status < 500 and status not in (408, 429)
 
@@ -130,13 +130,13 @@ def _extent(response: Any) -> tuple[int, int | None]:
 
 @contextlib.contextmanager
 def _hold(part: Path) -> Iterator[BinaryIO]:
-    """The part, open at its end, by one process at a time where the system has locks."""
+    """The partial file, open for appending; one process at a time, where the system has locks."""
     while True:
         with part.open("a+b") as stream:
             with contextlib.suppress(ImportError, OSError):
                 fcntl: Any = importlib.import_module("fcntl")
                 fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
-            # Whoever held it before may have removed it: then it is another file that has this name now, or none.
+            # The process that held the lock may have moved the file: the name is then that of another file, or none.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(stream.fileno()), part.stat()):
                     yield stream

@@ -1,4 +1,4 @@
-"""A folder of one's own images: one folder a class, any format that Pillow reads, any sizes."""
+"""Your own images: one folder per class, any format that Pillow reads, any size."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _read(file: Path, size: tuple[int, int], crop: str, mode: str) -> NDArray[np
 
 
 def _flatten(image: Image.Image) -> Image.Image:
-    """The image on white, where it is transparent; 16 bits of grey as 8."""
+    """The image with transparent parts on white, and 16 bits of grey reduced to 8."""
     from PIL import Image
 
     if image.mode in ("I", "I;16", "I;16B", "I;16L"):

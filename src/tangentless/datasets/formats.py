@@ -24,7 +24,7 @@ _SIDE, _PIXELS = 32, 3072
 
 
 class LayoutError(ValueError):
-    """Bytes that are not of the layout they should be; callers name the file."""
+    """Bytes in the wrong layout; callers add the name of the file."""
 
 
 def read_cifar10(content: bytes) -> tuple[Images, Labels]:

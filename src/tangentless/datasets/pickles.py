@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_NAMES = {  # the functions that an array of NumPy is pickled with: here they are words, not functions
+_NAMES = {  # functions that occur in pickled NumPy arrays: here they are names only, and never called
     "numpy.core.multiarray _reconstruct": "array",
     "numpy._core.multiarray _reconstruct": "array",
     "numpy ndarray": "class of arrays",
@@ -30,11 +30,11 @@ _MARK = object()
 
 
 class UnreadablePickle(ValueError):  # noqa: N818 (callers turn it into an error that names the file)
-    """A pickle that holds anything else than plain data."""
+    """A pickle that holds anything but plain data."""
 
 
 def read_pickle(data: bytes) -> Any:
-    """The value that a pickle stands for: texts as `str`, one character a byte, and arrays of bytes.
+    """The value of a pickle: texts as `str`, one character per byte, and arrays of bytes.
 
     >>> import pickle
     >>> read_pickle(pickle.dumps({"labels": [6, 9]}, protocol=2))
@@ -52,7 +52,7 @@ def read_pickle(data: bytes) -> Any:
         return _finish(value)
     except UnreadablePickle:
         raise
-    except Exception as error:  # a stranger's bytes fail in every way: too short, nothing on the stack, not hashable
+    except Exception as error:  # unknown bytes can fail in any way: too short, empty stack, unhashable keys
         raise UnreadablePickle(f"it is cut short or damaged ({error})") from None
 
 
@@ -75,7 +75,7 @@ class _Part:
 
 
 class _Machine:
-    """A stack, and a memory of what was put on it."""
+    """The stack of the pickle machine, and its memo."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -157,7 +157,7 @@ def _pairs(values: list[Any]) -> dict[Any, Any]:
 
 
 def _finish(value: Any) -> Any:
-    """Arrays in place of their parts, in the dictionary that CIFAR's files are."""
+    """The dictionary of a CIFAR file, with arrays assembled from their parts."""
     if isinstance(value, dict):
         return {key: item.to_array() if isinstance(item, _Part) else item for key, item in value.items()}
     return value.to_array() if isinstance(value, _Part) else value

@@ -28,7 +28,7 @@ class Source:
     place: Path  # the folder of the files, or the archive
 
     def missing(self) -> tuple[str, ...]:
-        """The files that are not there; an archive is opened only when it is read."""
+        """The missing files. Of an archive none are reported: it is opened only when it is read."""
         if self.place.is_file():
             return ()
         return tuple(name for name in self.edition.files() if self._find(name) is None)
@@ -56,7 +56,7 @@ class Source:
         wanted = {f"{self.edition.folders[0]}/{name}": name for name in self.edition.files()}
         contents = {}
         try:
-            with tarfile.open(self.place, "r|gz") as archive:  # a stream, which is unzipped only once
+            with tarfile.open(self.place, "r|gz") as archive:  # as a stream, so that it is decompressed only once
                 for member in archive:
                     if member.name in wanted and member.isreg() and member.size <= LARGEST:
                         stream = archive.extractfile(member)
@@ -74,7 +74,7 @@ def find_sources(editions: tuple[Edition, ...], folder: Path) -> Iterator[Source
     """Every place in a folder that holds at least one file of an edition."""
     for edition in editions:
         for below in edition.folders:
-            # The folder of the files itself may be given, too.
+            # The folder given may also be the one that holds the files.
             for place in (folder / below, folder) if folder.name == below else (folder / below,):
                 source = Source(edition, place)
                 if place.is_dir() and len(source.missing()) < len(edition.files()):

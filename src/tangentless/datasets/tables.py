@@ -187,7 +187,7 @@ def _parse_rows(path: Path, content: bytes) -> tuple[NDArray[np.float64], Rows, 
 
 
 def _check_counts(path: Path, content: bytes, features: NDArray[np.float64], labels: Rows) -> None:
-    """Compare with what the table says of itself: a file that was cut short at the end of a line would go unnoticed."""
+    """Compare with the counts in NAME.txt: otherwise a file cut off at the end of a line would go unnoticed."""
     pairs = (line.partition("=") for line in content.decode("ascii", errors="replace").splitlines())
     said = {key.strip(): value.strip() for key, _, value in pairs}
     if said.get("n_arquivos", "1") != "1":
@@ -227,7 +227,7 @@ def _parse_splits(path: Path, content: bytes, rows: int, count: int) -> tuple[Ro
 
 
 def missing_table(name: str, folder: Path, most: int = 6) -> DatasetMissingError:
-    """What to say of a table that has no folder, with names that are like its name, or with some of all."""
+    """The message for a table without a folder: it suggests similar names, or lists some of all."""
     import difflib
 
     names = sorted(path.parent.name for path in folder.glob(f"*/{_FOLDS}"))

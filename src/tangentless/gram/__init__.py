@@ -1,4 +1,4 @@
-"""Kernel matrices in stores: computed tile by tile, each one durable once written, resumable, read without loading.
+"""Kernel matrices in stores: computed tile by tile, durable, resumable, and read without loading them whole.
 
 >>> import tempfile, numpy as np
 >>> X = np.random.default_rng(0).standard_normal((40, 8))
@@ -7,13 +7,12 @@
 >>> K.shape, K[:2, 30:].shape, np.asarray(K).dtype
 ((40, 40), (2, 10), dtype('float64'))
 
-A store is a Zarr (v3) group. Its array `kernel` holds the matrix in float64; of a symmetric one, the tiles on and right
-of the diagonal. `x` and `z` hold the images, and the group's attributes the manifest.
+A store is a Zarr (v3) group. The array `kernel` holds the matrix in float64; of a symmetric matrix, the tiles on and
+right of the diagonal. The arrays `x` and `z` hold the images. The group's attributes hold the manifest.
 """
 
-from .check import Findings, Status, repair, status, verify
 from .matrix import GramMatrix, open_gram
 from .progress import Snapshot
-from .run import gram, resume
+from .run import Findings, Status, gram, repair, resume, status, verify
 
 __all__ = ["Findings", "GramMatrix", "Snapshot", "Status", "gram", "open_gram", "repair", "resume", "status", "verify"]

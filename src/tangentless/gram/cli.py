@@ -1,4 +1,4 @@
-"""`tangentless gram`: start, watch, check and mend kernel matrices in stores."""
+"""`tangentless gram`: start, watch, check and repair kernel matrices in stores."""
 
 from __future__ import annotations
 
@@ -13,22 +13,17 @@ from numpy.typing import NDArray
 from ..backends import Precision
 from ..errors import InputError
 from ..kernel import kernel
-from .check import Findings, Status
-from .check import repair as repair_store
-from .check import status as store_status
-from .check import verify as verify_store
+from . import run as stores
 from .matrix import GramMatrix
 from .progress import ProgressOption
-from .run import gram
-from .run import resume as resume_store
 
-app = typer.Typer(help="Kernel matrices in stores: start, resume, watch, check and mend them.", no_args_is_help=True)
+app = typer.Typer(help="Kernel matrices in stores: start, resume, watch, check and repair them.", no_args_is_help=True)
 
 StoreArgument = Annotated[str, typer.Argument(help="Path or fsspec address of the store, such as k.zarr or s3://b/k.")]
 DataArgument = Annotated[str, typer.Argument(help="Images: a .npy file, or FILE.npz:NAME.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cores by default.")]
-MemoryOption = Annotated[str | None, typer.Option(help="What a process may hold, such as 4GB; default a quarter.")]
+MemoryOption = Annotated[str | None, typer.Option(help="What a process may hold, such as 4GB; a quarter by default.")]
 SchedulerOption = Annotated[str | None, typer.Option(help="Address of a Dask scheduler; in this process by default.")]
 
 
@@ -51,9 +46,9 @@ def run(
     scheduler: SchedulerOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute a kernel matrix into a store, or go on with it after whatever stopped it."""
+    """Compute a kernel matrix into a store, or continue one after whatever stopped it."""
     base = kernel(architecture)
-    matrix = gram(
+    matrix = stores.gram(
         base.mirrored() if mirrored else base,
         load(data),
         None if others is None else load(others),
@@ -79,22 +74,22 @@ def resume(
     scheduler: SchedulerOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with a store from itself alone: it holds its images and names its kernel."""
-    matrix = resume_store(store, n_jobs=jobs, memory=memory, scheduler=scheduler, progress=_progress(as_json))
+    """Continue a store from itself alone: it holds its images and names its kernel."""
+    matrix = stores.resume(store, n_jobs=jobs, memory=memory, scheduler=scheduler, progress=_progress(as_json))
     _print_done(matrix, as_json)
 
 
 @app.command()
 def status(store: StoreArgument, as_json: JsonOption = False) -> None:
     """Show what a store is a matrix of, how far it is, and who is writing it."""
-    found = store_status(store)
+    found = stores.status(store)
     print(json.dumps(found.to_json()) if as_json else _status_text(found))
 
 
 @app.command()
 def verify(store: StoreArgument, as_json: JsonOption = False) -> None:
     """Check every byte of a store; the exit status is 1 if something is wrong."""
-    found = verify_store(store)
+    found = stores.verify(store)
     print(json.dumps(found.to_json()) if as_json else _findings_text(found, "is damaged"))
     if not found.good:
         raise typer.Exit(1)
@@ -110,8 +105,8 @@ def repair(
     scheduler: SchedulerOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check every byte of a store and compute what is damaged anew; the rest is not touched."""
-    found = repair_store(
+    """Check every byte of a store and compute again what is damaged; nothing else is touched."""
+    found = stores.repair(
         store,
         None if data is None else load(data),
         None if others is None else load(others),
@@ -154,13 +149,14 @@ def _print_done(matrix: GramMatrix, as_json: bool) -> None:
         print(matrix)
 
 
-def _status_text(found: Status) -> str:
+def _status_text(found: stores.Status) -> str:
     manifest = found.manifest
+    numbers = ", ".join(map(str, sorted(set(manifest.arithmetic))))
     lines = {
         "kernel": manifest.kernel,
         "shape": " × ".join(map(str, manifest.shape)) + (" symmetric" if manifest.symmetric else ""),
         "preprocessing": manifest.preprocessing or "not stated",
-        "arithmetic": f"{manifest.backend}, {manifest.precision}",
+        "arithmetic": f"{manifest.backend} {numbers}, {manifest.precision}",
         "tiles": f"{found.tiles_done:,} of {found.tiles:,}, {manifest.tile} rows each",
         "pairs": f"{found.pairs_done:,} of {found.pairs:,}, {100 * found.pairs_done / found.pairs:.1f} %",
         "state": "complete" if found.complete else f"being written by {found.writer}" if found.writer else "stopped",
@@ -168,7 +164,7 @@ def _status_text(found: Status) -> str:
     return "\n".join(f"{name:<14} {value}" for name, value in lines.items())
 
 
-def _findings_text(found: Findings, verdict: str) -> str:
+def _findings_text(found: stores.Findings, verdict: str) -> str:
     bad = [*found.metadata, *(f"panel {panel} of the images {name}" for name, panel in found.images)]
     bad += [f"tile {tile}" for tile in found.tiles]
     return "\n".join([*(f"{name} {verdict}" for name in bad), f"{found.tiles_checked:,} tiles checked, {len(bad)} bad"])

@@ -1,8 +1,8 @@
 """Computing tiles on a Dask cluster: many processes, GPUs or hosts.
 
-Workers read images from the store and write tiles into it, so next to nothing travels through the scheduler, and a
-worker reads a panel of images once while it keeps it. The tiles of a worker that died are given to others. When the
-scheduler dies nothing that was finished is lost: the same call on another one goes on from there.
+Workers read images from the store and write tiles into it, so that only names of tiles pass through the scheduler. The
+tiles of a worker that died are given to others. When the scheduler dies, no finished tile is lost: the same call with
+another scheduler continues from there.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ from typing import Any
 
 from ..backends import Backend, Precision, get_backend
 from ..errors import ClusterError, ParameterError, StoreError, TangentlessError
-from .compute import Computer, Job
-from .metadata import read_manifest
+from .compute import Computer, Job, parse_memory
+from .manifest import read_manifest
 from .progress import Meter
 from .store import Store, Tile
-from .tiles import parse_memory
 
 logger = logging.getLogger("tangentless")
 _PACKAGE = "tangentless"
 _AHEAD = 2  # tiles given to a worker, so that it never waits for the next
-_DEATHS = 16  # workers that a tile may lose, whatever the scheduler makes of it, before it is given up
-_IMPATIENCE = 20.0
+_DEATHS = 16  # workers that may die with a tile before it is given up
+_IMPATIENCE = 20.0  # seconds without news before the state of the cluster is looked at
 
 
 @contextlib.contextmanager
 def connect(scheduler: Any, backend: str | Backend, precision: Precision, n_jobs: int | None) -> Iterator[Cluster]:
-    """The cluster of a scheduler's address, a `distributed.Client` or a cluster object, its workers checked."""
+    """The cluster of a scheduler's address, a `distributed.Client` or a cluster object. Its workers are checked."""
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError:
@@ -60,14 +59,14 @@ def connect(scheduler: Any, backend: str | Backend, precision: Precision, n_jobs
 
 @dataclass(frozen=True)
 class Cluster:
-    """Workers of one version and one arithmetic; `memory` is what each of them may hold, if nothing else is said."""
+    """Workers of one version and one backend; `memory` is the default budget of each."""
 
     client: Any
     backend: str
     memory: int
 
     def compute(self, job: Job, tiles: Sequence[Tile], meter: Meter, check: Callable[[], None]) -> None:
-        """Keep every worker supplied with tiles until all are in the store."""
+        """Compute tiles into the store, keeping every worker supplied. `check` raises when the store was taken over."""
         job = replace(job, read=None)
         self._check_store(job.store)
         todo, waiting = iter(tiles), _Waiting(self.client, job, meter)
@@ -109,7 +108,7 @@ class _Waiting:
         return len(self._tiles)
 
     def places(self) -> int:
-        """How many tiles should be with the cluster; also with none at work, so that an adaptive one starts some."""
+        """How many tiles the cluster should have; never zero, so that an adaptive cluster starts workers."""
         with _lost_scheduler():
             if self._client.status != "running":
                 raise OSError(f"the client is {self._client.status}")
@@ -121,20 +120,20 @@ class _Waiting:
         future.add_done_callback(self._done.put)
 
     def next_report(self) -> Report | None:
-        """What came of the next tile to end; None if its workers died and it was given away again."""
+        """The report of the next tile to end; None if its workers died and it was submitted again."""
         future = self._next_future()
         tile = self._tiles.pop(future)
         try:
             report: Report = future.result()
             return report
-        except Exception as error:  # of the task, of its worker or of the scheduler: the status tells
+        except Exception as error:  # of the task, its worker or the scheduler: the status tells which
             if future.status != "error":
                 raise _scheduler_gone(error) from error
             self._consider(tile, error)
             return None
 
     def _consider(self, tile: Tile, error: Exception) -> None:
-        """Give a tile away again if its worker died; anything else is raised."""
+        """Submit a tile again if its worker died; raise any other error."""
         if isinstance(error, ImportError):
             raise ClusterError(f"a worker that joined later lacks {_PACKAGE}: {error}") from error
         if type(error).__name__ != "KilledWorker":
@@ -148,7 +147,7 @@ class _Waiting:
         self.submit(tile)
 
     def give_up(self) -> None:
-        """Take back what is not finished; a scheduler that is gone has nothing to give back."""
+        """Cancel unfinished tiles, unless the scheduler is gone."""
         if self._client.status == "running":
             with contextlib.suppress(Exception):
                 self._client.cancel(list(self._tiles))
@@ -175,7 +174,7 @@ class Report:
 def compute_tile(job: Job, tile: Tile) -> Report:
     """Compute a tile into the store; runs on a worker, one tile at a time with all its threads.
 
-    It may be there already: when a worker dies between the end of a tile and the report, Dask repeats the task.
+    The tile may exist already: if a worker dies between writing a tile and reporting it, Dask repeats the task.
     """
     computer, lock = _session(job)
     with lock:
@@ -197,7 +196,7 @@ def sees_store(store: Store) -> bool:
 def introduce(
     backend: str | Backend, precision: Precision, n_jobs: int | None, dask_worker: Any = None
 ) -> tuple[str, int] | TangentlessError:
-    """The arithmetic and the memory of this worker, or why it has none; runs on a worker, which Dask puts in."""
+    """The backend and the memory budget of this worker, or why it cannot run; Dask passes `dask_worker`."""
     limit, memory = dask_worker.memory_manager.memory_limit, parse_memory(None)
     try:
         return get_backend(backend, precision, n_jobs).name, min(memory, limit // 2) if limit else memory
@@ -212,16 +211,16 @@ def forget() -> None:
 
 @functools.lru_cache(maxsize=1)
 def _session(job: Job) -> tuple[Computer, threading.Lock]:
-    """What a worker keeps from tile to tile."""
+    """What a worker keeps between tiles."""
     threads = job.n_jobs or _worker().state.nthreads
-    return job.start(get_backend(job.backend, job.precision, threads)), threading.Lock()
+    return Computer(job, get_backend(job.backend, job.precision, threads)), threading.Lock()
 
 
 def _introduce(client: Any, backend: str | Backend, precision: Precision, n_jobs: int | None) -> Cluster:
     """Check that every worker has this version of the package and can run the backend."""
     from .. import __version__ as here
 
-    versions = _ask(client, eval, f"__import__({_PACKAGE!r}).__version__")  # a builtin gets there without the package
+    versions = _ask(client, eval, f"__import__({_PACKAGE!r}).__version__")  # a builtin needs no package there
     without = {address: answer for address, answer in versions.items() if answer != here}
     if without:
         raise ClusterError(
@@ -238,7 +237,7 @@ def _introduce(client: Any, backend: str | Backend, precision: Precision, n_jobs
 
 
 def _ask(client: Any, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-    """The answers of all workers, errors included, by address; of one at least, not of those that died meanwhile."""
+    """The answers of all workers, errors included, by address. Waits for at least one; skips those that died."""
     answers: dict[str, Any] = {}
     with _lost_scheduler():
         while not answers:

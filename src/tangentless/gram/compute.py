@@ -1,54 +1,122 @@
-"""Computing tiles: the two panels of images that meet in one are prepared, and kept as long as memory allows."""
+"""Computing tiles: how large they are, what memory they take, and the engine of this process.
+
+A tile is the unit that is computed, written, checked and, in a crash, lost. It should take about a minute of two
+processor cores or seconds of a GPU, so that a crash costs little, and there should not be more files than a file system
+handles well. The two panels of images that meet in a tile are prepared, and kept while memory allows.
+"""
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import math
+import os
+import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backends import Backend, Precision
+from ..backends import Backend, Precision, get_backend
+from ..errors import ParameterError
 from ..kernel import Kernel, fill
-from .store import Store, Tile
-from .tiles import plan_memory
+from .progress import Meter
+from .store import Array, Store, Tile
 
-Array = NDArray[np.float64]
+if TYPE_CHECKING:
+    from .cluster import Cluster
+
 ReadPanel = Callable[[str, int], NDArray[Any]]
 Advance = Callable[[float], None]
+_SMALLEST, _USUAL, _LARGEST = 16, 1024, 2048  # rows of a tile
+_WORK = {"cuda": 2e13}  # embeddings in a tile, by backend
+_WORK_ELSEWHERE = 2.5e11
+_FILES = 20_000
+_TILE_ROWS = 4
+_TILES_HELD = 3  # one being computed, one being written, one in between
+_WORKSPACE = 256 << 20  # for the blocks of a backend, where the budget allows
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
-class Panels:
-    """Prepared panels of images, the least recently used dropped first.
+# Tile size and memory
+
+
+def choose_tile(kernel: Kernel, shape: tuple[int, ...], size: tuple[int, int], backend: str, memory: int) -> int:
+    """A tile size, a power of two, from the work of a pair, the size of the matrix and the memory.
 
     >>> from tangentless import kernel
-    >>> from tangentless.backends import get_backend
-    >>> panels = Panels(kernel("normalize relu"), get_backend("reference"), lambda name, panel: np.ones((2, 5)), 3)
-    >>> len(panels["x", 0]), panels["x", 0] is panels["x", 0]
-    (2, True)
+    >>> choose_tile(kernel("myrtle10"), (32, 32, 3), (50_000, 50_000), "cpu", 4 << 30)
+    256
+    >>> choose_tile(kernel("myrtle10"), (32, 32, 3), (50_000, 50_000), "cuda", 4 << 30)
+    1024
     """
+    elements = max(1, sum(leaf.elements(shape) for leaf in kernel.leaves()))
+    by_work = math.sqrt(_WORK.get(backend, _WORK_ELSEWHERE) / elements)
+    by_files = math.sqrt(math.prod(size) / _FILES)
+    by_rows = max(size) / _TILE_ROWS
+    wanted = min(_LARGEST, max(_SMALLEST, by_files, min(_USUAL, by_work, by_rows)))
+    tile = 1 << int(math.log2(wanted))
+    while tile > _SMALLEST and _least_memory(tile, _image_bytes(kernel, shape)) > memory:
+        tile //= 2
+    return tile
 
-    def __init__(self, kernel: Kernel, backend: Backend, read: ReadPanel, capacity: int) -> None:
-        self._kernel, self._backend, self._read, self._capacity = kernel, backend, read, capacity
-        self._kept: OrderedDict[tuple[str, int], Any] = OrderedDict()
-        self._lock = threading.Lock()
 
-    def __getitem__(self, key: tuple[str, int]) -> Any:
-        with self._lock:
-            if key not in self._kept:
-                while len(self._kept) >= self._capacity:
-                    self._kept.popitem(last=False)
-                self._kept[key] = self._kernel.prepare(self._backend, self._read(*key))
-            self._kept.move_to_end(key)
-            return self._kept[key]
+def plan_memory(kernel: Kernel, shape: tuple[int, ...], tile: int, memory: int) -> int:
+    """How many prepared panels fit beside the tiles in flight; raises if two do not."""
+    image = _image_bytes(kernel, shape)
+    least = _least_memory(tile, image)
+    if memory < least:
+        raise ParameterError(
+            f"a memory budget of {memory:,} bytes is too small for tiles of {tile} images: it takes {least:,}; "
+            "give more memory, or start a new store with a smaller tile"
+        )
+    room = memory - _TILES_HELD * 8 * tile**2
+    panels = max(room - _WORKSPACE, room // 2) // (tile * image)
+    return max(2, panels)
+
+
+def parse_memory(memory: int | str | None) -> int:
+    """Bytes, from a number, a text such as `4GB` or `512MiB`, or None: a quarter of the machine's memory.
+
+    >>> parse_memory("1.5GB"), parse_memory("512 MiB")
+    (1500000000, 536870912)
+    """
+    if memory is None:
+        return machine_memory() // 4
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", str(memory).lower())
+    if match is None or match[2] not in _UNITS:
+        raise ParameterError(f"a memory budget is a number of bytes or a text such as '4GB', not {memory!r}")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def machine_memory() -> int:
+    """Bytes of memory in this machine, or the limit of its container."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):
+        return total
+
+
+def _least_memory(tile: int, image_bytes: int) -> int:
+    return _TILES_HELD * 8 * tile**2 + 2 * tile * image_bytes
+
+
+def _image_bytes(kernel: Kernel, shape: tuple[int, ...]) -> int:
+    """The most that an image takes, in float64: its pixels, and what every kernel prepares of it."""
+    return 8 * (math.prod(shape) + sum(leaf.image_numbers(shape) for leaf in kernel.leaves()))
+
+
+# Tiles
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a process must know to compute tiles of a store. Images come from `read`, if given, or from the store."""
+    """What a process needs to compute tiles of a store. Images come from `read` if given, else from the store."""
 
     store: Store
     kernel: Kernel
@@ -64,26 +132,41 @@ class Job:
         manifest = self.store.manifest
         return plan_memory(self.kernel, manifest.x.shape[1:], manifest.tile, self.memory)
 
-    def start(self, backend: Backend) -> Computer:
-        """Something that computes its tiles."""
-        panels = Panels(self.kernel, backend, self.read or self.store.read_images, self.panels_kept)
-        return Computer(self.store, self.kernel, backend, panels)
+
+class Panels:
+    """Prepared panels of images. The least recently used one is dropped first.
+
+    >>> from tangentless import kernel
+    >>> panels = Panels(kernel("normalize relu"), get_backend("reference"), lambda name, panel: np.ones((2, 5)), 3)
+    >>> len(panels["x", 0]), panels["x", 0] is panels["x", 0]
+    (2, True)
+    """
+
+    def __init__(self, kernel: Kernel, backend: Backend, read: ReadPanel, capacity: int) -> None:
+        self._kernel, self._backend, self._read, self._capacity = kernel, backend, read, capacity
+        self._kept: OrderedDict[tuple[str, int], Any] = OrderedDict()
+
+    def __getitem__(self, key: tuple[str, int]) -> Any:
+        if key not in self._kept:
+            while len(self._kept) >= self._capacity:  # first, so that memory never holds one more
+                self._kept.popitem(last=False)
+            self._kept[key] = self._kernel.prepare(self._backend, self._read(*key))
+        self._kept.move_to_end(key)
+        return self._kept[key]
 
 
-@dataclass(frozen=True)
 class Computer:
-    """Computes tiles of one matrix."""
+    """Computes the tiles of a job, one at a time."""
 
-    store: Store
-    kernel: Kernel
-    backend: Backend
-    panels: Panels
+    def __init__(self, job: Job, backend: Backend) -> None:
+        self._store, self._kernel, self._backend = job.store, job.kernel, backend
+        self._panels = Panels(job.kernel, backend, job.read or job.store.read_images, job.panels_kept)
 
     def compute(self, tile: Tile, advance: Advance | None = None) -> Array:
-        """The entries of a tile; those known from before the matrix was extended are taken over."""
-        symmetric = self.store.manifest.symmetric
-        left, right = self.panels["x", tile[0]], self.panels["x" if symmetric else "z", tile[1]]
-        known = self.store.known_part(tile)
+        """The entries of a tile. Entries known from before the matrix was extended are kept."""
+        symmetric = self._store.manifest.symmetric
+        left, right = self._panels["x", tile[0]], self._panels["x" if symmetric else "z", tile[1]]
+        known = self._store.known_part(tile)
         if symmetric and tile[0] == tile[1]:
             return self._on_diagonal(left, known, advance)
         done = 0 if known is None else known.shape[1]
@@ -98,7 +181,7 @@ class Computer:
         return np.block([[known, beside], [beside.T, self._fill(new, new, advance, symmetric=True)]])
 
     def _fill(self, left: Any, right: Any, advance: Advance | None, *, symmetric: bool = False) -> Array:
-        passes = max(1, sum(1 for _ in self.kernel.leaves()))
+        passes = max(1, sum(1 for _ in self._kernel.leaves()))
         reported = 0
 
         def report(done: int, total: int) -> None:
@@ -107,4 +190,56 @@ class Computer:
                 advance((done - reported) / passes)
             reported = done
 
-        return fill(self.kernel, self.backend, left, right, symmetric=symmetric, progress=report)
+        return fill(self._kernel, self._backend, left, right, symmetric=symmetric, progress=report)
+
+
+# Engines
+
+
+@dataclass(frozen=True)
+class Local:
+    """The engine of this process. A thread writes one tile while the next is computed."""
+
+    arithmetic: Backend
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend, which the manifest records."""
+        return self.arithmetic.name
+
+    @property
+    def memory(self) -> int:
+        """The default memory budget of a process."""
+        return parse_memory(None)
+
+    def compute(self, job: Job, tiles: Sequence[Tile], meter: Meter, check: Callable[[], None]) -> None:
+        """Compute tiles into the store. `check` raises when another process has taken the store over."""
+        computer = Computer(job, self.arithmetic)
+        writing: Future[None] | None = None
+        with ThreadPoolExecutor(1, thread_name_prefix="tile-writer") as writer:
+            for tile in tiles:
+                check()
+                values = computer.compute(tile, meter.advance)
+                _await(writing, meter)
+                writing = writer.submit(job.store.write_tile, tile, values)
+            _await(writing, meter)
+
+
+@contextlib.contextmanager
+def find_engine(
+    scheduler: Any, backend: str | Backend, precision: Precision, n_jobs: int | None
+) -> Iterator[Local | Cluster]:
+    """The engine of this process, or the cluster of a Dask scheduler."""
+    if scheduler is None:
+        yield Local(get_backend(backend, precision, n_jobs))
+    else:
+        from .cluster import connect
+
+        with connect(scheduler, backend, precision, n_jobs) as cluster:
+            yield cluster
+
+
+def _await(writing: Future[None] | None, meter: Meter) -> None:
+    if writing is not None:
+        writing.result()
+        meter.finish_tile()

@@ -1,7 +1,9 @@
-"""Where a store lives: a folder on disk, or any address that fsspec knows. Files appear whole or not at all.
+"""Where a store lives: a folder on disk, or any address that fsspec opens.
 
-On disk a file is written beside, flushed, renamed into place, and its folder flushed, so that once `write` returns it
-survives `kill -9` and power loss. An object store's put is as good on its own: an object is there or it is not.
+Stores write their own chunks because Zarr never flushes: after a power failure, a chunk it has written may be empty or
+cut short. Here a file is written under another name, flushed and renamed, and its folder is flushed. Once `write`
+returns, the file survives `kill -9` and power loss. Readers see the old file or the new one, never a part. Object
+stores need none of this, because a put is atomic.
 """
 
 from __future__ import annotations
@@ -15,85 +17,35 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import NotAStoreError, ParameterError, StoreError, StoreWriteError
 from ..files import flush_folder
 
-_WORKSHOP = "kernel/tmp"
+Address = str | os.PathLike[str]
+_UNFINISHED = "kernel/tmp"  # one folder for all files being written, so that `clean` knows where to look
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
-class Files(Protocol):
-    """The few things a store asks of its place."""
-
-    @property
-    def address(self) -> str:
-        """The path or URL, as people write it."""
-        ...
-
-    def read(self, name: str) -> bytes:
-        """The bytes of a file; `FileNotFoundError` where there is none."""
-        ...
-
-    def write(self, name: str, *parts: Any) -> None:
-        """Put a file in place, replacing the one before; raises `StoreWriteError` and leaves nothing behind."""
-        ...
-
-    def create(self, name: str, data: bytes) -> None:
-        """Make a file that must not exist yet; `FileExistsError` where it does."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Delete a file, if it is there."""
-        ...
-
-    def sizes(self, folder: str) -> dict[str, int]:
-        """The names of all files in and below a folder, with their lengths; empty where there is no such folder."""
-        ...
-
-    def entries(self) -> set[str]:
-        """What lies at the address itself: names of files and folders; empty where there is nothing."""
-        ...
-
-    def clean(self) -> None:
-        """Remove what writers that died left half done."""
-        ...
-
-
-def find_files(address: str | os.PathLike[str]) -> Files:
-    """The files at a path or URL.
-
-    >>> find_files("k.zarr").address.endswith("/k.zarr")
-    True
-    >>> find_files("memory://k.zarr")
-    RemoteFiles(address='memory://k.zarr')
-    """
-    text = os.fspath(address)
-    if not isinstance(text, str) or not text:
-        raise ParameterError(f"a store is a path or an address such as 's3://bucket/k.zarr', not {address!r}")
-    protocol, separator, rest = text.partition("://")
-    if separator and protocol in ("file", "local"):
-        return LocalFiles(Path(rest).absolute())
-    return RemoteFiles(text.rstrip("/")) if separator else LocalFiles(Path(text).expanduser().absolute())
-
-
 @dataclass(frozen=True)
 class LocalFiles:
-    """A folder on disk."""
+    """A folder on disk. Names of files are relative to it."""
 
     root: Path
 
     @property
     def address(self) -> str:
+        """The path or URL, as people write it."""
         return str(self.root)
 
     def read(self, name: str) -> bytes:
+        """The bytes of a file; raises `FileNotFoundError` if there is none."""
         return (self.root / name).read_bytes()
 
     def write(self, name: str, *parts: Any) -> None:
-        target, beside = self.root / name, self.root / _WORKSHOP / uuid.uuid4().hex
+        """Create or replace a file durably. If that fails, raise `StoreWriteError` and leave nothing behind."""
+        target, beside = self.root / name, self.root / _UNFINISHED / uuid.uuid4().hex
         with explained(self.address):
             try:
                 make_folder(beside.parent)
@@ -111,16 +63,19 @@ class LocalFiles:
                 raise
 
     def create(self, name: str, data: bytes) -> None:
+        """Create a file; raises `FileExistsError` if it exists."""
         with explained(self.address):
             make_folder((self.root / name).parent)
             with (self.root / name).open("xb") as file:
                 file.write(data)
 
     def remove(self, name: str) -> None:
+        """Delete a file if it exists."""
         with explained(self.address):
             (self.root / name).unlink(missing_ok=True)
 
     def entries(self) -> set[str]:
+        """The names of files and folders at the address itself; empty if there is nothing."""
         try:
             return {entry.name for entry in os.scandir(self.root)}
         except FileNotFoundError:
@@ -129,6 +84,7 @@ class LocalFiles:
             raise NotAStoreError(f"{self.root} cannot hold a store: {error.strerror}") from error
 
     def sizes(self, folder: str) -> dict[str, int]:
+        """The lengths of all files in and below a folder; empty if there is no such folder."""
         found: dict[str, int] = {}
         for parent, _, names in os.walk(self.root / folder):
             for name in names:
@@ -138,13 +94,14 @@ class LocalFiles:
         return found
 
     def clean(self) -> None:
-        for name in self.sizes(_WORKSHOP):
+        """Remove the unfinished files of writers that died."""
+        for name in self.sizes(_UNFINISHED):
             self.remove(name)
 
 
 @dataclass(frozen=True)
 class RemoteFiles:
-    """An address of fsspec's; credentials come from where fsspec looks for them."""
+    """The same for an address of fsspec. Credentials come from where fsspec looks for them."""
 
     address: str
 
@@ -175,7 +132,7 @@ class RemoteFiles:
         return {path[len(self._root) + 1 :]: entry["size"] for path, entry in found.items()}
 
     def clean(self) -> None:
-        """Nothing to do: a put that broke off left no object."""
+        """Nothing to do: a put that broke off leaves no object."""
 
     @property
     def _system(self) -> Any:
@@ -184,6 +141,26 @@ class RemoteFiles:
     @property
     def _root(self) -> str:
         return _connect(self.address)[1]
+
+
+Files = LocalFiles | RemoteFiles
+
+
+def find_files(address: Address) -> Files:
+    """The files at a path or URL.
+
+    >>> find_files("k.zarr").address.endswith("/k.zarr")
+    True
+    >>> find_files("memory://k.zarr")
+    RemoteFiles(address='memory://k.zarr')
+    """
+    text = os.fspath(address)
+    if not isinstance(text, str) or not text:
+        raise ParameterError(f"a store is a path or an address such as 's3://bucket/k.zarr', not {address!r}")
+    protocol, separator, rest = text.partition("://")
+    if separator and protocol in ("file", "local"):
+        return LocalFiles(Path(rest).absolute())
+    return RemoteFiles(text.rstrip("/")) if separator else LocalFiles(Path(text).expanduser().absolute())
 
 
 @functools.lru_cache(maxsize=16)
@@ -201,7 +178,7 @@ def _connect(address: str) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def explained(address: str) -> Iterator[None]:
-    """Turn errors of the operating system on writing into one that says what to do; `FileExistsError` passes."""
+    """Turn errors of the operating system into a `StoreWriteError` that says what to do; `FileExistsError` passes."""
     try:
         yield
     except (FileExistsError, StoreError):
@@ -219,7 +196,7 @@ def explained(address: str) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it, that survives power loss: the one it lies in has to be flushed too."""
+    """Make a folder and its parents. Each parent is flushed, so that the new folder survives power loss."""
     if folder.is_dir():
         return
     make_folder(folder.parent)

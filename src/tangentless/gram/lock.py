@@ -1,15 +1,15 @@
-"""One writer at a time.
+"""One writer at a time, and the file that names it.
 
-On disk the operating system holds the lock, so it ends with the process that took it, however that dies. Where there
-are no such locks (object stores, some cluster file systems) a file names the owner, who renews it; another process
-takes over only when the owner is known to be dead, or has been silent for ten minutes. Should both ever write, nothing
-is harmed: tiles are replaced whole, and by the same bytes. Several machines share one matrix through a Dask cluster.
+On disk `filelock` takes a lock of the operating system, which ends with the process that holds it, however that dies.
+Object stores and some cluster file systems have no such locks. There the file that names the writer is the lock: only
+one process can create it, and another takes it over when the writer is known to be dead or silent for ten minutes.
+Should two processes ever write at once, nothing is harmed: they replace whole tiles by the same bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
+import errno
 import json
 import os
 import socket
@@ -19,15 +19,16 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+
+from filelock import FileLock, Timeout
 
 from ..errors import StoreLockedError
 from .files import Files, LocalFiles, explained, make_folder
 
 LOCK = "kernel/writer.lock"
-_SILENT = 600.0
+_SILENT = 600.0  # seconds
 _RENEWED = 30.0
-_PATIENCE = 0.5  # `find_owner` holds a lock for an instant, which is no reason to refuse a writer
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 @dataclass(frozen=True)
@@ -43,21 +44,24 @@ class Owner:
 
     @classmethod
     def me(cls) -> Owner:
+        """This process, now."""
         now = time.time()
         return cls(socket.gethostname(), os.getpid(), _birth(os.getpid()), now, now, uuid.uuid4().hex)
 
     @classmethod
-    def read(cls, data: bytes) -> Owner | None:
+    def read(cls, files: Files) -> Owner | None:
+        """The owner named in a store, dead or alive."""
         try:
-            return cls(**json.loads(data))
-        except (ValueError, TypeError):
+            return cls(**json.loads(files.read(owner_file(files))))
+        except (FileNotFoundError, ValueError, TypeError):
             return None
 
     def to_bytes(self) -> bytes:
+        """As JSON."""
         return json.dumps(asdict(self)).encode()
 
     def is_gone(self) -> bool:
-        """Whether the owner is dead for certain, or has been silent for too long."""
+        """Whether the owner is certainly dead, or has been silent for too long."""
         if self.host == socket.gethostname() and _birth(self.process) != self.born:
             return True
         return time.time() - self.seen > _SILENT
@@ -69,142 +73,103 @@ class Owner:
 
 @contextlib.contextmanager
 def hold(files: Files) -> Iterator[Callable[[], None]]:
-    """Hold the lock of a store; the function given raises `StoreLockedError` should the lock have been lost."""
-    system = _take_system_lock(files.root) if isinstance(files, LocalFiles) else None
-    lock = system or _NamedLock(files)
-    try:
-        yield lock.check
-    finally:
-        lock.release()
+    """Hold the lock of a store. The function it yields raises `StoreLockedError` once the lock has been lost."""
+    with contextlib.ExitStack() as held:
+        locked = isinstance(files, LocalFiles) and _lock(files, held)
+        claim = _Claim(files, locked=locked)
+        held.callback(claim.release)
+        yield claim.check
 
 
 def find_owner(files: Files) -> Owner | None:
-    """Who is writing a store now, if anyone."""
-    try:
-        owner = Owner.read(files.read(LOCK))
-    except FileNotFoundError:
-        return None
-    if owner is None:
-        return None
-    if isinstance(files, LocalFiles):
-        with (files.root / LOCK).open("rb") as file:
-            try:
-                _flock(file.fileno(), "LOCK_SH")
-                return None
-            except BlockingIOError:
-                return owner
-            except OSError:
-                pass  # no locks here: the name decides
-    return None if owner.is_gone() else owner
+    """The process that is writing a store now, if any."""
+    owner = Owner.read(files)
+    return None if owner is None or owner.is_gone() else owner
 
 
-class _SystemLock:
-    """An open file that the operating system lets one process hold."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        with contextlib.suppress(OSError):  # on a full disk the lock holds all the same, without a name
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, Owner.me().to_bytes(), 0)
-
-    def check(self) -> None:
-        """It cannot be lost."""
-
-    def release(self) -> None:
-        os.close(self._descriptor)
+def owner_file(files: Files) -> str:
+    """The file that names the owner. On disk it lies beside the lock, whose bytes belong to `filelock`."""
+    return "kernel/writer.json" if isinstance(files, LocalFiles) else LOCK
 
 
-def _take_system_lock(root: Path) -> _SystemLock | None:
-    """The lock, or None where the file system has no such thing."""
-    with explained(str(root)):
-        make_folder((root / LOCK).parent)
-        descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    deadline = time.monotonic() + _PATIENCE
-    while True:
+def _lock(files: LocalFiles, held: contextlib.ExitStack) -> bool:
+    """Take the lock of the operating system; False where the file system has none."""
+    with explained(files.address):
+        make_folder((files.root / LOCK).parent)
         try:
-            _flock(descriptor, "LOCK_EX")
-            return _SystemLock(descriptor)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                owner = Owner.read(os.pread(descriptor, 4096, 0))
-                os.close(descriptor)
-                raise _refusal(str(root), owner) from None
-            time.sleep(_PATIENCE / 20)
-        except OSError:  # a file system without locks
-            os.close(descriptor)
-            return None
+            held.enter_context(FileLock(files.root / LOCK, timeout=0, thread_local=False, fallback_to_soft=False))
+        except Timeout:
+            raise _refusal(files) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            return False
+    return True
 
 
-def _flock(descriptor: int, kind: str) -> None:
-    """Take a lock of the operating system, or raise `OSError`, as where there are none."""
-    try:
-        fcntl: Any = importlib.import_module("fcntl")
-    except ImportError:
-        raise OSError("no file locks on this system") from None
-    fcntl.flock(descriptor, getattr(fcntl, kind) | fcntl.LOCK_NB)
+class _Claim:
+    """Names this process as the owner, and renews the name so that others see it alive."""
 
-
-class _NamedLock:
-    """A file that names its owner, renewed by a thread."""
-
-    def __init__(self, files: Files) -> None:
-        self._files, self._owner = files, Owner.me()
+    def __init__(self, files: Files, *, locked: bool) -> None:
+        self._files, self._locked, self._owner = files, locked, Owner.me()
         self._stop, self._lost = threading.Event(), False
-        self._take()
+        if locked:
+            with contextlib.suppress(OSError):  # on a full disk the lock holds without a name
+                self._write()
+        else:
+            self._create()
         self._thread = threading.Thread(target=self._renew, daemon=True)
         self._thread.start()
 
     def check(self) -> None:
+        """Raise if another process has taken over."""
         if self._lost:
-            raise _refusal(self._files.address, self._read())
+            raise _refusal(self._files)
 
     def release(self) -> None:
+        """Remove the name, unless it is another's by now."""
         self._stop.set()
         self._thread.join()
         if self._is_mine():
-            self._files.remove(LOCK)
+            self._files.remove(owner_file(self._files))
 
-    def _take(self) -> None:
+    def _create(self) -> None:
         for _ in range(2):
             try:
-                self._files.create(LOCK, self._owner.to_bytes())
+                self._files.create(owner_file(self._files), self._owner.to_bytes())
             except FileExistsError:
-                other = self._read()
-                if other is not None and not other.is_gone():
-                    raise _refusal(self._files.address, other) from None
-                self._files.remove(LOCK)
+                if find_owner(self._files) is not None:
+                    raise _refusal(self._files) from None
+                self._files.remove(owner_file(self._files))
             else:
                 return
-        raise _refusal(self._files.address, self._read())
+        raise _refusal(self._files)
 
     def _renew(self) -> None:
         while not self._stop.wait(_RENEWED):
-            with contextlib.suppress(OSError):  # a failure of a moment; the next round renews it
-                if not self._is_mine():
+            with contextlib.suppress(OSError):  # a passing failure: the next round renews the name
+                if not self._locked and not self._is_mine():
                     self._lost = True
                     return
-                self._files.write(LOCK, replace(self._owner, seen=time.time()).to_bytes())
+                self._write()
+
+    def _write(self) -> None:
+        self._files.write(owner_file(self._files), replace(self._owner, seen=time.time()).to_bytes())
 
     def _is_mine(self) -> bool:
-        owner = self._read()
+        owner = Owner.read(self._files)
         return owner is not None and owner.token == self._owner.token
 
-    def _read(self) -> Owner | None:
-        try:
-            return Owner.read(self._files.read(LOCK))
-        except FileNotFoundError:
-            return None
 
-
-def _refusal(address: str, owner: Owner | None) -> StoreLockedError:
+def _refusal(files: Files) -> StoreLockedError:
     return StoreLockedError(
-        f"{address} is being written by {owner or 'another process'}; wait for it or stop it. "
+        f"{files.address} is being written by {Owner.read(files) or 'another process'}; wait for it or stop it. "
         "To share the work among processes, give all of them to one call as a Dask cluster: scheduler=..."
     )
 
 
 def _birth(process: int) -> str:
-    """When a process of this host started, to tell it from a later one of the same number; empty if it is dead."""
+    """When a process of this host started, which tells it from a later one of the same number; empty if it is dead."""
     try:
         status = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         return "" if status[0] in "ZX" else status[19]

@@ -1,14 +1,16 @@
-"""The manifest: what a store is a matrix of.
+"""The manifest: what a store is a matrix of, and the metadata files that follow from it.
 
-It names the kernel, the preprocessing, the data (by hash), the arithmetic, the tile size and the version, and carries
-its own checksum. A store is only ever continued with the same; `differences` says in words what is not. Its bytes are a
-function of these values alone, so any change to a single bit of the file shows.
+The manifest names the kernel, the preprocessing, the data (by hash), the arithmetic and the tile size, and carries its
+own checksum. A store is continued only with the same; an error says in words what differs. All metadata files are
+functions of the manifest, so checking one means comparing bytes, and repairing one means writing it again. They make
+the store a Zarr (v3) group with the arrays `kernel`, `x` and, for two sets of images, `z`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, cast
@@ -16,10 +18,24 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import StoreDamagedError, StoreVersionError
+from ..errors import (
+    NotAStoreError,
+    ParameterError,
+    StoreDamagedError,
+    StoreError,
+    StoreMismatchError,
+    StoreVersionError,
+)
+from .files import Files
+from .lock import find_owner
 
-FORMAT = 1
+FORMAT = 2  # 1: stores of version 0.1.0, which name no arithmetic; it is 1
+GROUP, COPY = "zarr.json", "kernel/manifest.json"  # the manifest is kept twice
+_ATTRIBUTE = "tangentless"
+_OURS = {GROUP, "kernel", "x", "z"}
+_NOT_COMPARED = {"package", "grown_from", "format"}
 _HASHED_AT_ONCE = 32 << 20
+_MOMENT = 0.5
 
 
 @dataclass(frozen=True)
@@ -40,7 +56,7 @@ class Data:
         >>> Data.of(np.zeros((3, 8, 8, 1), np.float32)).shape
         (3, 8, 8, 1)
         """
-        return cls(hash_rows(images, len(images))[0], images.shape, images.dtype.name)
+        return cls(hash_rows(images, len(images)), images.shape, images.dtype.name)
 
     @property
     def stored_dtype(self) -> np.dtype[Any]:
@@ -50,7 +66,16 @@ class Data:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything a store depends on. `grown_from` lists the sizes a symmetric matrix had before it was extended."""
+    """Everything a store depends on, and two notes.
+
+    `arithmetic` has a number for each of `architectures`, from `tangentless.backends.ARITHMETIC`. The notes are
+    `package`, the version that began the store, and `grown_from`, the sizes a symmetric matrix had before it grew.
+
+    >>> data = Data("00", (3, 2), "float64")
+    >>> manifest = Manifest("k", ("relu",), "", data, None, "cpu", "float32", 16, "0.2.0", (1,))
+    >>> Manifest.from_json(manifest.to_json(), "k.zarr") == manifest
+    True
+    """
 
     kernel: str
     architectures: tuple[str, ...]
@@ -61,12 +86,13 @@ class Manifest:
     precision: str
     tile: int
     package: str
+    arithmetic: tuple[int, ...]
     grown_from: tuple[int, ...] = ()
     format: int = FORMAT
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "architectures", tuple(self.architectures))
-        object.__setattr__(self, "grown_from", tuple(self.grown_from))
+        for name in ("architectures", "arithmetic", "grown_from"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
     def symmetric(self) -> bool:
@@ -79,18 +105,21 @@ class Manifest:
         return self.x.shape[0], (self.z or self.x).shape[0]
 
     @property
+    def sets(self) -> dict[str, Data]:
+        """The sets of images, by the names of their arrays in the store."""
+        return {"x": self.x} if self.z is None else {"x": self.x, "z": self.z}
+
+    @property
     def checksum(self) -> str:
-        """The hash of all of the above."""
-        return _checksum(asdict(self))
+        """The hash of all values."""
+        return str(self.to_json()["checksum"])
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest as JSON values, with its checksum.
-
-        >>> manifest = Manifest("k", ("relu",), "", Data("00", (3, 2), "float64"), None, "cpu", "float32", 16, "0.1.0")
-        >>> Manifest.from_json(manifest.to_json(), "k.zarr") == manifest
-        True
-        """
-        return {**asdict(self), "checksum": self.checksum}
+        """The manifest as JSON values, with its checksum."""
+        values = asdict(self)
+        if self.format == 1:  # the bytes that version 0.1.0 wrote
+            del values["arithmetic"]
+        return {**values, "checksum": _checksum(values)}
 
     @classmethod
     def from_json(cls, values: Any, where: str) -> Manifest:
@@ -102,7 +131,9 @@ class Manifest:
                 f"{where} has format {values['format']}, written by tangentless {values.get('package')}; "
                 f"this version reads formats up to {FORMAT}: upgrade it"
             )
-        known = {field.name: values[field.name] for field in fields(cls)}
+        known = {name: value for name, value in values.items() if name != "checksum"}
+        if known["format"] == 1:
+            known["arithmetic"] = (1,) * len(known["architectures"])
         x, z = Data(**known.pop("x")), known.pop("z")
         return cls(x=x, z=Data(**z) if z else None, **known)
 
@@ -111,20 +142,59 @@ class Manifest:
         return replace(self, x=x, grown_from=(*self.grown_from, self.x.shape[0]))
 
 
+# Agreement of a store with what is given
+
+
+def settle(files: Files, given: Manifest, x: NDArray[Any], *, extend: bool, tile: int | None) -> Manifest:
+    """The manifest to go on with: the given one for a new store, else the stored one, extended if that is allowed."""
+    if extend and given.z is not None:
+        raise ParameterError(
+            "only the matrix of X with itself can be extended; for new rows of k(X, Z) start a new store"
+        )
+    if is_vacant(files):
+        _clear_images(files)
+        return given
+    stored = read_manifest(files, derived=False)
+    longer = stored.symmetric and given.symmetric and _continues(stored.x, given.x, x)
+    if longer and extend:
+        stored = stored.grown_to(given.x)
+    hint = "The first rows are the same: to add the new ones, pass extend=True. " if longer and not extend else ""
+    refuse_differences(stored, replace(given, tile=tile or stored.tile), files.address, hint)
+    return stored
+
+
+def refuse_differences(stored: Manifest, given: Manifest, where: str, hint: str = "") -> None:
+    """Raise `StoreMismatchError` unless two manifests agree."""
+    found = list(differences(stored, given))
+    if not found:
+        return
+    remedy = "Give what it was made with, or start a new store."
+    if _new_arithmetic(stored, given):
+        remedy = (
+            f"Continue it with tangentless {stored.package}, which began it, or start a new store. "
+            "Its finished tiles can be read and verified with this version too."
+        )
+    raise StoreMismatchError(f"{where} cannot be continued: {'; '.join(found)}. {hint}{remedy}")
+
+
 def differences(stored: Manifest, given: Manifest) -> Iterator[str]:
     """In words, where two manifests differ.
 
-    >>> stored = Manifest("k", ("relu",), "", Data("00", (3, 2), "float64"), None, "cpu", "float32", 16, "0.1.0")
-    >>> list(differences(stored, replace(stored, precision="float64")))
-    ["precision is 'float32' in the store, 'float64' now"]
+    >>> data = Data("00", (3, 2), "float64")
+    >>> stored = Manifest("k", ("relu",), "", data, None, "cpu", "float32", 16, "0.1.0", (1,))
+    >>> list(differences(stored, replace(stored, precision="float64", arithmetic=(2,))))
+    ["precision is 'float32' in the store, 'float64' now", "the arithmetic of 'cpu' is 1 in the store, 2 now"]
     """
-    names = {"package": "the version of tangentless", "x": "X", "z": "Z"}
     for field in fields(Manifest):
         before, after = getattr(stored, field.name), getattr(given, field.name)
-        if before == after or field.name == "grown_from":
+        name = {"x": "X", "z": "Z"}.get(field.name, field.name)
+        if before == after or field.name in _NOT_COMPARED:
             continue
-        name = names.get(field.name, field.name)
-        if isinstance(before, Data) and isinstance(after, Data):
+        if field.name == "arithmetic":
+            if _new_arithmetic(stored, given):
+                old, new = (", ".join(map(str, numbers)) for numbers in (before, after))
+                yield f"the arithmetic of {stored.backend!r} is {old} in the store, {new} now"
+        elif isinstance(before, Data) and isinstance(after, Data):
             for part in fields(Data):
                 old, new = getattr(before, part.name), getattr(after, part.name)
                 if old != new:
@@ -133,26 +203,160 @@ def differences(stored: Manifest, given: Manifest) -> Iterator[str]:
             yield f"{name} is {before!r} in the store, {after!r} now"
 
 
-def hash_rows(images: NDArray[Any], *counts: int) -> list[str]:
-    """SHA-256 of the first rows, as little-endian bytes in C order, for each of some increasing counts.
+def _new_arithmetic(stored: Manifest, given: Manifest) -> bool:
+    """Whether the same kernel on the same backend gives other bits than when the store was begun."""
+    same = stored.architectures == given.architectures and stored.backend == given.backend
+    return same and stored.arithmetic != given.arithmetic
+
+
+def _continues(stored: Data, given: Data, x: NDArray[Any]) -> bool:
+    """Whether X begins with the images that are stored and has more."""
+    rows = stored.shape[0]
+    alike = stored.dtype == given.dtype and stored.shape[1:] == given.shape[1:]
+    return alike and len(x) > rows and hash_rows(x, rows) == stored.sha256
+
+
+def hash_rows(images: NDArray[Any], count: int) -> str:
+    """SHA-256 of the first rows, as little-endian bytes in C order.
 
     >>> X = np.arange(6.0).reshape(3, 2)
-    >>> hash_rows(X, 2, 3) == [hash_rows(X[:2], 2)[0], hash_rows(X, 3)[0]]
+    >>> hash_rows(X, 2) == hash_rows(X[:2], 2) != hash_rows(X, 3)
     True
     """
-    running, digests, start = hashlib.sha256(), [], 0
+    digest = hashlib.sha256()
     step = max(1, _HASHED_AT_ONCE // max(1, images[:1].nbytes))
-    for count in counts:
-        while start < count:
-            rows = images[start : min(start + step, count)]
-            little = np.ascontiguousarray(rows, rows.dtype.newbyteorder("<"))
-            running.update(cast(Any, little.reshape(-1).view(np.uint8)))
-            start += len(rows)
-        digests.append(running.copy().hexdigest())
-    return digests
+    for start in range(0, count, step):
+        rows = images[start : min(start + step, count)]
+        little = np.ascontiguousarray(rows, rows.dtype.newbyteorder("<"))
+        digest.update(cast(Any, little.reshape(-1).view(np.uint8)))
+    return digest.hexdigest()
 
 
 def _checksum(values: dict[str, Any]) -> str:
-    """Of all values but itself, whatever they are: it holds for formats to come."""
+    """The hash of all values but itself, known or not, so that it holds for later formats."""
     others = {name: value for name, value in values.items() if name != "checksum"}
     return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
+
+
+# The files
+
+
+def render(manifest: Manifest) -> dict[str, bytes]:
+    """All metadata files, in the order in which they are written. The store exists once the last one does.
+
+    >>> data = Data("00", (3, 2), "uint8")
+    >>> list(render(Manifest("k", ("relu",), "", data, None, "cpu", "float32", 16, "0.2.0", (1,))))
+    ['kernel/manifest.json', 'kernel/zarr.json', 'x/zarr.json', 'zarr.json']
+    """
+    values = manifest.to_json()
+    tile = (manifest.tile, manifest.tile)
+    files = {COPY: values, "kernel/zarr.json": _array(manifest.shape, tile, np.dtype("<f8"), "NaN")}
+    for name, data in manifest.sets.items():
+        files[f"{name}/zarr.json"] = _array(
+            data.shape, (manifest.tile, *data.shape[1:]), data.stored_dtype, False if data.dtype == "bool" else 0
+        )
+    files[GROUP] = {"zarr_format": 3, "node_type": "group", "attributes": {_ATTRIBUTE: values}}
+    return {name: json.dumps(content, indent=1).encode() for name, content in files.items()}
+
+
+def read_manifest(files: Files, *, derived: bool = True) -> Manifest:
+    """The manifest of a store, every byte checked; with `derived`, the files that follow from it are checked too."""
+    manifest = _read_copy(files, GROUP)
+    wrong = damaged_metadata(files, manifest) if derived else []
+    if wrong and find_owner(files) is not None:  # an extension may be writing them at this moment
+        time.sleep(_MOMENT)
+        manifest = _read_copy(files, GROUP)
+        wrong = damaged_metadata(files, manifest)
+    if wrong:
+        raise StoreDamagedError(f"{', '.join(wrong)} of {files.address} is damaged or missing: run repair")
+    return manifest
+
+
+def recover_manifest(files: Files) -> Manifest:
+    """The manifest from whichever of its two copies is whole."""
+    try:
+        return _read_copy(files, GROUP)
+    except StoreDamagedError:
+        return _read_copy(files, COPY)
+
+
+def damaged_metadata(files: Files, manifest: Manifest) -> list[str]:
+    """The metadata files that are missing or wrong."""
+    return [name for name, expected in render(manifest).items() if _read(files, name) != expected]
+
+
+def write_metadata(files: Files, manifest: Manifest) -> None:
+    """Write the metadata files that are missing or wrong."""
+    content = render(manifest)
+    for name in damaged_metadata(files, manifest):
+        files.write(name, content[name])
+
+
+def is_vacant(files: Files) -> bool:
+    """Whether a store may be started here: nothing is there, or only what an interrupted start has left."""
+    entries = files.entries()
+    if GROUP in entries:
+        return False
+    if entries - _OURS:
+        raise NotAStoreError(
+            f"{files.address} holds something else, such as {min(entries - _OURS)!r}; give an address of its own"
+        )
+    if files.sizes("kernel/c"):
+        raise StoreDamagedError(f"{files.address} has tiles, but {GROUP} is missing: run repair")
+    return True
+
+
+def _clear_images(files: Files) -> None:
+    """Remove the images of an interrupted start, which may have been others."""
+    for folder in ("x", "z"):
+        for name in files.sizes(folder):
+            files.remove(name)
+
+
+def _read_copy(files: Files, name: str) -> Manifest:
+    """The manifest from one of its copies, which must be exactly what it renders to."""
+    data, where = _read(files, name), f"{name} of {files.address}"
+    if data is None and GROUP not in files.entries() and not files.sizes("kernel/c"):
+        raise NotAStoreError(f"there is no store at {files.address}")
+    try:
+        values: Any = json.loads(data or b"")
+    except ValueError:
+        values = None
+    if name == GROUP:
+        attributes = values.get("attributes") if isinstance(values, dict) else None
+        values = attributes.get(_ATTRIBUTE) if isinstance(attributes, dict) else None
+        if values is None and _read(files, COPY) is None:
+            raise NotAStoreError(f"{files.address} is not a store of this package")
+    if values is None:
+        raise StoreDamagedError(f"{where} is damaged or missing: run repair")
+    manifest = Manifest.from_json(values, where)
+    if data != render(manifest)[name]:
+        raise StoreDamagedError(f"{where} is damaged: run repair")
+    return manifest
+
+
+def _read(files: Files, name: str) -> bytes | None:
+    try:
+        return files.read(name)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StoreError(f"cannot read {name} of {files.address}: {error.strerror}") from error
+
+
+def _array(shape: tuple[int, ...], chunk: tuple[int, ...], dtype: np.dtype[Any], fill: Any) -> dict[str, Any]:
+    """The metadata of a Zarr array whose chunks end with a CRC-32C."""
+    bytes_codec: dict[str, Any] = {"name": "bytes"}
+    if dtype.itemsize > 1:
+        bytes_codec["configuration"] = {"endian": "little"}
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": dtype.name,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill,
+        "codecs": [bytes_codec, {"name": "crc32c"}],
+        "attributes": {},
+    }

@@ -1,33 +1,30 @@
 """Reading a matrix from its store as if it were an array in memory.
 
-Slices, index arrays and `np.ix_` read the tiles they touch, each checked as it is read; a symmetric matrix, stored
-once, reads back whole. `np.asarray` reads everything, `to_dask` nothing until it is needed.
+Slices, index arrays and `np.ix_` read the tiles they touch, and each tile is checked as it is read. A symmetric matrix
+reads back whole, though only one triangle is stored. `np.asarray` reads everything; `to_dask` reads on demand.
 """
 
 from __future__ import annotations
 
 import importlib
-import operator
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, ParameterError
-from .files import find_files
+from .files import Address, find_files
 from .manifest import Manifest
-from .store import Store
+from .store import Array, Store
 
-Array = NDArray[np.float64]
 Selection = slice | NDArray[np.intp]
 _STRIP = 32  # rows transposed at a time: few enough for the cache
 
 
-def open_gram(store: str | os.PathLike[str]) -> GramMatrix:
-    """The matrix in a store, finished or not.
+def open_gram(store: Address) -> GramMatrix:
+    """The matrix in a store, complete or not.
 
     >>> import tempfile
     >>> from tangentless.gram import gram
@@ -53,26 +50,18 @@ class GramMatrix:
     """
 
     store: Store
+    dtype: ClassVar[np.dtype[np.float64]] = np.dtype(np.float64)
+    ndim: ClassVar[int] = 2
 
     @property
     def manifest(self) -> Manifest:
-        """What it is a matrix of."""
+        """What this is a matrix of."""
         return self.store.manifest
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
         return self.manifest.shape
-
-    @property
-    def dtype(self) -> np.dtype[np.float64]:
-        """Always float64."""
-        return np.dtype(np.float64)
-
-    @property
-    def ndim(self) -> int:
-        """Always 2."""
-        return 2
 
     @property
     def nbytes(self) -> int:
@@ -150,28 +139,11 @@ def _selection(key: Any, length: int) -> tuple[Selection, bool]:
     """A slice of positive step, or an array of indices in range; and whether the axis is dropped."""
     if isinstance(key, slice):
         start, stop, step = key.indices(length)
-        return (slice(start, stop, step), False) if step > 0 else (np.arange(start, stop, step), False)
-    array = np.asarray(key)
-    if array.dtype == bool:
-        if array.shape != (length,):
-            raise IndexError(f"a mask of shape {array.shape} does not fit an axis of {length}")
-        return np.flatnonzero(array), False
-    if array.dtype.kind not in "iu" and array.size:
-        raise IndexError(f"a matrix is indexed by integers, slices and arrays of integers, not {key!r}")
-    if array.ndim == 0:
-        index = operator.index(key)
-        _check_range(array, length)
-        return slice(index % length, index % length + 1, 1), True
-    if array.ndim > 1:
-        raise IndexError(f"an index array has one axis, not shape {array.shape}")
-    _check_range(array, length)
-    return array.astype(np.intp) % length, False
-
-
-def _check_range(indices: NDArray[Any], length: int) -> None:
-    outside = np.extract((indices < -length) | (indices >= length), indices)
-    if len(outside):
-        raise IndexError(f"index {outside[0]} is out of bounds for an axis of {length}")
+        return slice(start, stop, step) if step > 0 else np.arange(start, stop, step), False
+    indices = np.arange(length)[key]  # by NumPy's rules, and with its errors
+    if indices.ndim > 1:
+        raise IndexError(f"an index array has one axis, not shape {indices.shape}")
+    return (slice(int(indices), int(indices) + 1, 1), True) if indices.ndim == 0 else (indices, False)
 
 
 def _is_open_mesh(rows: Any, columns: Any) -> bool:

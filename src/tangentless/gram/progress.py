@@ -1,4 +1,7 @@
-"""Progress: how far a run is, how fast, and for how long yet; as one bar, a line a minute, or JSON."""
+"""Progress of a run: how far it is, how fast, and how long it will take; as a bar, a line a minute, or JSON.
+
+The bar on a terminal has a line below it for each worker of a cluster.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from ..errors import ParameterError
 
+if TYPE_CHECKING:
+    from rich.console import Group
+
 Show = Callable[["Snapshot"], None]
 ProgressOption = bool | Literal["json"] | Show
+_WORKERS_SHOWN = 16
 
 
 @dataclass(frozen=True)
@@ -26,13 +33,13 @@ class Pace:
 
     @property
     def pairs_per_second(self) -> float:
-        """While it was computing."""
+        """Its rate while it was computing."""
         return self.pairs / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of a run at a moment: what is done of all there is, and the pace since the run began.
+    """The state of a run: what is done, what there is in all, and the pace since the run began.
 
     >>> snapshot = Snapshot(tiles_done=2, tiles=10, pairs_done=200.0, pairs=1000, pairs_per_second=50.0)
     >>> snapshot.seconds_left
@@ -50,7 +57,7 @@ class Snapshot:
 
     @property
     def seconds_left(self) -> float | None:
-        """At the pace so far; None before there is one."""
+        """The time left at the pace so far; None before there is a pace."""
         left = self.pairs - self.pairs_done
         return left / self.pairs_per_second if self.pairs_per_second else (None if left else 0.0)
 
@@ -71,13 +78,13 @@ class Snapshot:
 
 
 def check_option(option: ProgressOption) -> None:
-    """Refuse what is no way to show progress, before any work is done."""
+    """Refuse a wrong `progress` argument before any work is done."""
     if not (callable(option) or option == "json" or isinstance(option, bool)):
         raise ParameterError(f"progress is True, False, 'json' or a function, not {option!r}")
 
 
 class Meter:
-    """Counts what is done and shows it, not more often than a display can use."""
+    """Counts what is done and shows it, at most once in `every` seconds."""
 
     def __init__(self, start: Snapshot, show: Show, every: float) -> None:
         self._start = self.now = start
@@ -85,12 +92,12 @@ class Meter:
         self._began = self._shown = time.monotonic()
 
     def advance(self, pairs: float) -> None:
-        """Some pairs of a tile are done."""
+        """Count pairs of an unfinished tile."""
         self.now = replace(self.now, pairs_done=self.now.pairs_done + pairs)
         self.refresh()
 
     def finish_tile(self, pairs: float = 0, worker: str = "", seconds: float = 0.0) -> None:
-        """A tile is in the store; `pairs` are those not reported before."""
+        """Count a tile that is in the store; `pairs` are those not counted before."""
         workers = dict(self.now.workers)
         if worker:
             pace = workers.get(worker, Pace())
@@ -101,7 +108,7 @@ class Meter:
         self.refresh(force=self.now.tiles_done == self.now.tiles)
 
     def refresh(self, *, force: bool = False) -> None:
-        """Show where things stand, if it is time to."""
+        """Show the state if it is time to."""
         moment = time.monotonic()
         if not force and moment - self._shown < self._every:
             return
@@ -113,7 +120,7 @@ class Meter:
 
 @contextlib.contextmanager
 def metered(start: Snapshot, option: ProgressOption, stream: TextIO | None = None) -> Iterator[Meter]:
-    """A meter that shows itself as asked for: True picks a bar on a terminal and a line a minute elsewhere."""
+    """A meter with the display asked for. True means a bar on a terminal and a line a minute elsewhere."""
     if callable(option):
         yield Meter(start, option, 0.0)
     elif option == "json":
@@ -121,16 +128,43 @@ def metered(start: Snapshot, option: ProgressOption, stream: TextIO | None = Non
     elif not option:
         yield Meter(start, lambda snapshot: None, float("inf"))
     elif (stream or sys.stderr).isatty():
-        from .bar import bar
+        from rich.console import Console
+        from rich.live import Live
 
-        with bar(stream or sys.stderr) as show:
-            yield Meter(start, show, 0.1)
+        with Live(console=Console(file=stream or sys.stderr), refresh_per_second=10) as live:
+            yield Meter(start, lambda snapshot: live.update(draw(snapshot)), 0.1)
     else:
         yield Meter(start, lambda snapshot: _print_line(snapshot, stream or sys.stderr), 60.0)
 
 
+def draw(snapshot: Snapshot) -> Group:
+    """The bar with its figures, and the workers.
+
+    >>> from rich.console import Console
+    >>> Console(width=90).print(draw(Snapshot(2, 10, 500, 1000, 50.0)))  # doctest: +ELLIPSIS
+    ━━━...  50.0 %  2 of 10 tiles  50 pairs/s, 0:00:10 left
+    """
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    line, workers = Table.grid(padding=(0, 2)), Table.grid(padding=(0, 2))
+    line.add_row(
+        ProgressBar(total=snapshot.pairs, completed=snapshot.pairs_done, width=30),
+        f"{100 * snapshot.pairs_done / snapshot.pairs:.1f} %",
+        f"{snapshot.tiles_done:,} of {snapshot.tiles:,} tiles",
+        format_pace(snapshot),
+    )
+    paces = sorted(snapshot.workers.items())
+    for name, pace in paces[:_WORKERS_SHOWN]:
+        workers.add_row(f"  {name}", f"{pace.tiles:,} tiles", f"{pace.pairs_per_second:,.0f} pairs/s")
+    if len(paces) > _WORKERS_SHOWN:
+        workers.add_row(f"  and {len(paces) - _WORKERS_SHOWN} more")
+    return Group(line, workers)
+
+
 def format_pace(snapshot: Snapshot) -> str:
-    """Pairs a second and the time left, in words."""
+    """Pairs a second and the time left, as text."""
     left = snapshot.seconds_left
     if not left:
         return "no pace yet" if left is None else f"{snapshot.pairs_per_second:,.0f} pairs/s"

@@ -1,40 +1,48 @@
-"""Computing a matrix into a store: start one, continue one, extend one.
+"""What one does with a store: start, continue or extend a matrix, ask how far it is, check it, repair it.
 
-The images are kept in the store first, then its metadata are written, then tiles, each for good. So a store that exists
-can be continued from itself alone, and whatever ends a run costs at most the tiles in flight.
+The images are written first, then the metadata, then the tiles, each of them durable. So a store that exists can be
+continued from itself alone, and whatever ends a run costs at most the tiles in flight.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 from numpy.typing import NDArray
 
 from ..architecture import Architecture
-from ..backends import Backend, Precision
-from ..errors import ParameterError
+from ..backends import ARITHMETIC, Backend, Precision
+from ..classical.vectors import VectorKernel
+from ..errors import ParameterError, StoreDamagedError, StoreMismatchError
+from ..expression import read_kernel
 from ..inputs import check_images, check_pair, to_numpy
 from ..kernel import Kernel
 from ..kernel import kernel as make_kernel
 from ..layers import Layer
-from .agreement import refuse_differences, settle
-from .compute import Job, ReadPanel
-from .engines import Engine, find_engine
-from .expression import read_kernel
-from .files import Files, find_files
-from .lock import hold
-from .manifest import Data, Manifest
+from .compute import Job, Local, ReadPanel, choose_tile, find_engine, parse_memory, plan_memory
+from .files import Address, Files, find_files
+from .lock import Owner, find_owner, hold
+from .manifest import (
+    Data,
+    Manifest,
+    damaged_metadata,
+    is_vacant,
+    read_manifest,
+    recover_manifest,
+    refuse_differences,
+    settle,
+    write_metadata,
+)
 from .matrix import GramMatrix
-from .metadata import is_vacant, read_manifest, write_metadata
 from .progress import ProgressOption, Snapshot, check_option, metered
-from .store import Store, Tile
-from .tiles import choose_tile, parse_memory, plan_memory
+from .store import Store, Tile, intact, tile_name
 
-Address = str | os.PathLike[str]
+if TYPE_CHECKING:
+    from .cluster import Cluster
+
 Images = dict[str, NDArray[Any]]
 
 
@@ -54,11 +62,11 @@ def gram(
     scheduler: Any = None,
     progress: ProgressOption = True,
 ) -> GramMatrix:
-    """The kernel matrix of X, or of X and Z, computed into a store, or continued there after whatever stopped it.
+    """The kernel matrix of X, or of X and Z, computed into a store; or continued there, after whatever stopped it.
 
-    `preprocessing` says in your words what was done to the data. `extend` allows X to be longer than it was: only new
-    entries are computed. `memory` is what this process, or each worker, may hold: bytes or a text such as `"4GB"`, by
-    default a quarter of the machine's. `scheduler` is the address of a Dask scheduler, or a `distributed.Client`.
+    `preprocessing` says in your words what was done to the data. With `extend`, X may have more rows than before: only
+    new entries are computed. `memory` is what this process, or each worker, may hold: bytes or a text such as `"4GB"`,
+    by default a quarter of the machine's. `scheduler` is the address of a Dask scheduler, or a `distributed.Client`.
 
     >>> import tempfile, numpy as np, tangentless as tl
     >>> X = np.random.default_rng(0).standard_normal((20, 5))
@@ -69,16 +77,16 @@ def gram(
     """
     kernel = kernel if isinstance(kernel, Kernel) else make_kernel(kernel)
     precision = precision if isinstance(backend, str) else getattr(backend, "precision", precision)
-    images = check_sets(X, Z)
+    images = _check_sets(X, Z)
     files = find_files(store)
-    if not is_vacant(files):  # a place that is not ours is left before anything is put there, a lock included
+    if not is_vacant(files):  # a place that is not ours is refused before anything is put there, even a lock
         read_manifest(files, derived=False)
     with find_engine(scheduler, backend, precision, n_jobs) as engine:
-        run = Run(engine, kernel, backend, precision, n_jobs, memory, progress)
+        run = _Run(engine, kernel, backend, precision, n_jobs, memory, progress)
         given = run.describe(images, preprocessing, tile)
         with hold(files) as check:
             manifest = settle(files, given, images["x"], extend=extend, tile=tile)
-            made = keep(files, manifest, images)
+            made = _keep(files, manifest, images)
             run.compute(made, None, check, _reader(images, manifest.tile))
     return GramMatrix(made)
 
@@ -104,17 +112,125 @@ def resume(
     """
     files = find_files(store)
     manifest = read_manifest(files, derived=False)
-    with start(manifest, kernel, backend, n_jobs, memory, scheduler, progress) as run, hold(files) as check:
-        made = keep(files, read_manifest(files, derived=False), {})
+    with _continuing(manifest, kernel, backend, n_jobs, memory, scheduler, progress) as run, hold(files) as check:
+        made = _keep(files, read_manifest(files, derived=False), {})
         run.compute(made, None, check)
     return GramMatrix(made)
 
 
 @dataclass(frozen=True)
-class Run:
+class Status:
+    """How far a store is, and who is writing it."""
+
+    manifest: Manifest
+    tiles: int
+    tiles_done: int
+    pairs: int
+    pairs_done: int
+    writer: Owner | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every tile is there."""
+        return self.tiles_done == self.tiles
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {**asdict(self), "manifest": self.manifest.to_json(), "complete": self.complete}
+
+
+def status(store: Address) -> Status:
+    """How far a store is.
+
+    >>> import tempfile, numpy as np
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> K = gram("normalize relu", np.ones((20, 5)), store=f"{folder.name}/k.zarr", backend="reference", tile=8)
+    >>> found = status(f"{folder.name}/k.zarr")
+    >>> found.tiles_done, found.tiles, found.complete
+    (6, 6, True)
+    """
+    files = find_files(store)
+    opened = Store.open(files)
+    layout, finished = opened.layout, opened.finished()
+    done = sum(layout.pairs(*tile) for tile in finished)
+    return Status(opened.manifest, layout.count, len(finished), layout.total_pairs, done, find_owner(files))
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What is wrong with a store: names of metadata files, panels of images, and tiles."""
+
+    metadata: tuple[str, ...]
+    images: tuple[tuple[str, int], ...]
+    tiles: tuple[Tile, ...]
+    tiles_checked: int
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing is wrong."""
+        return not (self.metadata or self.images or self.tiles)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {**asdict(self), "good": self.good}
+
+
+def verify(store: Address) -> Findings:
+    """Check every byte of a store: metadata, images and tiles. A tile that is not computed yet is not a fault.
+
+    >>> import tempfile, numpy as np
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> K = gram("normalize relu", np.ones((20, 5)), store=f"{folder.name}/k.zarr", backend="reference", tile=8)
+    >>> verify(f"{folder.name}/k.zarr").good
+    True
+    """
+    files = find_files(store)
+    return _examine(Store(files, recover_manifest(files)))
+
+
+def repair(
+    store: Address,
+    X: Any = None,
+    Z: Any = None,
+    *,
+    kernel: Kernel | None = None,
+    backend: str | Backend | None = None,
+    n_jobs: int | None = None,
+    memory: int | str | None = None,
+    scheduler: Any = None,
+    progress: ProgressOption = True,
+) -> Findings:
+    """Repair a store and return what was wrong. Damaged tiles are computed again; all others stay as they are.
+
+    The data is needed only if the store's own copy of it is damaged.
+
+    >>> import pathlib, tempfile, numpy as np
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> K = gram("normalize relu", np.ones((20, 5)), store=f"{folder.name}/k.zarr", backend="reference", tile=8)
+    >>> _ = pathlib.Path(folder.name, "k.zarr/kernel/c/0/1").write_bytes(b"nonsense")
+    >>> repair(f"{folder.name}/k.zarr").tiles, verify(f"{folder.name}/k.zarr").good
+    (((0, 1),), True)
+    """
+    files = find_files(store)
+    manifest = recover_manifest(files)
+    images = {} if X is None else _same_images(manifest, X, Z)
+    with hold(files) as check:
+        found = _examine(Store(files, manifest))
+        if any(name not in images for name, _ in found.images):
+            names = ", ".join(f"panel {panel} of {name.upper()}" for name, panel in found.images)
+            raise StoreDamagedError(f"the images kept in {files.address} are damaged, {names}: give the data to repair")
+        repaired = _keep(files, manifest, images)
+        if found.tiles:
+            with _continuing(manifest, kernel, backend, n_jobs, memory, scheduler, progress) as run:
+                run.compute(repaired, found.tiles, check)
+    return found
+
+
+@dataclass(frozen=True)
+class _Run:
     """How tiles of one kernel are computed."""
 
-    engine: Engine
+    engine: Local | Cluster
     kernel: Kernel
     backend: str | Backend
     precision: Precision
@@ -130,6 +246,18 @@ class Run:
         """The bytes a process may hold."""
         return self.engine.memory if self.memory is None else parse_memory(self.memory)
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the bits of the entries, besides data and precision: values of the manifest."""
+        leaves, name = list(self.kernel.leaves()), self.engine.backend
+        parts = ["vectors" if isinstance(leaf, VectorKernel) else name for leaf in leaves]
+        return {
+            "kernel": repr(self.kernel),
+            "architectures": tuple(leaf.definition for leaf in leaves),
+            "backend": name,
+            "arithmetic": tuple(ARITHMETIC.get(part, 1) for part in parts),  # 1 for a backend of the user's
+        }
+
     def describe(self, images: Images, preprocessing: str, tile: int | None) -> Manifest:
         """The manifest of a store made by this run."""
         from .. import __version__
@@ -142,12 +270,10 @@ class Run:
             raise ParameterError(f"tile is a whole number of rows, at least 1, not {tile!r}")
         plan_memory(self.kernel, shape, tile, self.budget)
         return Manifest(
-            kernel=repr(self.kernel),
-            architectures=tuple(leaf.definition for leaf in self.kernel.leaves()),
+            **self.identity,
             preprocessing=preprocessing,
             x=Data.of(x),
             z=None if z is None else Data.of(z),
-            backend=self.engine.backend,
             precision=self.precision,
             tile=tile,
             package=__version__,
@@ -156,7 +282,7 @@ class Run:
     def compute(
         self, store: Store, tiles: Collection[Tile] | None, check: Callable[[], None], read: ReadPanel | None = None
     ) -> None:
-        """Compute some tiles into the store: by default, all that are missing."""
+        """Compute tiles into the store: those given, or all that are missing."""
         job = Job(store, self.kernel, self.backend, self.precision, self.n_jobs, self.budget, read)
         layout, finished = store.layout, store.finished()
         wanted = set(layout.tiles()) - finished if tiles is None else set(tiles)
@@ -169,7 +295,7 @@ class Run:
 
 
 @contextlib.contextmanager
-def start(
+def _continuing(
     manifest: Manifest,
     kernel: Kernel | None,
     backend: str | Backend | None,
@@ -177,21 +303,18 @@ def start(
     memory: int | str | None,
     scheduler: Any,
     progress: ProgressOption,
-) -> Iterator[Run]:
+) -> Iterator[_Run]:
     """A run that agrees with a manifest."""
-    from .. import __version__
-
     kernel = kernel or read_kernel(manifest.kernel)
     backend, precision = backend or manifest.backend, cast(Precision, manifest.precision)
     with find_engine(scheduler, backend, precision, n_jobs) as engine:
-        refuse_differences(
-            manifest, replace(manifest, kernel=repr(kernel), backend=engine.backend, package=__version__), "the store"
-        )
-        yield Run(engine, kernel, backend, precision, n_jobs, memory, progress)
+        run = _Run(engine, kernel, backend, precision, n_jobs, memory, progress)
+        refuse_differences(manifest, replace(manifest, **run.identity), "the store")
+        yield run
 
 
-def keep(files: Files, manifest: Manifest, images: Images) -> Store:
-    """Put images and metadata in place, where they are not yet; called by whoever holds the lock."""
+def _keep(files: Files, manifest: Manifest, images: Images) -> Store:
+    """Write the images and metadata that are missing; the caller holds the lock."""
     files.clean()
     store = Store(files, manifest)
     for name, values in images.items():
@@ -200,7 +323,7 @@ def keep(files: Files, manifest: Manifest, images: Images) -> Store:
     return store
 
 
-def check_sets(X: Any, Z: Any) -> Images:
+def _check_sets(X: Any, Z: Any) -> Images:
     """The sets of images by name, checked."""
     images = {"x": check_images(to_numpy(X)[0], "X")}
     if Z is not None:
@@ -209,5 +332,26 @@ def check_sets(X: Any, Z: Any) -> Images:
     return images
 
 
+def _same_images(manifest: Manifest, X: Any, Z: Any) -> Images:
+    images = _check_sets(X, Z)
+    for name, data in manifest.sets.items():
+        if name in images and Data.of(images[name]) != data:
+            raise StoreMismatchError(f"{name.upper()} is not the data this store was made from: its hash differs")
+    return images
+
+
 def _reader(images: Images, tile: int) -> ReadPanel:
     return lambda name, panel: images[name][panel * tile : (panel + 1) * tile]
+
+
+def _examine(store: Store) -> Findings:
+    manifest = store.manifest
+    panels = [(name, panel) for name in manifest.sets for panel in range(store.panels(name))]
+    there = store.files.sizes("kernel/c")
+    tiles = [tile for tile in store.layout.tiles() if tile_name(tile) in there]
+    return Findings(
+        metadata=tuple(damaged_metadata(store.files, manifest)),
+        images=tuple(panel for panel in panels if intact(store.read_images, *panel) is None),
+        tiles=tuple(tile for tile in tiles if intact(store.read_unfinished_tile, tile) is None),
+        tiles_checked=len(tiles),
+    )

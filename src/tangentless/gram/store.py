@@ -1,31 +1,86 @@
-"""A store: tiles and images as checksummed chunks of Zarr arrays, read and written one at a time.
+"""A store: the tiles of a matrix and its images as checksummed chunks of Zarr arrays, read and written one at a time.
 
-Entries are kept as float64. Those of a deep kernel lie so near to 1 that all they tell is in `1 - K`; float64 keeps it,
-any Zarr reader sees the kernel itself, and the bytes are those of `k(X)`. A chunk at the edge is filled up with NaN,
-which also tells how much of a tile was known before the matrix was extended.
+Entries are float64. Those of a deep kernel are so close to 1 that all information is in `1 - K`, and float64 keeps it.
+Any Zarr reader sees the kernel itself, and the bytes are those of `k(X)`. Chunks at the edge are padded with NaN, which
+also shows how much of a tile was known before the matrix was extended.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BackendError, StoreDamagedError, StoreIncompleteError
-from .checksum import crc32c
 from .files import Files
-from .manifest import Manifest
-from .metadata import read_manifest, sets
-from .tiles import Layout
+from .manifest import Manifest, read_manifest
 
 Array = NDArray[np.float64]
 Tile = tuple[int, int]
 _CHECKSUM_BYTES = 4
 _ENTRY = np.dtype("<f8")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The tiles of a rows × columns matrix. Of a symmetric one, these are the tiles on and right of the diagonal.
+
+    The images of one row or column of tiles form a *panel*.
+
+    >>> layout = Layout(5, 5, 2, symmetric=True)
+    >>> list(layout.tiles())
+    [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
+    >>> layout.extent(1, 2), layout.pairs(1, 2), layout.total_pairs
+    ((2, 1), 2, 15)
+    """
+
+    rows: int
+    columns: int
+    tile: int
+    symmetric: bool
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """How many rows and columns of tiles there are."""
+        return -(-self.rows // self.tile), -(-self.columns // self.tile)
+
+    @property
+    def count(self) -> int:
+        """How many tiles there are."""
+        height, width = self.grid
+        return height * (height + 1) // 2 if self.symmetric else height * width
+
+    @property
+    def total_pairs(self) -> int:
+        """How many entries are computed."""
+        return self.rows * (self.rows + 1) // 2 if self.symmetric else self.rows * self.columns
+
+    def extent(self, i: int, j: int) -> tuple[int, int]:
+        """The size of a tile, less at the far edges."""
+        return min(self.tile, self.rows - i * self.tile), min(self.tile, self.columns - j * self.tile)
+
+    def pairs(self, i: int, j: int) -> int:
+        """How many entries of a tile are computed."""
+        height, width = self.extent(i, j)
+        return height * (height + 1) // 2 if self.symmetric and i == j else height * width
+
+    def tiles(self, panels: int | None = None) -> Iterator[Tile]:
+        """All tiles, in an order that prepares few panels when only `panels` of them fit into memory.
+
+        A group of columns is kept while all rows pass by. Two places are left for the present row and the last one.
+        """
+        height, width = self.grid
+        group = width if panels is None else max(1, panels - 2)
+        for start in range(0, width, group):
+            for i in range(height):
+                for j in range(max(start, i) if self.symmetric else start, min(start + group, width)):
+                    yield i, j
 
 
 @dataclass(frozen=True)
@@ -37,7 +92,7 @@ class Store:
 
     @classmethod
     def open(cls, files: Files) -> Store:
-        """The store at a place, its metadata checked."""
+        """The store at a place; its metadata are checked."""
         return cls(files, read_manifest(files))
 
     @functools.cached_property
@@ -58,14 +113,14 @@ class Store:
         return values
 
     def read_unfinished_tile(self, tile: Tile) -> Array:
-        """A tile that may be NaN where the matrix was extended since."""
+        """A tile, checked; entries are NaN where the matrix was extended since."""
         size = self.manifest.tile
         height, width = self.layout.extent(*tile)
         chunk = self._read_chunk(tile_name(tile), (size, size), _ENTRY, f"tile {tile}")
         return chunk[:height, :width]
 
     def write_tile(self, tile: Tile, values: Array) -> None:
-        """Put a tile in place; when this returns it is there for good."""
+        """Write a tile. Once this returns, the tile is durable."""
         if not np.isfinite(values).all():
             raise BackendError(
                 f"tile {tile} came out with NaN or infinite entries on backend {self.manifest.backend!r}; not stored"
@@ -73,44 +128,37 @@ class Store:
         self._write_chunk(tile_name(tile), values, (self.manifest.tile,) * 2, _ENTRY, np.nan)
 
     def finished(self) -> set[Tile]:
-        """The tiles that are in place, by their names and lengths; those an extension concerns are looked into."""
+        """The tiles that are in place, judged by file length; tiles that an extension cuts are read."""
         lengths = self.files.sizes("kernel/c")
         there = {tile for tile in self.layout.tiles() if lengths.get(tile_name(tile)) == self.chunk_bytes}
         return there - {tile for tile in there if self._was_cut(tile) and not self.covers(tile)}
 
     def known_pairs(self, tile: Tile) -> int:
-        """How many pairs of an unfinished tile need not be computed."""
+        """How many pairs of a tile were known before the matrix was extended."""
         known = self.known_part(tile)
         if known is None:
             return 0
         return len(known) * (len(known) + 1) // 2 if tile[0] == tile[1] else known.size
 
     def covers(self, tile: Tile) -> bool:
-        """Whether a tile is whole and reaches the present edge of the matrix."""
-        try:
-            self.read_tile(tile)
-        except (StoreDamagedError, StoreIncompleteError):
-            return False
-        return True
+        """Whether a tile is undamaged and complete."""
+        return intact(self.read_tile, tile) is not None
 
     def known_part(self, tile: Tile) -> Array | None:
-        """What is known of a tile that was at the edge before the matrix was extended."""
-        if not self._was_cut(tile):
-            return None
-        try:
-            values = self.read_unfinished_tile(tile)
-        except (StoreDamagedError, StoreIncompleteError):
+        """The part of a tile that was known before the matrix was extended, if any."""
+        values = intact(self.read_unfinished_tile, tile) if self._was_cut(tile) else None
+        if values is None:
             return None
         width = int(np.count_nonzero(~np.isnan(values[0])))
         return values[:width, :width] if tile[0] == tile[1] else values[:, :width]
 
     def panels(self, name: str) -> int:
         """How many panels a set of images has."""
-        return -(-sets(self.manifest)[name].shape[0] // self.manifest.tile)
+        return -(-self.manifest.sets[name].shape[0] // self.manifest.tile)
 
     def read_images(self, name: str, panel: int) -> NDArray[Any]:
         """The images of one panel of `x` or `z`."""
-        data, size = sets(self.manifest)[name], self.manifest.tile
+        data, size = self.manifest.sets[name], self.manifest.tile
         shape = (size, *data.shape[1:])
         chunk = self._read_chunk(
             panel_name(name, panel, len(shape)), shape, data.stored_dtype, f"panel {panel} of the images {name}"
@@ -118,19 +166,16 @@ class Store:
         return chunk[: data.shape[0] - panel * size]
 
     def write_images(self, name: str, images: NDArray[Any]) -> None:
-        """Keep a set of images, panel by panel, except those that are there."""
-        data, size = sets(self.manifest)[name], self.manifest.tile
+        """Write the panels of a set of images that are missing or differ."""
+        data, size = self.manifest.sets[name], self.manifest.tile
         shape = (size, *data.shape[1:])
         for panel in range(self.panels(name)):
-            rows = images[panel * size : (panel + 1) * size]
-            try:
-                known = np.array_equal(self.read_images(name, panel), rows)
-            except (StoreDamagedError, StoreIncompleteError):
-                known = False
-            if not known:
+            rows, there = images[panel * size : (panel + 1) * size], intact(self.read_images, name, panel)
+            if there is None or not np.array_equal(there, rows):
                 self._write_chunk(panel_name(name, panel, len(shape)), rows, shape, data.stored_dtype, 0)
 
     def _was_cut(self, tile: Tile) -> bool:
+        """Whether an earlier, smaller matrix ended inside this tile."""
         size = self.manifest.tile
         return any(count % size and tile[1] == count // size for count in self.manifest.grown_from)
 
@@ -146,7 +191,7 @@ class Store:
         if len(data) != length + _CHECKSUM_BYTES:
             raise StoreDamagedError(f"{where} has {len(data)} bytes, not {length + _CHECKSUM_BYTES}: run repair")
         body = memoryview(data)[:length]
-        if crc32c(body) != int.from_bytes(data[length:], "little"):
+        if _checksum(body) != data[length:]:
             raise StoreDamagedError(f"{where} has a wrong checksum: run repair")
         return np.frombuffer(body, dtype).reshape(shape)
 
@@ -158,7 +203,7 @@ class Store:
             chunk = np.full(shape, fill, dtype)
             chunk[tuple(map(slice, values.shape))] = values
         octets = chunk.reshape(-1).view(np.uint8)
-        self.files.write(name, octets, crc32c(octets).to_bytes(_CHECKSUM_BYTES, "little"))
+        self.files.write(name, octets, _checksum(octets))
 
 
 def tile_name(tile: Tile) -> str:
@@ -169,3 +214,16 @@ def tile_name(tile: Tile) -> str:
 def panel_name(name: str, panel: int, axes: int) -> str:
     """The file of a panel of images."""
     return f"{name}/c/{panel}" + "/0" * (axes - 1)
+
+
+def intact(read: Callable[..., NDArray[Any]], *where: Any) -> NDArray[Any] | None:
+    """What a method of a store reads, or None if it is missing or damaged."""
+    try:
+        return read(*where)
+    except (StoreDamagedError, StoreIncompleteError):
+        return None
+
+
+def _checksum(data: Any) -> bytes:
+    """The CRC-32C of a buffer, as Zarr's codec of that name appends it to a chunk."""
+    return int(google_crc32c.value(np.frombuffer(data, np.uint8))).to_bytes(_CHECKSUM_BYTES, "little")

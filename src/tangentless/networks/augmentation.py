@@ -1,4 +1,4 @@
-"""Random changes to a batch of images, all of them at once and where the batch is: crops, then flips, then holes."""
+"""Random changes to a whole batch of images, on its device: crops, then flips, then holes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def augment(images: Tensor, recipe: Recipe, generator: torch.Generator) -> Tenso
 
 
 def random_crops(images: Tensor, border: int, generator: torch.Generator) -> Tensor:
-    """Each image moved by up to `border` pixels in both directions, zeros coming in."""
+    """Each image shifted by up to `border` pixels in both directions, filled with zeros."""
     count, height, width, _ = images.shape
     padded = torch.nn.functional.pad(images, (0, 0, border, border, border, border))
     rows = _draw(2 * border + 1, count, generator) + torch.arange(height, device=images.device)

@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-REFRESH = 0.5  # seconds: to read a loss, the device has to be waited for
+REFRESH = 0.5  # seconds; not more often, because reading a loss waits for the device
 
 
 class Report:
-    """Where training says how far it is, and what it finds."""
+    """What training reports to."""
 
     def __init__(self, bar: Progress, task: TaskID) -> None:
         self._bar, self._task = bar, task
         self._shown = time.perf_counter()
 
     def is_due(self) -> bool:
-        """Whether it is time to look again."""
+        """Whether the bar should be updated."""
         return time.perf_counter() - self._shown > REFRESH
 
     def show(self, done: int, loss: float, accuracy: float) -> None:
-        """Images done, and loss and accuracy of this epoch so far."""
+        """Show the images done, and loss and accuracy of this epoch so far."""
         self._bar.update(self._task, completed=done, state=f"loss {loss:.4g}  accuracy {100 * accuracy:.1f} %")
         self._shown = time.perf_counter()
 
 
 @contextlib.contextmanager
 def training_bar(label: str, images: int, *, stream: TextIO | None = None) -> Iterator[Report | None]:
-    """What to report to, or None if nobody looks.
+    """What to report to, or None if the stream is not a terminal.
 
     >>> import io
     >>> with training_bar("myrtle5", 100, stream=io.StringIO()) as report:

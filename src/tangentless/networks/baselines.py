@@ -1,4 +1,4 @@
-"""Two networks that the paper compares with, which are no architecture of ours: LeNet-5 and ResNet-32."""
+"""Two networks the paper compares with that are not architectures of this package: LeNet-5 and ResNet-32."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Baseline(nn.Module):
             raise ParameterError(f"this network is for images, of a shape such as (32, 32, 3), not {shape!r}")
 
     def channels_first(self, x: Tensor) -> Tensor:
-        """As PyTorch's layers take images."""
+        """Images in the layout of PyTorch's layers, (N, C, H, W)."""
         check_fit(x, self.shape)
         return x.permute(0, 3, 1, 2)
 
@@ -44,7 +44,7 @@ class LeNet5(Baseline):
         height, width, channels = self.shape
         if min(height, width) < 12:
             raise ParameterError(f"LeNet-5 needs images of 12×12 pixels or more, not {height}×{width}")
-        padding = 2 if min(height, width) < 32 else 0  # its own images were 32×32
+        padding = 2 if min(height, width) < 32 else 0  # the original network takes images of 32×32
         rows, columns = (((side + 2 * padding - 4) // 2 - 4) // 2 for side in (height, width))
         with _seeded(seed):
             self.layers = nn.Sequential(

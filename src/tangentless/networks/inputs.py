@@ -1,4 +1,4 @@
-"""What networks are fed: pixels from 0 to 1, standardised channels, or whitened images; and balanced subsets."""
+"""Inputs of networks: pixels from 0 to 1, standardised channels or whitened images; and balanced subsets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Transform = Callable[[NDArray[np.uint8]], Images]
 
 
 def make_transform(inputs: Inputs, images: NDArray[np.uint8], epsilon: float = 1e-4) -> Transform:
-    """What turns pixels into inputs, fitted to the training images.
+    """The preprocessing that turns pixels into inputs, fitted to the training images.
 
     >>> pixels = make_transform("pixels", np.array([[0, 255]], np.uint8).reshape(1, 1, 2, 1))
     >>> pixels(np.full((1, 1, 2, 1), 51, np.uint8)).ravel()
@@ -36,7 +36,7 @@ def make_transform(inputs: Inputs, images: NDArray[np.uint8], epsilon: float = 1
 
 
 def balanced(labels: NDArray[np.int64], count: int | None, seed: int) -> NDArray[np.intp]:
-    """The places of `count` images, as many of each class as of any other, up to one; None: of all, in order.
+    """Indices of `count` images; class counts differ by at most one. With None, all images in order.
 
     >>> labels = np.arange(100) % 3
     >>> np.bincount(labels[balanced(labels, 31, seed=0)])
@@ -48,7 +48,7 @@ def balanced(labels: NDArray[np.int64], count: int | None, seed: int) -> NDArray
         raise ParameterError(f"there are {len(labels):,} training images, so {count:,} cannot be drawn")
     order = np.random.default_rng(seed).permutation(len(labels))
     drawn = labels[order]
-    within = np.empty(len(labels), np.intp)  # how many of its class come before each
+    within = np.empty(len(labels), np.intp)  # for each image, how many of its class come before it
     for label in np.unique(labels):
         members = drawn == label
         within[members] = np.arange(members.sum())

@@ -34,7 +34,7 @@ PYTORCH_GAIN = 3**-0.5  # its own initial weights are uniform with variance 1 / 
 
 
 def as_python(value: Any) -> Any:
-    """A number of NumPy as one of Python, which JSON takes; lists and arrays as tuples; others as they are.
+    """NumPy numbers as Python numbers, which JSON accepts; lists and arrays as tuples; other values unchanged.
 
     >>> as_python([np.int64(4), np.float32(0.5)])
     (4, 0.5)
@@ -45,7 +45,7 @@ def as_python(value: Any) -> Any:
 
 
 def _set(frozen: Any, **values: Any) -> None:
-    """In a frozen dataclass, while it is made."""
+    """Set fields of a frozen dataclass, in its `__post_init__`."""
     for name, value in values.items():
         object.__setattr__(frozen, name, value)
 
@@ -78,7 +78,7 @@ class Steps:
         return float(self.factor ** sum(epoch >= milestone for milestone in self.milestones))
 
     def stretch(self, share: float) -> Steps:
-        """For a training that is longer by a factor, or shorter."""
+        """The schedule of a training that is longer or shorter by a factor."""
         return Steps(tuple(milestone * share for milestone in self.milestones), self.factor)
 
 
@@ -102,7 +102,7 @@ class Ramp:
         return epoch / peak if epoch < peak else max(epochs - epoch, 0.0) / max(epochs - peak, 1)
 
     def stretch(self, share: float) -> Ramp:
-        """It goes by shares anyway."""
+        """The same: it is defined by shares of the epochs."""
         return self
 
 
@@ -119,7 +119,7 @@ class Recipe:
     batch_norm: bool = False
     batch_norm_parameters: bool = True
     usual_activations: bool = False  # ReLUs without the factor that keeps norms
-    shortest: float = 1e-12  # features below this length are not brought to length one
+    shortest: float = 1e-12  # shorter features are not scaled to length one
     loss: Loss = "mse"
     optimizer: Literal["sgd", "adam"] = "sgd"  # sgd has Nesterov momentum
     learning_rate: float = 0.1

@@ -43,12 +43,12 @@ Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class DivergedError(TangentlessError, ArithmeticError):
-    """Training whose loss is no longer a number."""
+    """The loss of a training is no longer finite."""
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one pass over the training images showed; `accuracy` is of the training images, as they went by."""
+    """The results of one epoch. `accuracy` is that of the training images, measured while they are trained on."""
 
     loss: float
     accuracy: float
@@ -80,7 +80,7 @@ class Training:
 
     @property
     def best_test_accuracy(self) -> float | None:
-        """Of the best epoch, chosen on the test images: optimistic, and what the paper's code keeps."""
+        """Of the best epoch on the test images: optimistic, but what the paper's code reports."""
         return max((e.test_accuracy for e in self.history if e.test_accuracy is not None), default=None)
 
     @property
@@ -110,7 +110,7 @@ class Machine:
                 raise ParameterError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
 
     def resolve(self) -> Machine:
-        """With nothing left to choose."""
+        """The machine with every "auto" resolved."""
         device = self.device if self.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
         try:
             torch.empty(1, device=device)
@@ -202,7 +202,7 @@ def train(
     if run.precision == "float16":
         _halve(network)
     elif _dtype(network) == torch.float16:
-        network.float()  # an earlier training left it so
+        network.float()  # an earlier training may have left it in float16
     optimizer = _optimizer(network, recipe, run)
     belongs_to = {"recipe": recipe.to_json(), "seed": seed, "data": held.digest, "network": _shapes(network)}
     belongs_to |= {"test": held_test and held_test.digest, "layers": repr(network), "precision": run.precision}
@@ -245,7 +245,7 @@ def train(
 
 
 def predict(network: nn.Module, images: NDArray[Any], precision: str = "float32") -> NDArray[np.int64]:
-    """The class of every preprocessed image; in the precision that it was trained in, where that is given."""
+    """The class of every preprocessed image; `precision` is that of the training."""
     if precision not in PRECISIONS:
         raise ParameterError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
     device = next(network.parameters()).device
@@ -319,7 +319,7 @@ def _train_epoch(
         for group in optimizer.param_groups:
             group["lr"] = rate
         batch = augment(held.images[index], recipe, generator)
-        optimizer.zero_grad(set_to_none=True)  # before the next forward pass may reuse the memory of gradients
+        optimizer.zero_grad(set_to_none=True)  # now, so that the forward pass can reuse the memory of the gradients
         loss, hits = objective(batch, held.labels[index])
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimizer.step()
@@ -344,7 +344,7 @@ def accuracy_of(network: nn.Module, scores: Callable[[Tensor], Tensor], held: _H
 
 
 def _check_classes(network: nn.Module, scores: Callable[[Tensor], Tensor], *parts: _Held) -> None:
-    """Refuse labels that the network has no output for: a GPU would stop at them with no word on why."""
+    """Refuse labels beyond the outputs of the network: a GPU would stop at them without a useful message."""
     with _evaluating(network):
         outputs = scores(parts[0].images[:1]).shape[1]
     for part in parts:
@@ -379,7 +379,7 @@ def _compiled(
     def whole_or_rest(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         return (compiled if len(x) == batch else objective)(x, labels)
 
-    # The last batch of an epoch and the tests are too few to be worth compiling for.
+    # The last batch of an epoch and tests have other sizes, and are too rare to compile for.
     return whole_or_rest, scores
 
 
@@ -398,7 +398,7 @@ def loss_of(scores: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
 
 
 def _optimizer(network: nn.Module, recipe: Recipe, run: Machine) -> torch.optim.Optimizer:
-    # Fused steps compute in float32, and what is asked for in float16 is to be in float16.
+    # Fused steps compute in float32, but float16 throughout was asked for.
     fused = run.device.startswith("cuda") and run.precision != "float16"
     if recipe.optimizer == "adam":
         return torch.optim.Adam(
@@ -415,7 +415,7 @@ def _optimizer(network: nn.Module, recipe: Recipe, run: Machine) -> torch.optim.
 
 
 def _halve(network: nn.Module) -> None:
-    """Put all weights into float16, but leave the means and variances of batch normalisation their range."""
+    """Convert weights to float16, except batch normalisation, whose variances need the range of float32."""
     network.half()
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -444,7 +444,7 @@ def _evaluating(network: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _fast_convolutions(device: str) -> Iterator[None]:
-    """Let cuDNN try its ways of computing a convolution, once for each shape, and keep the fastest."""
+    """Let cuDNN try its algorithms for a convolution once per shape, and keep the fastest."""
     if not device.startswith("cuda"):
         yield
         return
@@ -454,7 +454,7 @@ def _fast_convolutions(device: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _compiling(mode: str) -> Iterator[None]:
-    """Compile for every network of a process: PyTorch counts all as one function, and silently gives up after eight."""
+    """Compile for every network of a process. PyTorch counts all as one function, and silently stops after eight."""
     if mode == "off":
         yield
         return

@@ -76,7 +76,7 @@ class CentralProcessor:
 
     def free_bytes(self) -> int | None:
         """What the system says is available, within the limit of its container."""
-        from ..gram.tiles import machine_memory
+        from ..gram.compute import machine_memory
 
         try:
             lines = Path("/proc/meminfo").read_text().splitlines()

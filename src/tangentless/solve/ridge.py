@@ -65,11 +65,11 @@ def solve_ridge(
     A matrix without a Cholesky factor, or with one that rounding alone could have made, raises `NotPositiveDefinite`,
     which names the rows that are duplicates or the pivot that vanished, and a ridge that works.
 
-    >>> solution = solve_ridge([[2.0, 1.0], [1.0, 2.0]], [3.0, 0.0], ridge=1.0)
+    >>> solution = solve_ridge([[2.0, 1.0], [1.0, 2.0]], [3.0, 6.0], ridge=1.0)
     >>> solution.coefficients.round(6)
-    array([ 1.125, -0.375])
-    >>> solution.leave_one_out.round(6)  # without the first row: 1 * 0 / (2 + 1); without the second: 1 * 3 / (2 + 1)
-    array([0., 1.])
+    array([0.375, 1.875])
+    >>> solution.leave_one_out.round(6)  # without the first row: 1 * 6 / (2 + 1); without the second: 1 * 3 / (2 + 1)
+    array([2., 1.])
     """
     fixed = None if isinstance(ridge, str) and ridge == "loo" else check_ridge(ridge)
     check_tilt(tilt)

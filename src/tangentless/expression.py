@@ -1,6 +1,6 @@
-"""Reading a kernel back from its text, so that a store can be continued with nothing but the store.
+"""Reading a kernel back from its text, as model files and stores need it.
 
-The text is an expression of calls, numbers, `+`, `*` and `.mirrored()`; only constructors of kernels are called.
+The text is an expression of calls, numbers, `+`, `*` and `.mirrored()`. Only constructors of kernels are called.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import ast
 from collections.abc import Iterator
 from typing import Any, cast
 
-from ..errors import StoreMismatchError, TangentlessError
-from ..kernel import Kernel, kernel
+from .errors import StoreMismatchError, TangentlessError
+from .kernel import Kernel, kernel
 
 _SHOWN = 200  # characters of a text in messages
 

@@ -1,0 +1,104 @@
+"""One process writes a store at a time, on disks with locks, on those without, and on object stores."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import wait_until
+from crash.stores import expected, make
+from tangentless.errors import StoreLockedError
+from tangentless.gram import lock, open_gram, repair, status
+from tangentless.gram.files import LocalFiles, find_files
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    make(tmp_path / "k.zarr", 39)
+    return tmp_path / "k.zarr"
+
+
+def test_a_second_writer_is_refused_while_the_first_is_at_work(store: Path) -> None:
+    files = find_files(store)
+    with lock.hold(files):
+        owner = status(store).writer
+        assert owner is not None
+        assert (owner.process, owner.host) == (os.getpid(), socket.gethostname())
+        with pytest.raises(StoreLockedError, match=f"process {os.getpid()} on"):
+            make(store, 39)
+        with pytest.raises(StoreLockedError):
+            repair(store)
+        assert np.array_equal(np.asarray(open_gram(store)), expected(39))
+    assert status(store).writer is None
+    make(store, 39)
+
+
+def test_a_writer_of_version_0_1_0_keeps_others_out(store: Path) -> None:
+    with (store / lock.LOCK).open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # which is all it did
+        with pytest.raises(StoreLockedError, match="another process"):
+            make(store, 39)
+    make(store, 39)
+
+
+def named_lock(files: Any, **changes: Any) -> None:
+    files.write(lock.owner_file(files), replace(lock.Owner.me(), **changes).to_bytes())
+
+
+def test_without_system_locks_an_owner_is_named_and_outlived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(lock, "_RENEWED", 0.02)
+    files = LocalFiles(tmp_path)
+    with lock.hold(files) as check:
+        first = lock.Owner.read(files)
+        with pytest.raises(StoreLockedError), lock.hold(files):
+            pass
+        assert first is not None
+        wait_until(lambda: (owner := lock.Owner.read(files)) is not None and owner.seen > first.seen)
+        check()
+
+        def is_lost() -> bool:
+            named_lock(files, token="another")  # again and again: ours may be renewed at that very moment
+            try:
+                check()
+            except StoreLockedError:
+                return True
+            return False
+
+        wait_until(is_lost)
+    assert lock.find_owner(files) is not None  # it is the other's now
+
+
+@pytest.mark.parametrize(
+    ("changes", "gone"),
+    [
+        ({}, False),
+        ({"host": "elsewhere", "process": 1}, False),
+        ({"host": "elsewhere", "seen": 0.0}, True),
+        ({"process": 2**22 + 1}, True),
+        ({"born": "another time"}, True),
+    ],
+)
+def test_a_lock_is_taken_over_only_from_the_dead_or_silent(changes: dict[str, Any], gone: bool) -> None:
+    files = find_files("memory://taken-over.zarr")
+    named_lock(files, token="other", **changes)
+    if gone:
+        with lock.hold(files):
+            pass
+        assert lock.find_owner(files) is None
+    else:
+        assert lock.find_owner(files) is not None
+        with pytest.raises(StoreLockedError), lock.hold(files):
+            pass
+        files.remove(lock.owner_file(files))
