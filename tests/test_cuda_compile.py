@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tangentless.architecture import Architecture
-from tangentless.backends.cuda.compile import ADDED_BY_CUPY, source, stage_options
+from tangentless.backends.cuda.compile import ADDED_BY_CUPY, OPTIONS, source, stage_options
 from tangentless.backends.cuda.layout import StagePlan
+from tangentless.backends.cuda.nodes import module_text
 from tangentless.backends.cuda.plan import plan_graph
 from tangentless.bench import ceilings
 from tangentless.graph import compile_graph
@@ -118,6 +119,14 @@ def test_stages_compile_within_their_registers(
         _record(Build(capability, f"{architecture} {grid[0]}x{grid[1]}x{channels}", stage, registers, local))
         assert 0 < registers <= 255
         assert local <= allowed_local_bytes(plan), f"stage {stage} spills {local} bytes"
+
+
+@pytest.mark.parametrize("capability", known_architectures())
+@pytest.mark.parametrize("text", ["resnet8", "conv3 abs conv3(stride=2) erf pool2 patch2 gelu globalpool"])
+@pytest.mark.parametrize("tangent", [False, True])
+def test_kernels_of_the_general_path_compile(text: str, tangent: bool, capability: int) -> None:
+    graph = compile_graph(Architecture.parse(text), (16, 16), 3, tangent=tangent)
+    assert compile_cubin(module_text(graph), OPTIONS, capability)
 
 
 @pytest.mark.parametrize("capability", known_architectures())
