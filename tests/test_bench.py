@@ -55,7 +55,7 @@ def test_the_rival_computes_the_kernel(name: str, monkeypatch: pytest.MonkeyPatc
     np.testing.assert_allclose(found, kernel(name)(images[:3], images[3:], backend="reference"), rtol=2e-6)
 
 
-def test_programs_that_the_rival_cannot_run_are_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_that_the_rival_cannot_run_are_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is an extra")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for text in ("conv5 relu globalpool", "conv3 gaussian(2) globalpool", "conv3 relu pool4 conv3 relu globalpool"):

@@ -19,7 +19,7 @@ from ..backends import Advance, AnyDevice
 from ..chunks import spans
 from ..devices import Device
 from ..errors import InputError, ParameterError
-from ..forms import angle_polynomial, arc_polynomial
+from ..forms import TOLERANCE, angle_polynomial, arc_polynomial
 from ..kernel import Elementary
 from ..layers import is_real, is_whole
 
@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 Pair = tuple[int, int]  # (depth, fixed)
 _TILE = 1024
 _ROWS_PER_TASK = 16  # a few megabytes of results, which the allocator reuses
-_TOLERANCE = 2e-15
+_TOLERANCE = TOLERANCE["float64"]
 
 
 @dataclass(frozen=True, eq=False)
