@@ -88,8 +88,6 @@ def rows(lanes: Any, dual: Any, height: int, count: int, weighted: bool, plain: 
                         value2 = multiply_add(weight, value2, further)
                     if plain:
                         store(ring, integer(frame, PLAIN2) + place, value2)
-                    below = z + wide * width + here
-                    value2 = embed(lanes, dual, table, start, norms, right_norms, x + wide + k, below, value2)
                 else:
                     value = load(lanes, ring, integer(frame, ROWS) + place)
                     for j in range(1, count):
@@ -99,6 +97,9 @@ def rows(lanes: Any, dual: Any, height: int, count: int, weighted: bool, plain: 
                 if plain:
                     store(ring, integer(frame, PLAIN) + place, value)
                 value = embed(lanes, dual, table, start, norms, right_norms, x + k, z + here, value)
+                if height == 2:
+                    below = z + wide * width + here
+                    value2 = embed(lanes, dual, table, start, norms, right_norms, x + wide + k, below, value2)
                 if widened:
                     if height == 2:
                         store(ring, out2 + here - width, before2 + (now2 + value2))
