@@ -30,10 +30,10 @@ import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from tangentless.program import Program
 
 import tangentless as tl
 from tangentless.backends import get_backend
-from tangentless.program import Program
 from tangentless.timing import environment, random_images, timed
 
 ARCHITECTURES = ("myrtle5", "myrtle10", "myrtle10-gaussian")

@@ -29,15 +29,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from tangentless.backends import get_backend
 from tangentless.bench.gpu import build_kernels
 from tangentless.datasets import Dataset, load
 from tangentless.experiments import compare as comparison
 from tangentless.experiments import networks as experiment
-from tangentless.experiments.records import environment, write_json
-from tangentless.files import atomic_file
+from tangentless.files import atomic_file, write_json
 from tangentless.networks import RECIPES, Machine, network_of, train
-from tangentless.timing import today
+from tangentless.timing import environment, today
 
 COMPARED = (  # of different depth and pooling; the GPU has fused stages for all
     "conv3 relu globalpool normalize relu",
@@ -131,9 +129,7 @@ def run_recipes(
         if not clock.may_start():
             return False
         settings = experiment.Settings((name,), changes, stop_after=clock.left(), **more)
-        outcome = experiment.reproduce(data, settings, machine=machine, folder=folder)
-        experiment.show_rows(outcome.rows)
-        if outcome.unfinished:
+        if experiment.reproduce(data, settings, machine=machine, folder=folder).unfinished:
             return False
     return True
 
@@ -156,12 +152,10 @@ def run_comparison(toy: bool, clock: Clock, data: Callable[[str], Dataset], fold
         data("cifar10"),
         names,
         settings,
-        backend=get_backend("auto"),
         machine=Machine(compile="off"),  # compiling eight networks would take longer than training them
         folder=folder,
         stop_after=clock.left(),
     )
-    comparison.show_rows(outcome.rows, outcome.correlation)
     return not outcome.unfinished
 
 

@@ -19,9 +19,10 @@ from typing import Any
 import cupy
 import numpy as np
 
+from tangentless.algebra import GpuAlgebra
+from tangentless.chunks import spans
 from tangentless.solve import solve_ridge
-from tangentless.solve.blocked import apply_inverse, spans
-from tangentless.solve.processors import GraphicsProcessor
+from tangentless.solve.blocked import apply_inverse
 
 CONDITION = 1e7
 TARGETS = 10
@@ -80,7 +81,7 @@ def measure(rows: int, peak: float) -> dict[str, Any]:
     free, total = cupy.cuda.runtime.memGetInfo()
     solution, seconds = timed(lambda: solve_ridge(K, Y, ridge, overwrite=True))
     held = pool.total_bytes()
-    smallest = 1 / largest_eigenvalue(lambda vector: apply_inverse(GraphicsProcessor(), K, vector), rows, steps=10)
+    smallest = 1 / largest_eigenvalue(lambda vector: apply_inverse(GpuAlgebra(), K, vector), rows, steps=10)
     miss = cupy.empty_like(Y)
     for part in parts:
         miss[part] = kernel_rows(points, part) @ solution.coefficients + ridge * solution.coefficients[part] - Y[part]

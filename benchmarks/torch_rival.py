@@ -21,11 +21,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 import torch._dynamo
+from tangentless.program import Program, Stage
 from torch import Tensor
 from torch.nn.functional import pad
 
 from tangentless.layers import Gaussian, Nonlinearity, ReLU
-from tangentless.program import Program, Stage
 
 Way = Literal["plain", "plain compiled", "in place", "compiled"]
 WAYS: tuple[Way, ...] = ("plain", "plain compiled", "in place", "compiled")

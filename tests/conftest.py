@@ -42,6 +42,14 @@ def rng():
 
 
 @pytest.fixture
+def fake_cupy(monkeypatch):
+    """NumPy under CuPy's name, with its conventions."""
+    from fake_cupy import install
+
+    return install(monkeypatch)
+
+
+@pytest.fixture
 def data_folder():
     """The publishers' data sets, where TANGENTLESS_DATA points at them."""
     folder = os.environ.get("TANGENTLESS_DATA")

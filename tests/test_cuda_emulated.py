@@ -133,7 +133,7 @@ def test_every_tangent_kernel_matches_the_reference(backend: CudaBackend, case: 
     assert "general path" in backend.describe(k.graph(shape))
     exact = k(X, backend="reference")
     assert relative_error(k(X, backend=backend), exact) < 1e-12
-    assert relative_error(k(X[:3], X[2:], backend=backend), exact[:3, 2:]) < 1e-12
+    assert relative_error(k(X[:2], X[2:], backend=backend), exact[:2, 2:]) < 1e-12
 
 
 @pytest.mark.parametrize("text", ["myrtle5", "myrtle7-gaussian"])

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+import conformance
+from conformance import CHAINS, GRAPHS, LAYOUTS, MORE_LAYOUTS, hostile_images, relative_error
 from nonlinearities import Step
 from tangentless.architecture import Architecture
 from tangentless.backends import cuda, get_backend
@@ -16,6 +18,7 @@ from tangentless.backends.cuda import CudaBackend, fused, gpu_present
 from tangentless.backends.cuda.machine import CudaMachine
 from tangentless.backends.reference import ReferenceBackend
 from tangentless.bench.gpu import GpuRecord, bench_gpu
+from tangentless.classical import ConvolutionalNTK
 from tangentless.errors import BackendError, InputError
 from tangentless.graph import Graph, compile_graph
 from tangentless.kernel import Kernel, kernel
@@ -23,15 +26,7 @@ from tangentless.layers import Conv, GlobalPool, ReLU
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpu_present(), reason="no NVIDIA GPU, or no CuPy to use it")]
 
-CASES = [
-    ("myrtle10-gaussian", (32, 32), 3),
-    ("myrtle5", (32, 32), 3),
-    ("myrtle5", (28, 28), 1),
-    ("conv3 leakyrelu(0.2) conv3 pool2 conv3 polynomial3 pool2 conv3 gaussian(0.5) globalpool", (16, 12), 2),
-    ("conv3 gaussian conv3 relu pool2 conv3 relu globalpool normalize relu", (16, 16), 16),
-    ("conv3 relu conv3 relu globalpool normalize relu", (7, 7), 2),
-    ("conv5 relu pool2 conv3 relu globalpool normalize relu", (8, 8), 3),
-]
+REAL_SIZES = [("myrtle10-gaussian", (32, 32, 3)), ("myrtle10", (32, 32, 3)), ("myrtle5", (28, 28, 1))]
 
 
 def make_images(graph: Graph, count: int) -> np.ndarray:
@@ -41,14 +36,43 @@ def make_images(graph: Graph, count: int) -> np.ndarray:
     return images
 
 
-@pytest.mark.parametrize(("text", "grid", "channels"), CASES)
-def test_values_match_the_reference(text: str, grid: tuple[int, int], channels: int) -> None:
-    graph = compile_graph(Architecture.parse(text), grid, channels)
-    images = make_images(graph, 5)
-    backend, reference = CudaBackend(), ReferenceBackend()
-    found = backend.block(graph, backend.prepare(graph, images[:2]), backend.prepare(graph, images[2:]))
-    wanted = reference.block(graph, reference.prepare(graph, images[:2]), reference.prepare(graph, images[2:]))
-    np.testing.assert_allclose(found, wanted, rtol=3e-7)
+@pytest.mark.parametrize("case", [*CHAINS, *GRAPHS, *LAYOUTS, *MORE_LAYOUTS, *REAL_SIZES], ids=conformance.name)
+def test_every_graph_matches_the_reference(case: tuple) -> None:
+    text, shape = case
+    k, X, backend = kernel(text), conformance.images(shape, 4), CudaBackend()
+    exact = k(X, backend="reference")
+    # The bound of fused stages; the general path is exact.
+    bound = 3e-7 if "fused" in backend.describe(k.graph(shape)) else 1e-12
+    assert relative_error(k(X, backend=backend), exact) < bound
+    assert relative_error(k(X[:2], X[2:], backend=backend), exact[:2, 2:]) < bound
+
+
+@pytest.mark.parametrize("case", [*CHAINS, *GRAPHS], ids=conformance.name)
+def test_every_tangent_kernel_matches_the_reference(case: tuple) -> None:
+    text, shape = case
+    k, X = ConvolutionalNTK(text), conformance.images(shape, 4)
+    exact = k(X, backend="reference")
+    assert relative_error(k(X, backend="cuda"), exact) < 1e-12
+    assert relative_error(k(X[:2], X[2:], backend="cuda"), exact[:2, 2:]) < 1e-12
+
+
+@pytest.mark.parametrize("text", ["myrtle5", "myrtle10", "myrtle10-gaussian"])
+def test_hostile_images_are_computed_exactly(text: str) -> None:
+    k, X = kernel(text), hostile_images()
+    values = k(X, backend="cuda")
+    assert np.abs(values - k(X, backend="reference")).max() < 3e-7
+    assert np.array_equal(np.diagonal(values), [0.0 if i == 8 else 1.0 for i in range(len(X))])  # number 8 is black
+
+
+@pytest.mark.parametrize("text", ["resnet8", "conv3 relu pool2 conv3 step globalpool"])
+def test_bits_of_the_general_path_do_not_depend_on_batches_or_tiles(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, backend = kernel(text).graph((8, 8, 3)), CudaBackend()
+    prepared = backend.prepare(graph, make_images(graph, 20))
+    whole = backend.block(graph, prepared, prepared)
+    monkeypatch.setattr(cuda, "LARGEST_BATCH", 37)
+    assert np.array_equal(backend.block(graph, prepared[3:11], prepared[5:20]), whole[3:11, 5:20])
+    upper = backend.block(graph, prepared, prepared, upper=True)
+    assert np.array_equal(np.triu(upper), np.triu(whole))
 
 
 def test_bits_do_not_depend_on_batches_or_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,15 +85,15 @@ def test_bits_do_not_depend_on_batches_or_tiles(monkeypatch: pytest.MonkeyPatch)
     assert np.array_equal(backend.block(graph, prepared[3:17], prepared[20:40]), whole[3:17, 20:40])
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 3])
-def test_bits_do_not_depend_on_lanes_or_the_current_stream(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_bits_do_not_depend_on_streams_or_the_current_one(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     streams = pytest.importorskip("cupy").cuda
     graph = compile_graph(Architecture.parse("myrtle5"), (16, 16), 3)
     backend = CudaBackend(gpus=(0,))
     prepared = backend.prepare(graph, make_images(graph, 40))
     whole = backend.block(graph, prepared, prepared)
     monkeypatch.setattr(cuda, "LARGEST_BATCH", 50)
-    monkeypatch.setattr(fused, "LANES", lanes)
+    monkeypatch.setattr(fused, "STREAMS", count)
     for _ in range(5):
         assert np.array_equal(backend.block(graph, prepared, prepared), whole)
     streams.Device().synchronize()

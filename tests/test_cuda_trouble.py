@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tangentless import backends
+from tangentless import devices
 from tangentless.backends import cuda, get_backend
 from tangentless.backends.cuda import gpu_present, machine
 from tangentless.errors import BackendError
@@ -17,9 +17,9 @@ from tangentless.errors import BackendError
 @pytest.fixture
 def fresh_choice():
     """The automatic choice, as in a new process."""
-    backends._best_name.cache_clear()
+    devices.best_name.cache_clear()
     yield
-    backends._best_name.cache_clear()
+    devices.best_name.cache_clear()
 
 
 def test_a_missing_cupy_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

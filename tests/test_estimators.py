@@ -15,7 +15,7 @@ from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import tangentless as tl
-from tangentless import estimators
+from tangentless import fitting
 from tangentless.errors import ArchitectureError, BackendError, InputError, NotPositiveDefinite, ParameterError
 from tangentless.estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
 from tangentless.gram import open_gram
@@ -232,9 +232,9 @@ def test_predicting_holds_a_bounded_number_of_kernel_entries(monkeypatch):
     images, labels, new = random_images(10), random_labels(10), random_images(23, seed=3)
     model = KernelRidgeClassifier(SMALL).fit(images, labels)
     at_once = model.decision_function(new)
-    sizes, matrix = [], model._matrix
-    monkeypatch.setattr(estimators, "_ENTRIES_AT_ONCE", 50)
-    monkeypatch.setattr(model, "_matrix", lambda X, Z: sizes.append(len(X) * len(Z)) or matrix(X, Z))
+    sizes, panels = [], model._panels
+    monkeypatch.setattr(fitting, "ENTRIES_AT_ONCE", 50)
+    monkeypatch.setattr(model, "_panels", lambda *given: (sizes.append(one.size) or one for one in panels(*given)))
     np.testing.assert_allclose(model.decision_function(new), at_once, atol=1e-9)
     assert sizes == [50, 50, 50, 50, 30]
 

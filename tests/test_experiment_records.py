@@ -8,7 +8,9 @@ import time
 import pytest
 
 from tangentless.errors import InputError
-from tangentless.experiments.records import Run, Score, command, read_record, read_records
+from tangentless.experiments.records import Run, Unfinished, View, read_record, read_records
+from tangentless.statistics import Score
+from tangentless.timing import command
 
 
 def new_run(folder, **data):
@@ -53,8 +55,8 @@ def test_record_says_what_ran_where_and_on_what(tmp_path):
     record = read_record(run.finish([{"square": 4}]))
     assert record["configuration"] == {"numbers": [2]}
     assert record["data"] == {"digits": {"train": "abc"}}
-    assert list(record["seconds_by_machine"]) == [run.machine]
-    assert {"tangentless", "numpy", "python", "processor"} <= record["environments"][run.machine].keys()
+    assert list(record["seconds_by_machine"]) == [run.machine()]
+    assert {"tangentless", "numpy", "python", "processor"} <= record["environments"][run.machine()].keys()
 
 
 def test_record_of_pieces_from_elsewhere_speaks_of_that_machine(tmp_path):
@@ -119,3 +121,28 @@ def test_killed_run_leaves_whole_pieces_only(tmp_path):
 )
 def test_commands_are_recorded_by_program_and_without_the_folders_of_a_machine(arguments, recorded):
     assert command(arguments) == recorded
+
+
+VIEW = View("Squares", ("number", "square"), lambda row: (str(row["number"]), str(row["square"])))
+
+
+def test_rows_become_a_record_and_a_table(tmp_path, capsys):
+    run = new_run(tmp_path)
+    rows = ({"number": n, "square": run.piece({"number": n}, lambda n=n: n * n).value} for n in (2, 3))
+    outcome = run.conduct(rows, VIEW, summarise=lambda rows: {"sum": sum(row["square"] for row in rows)})
+    record = read_record(tmp_path / "squares.json")
+    assert record["results"] == outcome.rows == [{"number": 2, "square": 4}, {"number": 3, "square": 9}]
+    assert record["sum"] == 13
+    assert not outcome.unfinished
+    assert "Squares" in capsys.readouterr().out
+
+
+def test_rows_without_an_end_leave_no_record(tmp_path):
+    def rows():
+        yield {"number": 2, "square": 4}
+        raise Unfinished("time is up")
+
+    outcome = new_run(tmp_path).conduct(rows(), VIEW)
+    assert outcome.unfinished == "time is up"
+    assert len(outcome.rows) == 1
+    assert not list(tmp_path.glob("*.json"))

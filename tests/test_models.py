@@ -16,10 +16,9 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import tangentless as tl
-from tangentless import models
 from tangentless.errors import InputError, ParameterError
 from tangentless.estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
-from tangentless.files import OutputError
+from tangentless.files import OutputError, checksum_of
 from tangentless.layers import Conv, GlobalPool, Nonlinearity
 from tangentless.models import load_model, save_model
 from tangentless.preprocessing import ZCA, RandAugment, Standardize
@@ -48,7 +47,7 @@ def rewrite(path: Path, **changes: Any) -> None:
         arrays = dict(archive)
     header = {**json.loads(str(arrays.pop("header"))), **changes.pop("header", {})}
     arrays = {name: array for name, array in (arrays | changes).items() if array is not None and name != "checksum"}
-    header["checksums"] = {name: models._checksum_of(array) for name, array in arrays.items()}
+    header["checksums"] = {name: checksum_of(array) for name, array in arrays.items()}
     text = json.dumps(header)
     np.savez(path, header=np.array(text), checksum=np.array(hashlib.sha256(text.encode()).hexdigest()), **arrays)
 

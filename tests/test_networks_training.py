@@ -21,7 +21,7 @@ from tangentless import datasets, networks  # noqa: E402
 from tangentless.networks import RECIPES, Machine, Ramp, Recipe, Steps, network_of, train  # noqa: E402
 from tangentless.networks import augmentation as change  # noqa: E402
 from tangentless.networks.bar import training_bar  # noqa: E402
-from tangentless.networks.checkpoint import CheckpointError, load_checkpoint, restore, save_checkpoint  # noqa: E402
+from tangentless.networks.checkpoint import FORMAT, VERSION, CheckpointError, load_checkpoint, restore, save_checkpoint  # noqa: E402
 from tangentless.networks.training import DivergedError, loss_of  # noqa: E402
 
 CPU = Machine("cpu")
@@ -138,10 +138,10 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path, digits):
     )
     with pytest.raises(CheckpointError, match="its layers is"):
         train(other, some.images / 16, some.labels, recipe, checkpoint=checkpoint, machine=CPU)
-    arrays = load_archive(checkpoint)
+    header, arrays = load_archive(checkpoint, FORMAT, VERSION)
     name = next(name for name in arrays if name.startswith("network/"))
     for wrong in (arrays[name][..., :0], None):
-        save_archive(checkpoint, {**arrays, name: wrong} if wrong is not None else {"header": arrays["header"]})
+        save_archive(checkpoint, FORMAT, VERSION, header, {**arrays, name: wrong} if wrong is not None else {})
         with pytest.raises(CheckpointError, match="is not whole"):
             fit(recipe, some, checkpoint=checkpoint)
     checkpoint.write_bytes(checkpoint.read_bytes()[:-100])

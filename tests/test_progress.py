@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import io
 import itertools
+import pickle
 import threading
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
-import tangentless as tl
 from conftest import wait_until
-from tangentless.backends import get_backend
-from tangentless.kernel import Kernel
-from tangentless.progress import SHOWN_AFTER, Watched, progress_bar
+from tangentless import fitting
+from tangentless.estimators import KernelRidgeClassifier, KernelSVC
+from tangentless.progress import SHOWN_AFTER, progress_bar
 from tangentless.timing import symmetric_pairs
 
 TEXT = "conv3 relu globalpool normalize relu"
@@ -86,25 +87,23 @@ def test_an_error_ends_the_bar_and_its_thread():
     assert not [thread for thread in ours if thread.is_alive()]
 
 
-@pytest.mark.parametrize(
-    "k", [tl.kernel(TEXT), tl.kernel(TEXT).mirrored(), tl.kernel(TEXT) + tl.kernel("conv3 relu globalpool")]
-)
-def test_a_watched_backend_reports_all_pairs_and_changes_no_value(k: Kernel):
-    X = np.random.default_rng(0).standard_normal((5, 4, 4, 1))
-    reports: list[tuple[int, int]] = []
-    total = symmetric_pairs(5) * sum(1 for _ in k.leaves())
-    watched = Watched(get_backend("reference"), lambda done, whole: reports.append((done, whole)), total)
-    np.testing.assert_array_equal(k(X, backend=watched), k(X, backend="reference"))
+@pytest.mark.parametrize("flips", [False, True])
+@pytest.mark.parametrize("kind", [KernelRidgeClassifier, KernelSVC])
+def test_fitting_and_predicting_report_all_pairs_and_change_no_value(kind, flips, monkeypatch):
+    monkeypatch.setattr(fitting, "ENTRIES_AT_ONCE", 12)  # a few rows at a time
+    X, labels = np.random.default_rng(0).standard_normal((6, 4, 4, 1)), [0, 1, 2, 0, 1, 2]
+    model, reports = kind(TEXT, flips=flips, backend="reference"), []
+    expected = clone(model).fit(X, labels).decision_function(X)
+    with model.reporting(lambda done, total: reports.append((done, total))):
+        model.fit(X, labels)
+        total = symmetric_pairs(6) * (1 + flips)
+        assert reports[-1] == (total, total)
+        reports.clear()
+        np.testing.assert_array_equal(model.decision_function(X), expected)
+    total = len(X) * len(model.X_fit_) * (1 + flips)
     assert reports[-1] == (total, total)
     assert [done for done, _ in reports] == sorted(done for done, _ in reports)
-
-
-def test_a_watched_backend_passes_reports_on():
-    X = np.random.default_rng(0).standard_normal((3, 4, 4, 1))
-    inner: list[int] = []
-    outer: list[int] = []
-    watched = Watched(get_backend("reference"), lambda done, total: inner.append(done), 6)
-    tl.kernel(TEXT)(X, backend=watched, progress=lambda done, total: outer.append(done))
-    assert inner == outer
-    assert inner[-1] == 6
-    assert watched.describe(tl.kernel(TEXT).program((4, 4, 1))).startswith("reference")
+    assert {whole for _, whole in reports} == {total}
+    reports.clear()
+    pickle.loads(pickle.dumps(model)).predict(X)
+    assert not reports  # what reports is gone with its context

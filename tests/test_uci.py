@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 from tangentless.cli import app
 from tangentless.datasets.tables import Rowsets, read_table
 from tangentless.experiments import uci, uci_methods
-from tangentless.experiments.uci import PROTOCOLS, accuracy, answer, inner_folds, persist, settings
-from tangentless.experiments.uci_methods import MACHINES, METHODS, UNSEEN, UNSOLVED, Board
+from tangentless.experiments.uci import PROTOCOLS, accuracy, answer, inner_folds, make_board, persist, settings
+from tangentless.experiments.uci_methods import MACHINES, METHODS
 from tangentless.experiments.uci_report import paper_rows, search_check, summarise
+from tangentless.solve import board as boards
+from tangentless.solve.board import UNSEEN, UNSOLVED
 from test_tables import write_table
 
 REAL = Path(os.environ.get("TANGENTLESS_DATA", "no-data")) / "uci"
@@ -38,7 +40,7 @@ def reproduce(toys, output, *more):
 
 def test_board_counts_what_libsvm_gets_right(toys):
     table = read_table("three", toys)
-    board = Board(MACHINES["gaussian"], table, table.folds)
+    board = make_board(table, "gaussian", table.folds)
     wanted = np.zeros(board.right.shape, bool)
     wanted[:, 15:17, ::8] = True
     board.fill(wanted)
@@ -64,14 +66,14 @@ def test_answers_of_another_grid_are_others(changes, monkeypatch):
 
 def test_threads_change_nothing(toys):
     table = read_table("noise", toys)
-    boards = [Board(MACHINES["ntk"], table, table.folds, threads) for threads in (1, 3)]
+    boards = [make_board(table, "ntk", table.folds, threads) for threads in (1, 3)]
     for board in boards:
         board.fill(np.ones(board.right.shape, bool))
     assert np.array_equal(boards[0].right, boards[1].right)
 
 
 def test_unsolved_cells_are_marked_and_never_best(toys, monkeypatch):
-    monkeypatch.setattr(uci_methods, "MOST_STEPS", 60)
+    monkeypatch.setattr(boards, "MOST_STEPS", 60)
     found = answer(read_table("noise", toys), "gaussian")
     board = np.array(found["board"])
     assert found["unsolved"] == (board == UNSOLVED).any(axis=0).sum() > 0
@@ -82,7 +84,7 @@ def test_unsolved_cells_are_marked_and_never_best(toys, monkeypatch):
 def test_more_steps_are_granted_next_to_the_best_only(toys, monkeypatch):
     table = read_table("noise", toys)
     full = answer(table, "gaussian")
-    monkeypatch.setattr(uci_methods, "MOST_STEPS", 30)
+    monkeypatch.setattr(boards, "MOST_STEPS", 30)
     first = answer(table, "gaussian")
     second = persist(table, "gaussian", first)
     assert 0 < second["again"] < (np.array(first["board"]) == UNSOLVED).any(axis=0).sum()
@@ -134,13 +136,7 @@ def test_search_finds_the_best_of_a_smooth_board_with_few_cells():
     machine = MACHINES["gaussian"]
     across, up = np.meshgrid(np.arange(40), np.arange(40))
     means = 0.9 - 0.0005 * ((across - 23) ** 2 + (up - 11) ** 2)
-    known = np.zeros(machine.shape, bool)
-
-    def look(cells):
-        known[cells] = True
-        return np.where(known, means, np.nan)
-
-    seen = machine.explore(look, tests=1000)
+    seen = machine.replay(means, tests=1000)
     assert seen[11, 23]
     assert seen.mean() < 0.3
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import classical
 from .architecture import Architecture
+from .devices import Device
 from .gram import GramMatrix, gram, open_gram
 from .kernel import kernel
 from .layers import (
@@ -50,6 +51,7 @@ __all__ = [
     "Average",
     "Conv",
     "Cos",
+    "Device",
     "Erf",
     "Gaussian",
     "GlobalPool",

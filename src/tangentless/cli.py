@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
+from .console import percent, print_table, say
 from .errors import InputError, ParameterError, TangentlessError
 from .experiments.cli import DataOption
 from .experiments.cli import app as experiments_app
@@ -22,7 +23,7 @@ from .gram.cli import app as gram_app
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .backends import Backend, Precision
+    from .devices import Device, Precision
 
 
 class _Commands(TyperGroup):
@@ -118,15 +119,14 @@ def demo(
 ) -> None:
     """Learn to read handwritten digits, end to end, in a minute."""
     from . import demo as demonstration
-    from .backends import get_backend
     from .kernel import kernel as kernel_of
 
-    backend = get_backend("auto", n_jobs=jobs)
+    device = _device("auto", "float32", jobs)
     k = kernel_of(kernel)
-    path = backend.describe(k.graph((8, 8, 1)))
+    path = device.backend.describe(k.graph((8, 8, 1)))
     _print(f"[bold]Handwritten digits with {k.architecture.short_name}[/bold], ridge {ridge:g}, seed {seed}")
     _print(f"[dim]{k.architecture}\n{path}[/dim]\n")
-    found = demonstration.run_demo(kernel, ridge, seed, output, backend, _say_step)
+    found = demonstration.run_demo(kernel, ridge, seed, output, device, _say_step)
     _say_step("picture", str(found.picture))
     _print(f"\nleave-one-out accuracy  [bold]{_percent(found.leave_one_out)}[/bold]  of the training images")
     _print(f"test accuracy           [bold]{_percent(found.accuracy)}[/bold]  {found.mistakes} mistakes")
@@ -165,7 +165,7 @@ def kernel(
 
     base = kernel_of(architecture)
     check_output(output, force=force)
-    run, images = _backend(backend, precision, jobs), _load_images(x, key)
+    run, images = _device(backend, precision, jobs), _load_images(x, key)
     others = None if z is None else _load_images(z, key)
     k = base.mirrored() if mirrored else base
     with progress_bar("kernel") as progress:
@@ -197,16 +197,14 @@ def fit(
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor
     from .files import check_output, load_array
     from .models import save_model
-    from .progress import Watched, progress_bar
-    from .timing import format_bytes, format_seconds, symmetric_pairs, timed
+    from .progress import progress_bar
+    from .timing import format_bytes, format_seconds, timed
 
     check_output(output, force=force)
-    images, targets, run = _load_images(x, key), load_array(y), _backend(backend, precision, jobs)
-    pairs = symmetric_pairs(len(images)) * (2 if flips else 1)
+    images, targets, device = _load_images(x, key), load_array(y), _device(backend, precision, jobs)
     kind = KernelRidgeRegressor if regression else KernelRidgeClassifier
-    with progress_bar("kernel") as progress:
-        watched = Watched(run, progress, pairs)
-        model = kind(architecture, ridge=ridge, flips=flips, backend=watched, precision=cast("Precision", precision))
+    model = kind(architecture, ridge=ridge, flips=flips, backend=device)
+    with progress_bar("kernel") as progress, model.reporting(progress):
         _, taken = timed(lambda: model.fit(images, targets))
     save_model(output, model, force=force)
     score = _score(model.loo_score_, regression)
@@ -231,19 +229,18 @@ def predict(
     from .estimators import KernelRidgeRegressor
     from .files import check_output, load_array, save_array
     from .models import load_model
-    from .progress import Watched, progress_bar
+    from .progress import progress_bar
     from .timing import timed
 
     if output is None and labels is None:
         raise ParameterError("say where predictions go with --output, or give true --labels to score them")
     if output is not None:
         check_output(output, force=force)
-    fitted, images = load_model(model), _load_images(x, key)
+    fitted, images = load_model(model, backend=backend, n_jobs=jobs), _load_images(x, key)
     truth = None if labels is None else _load_truth(load_array(labels), len(images))
     estimator = fitted[-1] if isinstance(fitted, Pipeline) else fitted
     pairs = len(images) * len(estimator.X_fit_) * (2 if estimator.flips else 1)
-    with progress_bar("kernel") as progress:
-        estimator.backend = Watched(_backend(backend, estimator.precision, jobs), progress, pairs)
+    with progress_bar("kernel") as progress, estimator.reporting(progress):
         predictions, taken = timed(lambda: fitted.predict(images))
     if output is not None:
         save_array(output, predictions)
@@ -269,16 +266,16 @@ def describe(
     from .reports import cost_table, layer_rows, layer_table
 
     k, size = kernel_of(architecture), _parse_shape(shape)
-    graph, run = k.graph(size), _backend(backend, precision, jobs)
+    graph, run = k.graph(size), _device(backend, precision, jobs).backend
     _print(f"[bold]{k.architecture.short_name}[/bold] on images of {'×'.join(map(str, size))}")
-    _print_table(layer_table(layer_rows(graph), size, graph.elements))
+    print_table(layer_table(layer_rows(graph), size, graph.elements))
     _print(f"{run.describe(graph)}\n")
     speed = solving = None
     if measure:
         timing.warm_up(run, graph)
         speed, solving = timing.measure(run, graph), timing.solver_seconds(images)
     memory = timing.predict_memory(graph, run.prepare(graph, timing.random_images(graph, 1)), images)
-    _print_table(cost_table(images, memory, speed, solving))
+    print_table(cost_table(images, memory, speed, solving))
     if speed is not None:
         rate = f"{speed.pairs:,.0f}" if speed.pairs >= 10 else f"{speed.pairs:.2g}"
         _print(f"from {rate} pairs/s ({speed.elements:.2e} elements/s), measured just now")
@@ -312,8 +309,7 @@ def bench(
 
     With --backend cuda also the share of the GPU's ceilings, PyTorch beside it, and a whole matrix.
     """
-    from .experiments.records import write_json
-    from .files import check_output
+    from .files import check_output, write_json
     from .reports import bench_table
     from .timing import environment
 
@@ -332,7 +328,7 @@ def bench(
         rows += _bench_one(name, size, seconds, check, backend, precision)
     here = environment()
     _print(f"[bold]{'×'.join(map(str, size))}, {precision}[/bold]  {here['processor']}, {here['cores']} cores")
-    _print_table(bench_table(rows))
+    print_table(bench_table(rows))
     if json_file is not None:
         content = {"environment": here, "shape": size, "precision": precision, "rows": [row.to_json() for row in rows]}
         write_json(json_file, content)
@@ -347,11 +343,11 @@ def _bench_gpu(
     rival: bool,
     json_file: Path | None,
 ) -> None:
-    from .backends import get_backend
-    from .experiments.records import command, write_json
+    from .files import write_json
     from .reports import gpu_table, matrix_line
+    from .timing import command
 
-    get_backend("cuda")  # says what is missing before anything is read
+    _ = _device("cuda", "float32", None).backend  # says what is missing before anything is read
     from .bench.gpu import STANDARD, GpuRecord, bench_gpu, summary
 
     def report(record: GpuRecord) -> None:
@@ -368,7 +364,7 @@ def _bench_gpu(
     _print(f"\n[bold]{here['gpu']}[/bold]  CuPy {here['cupy']}, torch {here['torch']}, {here['date']}")
     special, issued = record.ceilings.special_functions, record.ceilings.instructions
     _print(f"ceilings: {special:.3g} special functions and {issued:.3g} instructions a second")
-    _print_table(gpu_table(record.cases))
+    print_table(gpu_table(record.cases))
     if record.matrix is not None:
         _print(matrix_line(record.matrix))
     if any("synthetic" in case.images for case in record.cases):
@@ -403,9 +399,8 @@ def compare(
 ) -> None:
     """Kernel against network of each architecture, on the same images (needs PyTorch)."""
     from .datasets import NAMES, load
-    from .experiments.compare import ARCHITECTURES, Settings, show_rows
+    from .experiments.compare import ARCHITECTURES, Settings
     from .experiments.compare import compare as run
-    from .experiments.console import say_files
     from .networks.training import Machine
 
     settings = Settings(
@@ -422,17 +417,15 @@ def compare(
     )
     if data is not None and not data.exists() and str(data) in NAMES:
         raise ParameterError(f"--data is the folder that data sets are in; choose one of them by --dataset {data}")
-    outcome = run(
+    run(
         load(dataset, data),
         architectures or ARCHITECTURES,
         settings,
-        backend=_backend(backend, "float32", None),
+        backend=backend,
         machine=Machine(device),
         folder=output,
         stop_after=stop_after,
     )
-    show_rows(outcome.rows, outcome.correlation)
-    say_files(outcome.files)
 
 
 def _parse_ridge(text: str) -> float | str:
@@ -452,16 +445,16 @@ def _bench_one(
 ) -> list[Any]:
     """A row for one thread and one for all, where the backend has threads."""
     from . import timing
+    from .backends.workers import count_workers
     from .kernel import kernel as kernel_of
     from .reports import BenchRow
 
     k = kernel_of(architecture)
-    graph, most = k.graph(shape), _backend(backend, precision, None)
-    accuracy = timing.compare_with_reference(k, most, shape, check)
-    threads = getattr(most, "n_jobs", None)
+    graph, device = k.graph(shape), _device(backend, precision, None)
+    accuracy = timing.compare_with_reference(k, device.backend, shape, check)
     rows = []
-    for count in (None,) if threads is None else sorted({1, threads}):
-        run = _backend(backend, precision, count)
+    for count in sorted({1, count_workers(None)}) if device.name == "cpu" else (None,):
+        run = _device(backend, precision, count).backend
         timing.warm_up(run, graph)
         speed = timing.measure(run, graph, seconds)
         rows.append(
@@ -479,10 +472,10 @@ def _bench_one(
     return rows
 
 
-def _backend(name: str, precision: str, jobs: int | None) -> Backend:
-    from .backends import get_backend
+def _device(name: str, precision: str, jobs: int | None) -> Device:
+    from .devices import Device
 
-    return get_backend(name, cast("Precision", precision), jobs)
+    return Device(name, cast("Precision", precision), jobs)
 
 
 def _load_images(source: str, key: str | None) -> NDArray[Any]:
@@ -535,7 +528,7 @@ def _score(value: float, regression: bool) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %"
+    return f"{percent(share, 2)} %"
 
 
 def _pace(pairs: int, seconds: float) -> str:
@@ -545,18 +538,7 @@ def _pace(pairs: int, seconds: float) -> str:
 
 
 def _print(text: str) -> None:
-    from rich.console import Console
-
-    Console(highlight=False, soft_wrap=True).print(text)
-
-
-def _print_table(table: Any) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:  # there is no width to fit, so nothing is cut
-        console = Console(highlight=False, width=160)
-    console.print(table)
+    say(text, markup=True)
 
 
 def _say_step(name: str, outcome: str) -> None:

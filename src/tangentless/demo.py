@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .backends import Backend
+from .devices import Device
 from .estimators import KernelRidgeClassifier
-from .files import OutputError, save_array
+from .files import make_folder, save_array
 from .kernel import kernel
 from .progress import progress_bar
 from .timing import format_seconds, symmetric_pairs, timed
@@ -62,12 +62,12 @@ def load_digits(seed: int) -> Split:
     return Split(train, train_labels, test, test_labels)
 
 
-def run_demo(architecture: str, ridge: float, seed: int, folder: Path, backend: Backend, say: Say) -> Outcome:
+def run_demo(architecture: str, ridge: float, seed: int, folder: Path, backend: Device, say: Say) -> Outcome:
     """Train on digits, test, and leave a picture and the data in a folder; `say` is told each step and its outcome."""
     from .plots import draw_report
 
     k, split = kernel(architecture), load_digits(seed)
-    _make_folder(folder)
+    make_folder(folder)
     _, compiling = timed(lambda: k(split.train_images[:4], backend=backend))
     say("first call", f"{format_seconds(compiling)} for 4 images: compiles, or loads what an earlier run compiled")
 
@@ -86,7 +86,7 @@ def run_demo(architecture: str, ridge: float, seed: int, folder: Path, backend: 
     return Outcome(model.loo_score_, float(right.mean()), int(np.sum(~right)), picture)
 
 
-def _matrix(say: Say, label: str, k: Any, X: NDArray[Any], Z: NDArray[Any] | None, backend: Backend) -> NDArray[Any]:
+def _matrix(say: Say, label: str, k: Any, X: NDArray[Any], Z: NDArray[Any] | None, backend: Device) -> NDArray[Any]:
     """A kernel matrix, with a bar while it is computed and its rate afterwards."""
     pairs = symmetric_pairs(len(X)) if Z is None else len(X) * len(Z)
     with progress_bar(label) as progress:
@@ -95,10 +95,3 @@ def _matrix(say: Say, label: str, k: Any, X: NDArray[Any], Z: NDArray[Any] | Non
     say(label, f"{format_seconds(taken)} for {shape}: {pairs:,} pairs, {pairs / taken:,.0f} pairs/s")
     values: NDArray[Any] = matrix
     return values
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot make the folder {folder}: {error.strerror}") from error

@@ -31,6 +31,26 @@ class NotPositiveDefinite(TangentlessError, np.linalg.LinAlgError):  # noqa: N81
     """A kernel matrix that has no Cholesky factor at the given ridge."""
 
 
+class DoesNotFit(TangentlessError, MemoryError):  # noqa: N818 (what happened, as NotPositiveDefinite)
+    """A matrix that is too large for the memory it was to be solved in."""
+
+
+class ArchiveError(InputError):
+    """Base class of what can go wrong with the file of a model or a checkpoint."""
+
+
+class ArchiveForeignError(ArchiveError):
+    """A file that is something else."""
+
+
+class ArchiveDamagedError(ArchiveError):
+    """A file that is cut short, or whose checksums are wrong."""
+
+
+class ArchiveVersionError(ArchiveError):
+    """A file in a format newer than this package reads."""
+
+
 class StoreError(TangentlessError, OSError):
     """Base class of what can go wrong with a kernel matrix in a store."""
 

@@ -14,28 +14,24 @@ scikit-learn apply.
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from numbers import Real
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.svm import SVC
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from .architecture import Architecture
-from .backends import Backend, Precision, get_backend
+from .backends import AnyDevice, Precision
 from .errors import InputError, ParameterError
-from .kernel import Kernel
-from .kernel import kernel as kernel_of
-from .layers import Layer
+from .fitting import AnyKernel, KernelEstimator
+from .inputs import put_beside, to_host
+from .preprocessing.rows import input_errors
 from .solve import (
     Criterion,
     Separators,
@@ -50,108 +46,24 @@ from .solve import (
 
 Array = NDArray[np.float64]
 
-_ENTRIES_AT_ONCE = 2**24  # kernel entries held while predicting: 128 MiB
 
-
-class _KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
-    """What the estimators share: rows at the door, the kernel they stand for, its matrices in bounded memory."""
-
-    kernel: str | Architecture | Iterable[Layer] | Kernel
-    flips: bool
-    backend: str | Backend
-    precision: Precision
-    n_jobs: int | None
-    store: str | os.PathLike[str] | None
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
-        tags.input_tags.three_d_array = True
-        tags.input_tags.pairwise = self._precomputed
-        return tags
-
-    @property
-    def _precomputed(self) -> bool:
-        return isinstance(self.kernel, str) and self.kernel == "precomputed"
-
-    def _read_training(self, X: Any, y: Any, **options: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Parameters, rows and targets, checked before any kernel is computed."""
-        self._check_parameters()
-        with _input_errors():
-            # A single row leaves nothing to predict it from. Of images, the kernel checks that they are finite.
-            options |= {"allow_nd": True, "ensure_min_samples": 2, "ensure_all_finite": self._precomputed}
-            X, y = validate_data(self, X, y, **options)
-        if self._precomputed and X.shape[0] != X.shape[-1]:
-            raise InputError(f"K must be a square matrix, (n, n), but its shape is {X.shape}")
-        self.n_features_in_ = math.prod(X.shape[1:])
-        return X, y
-
-    def _check_parameters(self) -> None:
-        if self._precomputed and self.flips:
-            raise ParameterError(
-                "flips=True needs images, and a precomputed matrix has none; compute the matrix with kernel.mirrored()"
-            )
-        if self._precomputed and self.store is not None:
-            raise ParameterError("store keeps a matrix that is computed here, and a precomputed one is not")
-
-    def _read_weights(self, X: NDArray[Any], sample_weight: Any) -> Array | None:
-        if sample_weight is None:
-            return None
-        with _input_errors():
-            weights: Array = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if not weights.any():
-            raise InputError("all sample weights are zero; at least two rows must count")
-        return weights
-
-    def _read_rows(self, X: Any) -> NDArray[Any]:
-        """Rows to predict, of the shape of the training rows."""
-        check_is_fitted(self)
-        expected = (self.n_features_in_,) if self.X_fit_ is None else self.X_fit_.shape[1:]
-        with _input_errors():
-            if len(expected) == 1:
-                rows: NDArray[Any] = validate_data(self, X, reset=False, ensure_all_finite=self.X_fit_ is None)
-            else:
-                rows = check_array(X, allow_nd=True, ensure_2d=False, ensure_all_finite=False)
-        if rows.shape[1:] != expected:
-            fitted = f"{type(self).__name__} was fitted to rows of shape {expected}"
-            raise InputError(f"X holds rows of shape {rows.shape[1:]}, but {fitted}")
-        return rows
-
-    def _kernel_object(self) -> Kernel:
-        base = self.kernel if isinstance(self.kernel, Kernel) else kernel_of(self.kernel)
-        # The sum over an image and its mirror, not their average: a ridge then means what it does on the doubled set.
-        return 2.0 * base.mirrored() if self.flips else base
-
-    def _training_matrix(self, X: NDArray[Any]) -> Any:
-        """The kernel matrix of the training rows, an array or, with `store`, a matrix kept there."""
-        self.kernel_ = None if self._precomputed else self._kernel_object()
-        if self.store is None or self.kernel_ is None:
-            return self._matrix(X)
-        from .gram import gram
-
-        options: dict[str, Any] = {"precision": self.precision, "n_jobs": self.n_jobs, "progress": False}
-        return gram(self.kernel_, X, store=self.store, backend=self.backend, **options)
-
-    def _matrix(self, X: NDArray[Any], Z: NDArray[Any] | None = None) -> NDArray[Any]:
-        """The kernel matrix of the rows of X, with themselves or with those of Z."""
-        if self.kernel_ is None:
-            return X
-        matrix: Array = self.kernel_(X, Z, backend=self.backend, precision=self.precision, n_jobs=self.n_jobs)
-        return matrix
-
-    def _panels(self, X: Any, columns: int) -> Iterator[NDArray[Any]]:
-        """Kernel values of rows against those of the fit, as many rows at a time as bounded memory allows."""
-        rows = self._read_rows(X)
-        step = max(1, _ENTRIES_AT_ONCE // columns)
-        for start in range(0, len(rows), step):
-            yield self._matrix(rows[start : start + step], self.X_fit_)
-
-
-class _KernelRidge(_KernelEstimator):
+class _KernelRidge(KernelEstimator):
     """What the two estimators by ridge regression share: their parameters and the linear algebra."""
 
-    ridge: float | str
-    tilt: float | str
+    def __init__(
+        self,
+        kernel: AnyKernel = "myrtle5",
+        ridge: float | str = 1e-4,
+        flips: bool = False,
+        backend: str | AnyDevice = "auto",
+        precision: Precision = "float32",
+        n_jobs: int | None = None,
+        tilt: float | str = 0.0,
+        store: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__(kernel, flips, backend, precision, n_jobs, store)
+        self.ridge = ridge
+        self.tilt = tilt
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -161,44 +73,37 @@ class _KernelRidge(_KernelEstimator):
 
     def _solve(self, X: NDArray[Any], targets: Array, weights: Array | None, criterion: Criterion) -> Array:
         """Fit the coefficients; returns the leave-one-out values of the targets."""
-        K = self._training_matrix(X)
+        device = self._device()
+        K = self._training_matrix(device, X)
         self.X_fit_ = None if self._precomputed else X
         kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
         partial = len(kept) < len(X)  # rows without weight take no part
         solution = solve_ridge(
-            K[np.ix_(kept, kept)] if partial else K,
+            _part(K, kept, kept) if partial else K,
             targets[kept],
             self.ridge,
             weights=None if weights is None else weights[kept],
             tilt=self.tilt,
             criterion=criterion,
             overwrite=partial or not self._precomputed,
-            backend=self._solver(),
+            backend=device,
         )
         self.ridge_, self.tilt_ = solution.ridge, solution.tilt
-        self.dual_coef_, left_out = solution.coefficients, solution.leave_one_out
+        self.dual_coef_, left_out = np.zeros_like(targets), np.empty_like(targets)
+        self.dual_coef_[kept], left_out[kept] = to_host(solution.coefficients), to_host(solution.leave_one_out)
         if partial:
-            self.dual_coef_, left_out = np.zeros_like(targets), np.empty_like(targets)
-            self.dual_coef_[kept], left_out[kept] = solution.coefficients, solution.leave_one_out
             others = np.setdiff1d(np.arange(len(X)), kept)
-            left_out[others] = K[np.ix_(others, kept)] @ solution.coefficients
-        found: Array = left_out
-        return found
-
-    def _solver(self) -> str:
-        """Where the matrix is solved: on the GPU if the kernel is computed there."""
-        if self._precomputed and self.backend == "auto":
-            return "auto"
-        name = get_backend(self.backend, self.precision, self.n_jobs).name
-        return "cuda" if name == "cuda" else "cpu"
+            left_out[others] = to_host(_part(K, others, kept) @ solution.coefficients)
+        return left_out
 
     def _values(self, X: Any) -> Array:
         """Predicted targets."""
         check_is_fitted(self)
-        return np.concatenate([panel @ self.dual_coef_ for panel in self._panels(X, len(self.dual_coef_))])
+        panels = self._panels(X, len(self.dual_coef_))
+        return np.concatenate([to_host(panel @ put_beside(self.dual_coef_, panel)) for panel in panels])
 
 
-class _Classifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
+class _Classifier(ClassifierMixin, KernelEstimator):  # type: ignore[misc]
     """What the two classifiers share: labels at the door, and the class of a decision."""
 
     class_weight: Any
@@ -246,7 +151,8 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
         an eighth of the solve. `ridge` means what it means on that doubled set, and leaving an image out leaves out its
         mirror image too. Preprocessing should treat an image and its mirror image alike.
     backend, precision, n_jobs
-        How the kernel is computed, as in calling it. With a kernel computed on a GPU, the matrix is solved there too.
+        How the kernel is computed, as in calling it. What a GPU computes it also solves: only coefficients and
+        leave-one-out values leave it. Predictions keep the precision of the fit.
     tilt
         Train on `Y - tilt Y_loo`, targets less a share of what the other rows predict; the paper's value is 0.3, and
         "loo" picks the most accurate between -1 and 1 by the leave-one-out predictions of the tilted model itself.
@@ -270,6 +176,8 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
         ridge or tilt were picked by it, the accuracy is a little optimistic.
     X_fit_, kernel_
         The training rows and the kernel object, mirrored if `flips`; None with a precomputed kernel.
+    precision_
+        That of the fit.
     n_features_in_
         How many numbers describe a row: height x width x channels of an image.
 
@@ -286,25 +194,18 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
 
     def __init__(
         self,
-        kernel: str | Architecture | Iterable[Layer] | Kernel = "myrtle5",
+        kernel: AnyKernel = "myrtle5",
         ridge: float | str = 1e-4,
         flips: bool = False,
-        backend: str | Backend = "auto",
+        backend: str | AnyDevice = "auto",
         precision: Precision = "float32",
         n_jobs: int | None = None,
         tilt: float | str = 0.0,
         class_weight: Any = None,
         store: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.kernel = kernel
-        self.ridge = ridge
-        self.flips = flips
-        self.backend = backend
-        self.precision = precision
-        self.n_jobs = n_jobs
-        self.tilt = tilt
+        super().__init__(kernel, ridge, flips, backend, precision, n_jobs, tilt, store)
         self.class_weight = class_weight
-        self.store = store
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
@@ -349,26 +250,6 @@ class KernelRidgeRegressor(RegressorMixin, _KernelRidge):  # type: ignore[misc]
     >>> model.loo_score_ > 0.9
     True
     """
-
-    def __init__(
-        self,
-        kernel: str | Architecture | Iterable[Layer] | Kernel = "myrtle5",
-        ridge: float | str = 1e-4,
-        flips: bool = False,
-        backend: str | Backend = "auto",
-        precision: Precision = "float32",
-        n_jobs: int | None = None,
-        tilt: float | str = 0.0,
-        store: str | os.PathLike[str] | None = None,
-    ) -> None:
-        self.kernel = kernel
-        self.ridge = ridge
-        self.flips = flips
-        self.backend = backend
-        self.precision = precision
-        self.n_jobs = n_jobs
-        self.tilt = tilt
-        self.store = store
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -426,29 +307,24 @@ class KernelSVC(_Classifier):
 
     def __init__(
         self,
-        kernel: str | Architecture | Iterable[Layer] | Kernel = "myrtle5",
+        kernel: AnyKernel = "myrtle5",
         C: float = 1.0,
         flips: bool = False,
-        backend: str | Backend = "auto",
+        backend: str | AnyDevice = "auto",
         precision: Precision = "float32",
         n_jobs: int | None = None,
         class_weight: Any = None,
         store: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.kernel = kernel
+        super().__init__(kernel, flips, backend, precision, n_jobs, store)
         self.C = C
-        self.flips = flips
-        self.backend = backend
-        self.precision = precision
-        self.n_jobs = n_jobs
         self.class_weight = class_weight
-        self.store = store
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
         X, y, codes, weights = self._read_labelled(X, y, sample_weight)
         kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
-        K = np.asarray(self._training_matrix(X))
+        K = np.asarray(to_host(self._training_matrix(self._device(), X)))  # libsvm runs on the host
         machine = SVC(C=self.C, kernel="precomputed").fit(
             K[np.ix_(kept, kept)], codes[kept], None if weights is None else weights[kept]
         )
@@ -462,7 +338,7 @@ class KernelSVC(_Classifier):
         check_is_fitted(self)
         columns = self.support_ if self.X_fit_ is None else slice(None)
         panels = self._panels(X, max(1, len(self.support_)))
-        return np.concatenate([self.separators_.decide(panel[:, columns]) for panel in panels])
+        return np.concatenate([self.separators_.decide(to_host(panel)[:, columns]) for panel in panels])
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -470,8 +346,12 @@ class KernelSVC(_Classifier):
             raise ParameterError(f"C must be a finite number above 0, not {self.C!r}")
 
 
+def _part(K: Any, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Any:
+    return K[tuple(put_beside(places, K) for places in np.ix_(rows, columns))]
+
+
 def _read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    with _input_errors():
+    with input_errors():
         check_classification_targets(y)
     classes, codes = np.unique(y, return_inverse=True)
     if len(classes) < 2:
@@ -483,7 +363,7 @@ def _combine(weights: Array | None, class_weight: Any, y: NDArray[Any]) -> Array
     """Weights of rows times those of their classes."""
     if class_weight is None:
         return weights
-    with _input_errors():
+    with input_errors():
         of_classes: Array = compute_sample_weight(class_weight, y)
     if not (np.isfinite(of_classes).all() and (of_classes >= 0).all()):
         raise ParameterError(f"class weights must be finite numbers of at least 0, not {class_weight!r}")
@@ -507,12 +387,3 @@ def _check_labelled(y: Any) -> None:
         for row, label in enumerate(y):
             if label is None or (isinstance(label, Real) and label != label):
                 raise InputError(f"y contains {label} in row {row}; label that row or drop it")
-
-
-@contextmanager
-def _input_errors() -> Iterator[None]:
-    """Scikit-learn's complaints about data, as the typed error of this package."""
-    try:
-        yield
-    except ValueError as error:
-        raise InputError(str(error)) from None

@@ -2,23 +2,34 @@
 
 What is read is checked, and never unpickled. What is written goes to a file beside its place, which is renamed when it
 is complete: whoever looks sees the old file, or the whole new one, never a part.
+
+An *archive* is the one format of models and checkpoints: an uncompressed .npz of named arrays, `header` (a JSON text
+with the format, its version, whatever its owner adds, and the checksum of every array) and `checksum` (of the header).
+An archive is read only as far as it is what `save_archive` writes, so nothing in it can run or unpack to more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
+import math
 import os
 import secrets
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from .errors import InputError, TangentlessError
+from .errors import ArchiveDamagedError, ArchiveForeignError, ArchiveVersionError, InputError, TangentlessError
+
+Arrays = dict[str, NDArray[Any]]
+Header = dict[str, Any]
 
 _ARRAY, _ARCHIVE = b"\x93NUMPY", b"PK"
 _UNREADABLE = (OSError, ValueError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
@@ -48,16 +59,6 @@ def load_array(source: str | Path, key: str | None = None, *, mapped: bool = Fal
             array: NDArray[Any] = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
             return array
         raise InputError("it is not a .npy or .npz file; write one with numpy.save")
-
-
-def load_archive(path: str | Path) -> dict[str, NDArray[Any]]:
-    """All arrays of a .npz file, read and checked against their checksums."""
-    path = Path(path)
-    with _reading(path):
-        if _kind(path) == "archive":
-            with np.load(path, allow_pickle=False) as archive:
-                return {name: _member(archive, name) for name in archive.files}
-        raise InputError("it is not a .npz file")
 
 
 def check_output(path: Path, *, force: bool = False) -> None:
@@ -110,12 +111,134 @@ def save_array(path: Path, array: NDArray[Any]) -> None:
         np.save(stream, array, allow_pickle=False)
 
 
-def save_archive(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
-    """Write arrays as .npz, at once."""
+def save_archive(path: Path, kind: str, version: int, header: Header, arrays: Arrays) -> None:
+    """Write an archive, at once; the header is anything that JSON has.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "state.npz"
+    >>> save_archive(path, "example", 1, {"steps": 3}, {"found": np.zeros(2)})
+    >>> header, arrays = load_archive(path, "example", 1)
+    >>> header["steps"], arrays
+    (3, {'found': array([0., 0.])})
+    """
     if objects := [name for name, array in arrays.items() if array.dtype.hasobject]:
         raise OutputError(f"cannot write {path}: {', '.join(objects)} would need pickling")
+    checksums = {name: checksum_of(array) for name, array in arrays.items()}
+    text = json.dumps({"format": kind, "version": version} | header | {"checksums": checksums})
+    marks = {"header": np.array(text), "checksum": np.array(hashlib.sha256(text.encode()).hexdigest())}
     with atomic_file(path) as stream:
-        np.savez(stream, **arrays)  # type: ignore[arg-type]  # no array is named after its other parameters
+        np.savez(stream, **(marks | arrays))  # type: ignore[arg-type]  # no array is named after its other parameters
+
+
+def load_archive(
+    path: str | Path, kind: str, newest: int, *, old: Callable[[Arrays], Header] | None = None
+) -> tuple[Header, Arrays]:
+    """Header and arrays of an archive of some kind, checked; versions up to the newest are read.
+
+    `old` takes the header out of the arrays of a file that was written before its kind became an archive.
+
+    >>> load_archive("nowhere.npz", "example", 1)
+    Traceback (most recent call last):
+        ...
+    tangentless.errors.InputError: cannot read nowhere.npz: No such file or directory
+    """
+    path = Path(path)
+    with _reading(path):
+        arrays = _members(path)
+        if old is not None and "checksum" not in arrays:
+            return old(arrays), arrays
+        text, mark = (_text(arrays, name, kind) for name in ("header", "checksum"))
+        header = _parse(text, kind, newest)
+        if hashlib.sha256(text.encode()).hexdigest() != mark:
+            raise ArchiveDamagedError("its header does not have the checksum that was saved with it")
+        if header.get("checksums") != {name: checksum_of(array) for name, array in arrays.items()}:
+            raise ArchiveDamagedError("its arrays do not have the checksums that were saved with them")
+        return header, arrays
+
+
+def checksum_of(array: NDArray[Any]) -> str:
+    """A checksum of kind, shape and values."""
+    digest = hashlib.sha256(f"{array.dtype.str} {array.shape}".encode())
+    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _members(path: Path) -> Arrays:
+    """All arrays of a .npz file that is not compressed."""
+    with path.open("rb") as stream:
+        start = stream.read(2)
+        if start != _ARCHIVE:
+            raise (ArchiveForeignError if start else ArchiveDamagedError)("it is not a .npz file")
+        try:
+            archive = zipfile.ZipFile(stream)
+            _check_members(archive.infolist(), path.stat().st_size)
+            return {one.filename.removesuffix(".npy"): _read_member(archive, one) for one in archive.infolist()}
+        except InputError:
+            raise
+        except Exception as error:  # zipfile and numpy meet bytes of a stranger's making with errors of every kind
+            raise ArchiveDamagedError(f"it is damaged or cut short ({error})") from None
+
+
+def _text(arrays: Arrays, name: str, kind: str) -> str:
+    array = arrays.pop(name, None)
+    if array is None or array.shape != () or array.dtype.kind != "U":
+        raise ArchiveForeignError(f"it has no {name}, as every {kind} has")
+    return str(array)
+
+
+def _parse(text: str, kind: str, newest: int) -> Header:
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ArchiveDamagedError("its header is not JSON") from None
+    if not isinstance(header, dict) or header.get("format") != kind:
+        raise ArchiveForeignError(f"it is not a {kind}: its header is of something else")
+    version = header.get("version")
+    if not isinstance(version, int) or version < 1:
+        raise ArchiveForeignError(f"it is a {kind} of version {version!r}, which there never was")
+    if version > newest:
+        raise ArchiveVersionError(
+            f"it is a {kind} of version {version}, and this package reads up to version {newest}; update the package"
+        )
+    return header
+
+
+def _check_members(members: list[zipfile.ZipInfo], length: int) -> None:
+    """Nothing that could unpack to more than the file itself."""
+    if len({member.filename for member in members}) < len(members):
+        raise ArchiveDamagedError("it has two members of one name")
+    stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
+    if not stored or sum(member.file_size for member in members) > length:
+        raise ArchiveForeignError("its members are compressed, or longer than the file")
+
+
+def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(member) as stream:
+        old = npy.read_magic(stream) == (1, 0)
+        shape, by_columns, dtype = (npy.read_array_header_1_0 if old else npy.read_array_header_2_0)(stream)
+        body = stream.read()
+    if dtype.hasobject:
+        raise ArchiveForeignError(f"{member.filename} holds Python objects, which are not read")
+    if dtype.kind not in "biufU":
+        raise ArchiveForeignError(f"{member.filename} holds neither numbers nor text")
+    if math.prod(shape) * dtype.itemsize != len(body):
+        raise ArchiveDamagedError(f"{member.filename} says that it is {shape} {dtype}, and has {len(body)} bytes")
+    array = np.zeros(shape, dtype) if not body else np.frombuffer(bytearray(body), dtype)
+    return array.reshape(shape, order="F" if by_columns else "C")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON, at once; values that are not finite numbers are refused, since JSON has none."""
+    with atomic_file(path) as stream:
+        stream.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, where they are not there yet."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make the folder {folder}: {error.strerror}") from error
 
 
 def _split(source: str) -> tuple[Path, str | None]:
@@ -159,7 +282,8 @@ def _reading(path: Path) -> Iterator[None]:
         reason = getattr(error, "strerror", None) or error
         if "allow_pickle" in str(error):
             reason = "it holds Python objects, which are not read; save numbers or text"
-        raise InputError(f"cannot read {path}: {reason}") from None
+        kind = type(error) if isinstance(error, InputError) else InputError
+        raise kind(f"cannot read {path}: {reason}") from None
 
 
 def flush_folder(folder: Path) -> None:

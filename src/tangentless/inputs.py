@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .chunks import spans
 from .errors import InputError
 from .layers import format_grid
 
@@ -27,11 +28,10 @@ _KINDS = {2: "vectors (N, C)", 3: "sequences (N, L, C)", 4: "images (N, H, W, C)
 
 def take(values: Any, *, on_gpu: bool) -> tuple[Any, Callable[[Any], Any]]:
     """As `to_numpy`; but with `on_gpu`, values on a GPU stay there, as a CuPy array, and so do results."""
-    module = type(values).__module__.partition(".")[0]
-    if module == "torch":
+    if _module(values) == "torch":
         return _take_tensor(values, on_gpu)
-    if module == "cupy":
-        return (values, _unchanged) if on_gpu else (values.get(), lambda result: _put_beside(result, values))
+    if is_cupy(values):
+        return (values, _unchanged) if on_gpu else (values.get(), lambda result: put_beside(result, values))
     if isinstance(values, np.ma.MaskedArray):
         raise InputError("masked arrays have no kernel: fill the masked values first, for example with X.filled(0)")
     try:
@@ -48,6 +48,24 @@ def to_numpy(values: Any) -> tuple[Array, Callable[[Array], Any]]:
     ((1, 2), True)
     """
     return take(values, on_gpu=False)
+
+
+def is_cupy(values: Any) -> bool:
+    """Whether the values are an array of CuPy, without importing it."""
+    return _module(values) == "cupy"
+
+
+def to_host(values: Any) -> Any:
+    """The values, as a NumPy array if they are one of CuPy."""
+    return values.get() if is_cupy(values) else values
+
+
+def put_beside(array: Array, values: Any) -> Any:
+    """The array where the values are: on their GPU if they are an array of CuPy."""
+    if not is_cupy(values):
+        return array
+    with values.device:
+        return sys.modules["cupy"].asarray(array)
 
 
 def device_of(values: Any) -> contextlib.AbstractContextManager[Any]:
@@ -78,8 +96,8 @@ def check_images(values: Any, name: str = "X") -> Any:
             f"channels; for grey images add a channel axis, {name}[..., None]",
             stacklevel=4,
         )
-    for start in range(0, len(values), _ROWS_AT_ONCE):
-        _check_values(values[start : start + _ROWS_AT_ONCE], name, start)
+    for part in spans(len(values), _ROWS_AT_ONCE):
+        _check_values(values[part], name, part.start)
     return values
 
 
@@ -126,9 +144,8 @@ def _take_tensor(values: Any, on_gpu: bool) -> tuple[Any, Callable[[Any], Any]]:
         raise InputError(f"a tensor of {values.dtype}, {values.layout}, has no array ({error}); convert it") from None
 
 
-def _put_beside(result: Array, values: Any) -> Any:
-    with values.device:
-        return sys.modules["cupy"].asarray(result)
+def _module(values: Any) -> str:
+    return type(values).__module__.partition(".")[0]
 
 
 def _unchanged(result: Any) -> Any:

@@ -24,7 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .architecture import Architecture
-from .backends import Advance, Backend, Precision, Prepared, get_backend
+from .backends import Advance, AnyDevice, Precision, Prepared
+from .chunks import spans
+from .devices import Device
 from .errors import InputError, ParameterError
 from .graph import Graph, compile_graph
 from .inputs import check_images, check_pair, device_of, take
@@ -51,7 +53,7 @@ class Kernel(ABC):
         X: Any,
         Z: Any = None,
         *,
-        backend: str | Backend = "auto",
+        backend: str | AnyDevice = "auto",
         precision: Precision = "float32",
         n_jobs: int | None = None,
         progress: Progress | None = None,
@@ -60,9 +62,16 @@ class Kernel(ABC):
 
         `precision` is that of the arithmetic up to the last pool; `progress(done, total)` counts pairs. The matrix is
         the kind of array that X is: NumPy's, torch's or CuPy's. What is on a GPU stays there if that computes.
+        A `Device` as `backend` says precision and threads itself.
         """
-        run = get_backend(backend, precision, n_jobs)
-        on_gpu = self._stays_on_gpu(run)
+        return self._matrix(Device.of(backend, precision, n_jobs), X, Z, progress, stay=False)
+
+    def on_device(self, device: Device, X: Any, Z: Any = None, *, progress: Progress | None = None) -> Any:
+        """As calling it, but what a GPU computes stays there, as a CuPy matrix, wherever the images were."""
+        return self._matrix(device, X, Z, progress, stay=True)
+
+    def _matrix(self, device: Device, X: Any, Z: Any, progress: Progress | None, *, stay: bool) -> Any:
+        on_gpu = self._stays_on_gpu(device)
         images, restore = take(X, on_gpu=on_gpu)
         check_images(images, "X")
         others = None
@@ -70,33 +79,36 @@ class Kernel(ABC):
             others, _ = take(Z, on_gpu=on_gpu)
             check_images(others, "Z")
             check_pair(images, others)
+        if stay and on_gpu:
+            images, others = (one if one is None else device.algebra.upload(one) for one in (images, others))
         with device_of(images):
-            left = self.prepare(run, images)
-            right = left if others is None else self.prepare(run, others)
-            return restore(fill(self, run, left, right, symmetric=others is None, progress=progress))
+            left = self.prepare(device, images)
+            right = left if others is None else self.prepare(device, others)
+            matrix = fill(self, device, left, right, symmetric=others is None, progress=progress)
+            return matrix if stay else restore(matrix)
 
     def diag(
         self,
         X: Any,
         *,
-        backend: str | Backend = "auto",
+        backend: str | AnyDevice = "auto",
         precision: Precision = "float32",
         n_jobs: int | None = None,
     ) -> Any:
         """k(x, x) for every row of X, (N,)."""
-        run = get_backend(backend, precision, n_jobs)
-        images, restore = take(X, on_gpu=self._stays_on_gpu(run))
+        device = Device.of(backend, precision, n_jobs)
+        images, restore = take(X, on_gpu=self._stays_on_gpu(device))
         check_images(images, "X")
         with device_of(images):
-            return restore(self.prepare(run, images).diagonal)
+            return restore(self.prepare(device, images).diagonal)
 
     @abstractmethod
-    def prepare(self, backend: Backend, images: Any) -> Prepared:
+    def prepare(self, device: AnyDevice, images: Any) -> Prepared:
         """Everything that is known of each image alone."""
 
     @abstractmethod
     def block(
-        self, backend: Backend, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
+        self, device: AnyDevice, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
         """Entries between two prepared sets; with `upper`, those left of the diagonal are void."""
 
@@ -104,9 +116,9 @@ class Kernel(ABC):
     def leaves(self) -> Iterator[Elementary]:
         """The elementary kernels this one is made of, with repetition."""
 
-    def _stays_on_gpu(self, run: Backend) -> bool:
+    def _stays_on_gpu(self, device: Device) -> bool:
         """Whether all of this kernel can be computed where images on a GPU are."""
-        return run.name == "cuda" and all(isinstance(leaf, CompositionalKernel) for leaf in self.leaves())
+        return device.name == "cuda" and all(isinstance(leaf, CompositionalKernel) for leaf in self.leaves())
 
     def mirrored(self) -> Mirrored:
         """The average over an image and its mirror: training on it equals training with flipped copies.
@@ -168,14 +180,14 @@ class CompositionalKernel(Elementary):
         """This kernel compiled for images of one shape, (*grid, channels)."""
         return compile_graph(self.architecture, tuple(shape[:-1]), shape[-1])
 
-    def prepare(self, backend: Backend, images: Any) -> _Leaf:
+    def prepare(self, device: AnyDevice, images: Any) -> _Leaf:
         graph = self.graph(images.shape[1:])
-        return _Leaf(graph, backend.prepare(graph, images))
+        return _Leaf(graph, Device.of(device).backend.prepare(graph, images))
 
     def block(
-        self, backend: Backend, left: _Leaf, right: _Leaf, *, upper: bool = False, advance: Advance | None = None
+        self, device: AnyDevice, left: _Leaf, right: _Leaf, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
-        return backend.block(left.graph, left.images, right.images, upper=upper, advance=advance)
+        return Device.of(device).backend.block(left.graph, left.images, right.images, upper=upper, advance=advance)
 
     def __repr__(self) -> str:
         return f"kernel({self.architecture.short_name!r})"
@@ -187,15 +199,15 @@ class Mirrored(Kernel):
 
     base: Kernel
 
-    def prepare(self, backend: Backend, images: Any) -> _Two:
-        both = Crossed(self.base).prepare(backend, images)
+    def prepare(self, device: AnyDevice, images: Any) -> _Two:
+        both = Crossed(self.base).prepare(device, images)
         return _Two(both.first, both.second, (both.first.diagonal + both.diagonal) / 2)
 
     def block(
-        self, backend: Backend, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
+        self, device: AnyDevice, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
-        values = self.base.block(backend, left.first, right.first, upper=upper, advance=advance)
-        values += self.base.block(backend, left.first, right.second, upper=upper, advance=advance)
+        values = self.base.block(device, left.first, right.first, upper=upper, advance=advance)
+        values += self.base.block(device, left.first, right.second, upper=upper, advance=advance)
         values /= 2
         return values
 
@@ -219,21 +231,21 @@ class Crossed(Kernel):
 
     base: Kernel
 
-    def prepare(self, backend: Backend, images: Any) -> _Two:
+    def prepare(self, device: AnyDevice, images: Any) -> _Two:
         if images.ndim < 3:
             raise InputError("vectors have no mirror image; mirrored() needs sequences or images")
-        straight = self.base.prepare(backend, images)
-        mirror = self.base.prepare(backend, np.flip(images, axis=-2))
+        straight = self.base.prepare(device, images)
+        mirror = self.base.prepare(device, np.flip(images, axis=-2))
         crossed = [
-            np.diagonal(self.base.block(backend, straight[part], mirror[part], upper=True))
-            for part in slices(len(images), 16)
+            np.diagonal(self.base.block(device, straight[part], mirror[part], upper=True))
+            for part in spans(len(images), 16)
         ]
         return _Two(straight, mirror, np.concatenate(crossed))
 
     def block(
-        self, backend: Backend, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
+        self, device: AnyDevice, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
-        return self.base.block(backend, left.first, right.second, upper=upper, advance=advance)
+        return self.base.block(device, left.first, right.second, upper=upper, advance=advance)
 
     def leaves(self) -> Iterator[Elementary]:
         yield from self.base.leaves()
@@ -250,15 +262,15 @@ class _Combined(Kernel):
     second: Kernel
     combine: ClassVar[np.ufunc]
 
-    def prepare(self, backend: Backend, images: Any) -> _Two:
-        first, second = self.first.prepare(backend, images), self.second.prepare(backend, images)
+    def prepare(self, device: AnyDevice, images: Any) -> _Two:
+        first, second = self.first.prepare(device, images), self.second.prepare(device, images)
         return _Two(first, second, self.combine(first.diagonal, second.diagonal))
 
     def block(
-        self, backend: Backend, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
+        self, device: AnyDevice, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
-        values = self.first.block(backend, left.first, right.first, upper=upper, advance=advance)
-        others = self.second.block(backend, left.second, right.second, upper=upper, advance=advance)
+        values = self.first.block(device, left.first, right.first, upper=upper, advance=advance)
+        others = self.second.block(device, left.second, right.second, upper=upper, advance=advance)
         self.combine(values, others, out=values)
         return values
 
@@ -304,14 +316,14 @@ class Scaled(Kernel):
         if not 0 <= self.factor < float("inf"):
             raise ParameterError(f"a kernel may be scaled by a finite number of at least 0, not {self.factor}")
 
-    def prepare(self, backend: Backend, images: Any) -> _Two:
-        base = self.base.prepare(backend, images)
+    def prepare(self, device: AnyDevice, images: Any) -> _Two:
+        base = self.base.prepare(device, images)
         return _Two(base, base, self.factor * base.diagonal)
 
     def block(
-        self, backend: Backend, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
+        self, device: AnyDevice, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
-        return self.factor * self.base.block(backend, left.first, right.first, upper=upper, advance=advance)
+        return self.factor * self.base.block(device, left.first, right.first, upper=upper, advance=advance)
 
     def leaves(self) -> Iterator[Elementary]:
         yield from self.base.leaves()
@@ -321,7 +333,7 @@ class Scaled(Kernel):
 
 
 def fill(
-    kernel: Kernel, backend: Backend, left: Any, right: Any, *, symmetric: bool, progress: Progress | None = None
+    kernel: Kernel, device: AnyDevice, left: Any, right: Any, *, symmetric: bool, progress: Progress | None = None
 ) -> Array:
     """The matrix between two prepared sets, tile by tile; of a symmetric one, each unordered pair once.
 
@@ -330,12 +342,12 @@ def fill(
     values: Array = np.empty_like(left.diagonal, shape=(len(left), len(right)))
     pairs = len(left) * (len(left) + 1) // 2 if symmetric else values.size
     advance = _counter(progress, pairs * sum(1 for _ in kernel.leaves())) if progress else None
-    for rows in slices(len(left), left.tile):
-        for columns in slices(len(right), right.tile):
+    for rows in spans(len(left), left.tile):
+        for columns in spans(len(right), right.tile):
             if symmetric and columns.start < rows.start:
                 continue
             upper = symmetric and columns.start == rows.start
-            tile = kernel.block(backend, left[rows], right[columns], upper=upper, advance=advance)
+            tile = kernel.block(device, left[rows], right[columns], upper=upper, advance=advance)
             if upper:
                 complete(tile, left[rows].diagonal)
             values[rows, columns] = tile
@@ -383,11 +395,6 @@ class _Two:
 
     def __getitem__(self, part: slice) -> _Two:
         return _Two(self.first[part], self.second[part], self.diagonal[part])
-
-
-def slices(length: int, size: int) -> list[slice]:
-    """The parts of a range, all but the last of one size."""
-    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
 def complete(tile: Array, diagonal: Array) -> None:

@@ -1,41 +1,32 @@
-"""Model files: a fitted estimator as an .npz of arrays and one JSON text, so that nothing in it can run when read.
+"""Model files: a fitted estimator as an archive (see `files`), so that nothing in it can run when read.
 
 The arrays are the training images (or support vectors) in their own dtype, coefficients, leave-one-out values, classes,
-and those of preprocessing. The text, `header`, holds the rest: format and versions, kernel, parameters,
-image shape, and a checksum of each array; `checksum` is that of the header. A file is read only as far as it is what
-`save_model` writes: stored, not compressed, arrays of plain numbers or text, as long as they say they are. Whatever is
+and those of preprocessing. The header holds versions, kernel, parameters, precision and image shape. Whatever is
 damaged, or made by something else, raises `InputError`.
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
-import json
 import math
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import sklearn
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline, make_pipeline
 
-from .backends import Backend
+from .backends import AnyDevice
 from .errors import InputError, ParameterError, TangentlessError
 from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
-from .files import check_output, save_archive
+from .files import Arrays, Header, check_output, load_archive, save_archive
 from .inputs import check_images
 from .kernel import Kernel
 from .kernel import kernel as kernel_of
-from .preprocessing.saving import STEPS, Step, describe_step, restore_step
+from .preprocessing.saving import Step, describe_step, restore_step
 from .solve import Separators, check_ridge, check_tilt, is_number
-
-Arrays = dict[str, NDArray[Any]]
-Header = dict[str, Any]
 
 FORMAT, VERSION = "tangentless model", 1
 _KINDS: dict[str, type[Any]] = {
@@ -43,7 +34,6 @@ _KINDS: dict[str, type[Any]] = {
     "regressor": KernelRidgeRegressor,
     "svc": KernelSVC,
 }
-_MOST_MEMBERS = 16
 _LONGEST_KERNEL = 10_000  # characters
 
 
@@ -65,23 +55,20 @@ def save_model(path: str | Path, model: Any, *, force: bool = False) -> None:
     steps = [describe_step(step) for step in before]
     header["preprocessing"] = [text for text, _ in steps]
     arrays |= {f"{name}{place}": array for place, (_, own) in enumerate(steps) for name, array in own.items()}
-    header["checksums"] = {name: _checksum_of(array) for name, array in arrays.items()}
-    text = json.dumps(header)
-    marks = {"header": np.array(text), "checksum": np.array(hashlib.sha256(text.encode()).hexdigest())}
-    save_archive(path, marks | arrays)
+    save_archive(path, FORMAT, VERSION, header, arrays)
 
 
-def load_model(path: str | Path, *, backend: str | Backend = "auto", n_jobs: int | None = None) -> Any:
-    """The estimator or pipeline that `save_model` wrote, fitted, with a backend of its own.
+def load_model(path: str | Path, *, backend: str | AnyDevice = "auto", n_jobs: int | None = None) -> Any:
+    """The estimator or pipeline that `save_model` wrote, fitted; it computes in the precision it was fitted with.
 
     >>> load_model("nowhere.npz")
     Traceback (most recent call last):
         ...
     tangentless.errors.InputError: cannot read nowhere.npz: No such file or directory
     """
-    arrays = _read_archive(Path(path))
+    header, arrays = load_archive(path, FORMAT, VERSION)
     try:
-        header = _read_header(arrays)
+        _check_header(header)
         restore = _restore_machine if header["kind"] == "svc" else _restore_ridge
         images = check_images(_numbers(arrays, "images", "fiub"), "images")
         kernel = _read_kernel(header, images.shape[1:])
@@ -96,7 +83,7 @@ def load_model(path: str | Path, *, backend: str | Backend = "auto", n_jobs: int
 def _split_pipeline(model: Any) -> tuple[list[Step], Any]:
     steps = [step for _, step in model.steps] if isinstance(model, Pipeline) else [model]
     *before, estimator = steps
-    if not isinstance(estimator, tuple(_KINDS.values())) or not all(isinstance(step, STEPS) for step in before):
+    if not isinstance(estimator, tuple(_KINDS.values())) or not all(isinstance(step, Step) for step in before):
         names = " | ".join(type(step).__name__ for step in steps)
         raise ParameterError(
             f"a model is an estimator of this package, with ZCA or Standardize before it or not; {names} is not"
@@ -108,16 +95,16 @@ def _split_pipeline(model: Any) -> tuple[list[Step], Any]:
 
 
 def _describe(model: Any) -> tuple[Header, Arrays]:
+    from . import __version__
+
     if model.X_fit_ is None:
         raise ParameterError("a model of a precomputed matrix has no images to predict from, so it cannot be saved")
     header: Header = {
-        "format": FORMAT,
-        "version": VERSION,
-        "versions": {"tangentless": _package_version(), "numpy": np.__version__, "scikit-learn": sklearn.__version__},
+        "versions": {"tangentless": __version__, "numpy": np.__version__, "scikit-learn": sklearn.__version__},
         "kind": next(name for name, kind in _KINDS.items() if isinstance(model, kind)),
         "kernel": _kernel_text(model.kernel),
         "flips": bool(model.flips),
-        "precision": model.precision,
+        "precision": model.precision_,
         "shape": list(model.X_fit_.shape[1:]),
     }
     arrays = {"images": model.X_fit_}
@@ -129,15 +116,12 @@ def _describe(model: Any) -> tuple[Header, Arrays]:
         arrays |= {"support": model.support_, "coefficients": parts.coefficients, "intercepts": parts.intercepts}
         return header | {"C": float(model.C)}, arrays | {"counts": parts.counts}
     chosen = {"ridge_": model.ridge_, "tilt_": model.tilt_, "leave_one_out_score": model.loo_score_}
-    given = {name: value if value == "loo" else float(value) for name, value in _given(model).items()}
+    asked = {"ridge": model.ridge, "tilt": model.tilt}
+    given = {name: value if value == "loo" else float(value) for name, value in asked.items()}
     arrays["coefficients"] = model.dual_coef_
     if isinstance(model, KernelRidgeClassifier):
         return header | chosen | given | {"scale_": model.scale_}, arrays | {"leave_one_out": model.loo_decision_}
     return header | chosen | given, arrays | {"leave_one_out": model.loo_predictions_}
-
-
-def _given(model: Any) -> dict[str, Any]:
-    return {"ridge": model.ridge, "tilt": model.tilt}
 
 
 def _kernel_text(kernel: Any) -> str:
@@ -167,85 +151,12 @@ def _plain_weights(weights: Any) -> Any:
     return [[np.asarray(label).item(), float(weight)] for label, weight in weights.items()]
 
 
-def _checksum_of(array: NDArray[Any]) -> str:
-    """A checksum of kind, shape and values."""
-    digest = hashlib.sha256(f"{array.dtype.str} {array.shape}".encode())
-    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
-
-
-def _read_archive(path: Path) -> Arrays:
-    try:
-        with path.open("rb") as stream:
-            if stream.read(2) != b"PK":
-                raise InputError(f"cannot read {path}: it is not a .npz file")
-            archive = zipfile.ZipFile(stream)
-            members = archive.infolist()
-            _check_members(members, path.stat().st_size)
-            return {member.filename.removesuffix(".npy"): _read_member(archive, member) for member in members}
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    except Exception as error:  # zipfile and numpy meet bytes of a stranger's making with errors of every kind
-        raise InputError(f"cannot read {path}: it is not a model, or damaged ({error})") from None
-
-
-def _check_members(members: list[zipfile.ZipInfo], length: int) -> None:
-    """Nothing that could unpack to more than the file itself."""
-    names = [member.filename for member in members]
-    if len(names) > _MOST_MEMBERS or len(set(names)) < len(names):
-        raise ValueError("it has too many members, or two of one name")
-    stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
-    if not stored or sum(member.file_size for member in members) > length:
-        raise ValueError("its members are compressed, or longer than the file")
-
-
-def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
-    with archive.open(member) as stream:
-        reader: Callable[..., Any] = npy.read_array_header_1_0
-        if npy.read_magic(stream) != (1, 0):
-            reader = npy.read_array_header_2_0
-        shape, by_columns, dtype = reader(stream)
-        body = stream.read()
-    if dtype.hasobject:
-        raise ValueError(f"{member.filename} holds Python objects, which are not read")
-    if dtype.kind not in "biufU":
-        raise ValueError(f"{member.filename} holds neither numbers nor text")
-    if math.prod(shape) * dtype.itemsize != len(body):
-        raise ValueError(f"{member.filename} says that it is {shape} {dtype}, and has {len(body)} bytes")
-    array = np.zeros(shape, dtype) if not body else np.frombuffer(bytearray(body), dtype)
-    return array.reshape(shape, order="F" if by_columns else "C")
-
-
-def _read_header(arrays: Arrays) -> Header:
-    text = _text(arrays, "header")
-    try:
-        header = json.loads(text)
-    except (ValueError, RecursionError):
-        raise InputError("its header is not JSON") from None
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise InputError("its header is of something else")
-    if header.get("version") != VERSION:
-        raise InputError(f"its format is version {header.get('version')}, and this package reads version {VERSION}")
-    if hashlib.sha256(text.encode()).hexdigest() != _text(arrays, "checksum"):
-        raise InputError("its header does not have the checksum that was saved with it")
+def _check_header(header: Header) -> None:
     if header.get("kind") not in list(_KINDS):  # it may be of any type, hashable or not
         raise InputError(f"it is a {header.get('kind')!r}, and not one of {', '.join(_KINDS)}")
     for name, is_valid in _FIELDS.items():
         if not is_valid(header.get(name)):
             raise InputError(f"its header has no valid {name!r}")
-    data = arrays.keys() - {"header", "checksum"}
-    if header["checksums"] != {name: _checksum_of(arrays[name]) for name in data}:
-        raise InputError("its arrays do not have the checksums that were saved with them")
-    return header
-
-
-def _text(arrays: Arrays, name: str) -> str:
-    array = arrays.get(name)
-    if array is None or array.shape != () or array.dtype.kind != "U":
-        raise InputError(f"it has no {name}; models are written by `tangentless fit` and `save_model`")
-    return str(array)
 
 
 _FIELDS: dict[str, Callable[[Any], bool]] = {
@@ -254,7 +165,6 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "precision": lambda value: value in ("float32", "float64"),
     "shape": lambda value: isinstance(value, list),
     "preprocessing": lambda value: isinstance(value, list),
-    "checksums": lambda value: isinstance(value, dict),
 }
 
 
@@ -340,7 +250,7 @@ def _restore_machine(header: Header, arrays: Arrays, images: NDArray[Any], optio
 
 
 def _attach(model: Any, images: NDArray[Any]) -> None:
-    model.X_fit_ = images
+    model.X_fit_, model.precision_ = images, model.precision
     model.n_features_in_ = math.prod(images.shape[1:])
     model.kernel_ = model._kernel_object()
 
@@ -375,9 +285,3 @@ def _read_weights(header: Header) -> Any:
         return {label: float(weight) for label, weight in weights}
     except (TypeError, ValueError):
         raise InputError("its header has no valid 'class_weight'") from None
-
-
-def _package_version() -> str:
-    from . import __version__
-
-    return __version__

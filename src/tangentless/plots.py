@@ -1,7 +1,7 @@
-"""Pictures: a kernel matrix sorted by class, a confusion matrix, and both of them with the mistakes on one page.
+"""Pictures in the style of this package: labelled axes for experiments, and a page with a kernel matrix and mistakes.
 
-Matplotlib is imported inside the functions, and drawn with its Agg backend: no display is needed, and commands that
-draw nothing do not pay for it.
+Matplotlib is imported inside the functions and draws with its Agg backend: no display is needed, and commands that draw
+nothing do not pay for it. The same picture is always the same file, byte for byte.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .files import atomic_file
+from .files import atomic_file, make_folder
 
 Array = NDArray[np.float64]
+COLOURS = ("#2b5a8c", "#c8372e", "#3f8f5b", "#8a5a9e", "#c98a1b", "#5c6b78")
 _MISTAKES_SHOWN = 8
 _INK, _FAINT = "#22303c", "#8a97a3"
 STYLE: dict[Any, Any] = {
@@ -29,7 +30,9 @@ STYLE: dict[Any, Any] = {
     "xtick.color": _INK,
     "ytick.color": _INK,
     "axes.edgecolor": _FAINT,
+    "svg.hashsalt": "tangentless",
 }
+_NO_DATES: dict[str, dict[str, None]] = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -44,8 +47,24 @@ def new_figure(width: float, height: float) -> Any:
     return figure
 
 
+def new_axes(width: float, height: float, title: str, across: str, up: str) -> tuple[Any, Any]:
+    """A figure with one set of axes, labelled."""
+    import matplotlib
+
+    figure = new_figure(width, height)
+    with matplotlib.rc_context(STYLE):
+        axes = figure.add_subplot()
+        axes.set_title(title)
+        axes.set_xlabel(across)
+        axes.set_ylabel(up)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#e3e8ec", linewidth=0.6)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
 def draw_kernel_matrix(axes: Any, K: Array, labels: NDArray[Any], title: str = "Kernel matrix, sorted by class") -> Any:
-    """The matrix with rows and columns in the order of their labels, a line between classes; returns the image.
+    """Draw the matrix with its rows and columns sorted by label and a line between classes; returns the image.
 
     Colours run over the middle 98 % of the values off the diagonal, which lies far above them.
     """
@@ -129,7 +148,7 @@ def draw_report(
 
 
 def confusion_matrix(truth: NDArray[Any], predicted: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.intp]:
-    """How often each class, by row, was predicted as each class, by column.
+    """How often each class (row) was predicted as each class (column).
 
     >>> confusion_matrix(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([0, 1]))
     array([[1, 1],
@@ -140,10 +159,22 @@ def confusion_matrix(truth: NDArray[Any], predicted: NDArray[Any], classes: NDAr
     return counts
 
 
-def save_figure(figure: Any, path: Path) -> None:
-    """Write a figure as PNG, whole or not at all."""
+def save_pictures(figure: Any, folder: Path, name: str) -> list[Path]:
+    """Write a figure as `NAME.png`, to look at, and `NAME.svg`, to print; returns the two files."""
+    make_folder(folder)
+    paths = [folder / f"{name}{suffix}" for suffix in _NO_DATES]
+    for path in paths:
+        save_figure(figure, path, bbox_inches="tight")
+    return paths
+
+
+def save_figure(figure: Any, path: Path, **options: Any) -> None:
+    """Write a figure in the format that the name of the file ends with, at once."""
+    import matplotlib
+
     content = io.BytesIO()
-    figure.savefig(content, format="png")
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(content, format=path.suffix[1:], metadata=_NO_DATES[path.suffix], **options)
     with atomic_file(path) as stream:
         stream.write(content.getvalue())
 

@@ -1,7 +1,7 @@
 """Progress on a terminal: a bar with the rate and the time left, for what takes longer than two seconds.
 
 Nothing is shown when the stream is not a terminal, so logs and pipes stay clean. A bar is told `(done, total)`, which
-is what kernels report; `Watched` makes any backend report, for code that calls kernels but does not speak of progress.
+is what kernels report to their argument `progress`, and estimators in the context `reporting`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TextIO
-
-from .backends import Advance, Backend, Prepared
-from .graph import Graph
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
+    from rich.progress import ProgressColumn
 
 Progress = Callable[[int, int], None]
 SHOWN_AFTER = 2.0  # seconds: what is done sooner needs no bar
@@ -36,7 +34,14 @@ def progress_bar(
     if not stream.isatty():
         yield lambda done, total: None
         return
-    bar = _make_bar(stream, unit)
+    from rich import progress
+    from rich.text import Text
+
+    class Rate(progress.ProgressColumn):
+        def render(self, task: progress.Task) -> Text:
+            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "", style="progress.data.speed")
+
+    bar = make_bar(stream, Rate())
     task = bar.add_task(label, total=None)
     # A timer, not the first report: preparation and compilation report nothing, and may take long too.
     timer = threading.Timer(after, bar.start)
@@ -51,47 +56,16 @@ def progress_bar(
             bar.stop()
 
 
-class Watched:
-    """A backend that reports the pairs it finishes to a bar, whoever asked for them."""
-
-    def __init__(self, backend: Backend, progress: Progress, total: int) -> None:
-        self.backend, self.name = backend, backend.name
-        self._progress, self._total, self._done = progress, total, 0
-
-    def prepare(self, graph: Graph, images: Any) -> Prepared:
-        """As the backend does."""
-        return self.backend.prepare(graph, images)
-
-    def block(self, graph: Graph, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None) -> Any:
-        """As the backend does, and report."""
-
-        def report(pairs: int) -> None:
-            self._done = min(self._done + pairs, self._total)
-            self._progress(self._done, self._total)
-            if advance is not None:
-                advance(pairs)
-
-        return self.backend.block(graph, left, right, upper=upper, advance=report)
-
-    def describe(self, graph: Graph) -> str:
-        """As the backend does."""
-        return self.backend.describe(graph)
-
-
-def _make_bar(stream: TextIO, unit: str) -> RichProgress:
+def make_bar(stream: TextIO, column: ProgressColumn) -> RichProgress:
+    """A bar with the share done, a column of one's own, and the time left; it vanishes at the end."""
     from rich import progress
     from rich.console import Console
-    from rich.text import Text
-
-    class Rate(progress.ProgressColumn):
-        def render(self, task: progress.Task) -> Text:
-            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "", style="progress.data.speed")
 
     return progress.Progress(
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
         progress.TaskProgressColumn(),
-        Rate(),
+        column,
         progress.TimeRemainingColumn(),
         console=Console(file=stream),
         transient=True,

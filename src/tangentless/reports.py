@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
+from .console import make_table
 from .graph import EmbedNode, Graph, Node, PoolNode, WindowNode
 from .layers import Grid, Layer, Nonlinearity, Normalize, Windowed, branches_of, format_grid
 from .timing import Memory, Speed, format_bytes, format_seconds, symmetric_pairs
@@ -128,11 +129,10 @@ def bench_table(rows: Sequence[BenchRow]) -> Table:
 
     `prepare` is the cost of one image; errors are the largest of K, and relative to 1 - K, against the reference.
     """
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("architecture", "threads", "pairs/s", "elements/s", "prepare", "error", "of 1-K", "NaN"):
-        table.add_column(name, justify="left" if name == "architecture" else "right", overflow="fold")
-    for row in rows:
-        table.add_row(
+    columns = ("architecture", "threads", "pairs/s", "elements/s", "prepare", "error", "of 1-K", "NaN")
+
+    def cells(row: BenchRow) -> tuple[str, ...]:
+        return (
             row.architecture,
             "" if row.threads is None else str(row.threads),
             f"{row.pairs_per_second:,.0f}" if row.pairs_per_second >= 10 else f"{row.pairs_per_second:.2g}",
@@ -142,7 +142,8 @@ def bench_table(rows: Sequence[BenchRow]) -> Table:
             f"{row.error_relative_to_distance:.0e}",
             str(row.not_finite),
         )
-    return table
+
+    return make_table(columns, map(cells, rows))
 
 
 def gpu_table(cases: Sequence[GpuCase]) -> Table:
@@ -151,15 +152,11 @@ def gpu_table(cases: Sequence[GpuCase]) -> Table:
     `of ceiling` is the share of the special functions that the GPU can evaluate, `slots` the instructions that it could
     issue in the time of an element; errors are the largest, of K and of 1 - K, against float64.
     """
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("architecture")
-    table.add_column("images")
     measured = "pairs/s", "elements/s", "of ceiling", "slots", "PyTorch", "ratio", "prepare", "error", "of 1-K", "NaN"
-    for name in (*measured, "same bits"):
-        table.add_column(name, justify="right")
-    for case in cases:
+
+    def cells(case: GpuCase) -> tuple[str, ...]:
         rival = case.rival_pairs_per_second
-        table.add_row(
+        return (
             case.architecture if len(case.architecture) < 24 else f"{case.architecture[:23]}…",
             f"{format_grid(case.shape)}, {case.images}",
             f"{case.pairs_per_second:,.0f}",
@@ -174,7 +171,8 @@ def gpu_table(cases: Sequence[GpuCase]) -> Table:
             str(case.not_finite),
             "yes" if case.same_bits else "NO",
         )
-    return table
+
+    return make_table(("architecture", "images", *measured, "same bits"), map(cells, cases))
 
 
 def matrix_line(matrix: GpuMatrix) -> str:

@@ -1,4 +1,4 @@
-"""How fast and how exact a backend is on this machine, and what a matrix will therefore cost.
+"""How fast and how exact a backend is on this machine, what a matrix will cost, and where a result was computed.
 
 A speed is measured on random images in blocks that grow until they take long enough to time; nothing is remembered
 between runs. Predictions multiply it by the pairs of a matrix.
@@ -11,8 +11,9 @@ import functools
 import importlib.metadata
 import math
 import platform
+import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,11 @@ from .graph import EmbedNode, Graph, PoolNode
 from .kernel import CompositionalKernel
 
 Array = NDArray[np.float64]
-_SOLVED = 2048  # rows of the matrix that the solver is timed on: on smaller ones it does not reach its speed
-_FEW_IMAGES, _MOST_IMAGES = 16, 2048  # blocks of fewer images than a vector has lanes say little about larger ones
+_SOLVED = 2048  # rows of the matrix that the solver is timed on; smaller ones are slower per row
+_PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cupy-cuda13x", "torch")
+_MISSING = "not installed"
+_PLACES = ("--data", "--output", "-o", "--store", "--work")  # options that say where files are
+_FEW_IMAGES, _MOST_IMAGES = 16, 2048  # a block with fewer images than SIMD lanes says little about larger ones
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def warm_up(backend: Backend, graph: Graph) -> float:
 
 
 def measure(backend: Backend, graph: Graph, seconds: float = 1.0) -> Speed:
-    """The speed of a backend that is warm, in about as many seconds.
+    """Measure the speed of a warm backend for about `seconds`.
 
     >>> from .backends import get_backend
     >>> from .kernel import kernel
@@ -157,11 +161,11 @@ def timed(action: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def environment() -> dict[str, Any]:
-    """Where and with what a measurement was made."""
+    """When, where and with which versions something was computed."""
     from . import __version__
     from .backends.workers import count_workers
 
-    packages = ("numpy", "numba", "scipy")
+    versions = {name: package_version(name) for name in _PACKAGES}
     return {
         "date": today(),
         "processor": processor_name(),
@@ -169,8 +173,44 @@ def environment() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "tangentless": __version__,
-        **{name: package_version(name) for name in packages},
+        **{name: version for name, version in versions.items() if version != _MISSING},
     }
+
+
+def describe_machine(backend: str = "cpu") -> str:
+    """The processor that does the work, in words; for the backend "cuda", the GPU.
+
+    >>> describe_machine().endswith(("core", "cores"))
+    True
+    """
+    if backend == "cuda":
+        from .backends.cuda.machine import import_cupy
+
+        return str(import_cupy().cuda.runtime.getDeviceProperties(0)["name"].decode())
+    from .backends.workers import count_workers
+
+    cores = count_workers(None)
+    return f"{processor_name()}, {cores} core{'s' if cores > 1 else ''}"
+
+
+def command(arguments: Sequence[str]) -> str:
+    """The command line of a run, without the options that say where its files are; other paths keep their last part.
+
+    >>> command(["/usr/bin/tangentless", "reproduce", "mnist", "--data", "my data", "--train", "100", "-o", "here"])
+    'tangentless reproduce mnist --train 100'
+    >>> command(["benchmarks/networks_gpu.py", "/root/out", "--seconds=560"])
+    'networks_gpu.py out --seconds=560'
+    """
+    program = Path(arguments[0])
+    kept = [program.parent.name if program.stem == "__main__" else program.name]
+    rest = iter(arguments[1:])
+    for word in rest:
+        name, *values = word.split("=")
+        if name not in _PLACES:
+            kept.append("=".join(Path(part).name if "/" in part else part for part in (name, *values)))
+        elif not values:
+            next(rest, None)
+    return shlex.join(kept)
 
 
 def today() -> str:
@@ -183,7 +223,7 @@ def package_version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+        return _MISSING
 
 
 def processor_name() -> str:

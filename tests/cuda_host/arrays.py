@@ -15,11 +15,11 @@ class DeviceArray(np.ndarray):
     """What CuPy's arrays are to a GPU."""
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = (), **options: Any) -> Any:
-        if method != "__call__":
+        if method not in ("__call__", "reduce"):  # methods of arrays, such as all(), reduce
             raise TypeError(f"{ufunc.__name__}.{method} is not known on the device")
         if out:
             options["out"] = tuple(_lowered(one) for one in out)
-        result = ufunc(*(_lowered(one) for one in inputs), **options)
+        result = getattr(ufunc, method)(*(_lowered(one) for one in inputs), **options)
         return out[0] if out else _raised(result)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
@@ -69,5 +69,5 @@ def _index(key: Any) -> Any:
 
 def _raised(value: Any) -> Any:
     if isinstance(value, tuple | list):
-        return type(value)(_raised(one) for one in value)
+        return (list if isinstance(value, list) else tuple)(_raised(one) for one in value)
     return value.view(DeviceArray) if isinstance(value, np.ndarray) else value

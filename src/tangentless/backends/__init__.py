@@ -2,30 +2,26 @@
 
 A backend has two entrances. `prepare` does all work that is linear in the number of images, once; `block` returns
 the kernel entries between two prepared sets. The reference backend is the definition, and the others must agree
-with it. A backend's module is imported when it is first asked for.
+with it. A backend's module is imported when its `Device` first computes.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import logging
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from ..errors import BackendError, ParameterError
+from ..devices import NAMES as NAMES
+from ..devices import Device
+from ..devices import Precision as Precision
 from ..graph import Graph
 
-Precision = Literal["float32", "float64"]
 Advance = Callable[[int], None]
 P = TypeVar("P", bound="Prepared")
 
-NAMES = ("auto", "reference", "cpu", "cuda")
 # The numbers of the arithmetics. A store records them and is continued only with the same, so that all its tiles have
 # the bits of one program. Raise a backend's number by one when a change alters any bit of its results, in either
 # precision. "vectors" stands for the kernels of `classical.vectors`, which run on no backend. Version 0.1.0 had only 1.
 ARITHMETIC: dict[str, int] = {"reference": 1, "cpu": 1, "cuda": 2, "vectors": 1}
-logger = logging.getLogger("tangentless")
 
 
 class Prepared(Protocol):
@@ -68,42 +64,24 @@ class Backend(Protocol):
         ...
 
 
-@functools.cache
-def _best_name() -> str:
-    """The fastest backend that can run here, logged the first time it is asked for."""
-    name, reason = "cpu", "CuPy is not installed"
-    if importlib.util.find_spec("cupy") is not None:
-        from .cuda import check_gpus
-
-        try:
-            check_gpus()
-            name, reason = "cuda", "there is a GPU"
-        except BackendError as error:
-            reason = str(error)
-    logger.info("backend 'auto' chose %r: %s", name, reason)
-    return name
+AnyDevice = Device | Backend  # a backend object stands for a device of its precision and threads
 
 
-def get_backend(backend: str | Backend, precision: Precision = "float32", n_jobs: int | None = None) -> Backend:
-    """A backend from its name; a backend object passes through."""
-    if precision not in ("float32", "float64"):
-        raise ParameterError(f"precision is 'float32' or 'float64', not {precision!r}")
-    if not isinstance(backend, str):
-        if not hasattr(backend, "prepare"):
-            raise BackendError(f"a backend is a name, {', '.join(NAMES)}, or a backend object, not {backend!r}")
-        return backend
-    if backend == "reference":
+def create(device: Device) -> Backend:
+    """The backend of a device's name, in its precision and with its threads."""
+    if device.name == "reference":
         from .reference import ReferenceBackend
 
         return ReferenceBackend()
-    if backend == "auto":
-        backend = _best_name()
-    if backend == "cpu":
-        from .cpu import CpuBackend
-
-        return CpuBackend(precision=precision, n_jobs=n_jobs)
-    if backend == "cuda":
+    if device.name == "cuda":
         from .cuda import CudaBackend
 
-        return CudaBackend(precision=precision)
-    raise BackendError(f"unknown backend {backend!r}; there are {', '.join(NAMES)}")
+        return CudaBackend(precision=device.precision)
+    from .cpu import CpuBackend
+
+    return CpuBackend(precision=device.precision, n_jobs=device.n_jobs)
+
+
+def get_backend(backend: str | AnyDevice, precision: Precision = "float32", n_jobs: int | None = None) -> Backend:
+    """A backend from its name; a backend object passes through."""
+    return Device.of(backend, precision, n_jobs).backend

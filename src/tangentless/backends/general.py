@@ -11,13 +11,14 @@ Sums are made in a fixed order from gathers and element-wise operations alone, s
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..chunks import spans
 from ..errors import BackendError
 from ..graph import EmbedNode, Graph, InputNode, Pair, PoolNode, SumNode, WeightsNode, WindowNode, head_value, tap_range
 from ..layers import Windows, format_grid
@@ -83,7 +84,7 @@ def prepare_general(
         parts[part.start] = run.known, diagonal
         return 0
 
-    run_parallel(_batches(len(images), _batch(graph, images, batch)), work, lambda: None, n_jobs, None)
+    run_parallel(spans(len(images), _batch(graph, images, batch)), work, lambda: None, n_jobs, None)
     ordered = [parts[first] for first in sorted(parts)]
     squares = {place: np.concatenate([known[place] for known, _ in ordered]) for place in ordered[0][0]}
     return GeneralImages(graph, images, squares, np.concatenate([diagonal for _, diagonal in ordered]))
@@ -121,7 +122,7 @@ def general_block(
                 tangents[place, i, j] = _zero_if_none(*value)
             return len(i)
 
-        run_parallel(_batches(len(pairs[0]), _batch(graph, left.images, batch)), work, lambda: None, n_jobs, advance)
+        run_parallel(spans(len(pairs[0]), _batch(graph, left.images, batch)), work, lambda: None, n_jobs, advance)
     ends = [[side.squares[place].reshape(-1) for place in graph.outputs] for side in (left, right)]
     if graph.tangent:
         return graph.apply_tangent_head(list(values), list(tangents), *ends)
@@ -423,7 +424,3 @@ def _columns(graph: Graph, place: int) -> int:
 
 def _pairs_of_rows(graph: Graph, place: int) -> int:
     return sum(graph.nodes[place].grid[0] - abs(u) for u in graph.offsets[place][0])
-
-
-def _batches(count: int, size: int) -> Iterator[slice]:
-    return (slice(start, min(start + size, count)) for start in range(0, count, size))

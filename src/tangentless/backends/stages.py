@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..graph import EmbedNode, Graph, Pair, PoolNode, WeightsNode, WindowNode, window_sums
-from ..layers import Nonlinearity, Normalize, Windows
+from ..graph import Axes, Graph, Pair, window_sums
+from ..layers import Windows
+from .segments import Embedding, Segment, Term, cut
 
 Array = NDArray[np.float64]
-Embedding = Nonlinearity | Normalize | None
 
 
 @dataclass(frozen=True)
@@ -57,46 +57,34 @@ class Stage:
 @functools.lru_cache(maxsize=256)
 def chain(graph: Graph) -> tuple[Stage, ...] | str:
     """The stages of a graph, or the reason why it has none."""
-    if graph.nodes[0].grid == (1, 1):
-        return "it has no grid"
-    if len(graph.outputs) != 1 or not isinstance(graph.nodes[graph.outputs[0]], PoolNode):
-        return "it does not end in one pool"
-    stages: list[Stage] = []
-    steps: list[Step] = []
-    window = (1, 1)
-    before = graph.nodes[0].grid
-    for place in graph.body[1:]:
-        node = graph.nodes[place]
-        if isinstance(node, WindowNode):
-            if node.axes != _centred(_size(node), before) or node.scale != 1.0:
-                return "it has strides, dilations, patches or sums"
-            if window != (1, 1):
-                steps.append(Step(window, None))
-            window = _size(node)
-        elif isinstance(node, EmbedNode):
-            steps.append(Step(window, node.layer))
-            window = (1, 1)
-        elif isinstance(node, PoolNode):
-            if any(windows.size != windows.stride for windows in node.axes) or not _tiles(node, before):
-                return "its pools overlap, or leave positions out"
-            if window != (1, 1):
-                steps.append(Step(window, None))
-            stages.append(Stage(before, tuple(steps), _size(node)))
-            steps, window = [], (1, 1)
-        elif not isinstance(node, WeightsNode):
-            return "it has sums"
-        before = node.grid
-    return tuple(stages)
+    segments = cut(graph)
+    if isinstance(segments, str):
+        return segments
+    stages = [_stage(segment) for segment in segments]
+    if any(stage is None for stage in stages):
+        return "it is no plain chain: it has strides, dilations, patches, sums, or pools that leave positions out"
+    return tuple(stage for stage in stages if stage is not None)
 
 
-def _centred(size: Pair, grid: Pair) -> tuple[Windows, Windows]:
+def _stage(segment: Segment) -> Stage | None:
+    """A segment as a stage, if it is a chain of centred windows before one pool that tiles its grid."""
+    steps, value = [], 0
+    for number, step in enumerate(segment.steps):
+        size = _size(step.terms[0].axes)
+        if step.terms != (Term(value, _centred(size, segment.grid)),):
+            return None
+        steps.append(Step(size, step.embedding))
+        value = segment.sum_of(number) + (step.embedding is not None)
+    (first, *others) = segment.exits
+    tiled = tuple(n * p for n, p in zip(first.grid, first.size, strict=True)) == segment.grid
+    fits = not others and segment.entrances == 1 and first.value == value and first.size == first.stride and tiled
+    return Stage(segment.grid, tuple(steps), first.size) if fits else None
+
+
+def _centred(size: Pair, grid: Pair) -> Axes:
     rows, columns = (Windows(k, n, start=-(k // 2)) for k, n in zip(size, grid, strict=True))
     return rows, columns
 
 
-def _size(node: WindowNode | PoolNode) -> Pair:
-    return node.axes[0].size, node.axes[1].size
-
-
-def _tiles(node: PoolNode, grid: Pair) -> bool:
-    return all(w.size * w.count == n for w, n in zip(node.axes, grid, strict=True))
+def _size(axes: Axes) -> Pair:
+    return axes[0].size, axes[1].size

@@ -1,4 +1,4 @@
-"""The ceilings of a GPU, measured on that very one: special functions, and instructions issued, per second.
+"""The ceilings of a GPU, measured on the GPU itself: special functions and issued instructions per second.
 
 A kernel evaluates one nonlinearity for every element, so one special function per element bounds its rate. The other
 ceiling says how many instructions may go into an element before issuing them becomes the tighter bound.

@@ -167,7 +167,7 @@ def summary(case: GpuCase) -> str:
 
 
 def take_turns(contenders: Sequence[Callable[[], float]], seconds: float) -> list[list[float]]:
-    """What every turn of every contender took; each has turns for so many seconds, and a few of them in any case.
+    """The seconds of every turn of every contender; each takes turns for `seconds`, and FEWEST_TURNS in any case.
 
     >>> take_turns([lambda: 0.5, lambda: 3.0], seconds=2.0)
     [[0.5, 0.5, 0.5, 0.5], [3.0, 3.0, 3.0]]

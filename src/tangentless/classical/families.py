@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..chunks import spans
 from ..errors import InputError, ParameterError
 from ..inputs import check_images, check_pair, to_numpy
-from ..kernel import complete, slices
+from ..kernel import complete
 from ..layers import is_whole
 from .vectors import (
     Gaussian,
@@ -130,8 +131,8 @@ def _fill(left: Vectors, right: Vectors, function: Function, diagonals: Array, n
     Each is an array of its own, so that memory comes back as they are dropped.
     """
     values = [np.empty((len(left), len(right))) for _ in diagonals]
-    for rows in slices(len(left), left.tile):
-        for columns in slices(len(right), right.tile):
+    for rows in spans(len(left), left.tile):
+        for columns in spans(len(right), right.tile):
             if left is right and columns.start < rows.start:
                 continue
             _fill_tile([one[rows, columns] for one in values], left[rows], right[columns], function, n_jobs)

@@ -15,17 +15,19 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backends import Advance, Backend
+from ..backends import Advance, AnyDevice
+from ..chunks import spans
+from ..devices import Device
 from ..errors import InputError, ParameterError
-from ..forms import angle_polynomial, arc_polynomial
-from ..kernel import Elementary, slices
+from ..forms import TOLERANCE, angle_polynomial, arc_polynomial
+from ..kernel import Elementary
 from ..layers import is_real, is_whole
 
 Array = NDArray[np.float64]
 Pair = tuple[int, int]  # (depth, fixed)
 _TILE = 1024
 _ROWS_PER_TASK = 16  # a few megabytes of results, which the allocator reuses
-_TOLERANCE = 2e-15
+_TOLERANCE = TOLERANCE["float64"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,12 +54,12 @@ class VectorKernel(Elementary):
 
     unit: ClassVar[bool] = False  # whether rows are scaled to length one first
 
-    def prepare(self, backend: Backend, images: NDArray[Any]) -> Vectors:
+    def prepare(self, device: AnyDevice, images: NDArray[Any]) -> Vectors:
         rows, norms = read_rows(images, unit=self.unit)
         return Vectors(rows, norms, self._diagonal(norms))
 
     def block(
-        self, backend: Backend, left: Vectors, right: Vectors, *, upper: bool = False, advance: Advance | None = None
+        self, device: AnyDevice, left: Vectors, right: Vectors, *, upper: bool = False, advance: Advance | None = None
     ) -> Array:
         values = left.rows @ right.rows.T
 
@@ -65,7 +67,7 @@ class VectorKernel(Elementary):
             values[part] = self._entries(values[part], left[part], right)
             return sum(len(right) - i for i in range(part.start, part.stop)) if upper else values[part].size
 
-        by_rows(len(left), work, getattr(backend, "n_jobs", None), advance)
+        by_rows(len(left), work, Device.of(device).n_jobs, advance)
         return values
 
     @abstractmethod
@@ -345,5 +347,5 @@ def by_rows(count: int, work: Callable[[slice], int], n_jobs: int | None, advanc
     """Share out rows among threads; `work` returns the pairs it has finished."""
     from ..backends.workers import count_workers, run_parallel
 
-    tasks = iter(slices(count, _ROWS_PER_TASK))
+    tasks = spans(count, _ROWS_PER_TASK)
     run_parallel(tasks, lambda part, _: work(part), lambda: None, count_workers(n_jobs), advance)

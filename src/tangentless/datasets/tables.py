@@ -14,7 +14,9 @@ from __future__ import annotations
 import csv
 import functools
 import hashlib
+import math
 import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -22,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DatasetDamagedError, DatasetMissingError
+from ..errors import DatasetDamagedError, DatasetMissingError, InputError
 from . import data_folders
 from .download import fetch
 
@@ -33,6 +35,7 @@ RESULTS_DIGEST = "sha256:19d78a177e75d34321d21c8784b984d419799349018cfdad997d06f
 FOLDER = "uci"
 _TUNING, _FOLDS = "conxuntos.dat", "conxuntos_kfold.dat"
 _SPLITS = 4
+_SUMMARIES = ("min", "max", "mean", "std")  # columns of the published results that are no classifier
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,39 @@ def find_results(tables: Path, *, download: bool = True) -> Path:
     if download:
         return fetch(f"{ADDRESS}/{RESULTS}", RESULTS_DIGEST, tables)
     raise DatasetMissingError(f"{path} is not there; get {ADDRESS}/{RESULTS} and put it there")
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """Accuracies in percent, (tables, classifiers), NaN where a classifier failed."""
+
+    tables: tuple[str, ...]
+    classifiers: tuple[str, ...]
+    accuracies: NDArray[np.float64]
+
+    def take(self, tables: Sequence[str]) -> Results:
+        """The rows of some tables, in their order."""
+        if missing := [name for name in tables if name not in self.tables]:
+            raise InputError(f"the published results have no row for {', '.join(missing)}")
+        rows = [self.tables.index(name) for name in tables]
+        return Results(tuple(tables), self.classifiers, self.accuracies[rows])
+
+
+def read_results(path: Path) -> Results:
+    """The accuracies of 179 classifiers on 121 tables as Fernández-Delgado et al. publish them, `results.txt`."""
+    try:
+        lines = [line.split() for line in path.read_text(encoding="ascii").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}") from None
+    if not lines or lines[0][:1] != ["problema"]:
+        raise InputError(f"{path} is not the table of published results: its first word is not 'problema'")
+    names = [name for name in lines[0][1:] if name not in _SUMMARIES]
+    rows = [line for line in lines[1:] if len(line) == len(lines[0])]
+    try:
+        values = [[math.nan if word == "--" else float(word) for word in row[1 : len(names) + 1]] for row in rows]
+    except ValueError as error:
+        raise InputError(f"{path} holds something other than numbers: {error}") from None
+    return Results(tuple(row[0] for row in rows), tuple(names), np.array(values))
 
 
 def unpack(archive: Path, target: Path) -> None:

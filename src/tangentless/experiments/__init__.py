@@ -1,6 +1,6 @@
-"""The paper's experiments at any scale, one short file each, whose docstring is the claim.
+"""The paper's experiments at any scale, one short file each, whose docstring is the claim and the number of trials.
 
-An experiment takes plain options, works through pieces that an interrupted run resumes from (`records.py`), prints its
-numbers beside the paper's (`paper.py`), and leaves a JSON record and its pictures. `cli.py` mounts them as
-`tangentless reproduce NAME`.
+An experiment yields rows through the public API. The runner (`records.py`) keeps pieces that an interrupted run resumes
+from, prints the rows beside the paper's (`paper.py`), and leaves a JSON record and pictures. `cli.py` mounts
+experiments as `tangentless reproduce NAME`, and `report.py` writes the page of results from records.
 """

@@ -1,7 +1,7 @@
 """Claim: Myrtle5, Myrtle7 and Myrtle10 are lists of 3×3 convolutions, ReLUs and 2×2 average pools, and nothing else.
 
-The diagrams are drawn from the architectures the kernels are computed from: a column each, from the pixels at the top
-to the one number of a pair at the bottom, with the grid that is left after each pool.
+The diagrams are drawn from the architectures that the kernels are computed from. Each is a column, from the pixels at
+the top to the single number of a pair at the bottom, with the grid that is left after each pool.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from typing import Any
 
 from ..architecture import Architecture
 from ..layers import Conv, GlobalPool, Grid, Nonlinearity, Pool, format_grid
-from ..plots import new_figure
-from .figures import COLOURS, save_figure
-from .records import make_folder
+from ..plots import COLOURS, new_figure, save_pictures
 
 NAMES = ("myrtle5", "myrtle7", "myrtle10")
 _GRID = (32, 32)
@@ -22,7 +20,6 @@ _HEIGHT, _GAP = 0.72, 0.28
 
 def draw(folder: Path) -> list[Path]:
     """Draw the diagrams; returns their files."""
-    make_folder(folder)
     columns = [_labels(Architecture.parse(name), _GRID) for name in NAMES]
     tallest = max(map(len, columns))
     figure = new_figure(6.6, 0.27 * tallest + 0.6)
@@ -34,7 +31,7 @@ def draw(folder: Path) -> list[Path]:
             _draw_box(axes, place + 0.12, row, text, colour, last=row == len(labels) - 1)
     axes.set_xlim(0, len(NAMES))
     axes.set_ylim(tallest + 0.1, -1.0)
-    return save_figure(figure, folder, "architectures")
+    return save_pictures(figure, folder, "architectures")
 
 
 def _labels(architecture: Architecture, grid: Grid) -> list[tuple[str, str]]:

@@ -1,23 +1,20 @@
 """`tangentless reproduce NAME`: every experiment is one command, with options in a shared style.
 
 A command turns texts into plain values and calls its experiment, which is imported when it is run. To add an
-experiment, add a function here, and its rows to `paper.py`.
+experiment, add a command here, and the paper's numbers to `paper.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ..errors import ParameterError
-from .console import say, say_files
-
-if TYPE_CHECKING:
-    from ..datasets import Dataset
-    from .tables import Settings, Table
+from ..console import say, say_files
+from ..errors import ArchitectureError, ParameterError
 
 app = typer.Typer(
     help="The paper's experiments, at any scale: numbers beside the paper's, a JSON record, and pictures. "
@@ -48,7 +45,7 @@ RidgeOption = Annotated[float | None, typer.Option(min=0, help="A ridge for all 
 
 
 def check_record(name: str | None) -> str | None:
-    """Refuse a name that is none of a file in the folder of results, before hours are spent on what goes into it.
+    """Refuse what is not the name of a file, before hours are spent on what goes into it.
 
     >>> check_record("mnist-10000-gaussian")
     'mnist-10000-gaussian'
@@ -84,21 +81,57 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def parse_names(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Names out of those known, in the order of these; all of them for an empty text.
+    """The known names that a text lists, in the order of `known`; all of them for an empty text.
 
     >>> parse_names("linear,myrtle5", ("myrtle5", "myrtle10", "linear"))
     ('myrtle5', 'linear')
     """
-    wanted = {part.strip() for part in text.split(",") if part.strip()}
+    wanted = set(split_names(text))
     if unknown := wanted - set(known):
         raise ParameterError(f"there is no {', '.join(sorted(unknown))} here; there are {', '.join(known)}")
     return tuple(name for name in known if not wanted or name in wanted)
 
 
+def split_names(text: str) -> list[str]:
+    """The parts of a text between its commas; commas in parentheses do not count.
+
+    >>> split_names("myrtle5, conv3(3, stride=2) relu globalpool")
+    ['myrtle5', 'conv3(3, stride=2) relu globalpool']
+    """
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
+
+
+def parse_kernels(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Kernels by name: known ones, or architectures by name or text form; all known ones for an empty text.
+
+    >>> parse_kernels("myrtle7,linear", ("myrtle5", "linear"))
+    ('myrtle7', 'linear')
+    """
+    from ..architecture import Architecture
+
+    names = []
+    for name in split_names(text):
+        try:
+            names.append(name if name in known else Architecture.parse(name).short_name)
+        except ArchitectureError as error:
+            others = f"there are {', '.join(known)} and all architectures"
+            raise ParameterError(f"there is no {name} here; {others} ({error})") from None
+    return tuple(dict.fromkeys(names)) or known
+
+
 @app.command("cifar10-subsets")
 def cifar10_subsets(
     sizes: SizesOption = "10,20,40,80,160,320,640,1280",
-    kernels: KernelsOption = "",
+    kernels: Annotated[
+        str, typer.Option(metavar="NAME,NAME,...", help="Kernels of the paper, all by default, or any architectures.")
+    ] = "",
     trials: TrialsOption = 20,
     draws: Annotated[str, typer.Option(help="balanced, uniform, or both by default.")] = "",
     test: TestOption = None,
@@ -106,102 +139,64 @@ def cifar10_subsets(
     backend: BackendOption = "auto",
     data: DataOption = None,
     output: OutputOption = OUTPUT,
+    record: RecordOption = None,
 ) -> None:
-    """CIFAR-10 from few images: random subsets, both kernels and a linear one, with error bars."""
+    """CIFAR-10 from few images: random subsets, the paper's kernels or others, with error bars."""
     from ..datasets import load
-    from .cifar10_subsets import DRAWS, KERNELS, Subsets, reproduce, show
-    from .deferred import Deferred
+    from .cifar10_subsets import DRAWS, KERNELS, Subsets, reproduce
 
     subsets = Subsets(
         sizes=parse_sizes(sizes),
-        kernels=parse_names(kernels, KERNELS),
+        kernels=parse_kernels(kernels, KERNELS),
         trials=trials,
         seed=seed,
         draws=parse_names(draws, DRAWS),
     )
-    on = Deferred(backend)
-    outcome = reproduce(load("cifar10", data), subsets, test=test, backend=on, folder=output, say=say)
-    show(outcome.rows)
-    say_files(outcome.files)
+    reproduce(load("cifar10", data), subsets, test=test, backend=backend, folder=output, record=record)
 
 
-@app.command()
-def mnist(
-    kernels: KernelsOption = "",
-    train: TrainOption = None,
-    test: TestOption = None,
-    ridge: RidgeOption = None,
-    seed: SeedOption = 0,
-    backend: BackendOption = "auto",
-    data: DataOption = None,
-    store: StoreOption = None,
-    output: OutputOption = OUTPUT,
-    record: RecordOption = None,
-) -> None:
-    """The table of MNIST: Myrtle5 against Gaussian, arc-cosine and tangent kernels, and Gabor filters."""
-    from ..datasets import load
-    from .mnist import TABLE
-    from .tables import Settings
+def _add_table(name: str, text: str) -> None:
+    """Add the command of a table, which the module of the same name declares, with the options of all tables."""
 
-    methods = parse_names(kernels, TABLE.names())
-    settings = Settings(methods, train, test, seed, ridge, record)
-    _reproduce(TABLE, load("mnist", data), settings, backend, store, output)
+    def run(
+        kernels: KernelsOption = "",
+        train: TrainOption = None,
+        test: TestOption = None,
+        ridge: RidgeOption = None,
+        zca_copies: CopiesOption = 0,
+        seed: SeedOption = 0,
+        backend: BackendOption = "auto",
+        data: DataOption = None,
+        store: StoreOption = None,
+        output: OutputOption = OUTPUT,
+        record: RecordOption = None,
+    ) -> None:
+        from ..datasets import load
+        from ..errors import DatasetMissingError
+        from .tables import Settings, reproduce
 
+        module = importlib.import_module(f".{name}", __package__)
+        table, others = module.table(zca_copies) if zca_copies else module.table(), []
+        methods = parse_names(kernels, table.names())  # a wrong name is refused before anything is downloaded
+        dataset = load(name, data)
+        for other in table.also:
+            try:
+                others.append(load(other, data, download=False))
+            except DatasetMissingError as error:
+                say(f"Without {other}: {error}")
+        settings = Settings(methods, train, test, seed, ridge, record, store)
+        reproduce(table, dataset, settings, backend=backend, folder=output, others=others)
 
-@app.command()
-def cifar10(
-    kernels: KernelsOption = "",
-    train: TrainOption = None,
-    test: TestOption = None,
-    ridge: RidgeOption = None,
-    zca_copies: CopiesOption = 0,
-    seed: SeedOption = 0,
-    backend: BackendOption = "auto",
-    data: DataOption = None,
-    store: StoreOption = None,
-    output: OutputOption = OUTPUT,
-    record: RecordOption = None,
-) -> None:
-    """The table of CIFAR-10: Myrtle5, 7 and 10, with and without ZCA, Gaussians, flips and tilting."""
-    from ..datasets import load
-    from ..errors import DatasetMissingError
-    from .cifar10 import table
-    from .tables import Settings
-
-    rows = table(zca_copies)
-    methods = parse_names(kernels, rows.names())  # before what may be a download
-    cifar10, others = load("cifar10", data), []
-    try:
-        others = [load("cifar10.1", data, download=False)]
-    except DatasetMissingError as error:
-        say(f"Without CIFAR-10.1: {error}")
-    settings = Settings(methods, train, test, seed, ridge, record)
-    _reproduce(rows, cifar10, settings, backend, store, output, others)
+    if name == "mnist":  # it is not whitened, so the option would do nothing
+        shown = inspect.signature(run, eval_str=True)
+        kept = [parameter for key, parameter in shown.parameters.items() if key != "zca_copies"]
+        run.__signature__ = shown.replace(parameters=kept)  # type: ignore[attr-defined]
+    app.command(name, help=text)(run)
 
 
-@app.command()
-def cifar100(
-    kernels: KernelsOption = "",
-    train: TrainOption = None,
-    test: TestOption = None,
-    ridge: RidgeOption = None,
-    zca_copies: CopiesOption = 0,
-    seed: SeedOption = 0,
-    backend: BackendOption = "auto",
-    data: DataOption = None,
-    store: StoreOption = None,
-    output: OutputOption = OUTPUT,
-    record: RecordOption = None,
-) -> None:
-    """The table of CIFAR-100: Myrtle10-Gaussian with and without flips."""
-    from ..datasets import load
-    from .cifar100 import table
-    from .tables import Settings
-
-    rows = table(zca_copies)
-    methods = parse_names(kernels, rows.names())
-    settings = Settings(methods, train, test, seed, ridge, record)
-    _reproduce(rows, load("cifar100", data), settings, backend, store, output)
+_add_table("mnist", "Table of MNIST: Myrtle5 against Gaussian, arc-cosine and tangent kernels, and Gabor filters.")
+_add_table("cifar10", "Table of CIFAR-10: Myrtle5, 7 and 10, with and without ZCA, Gaussians, flips and tilting.")
+_add_table("cifar100", "Table of CIFAR-100: Myrtle10-Gaussian with and without flips.")
 
 
 @app.command()
@@ -270,18 +265,16 @@ def networks(
         return
     from ..datasets import load
     from ..networks.training import Machine
-    from .networks import Settings, check_changes, reproduce, show_rows
+    from .networks import Settings, reproduce
 
     if not recipes.strip(", "):
         raise ParameterError("name a recipe, or several; --list shows them")
     names = parse_names(recipes, tuple(RECIPES))
-    changes = check_changes(width=width, epochs=epochs, images=train)
+    given = {"width": width, "epochs": epochs, "images": train}
+    changes = {name: value for name, value in given.items() if value is not None}
     settings = Settings(names, changes, trials, test, test_every, seed, stop_after)
     machine = Machine(device, precision, compiled)
-    outcome = reproduce(lambda name: load(name, data), settings, machine=machine, folder=output)
-    show_rows(outcome.rows)
-    if outcome.record is not None:
-        say_files([outcome.record])
+    reproduce(lambda name: load(name, data), settings, machine=machine, folder=output)
 
 
 @app.command()
@@ -303,24 +296,5 @@ def uci(
     from ..backends.workers import count_workers
     from .uci_report import run_study
 
-    names, ways = ([part.strip() for part in text.split(",") if part.strip()] for text in (datasets, methods))
-    say_files(run_study(names, ways, data, output, count_workers(jobs), finished=finished))
-
-
-def _reproduce(
-    table: Table,
-    dataset: Dataset,
-    settings: Settings,
-    backend: str,
-    store: Path | None,
-    output: Path,
-    others: Sequence[Dataset] = (),
-) -> None:
-    """Run a table, and show it beside the paper's."""
-    from .deferred import Deferred
-    from .tables import reproduce, show
-
-    on = Deferred(backend)
-    outcome = reproduce(table, dataset, settings, backend=on, folder=output, others=others, store=store, say=say)
-    show(outcome.rows)
-    say_files(outcome.files)
+    names, ways = split_names(datasets), split_names(methods)
+    run_study(names, ways, data, output, count_workers(jobs), finished=finished)

@@ -1,7 +1,7 @@
 """Claim: seen as functions of the angle between features, the duals of ReLU and of the Gaussian are much alike.
 
-Both fall from 1 at no angle; ReLU's reaches 0 at opposite directions, the Gaussian's exp(-2). The figure draws what the
-kernels compute with, `layers.py`, beside the cosine, which no nonlinearity at all would give.
+Both are 1 at angle 0. At opposite directions ReLU's dual reaches 0, the Gaussian's exp(-2). The figure draws the duals
+that the kernels are computed with (`layers.py`), and the cosine, which is the dual of no nonlinearity at all.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from ..layers import Gaussian, ReLU
-from .figures import COLOURS, new_axes, save_figure
-from .records import make_folder
+from ..plots import COLOURS, new_axes, save_pictures
 
 
 def draw(folder: Path) -> list[Path]:
     """Draw the figure; returns its files."""
-    make_folder(folder)
     angles = np.linspace(0, np.pi, 361)
     cosines = np.cos(angles)
     figure, axes = new_axes(5.4, 3.6, "Duals of the nonlinearities", "angle between features", "f(cos angle)")
@@ -27,4 +25,4 @@ def draw(folder: Path) -> list[Path]:
     axes.set_xticks(np.pi * np.arange(5) / 4, ["0", "π/4", "π/2", "3π/4", "π"])
     axes.set_xlim(0, np.pi)
     axes.legend(frameon=False)
-    return save_figure(figure, folder, "nonlinearities")
+    return save_pictures(figure, folder, "nonlinearities")

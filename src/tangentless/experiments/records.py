@@ -1,74 +1,31 @@
-"""What a run leaves behind: pieces, from which an interrupted run goes on, and in the end one JSON record.
+"""The runner: it keeps pieces while an experiment works, and in the end one JSON record, a table and pictures.
 
-A piece is the result of a part of the work that is worth keeping, such as one kernel in one trial. Its file is named
-after what it is the result of, the data included, so that a run picks up exactly the pieces that answer its own
-questions, whoever computed them, and never those of another configuration. All files are written at once or not at all.
+An experiment yields rows. A piece is the result of a part of its work that is worth keeping, such as one kernel in one
+trial. The file of a piece is named after everything that the result depends on, the data included, so that a run picks
+up exactly the pieces that answer its own questions, whoever computed them. Files are written at once or not at all.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import importlib.metadata
 import json
-import platform
-import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from ..backends import NAMES, get_backend
+from ..console import say, say_files, show_table
 from ..errors import InputError
-from ..files import OutputError, atomic_file
-from ..timing import processor_name, timed, today
+from ..files import make_folder, write_json
+from ..timing import command, describe_machine, environment, timed, today
 
 FORMAT = 1
-_PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cupy-cuda13x", "torch")
-_CONFIDENCE = 0.95
-_PLACES = ("--data", "--output", "-o", "--store", "--work")
 
-
-@dataclass(frozen=True)
-class Score:
-    """How many of some rows were right, with the exact (Clopper-Pearson) 95 % interval of the share.
-
-    >>> score = Score.of([1, 2, 2, 0], [1, 2, 2, 2])
-    >>> score.accuracy, score.right, score.rows
-    (0.75, 3, 4)
-    >>> [round(end, 3) for end in score.interval]
-    [0.194, 0.994]
-    """
-
-    right: int
-    rows: int
-
-    @classmethod
-    def of(cls, predicted: Any, truth: Any) -> Score:
-        """The score of predicted labels."""
-        hits = np.asarray(predicted) == np.asarray(truth)
-        return cls(int(hits.sum()), hits.size)
-
-    @property
-    def accuracy(self) -> float:
-        """The share that was right."""
-        return self.right / self.rows
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Where the true share lies, with 95 % confidence."""
-        from scipy.stats import beta
-
-        tail, wrong = (1 - _CONFIDENCE) / 2, self.rows - self.right
-        low = float(beta.ppf(tail, self.right, wrong + 1)) if self.right else 0.0
-        high = float(beta.ppf(1 - tail, self.right + 1, wrong)) if wrong else 1.0
-        return low, high
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {"accuracy": self.accuracy, "interval": list(self.interval), "right": self.right, "rows": self.rows}
+Row = Mapping[str, Any]
+Machine = str | Callable[[], str]
 
 
 @dataclass(frozen=True)
@@ -79,14 +36,60 @@ class Piece:
     seconds: float
     machine: str
     date: str
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class View:
+    """How rows are shown: a table with a title, whose cells come from a row each, and pictures drawn into a folder."""
+
+    title: str
+    columns: tuple[str, ...]
+    cells: Callable[[Row], Sequence[str]]
+    draw: Callable[[Sequence[Row], Path], list[Path]] = lambda rows, folder: []
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """Print the table."""
+        show_table(self.title, self.columns, map(self.cells, rows))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out: rows, the files written, and why the run stopped before its end, if it did."""
+
+    rows: list[Row]
+    files: list[Path] = field(default_factory=list)
+    unfinished: str = ""
+
+
+class Unfinished(Exception):  # noqa: N818 (no error: pieces and checkpoints are there to go on from)
+    """Raised by an experiment whose time is up."""
+
+
+class Clock:
+    """How long may still be computed. The first to ask is always granted some time, so that every call gets on."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._ends = None if seconds is None else time.perf_counter() + seconds
+        self._asked = False
+
+    def left(self) -> float | None:
+        """Seconds, or None for as many as it takes."""
+        if self._ends is None:
+            return None
+        seconds = max(self._ends - time.perf_counter(), 0.0)
+        if self._asked and seconds == 0.0:
+            raise Unfinished("there was no time to start it; run it again to go on")
+        self._asked = True
+        return seconds
 
 
 class Run:
     """One run of an experiment, in a folder.
 
     `data` are the hashes of the data sets used, by name. `configuration` is what the user asked for; it goes into the
-    record, but a piece depends only on what `piece` is told and on the data.
+    record, but a piece depends only on what `piece` is told and on the data. `machine` says in words what computes, or
+    is a function that does, called when something is computed.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -108,48 +111,69 @@ class Run:
         *,
         configuration: Mapping[str, Any],
         data: Mapping[str, Any],
-        machine: str | Callable[[], str] | None = None,
+        machine: Machine = describe_machine,
     ) -> None:
         self.experiment, self.folder = experiment, folder
         self.configuration, self.data = dict(configuration), dict(data)
-        self._describe: Any = machine or describe_machine
-        self._machines: dict[str, float] = {}
-        self._environments: dict[str, dict[str, str]] = {}
+        self.machine = machine
+        self._seconds: dict[str, float] = {}
+        self._environments: dict[str, dict[str, Any]] = {}
         make_folder(folder / "pieces")
 
-    @functools.cached_property
-    def machine(self) -> str:
-        """What computes, in words; found out when something is computed."""
-        return str(self._describe() if callable(self._describe) else self._describe)
-
-    def piece(self, of: Mapping[str, Any], compute: Callable[[], Any]) -> Piece:
+    def piece(
+        self, of: Row, compute: Callable[[], Any], *, data: Row | None = None, machine: Machine | None = None
+    ) -> Piece:
         """The result of a part of this experiment, from its file where it is there, or else computed and kept.
 
         `of` says in JSON values everything that the result depends on; the name of the experiment and the hashes of the
-        data are added to it.
+        data are added to it. `data` and `machine` are those of the run unless given.
         """
-        path, key = self._locate(of)
+        about = self.data if data is None else data
+        key = {"experiment": self.experiment, "of": dict(of), "data": dict(about), "format": FORMAT}
+        path = self.folder / "pieces" / f"{self.experiment}-{digest(key)}.json"
         piece = _read_piece(path, key)
         if piece is None:
             value, seconds = timed(compute)
-            piece = Piece(value, seconds, self.machine, today(), environment())
+            where = self.machine if machine is None else machine
+            piece = Piece(value, seconds, where() if callable(where) else where, today(), environment())
             write_json(path, {**key, **asdict(piece)})
             piece = _read_piece(path, key) or piece  # as it will read after a restart
-        self._machines[piece.machine] = self._machines.get(piece.machine, 0.0) + piece.seconds
-        self._environments[piece.machine] = dict(piece.environment)
+        self.count(piece)
         return piece
 
-    def has(self, of: Mapping[str, Any]) -> bool:
-        """Whether a piece is there already."""
-        return self._locate(of)[0].exists()
+    def count(self, piece: Piece) -> None:
+        """Add a piece to the times of this run, with what earlier calls spent on it."""
+        earlier = piece.value.get("earlier seconds", 0.0) if isinstance(piece.value, dict) else 0.0
+        self._seconds[piece.machine] = self._seconds.get(piece.machine, 0.0) + piece.seconds + earlier
+        self._environments[piece.machine] = dict(piece.environment)
 
-    def _locate(self, of: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
-        """The file of a piece, and what it must say it is."""
-        key = {"experiment": self.experiment, "of": dict(of), "data": self.data, "format": FORMAT}
-        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-        return self.folder / "pieces" / f"{self.experiment}-{digest[:20]}.json", key
+    def conduct(
+        self,
+        rows: Iterable[Row],
+        view: View,
+        *,
+        name: str | None = None,
+        summarise: Callable[[Sequence[Row]], Row] = lambda rows: {},
+    ) -> Outcome:
+        """Take all rows, write the record and the pictures, and print the table; no record if the time was up.
 
-    def finish(self, results: Sequence[Mapping[str, Any]], *, name: str | None = None, **more: Any) -> Path:
+        `summarise` tells from all rows what else the record says.
+        """
+        found: list[Row] = []
+        try:
+            for row in rows:
+                found.append(row)
+                say(", ".join(view.cells(row)))
+        except Unfinished as stop:
+            say(str(stop))
+            view.show(found)
+            return Outcome(found, unfinished=str(stop))
+        files = [self.finish(found, name=name, **summarise(found)), *view.draw(found, self.folder)]
+        view.show(found)
+        say_files(files)
+        return Outcome(found, files)
+
+    def finish(self, results: Sequence[Row], *, name: str | None = None, **more: Any) -> Path:
         """Write the record, `NAME.json`, with the rows of results; returns where it is."""
         record = {
             "experiment": self.experiment,
@@ -158,7 +182,7 @@ class Run:
             "command": command(sys.argv),
             "configuration": self.configuration,
             "data": self.data,
-            "seconds_by_machine": self._machines,
+            "seconds_by_machine": self._seconds,
             "environments": self._environments,
             "results": list(results),
             **more,
@@ -166,6 +190,20 @@ class Run:
         path = self.folder / f"{name or self.experiment}.json"
         write_json(path, record)
         return path
+
+
+def digest(key: Any) -> str:
+    """A short name for JSON values."""
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def backend_name(backend: str) -> str:
+    """The name of a backend. Only "auto" makes one: a run whose pieces are all there needs no GPU.
+
+    >>> backend_name("cuda")
+    'cuda'
+    """
+    return backend if backend in NAMES and backend != "auto" else get_backend(backend).name
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -188,69 +226,6 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
         for path, content in contents
         if isinstance(content, dict) and {"experiment", "results"} <= content.keys()
     ]
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON, at once; values that are not finite numbers are refused, since JSON has none."""
-    with atomic_file(path) as stream:
-        stream.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder for results."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot make the folder {folder}: {error.strerror}") from error
-
-
-def describe_machine(backend: str = "cpu") -> str:
-    """The processor that does the work, in words; for the backend "cuda", the GPU.
-
-    >>> describe_machine().endswith(("core", "cores"))
-    True
-    """
-    if backend == "cuda":
-        from ..backends.cuda.machine import import_cupy
-
-        return str(import_cupy().cuda.runtime.getDeviceProperties(0)["name"].decode())
-    from ..backends.workers import count_workers
-
-    cores = count_workers(None)
-    return f"{processor_name()}, {cores} core{'s' if cores > 1 else ''}"
-
-
-def environment() -> dict[str, str]:
-    """Versions of what computed."""
-    from .. import __version__
-
-    found = {"tangentless": __version__, "python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {**found, "system": f"{platform.system()} {platform.machine()}", "processor": processor_name()}
-
-
-def command(arguments: Sequence[str]) -> str:
-    """The command line of a run, without the options that say where its files are; other paths keep their last part.
-
-    >>> command(["/usr/bin/tangentless", "reproduce", "mnist", "--data", "my data", "--train", "100", "-o", "here"])
-    'tangentless reproduce mnist --train 100'
-    >>> command(["benchmarks/networks_gpu.py", "/root/out", "--seconds=560"])
-    'networks_gpu.py out --seconds=560'
-    """
-    program = Path(arguments[0])
-    kept = [program.parent.name if program.stem == "__main__" else program.name]
-    rest = iter(arguments[1:])
-    for word in rest:
-        name, *values = word.split("=")
-        if name not in _PLACES:
-            kept.append("=".join(Path(part).name if "/" in part else part for part in (name, *values)))
-        elif not values:
-            next(rest, None)
-    return shlex.join(kept)
 
 
 def _read_piece(path: Path, key: Mapping[str, Any]) -> Piece | None:

@@ -1,29 +1,26 @@
-"""The page of results: every row of the paper's image tables, with what stored records say of it, and nothing else.
+"""The page of results: every row of the paper's image tables beside ours, written from stored records alone.
 
 A record counts here if its results name a `table` and a `method` of `paper.py`, with the fields that `tables.py` writes
 (train, test set, rows, accuracy, interval, seconds, machine, date, and where they apply tilt, ridge, leave-one-out
-accuracy), or if it is that of the subsets, of networks or of a comparison. Of several results for a row, that from the
-most training images is shown.
+accuracy), or if it is that of subsets, of networks or of a comparison. Of several results for a row, that from the most
+training images is shown. Kernels that are not in the paper have a table of their own.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from ..files import atomic_file
+from ..console import markdown, percent, span, with_deviation
+from ..files import atomic_file, make_folder
+from ..plots import COLOURS, new_axes, save_pictures
 from ..timing import format_seconds
-from . import architectures, compare, networks, nonlinearities
-from .cifar10_subsets import WAYS, plot, with_deviation
-from .console import percent
-from .figures import COLOURS, new_axes, save_figure
+from . import architectures, cifar10_subsets, compare, networks, nonlinearities
+from .cifar10_subsets import DRAWS, WAYS
 from .paper import SUBSETS, TABLES, PaperRow
-from .records import make_folder, read_records
+from .records import Row, read_records
 from .uci_report import write_page
-
-Row = Mapping[str, Any]
 
 TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar10.1": "CIFAR-10.1", "cifar100": "CIFAR-100"}
 FULL_SETS = {"mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000}
@@ -37,6 +34,12 @@ _FIGURES = (
     (architectures.draw, "Layers of Myrtle5, Myrtle7 and Myrtle10"),
 )
 _NOT_RUN = "not run yet"
+_COLUMNS = ("method", "paper", "ours", "trained on", "tested on", "leave-one-out", "tilt 0.3", "tilt by loo", "took")
+_RUN = ("table", "test set", "train", "rows", "machine", "date")  # the same for all tilts of a run
+_CHOICES = """The ridge is chosen from the paper's grid and 0, without test labels: *own*, for each subset by its
+leave-one-out accuracy; *one*, for all subsets of a size by the mean of that. Or, as the paper seems to have
+done, *best*, that of the best mean on the test images. *Apart* is how far *one*, of balanced draws, lies
+from the paper's mean, in the paper's deviations."""
 _HEAD = """# Results
 
 Accuracies in per cent, on test images. `tangentless reproduce report` writes this page from the records in
@@ -58,33 +61,38 @@ def write_report(records: Path, page: Path, *, pictures: str = "images") -> list
     """Write the page and its pictures, in a folder beside it; returns the files."""
     found = read_records(records)
     rows = [row for record in found for row in record["results"] if {"table", "method", "test set"} <= row.keys()]
-    subsets = _newest_subsets(found)
-    folder = page.parent / pictures
+    mine = [record for record in found if record["experiment"] == cifar10_subsets.EXPERIMENT]
+    others = [record for record in mine if any(row["kernel"] not in SUBSETS for row in record["results"])]
+    # Of the paper's subsets, the record with the most trials, and of those the newest.
+    ranked = sorted((r for r in mine if r not in others), key=lambda r: (r["configuration"]["trials"], r["date"]))
+    subsets = ranked[-1]["results"] if ranked else []
+    folder, files = page.parent / pictures, [page]
     make_folder(folder)
-    parts, files = [_HEAD], [page]
-    curve = learning_curve(rows, [] if subsets is None else subsets["results"], folder)
-    if curve:
-        files += curve
-        parts.append(f"![Accuracy against the number of training images]({pictures}/{curve[0].name})\n")
+
+    def picture(drawn: list[Path], words: str) -> str:
+        files.extend(drawn)
+        return f"![{words}]({pictures}/{drawn[0].name})\n"
+
+    parts = [_HEAD]
+    if curve := learning_curve(rows, subsets, folder):
+        parts.append(picture(curve, "Accuracy against the number of training images"))
     parts += [_table(name, rows) for name in TABLES]
     parts.append("## CIFAR-10 from few images\n")
-    if subsets is None:
-        parts.append(f"{_NOT_RUN.capitalize()}.\n")
+    if subsets:
+        drawn = picture(cifar10_subsets.plot(subsets, folder), "Accuracy against the size of the subset")
+        parts.append(_subsets(ranked[-1], f"{_CHOICES}\n\n{drawn}"))
     else:
-        picture, *others = plot(subsets["results"], folder)
-        files += [picture, *others]
-        parts.append(_subsets(subsets, f"{pictures}/{picture.name}"))
+        parts.append(f"{_NOT_RUN.capitalize()}.\n")
+    if others:
+        parts.append("## Other kernels, not in the paper\n")
+        parts += [_subsets(record, "The columns are those of the table above.\n") for record in others]
     parts += _networks(found)
     for record in found:
         if record["experiment"] == compare.EXPERIMENT:
-            drawn = compare.draw(record["results"], record["correlation"], record["dataset"], folder)
-            files += drawn
-            parts.append(_comparison(record, f"{pictures}/{drawn[0].name}"))
+            figure = compare.draw(record["results"], record, folder)
+            parts.append(_comparison(record, picture(figure, "Accuracy of kernels against that of networks")))
     parts.append("## Figures\n")
-    for draw, words in _FIGURES:
-        drawn = draw(folder)
-        files += drawn
-        parts.append(f"![{words}]({pictures}/{drawn[0].name})\n")
+    parts += [picture(draw(folder), words) for draw, words in _FIGURES]
     with atomic_file(page) as stream:
         stream.write("\n".join(parts).encode())
     for record in found:
@@ -107,33 +115,23 @@ def learning_curve(rows: Iterable[Row], subsets: Iterable[Row], folder: Path) ->
     figure, axes = new_axes(6.4, 4.2, "CIFAR-10, towards the full set", "training images", "test accuracy, %")
     for (method, label), colour in zip(CURVES.items(), COLOURS, strict=False):
         ours = sorted(points[method].items())
-        axes.plot(
-            [n for n, _ in ours], [100 * share for _, share in ours], "o-", color=colour, label=label, markersize=4
-        )
+        across, up = [n for n, _ in ours], [100 * share for _, share in ours]
+        axes.plot(across, up, "o-", color=colour, label=label, markersize=4)
         theirs = {size: mean for size, (mean, _) in SUBSETS.get(method, {}).items()}
         theirs[FULL_SETS["cifar10"]] = next(r.accuracies["cifar10"] for r in TABLES["cifar10"] if r.method == method)
-        axes.plot(
-            list(theirs), list(theirs.values()), "o", color=colour, markerfacecolor="white", markersize=6, zorder=1
-        )
+        hollow = {"color": colour, "markerfacecolor": "white", "markersize": 6, "zorder": 1}
+        axes.plot(list(theirs), list(theirs.values()), "o", **hollow)
     axes.plot([], [], "o", color="#5c6b78", markerfacecolor="white", label="the paper's")
     axes.set_xscale("log")
     axes.set_xticks([10, 100, 1000, 10_000], ["10", "100", "1,000", "10,000"])
     axes.legend(frameon=False, fontsize=8.5)
-    return save_figure(figure, folder, "learning-curve")
+    return save_pictures(figure, folder, "learning-curve")
 
 
 def _plain(rows: Iterable[Row], table: str, test_set: str) -> list[Row]:
     """Results on a test set without tilting."""
-    return [row for row in rows if row["table"] == table and row["test set"] == test_set and not _tilted(row)]
-
-
-def _tilted(row: Row) -> bool:
-    return bool(row.get("tilt asked", 0.0) != 0.0)
-
-
-def _best(rows: Iterable[Row]) -> Row | None:
-    """The result from the most training images; of those from the most test images; of those the newest."""
-    return max(rows, key=lambda row: (row["train"], row["rows"], row["date"]), default=None)
+    mine = [row for row in rows if row["table"] == table and row["test set"] == test_set]
+    return [row for row in mine if row.get("tilt asked", 0.0) == 0.0]
 
 
 def _table(name: str, rows: Sequence[Row]) -> str:
@@ -142,86 +140,63 @@ def _table(name: str, rows: Sequence[Row]) -> str:
     for test_set in sets:
         if len(sets) > 1:
             lines.append(f"Tested on {TITLES[test_set]}:\n")
-        lines.append(
-            "| method | paper | ours | trained on | tested on | leave-one-out | tilt 0.3 | tilt by loo | took |"
-        )
-        lines.append("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-        lines += [_line(row, name, test_set, rows) for row in TABLES[name] if test_set in row.accuracies]
-        lines.append("")
+        shown = [row for row in TABLES[name] if test_set in row.accuracies]
+        lines += markdown(_COLUMNS, (_cells(row, name, test_set, rows) for row in shown))
     return "\n".join(lines)
 
 
-def _line(paper: PaperRow, table: str, test_set: str, rows: Sequence[Row]) -> str:
-    theirs = f"| {paper.label} | {paper.accuracies[test_set]:.1f} | "
-    if paper.method is None:
-        return theirs + "*cited* | | | | | | |"
-    mine = [row for row in rows if row["method"] == paper.method]
-    best = _best(_plain(mine, table, test_set))
-    if best is None:
-        return theirs + f"{_NOT_RUN} | | | | | | |"
-    low, high = best["interval"]
-    tilted = {row["tilt asked"]: row for row in mine if _same_run(row, best)}
-    by_loo = f"{_accuracy(tilted.get('loo'))} (t = {tilted['loo']['tilt']:g})" if "loo" in tilted else ""
-    cells = (
-        f"**{percent(best['accuracy'])}** ({percent(low)} to {percent(high)})",
+def _cells(paper: PaperRow, table: str, test_set: str, rows: Sequence[Row]) -> list[str]:
+    """A row of the paper, with the best that records say of it."""
+    theirs = [paper.label, f"{paper.accuracies[test_set]:.1f}"]
+    mine = [row for row in rows if paper.method in (row["method"], row.get("recipe"))]
+    # The result from the most training images; of those from the most test images; of those the newest.
+    plain = _plain(mine, table, test_set)
+    best = max(plain, key=lambda row: (row["train"], row["rows"], row["date"]), default=None)
+    if paper.method is None or best is None:
+        return [*theirs, "*cited*" if paper.method is None else _NOT_RUN]
+    run = [best[name] for name in _RUN]
+    tilted = {row["tilt asked"]: row for row in mine if "tilt asked" in row and [row[name] for name in _RUN] == run}
+    by_loo = tilted.get("loo")
+    return [
+        *theirs,
+        f"**{percent(best['accuracy'])}** ({span(best['interval'])})",
         f"{best['train']:,}",
         f"{best['rows']:,}",
-        _share(best.get("leave-one-out accuracy")),
-        _accuracy(tilted.get(0.3)),
-        by_loo,
+        percent(best["leave-one-out accuracy"]) if "leave-one-out accuracy" in best else "",
+        percent(tilted[0.3]["accuracy"]) if 0.3 in tilted else "",
+        "" if by_loo is None else f"{percent(by_loo['accuracy'])} (t = {by_loo['tilt']:g})",
         f"{format_seconds(best['seconds'])}, {best['machine']}",
-    )
-    return theirs + " | ".join(cells) + " |"
-
-
-def _same_run(row: Row, best: Row) -> bool:
-    names = ("table", "test set", "train", "rows", "machine", "date")
-    return _tilted(row) and bool(all(row[name] == best[name] for name in names))
-
-
-def _accuracy(row: Row | None) -> str:
-    return "" if row is None else percent(row["accuracy"])
-
-
-def _share(share: float | None) -> str:
-    return "" if share is None else percent(share)
-
-
-def _newest_subsets(records: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The record of the subsets with the most trials, and of those the newest."""
-    mine = [record for record in records if record["experiment"] == "cifar10-subsets"]
-    return max(mine, key=lambda record: (record["configuration"]["trials"], record["date"]), default=None)
-
-
-def _subsets(record: Mapping[str, Any], picture: str) -> str:
-    trials, images = record["configuration"]["trials"], record["configuration"]["test images"]
-    spent = ", ".join(
-        f"{format_seconds(taken)} on {machine}" for machine, taken in record["seconds_by_machine"].items()
-    )
-    lines = [
-        f"Means and standard deviations over {trials} random subsets of each size, {images:,} test images ({spent}).",
-        "The ridge is chosen from the paper's grid and 0, without test labels: *own*, for each subset by its",
-        "leave-one-out accuracy; *one*, for all subsets of a size by the mean of that. Or, as the paper seems to have",
-        "done, *best*, that of the best mean on the test images. *Apart* is how far *one*, of balanced draws, lies",
-        "from the paper's mean, in the paper's deviations.",
-        "",
-        f"![Accuracy against the size of the subset]({picture})",
-        "",
-        "| kernel | images | balanced: own | one | best | uniform: own | one | best | paper | apart |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
+
+
+def _subsets(record: Row, words: str) -> str:
+    """A table with a line for every kernel and size, after what was run and some words on the columns."""
+    trials, images = record["configuration"]["trials"], record["configuration"]["test images"]
+    spent = (f"{format_seconds(taken)} on {machine}" for machine, taken in record["seconds_by_machine"].items())
+    start = f"Means and standard deviations over {trials} random subsets of each size, {images:,} test images"
     by_key = {(row["kernel"], row["size"], row["draw"]): row for row in record["results"]}
-    for kernel, size in dict.fromkeys((row["kernel"], row["size"]) for row in record["results"]):
-        cells = [kernel, f"{size:,}"]
-        for draw in ("balanced", "uniform"):
+
+    def cells(kernel: str, size: int) -> Iterator[str]:
+        yield from (kernel, f"{size:,}")
+        for draw in DRAWS:
             row = by_key.get((kernel, size, draw))
-            cells += ["" if row is None else with_deviation(row[way]) for way in WAYS]
-        cells += _against_paper(by_key.get((kernel, size, "balanced")))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+            yield from ("" if row is None else with_deviation(row[way]) for way in WAYS)
+        yield from _against_paper(by_key.get((kernel, size, DRAWS[0])))
+
+    shown = dict.fromkeys((row["kernel"], row["size"]) for row in record["results"])
+    columns = ("kernel", "images", "balanced: own", "one", "best", "uniform: own", "one", "best", "paper", "apart")
+    lines = markdown(columns, (list(cells(*key)) for key in shown))
+    return "\n".join([f"{start} ({', '.join(spent)}).", words, *lines])
 
 
-def _networks(records: Iterable[Mapping[str, Any]]) -> list[str]:
+def _against_paper(row: Row | None) -> tuple[str, str]:
+    if row is None or row["paper"] is None:
+        return "", ""
+    paper, ours = row["paper"], row[WAYS[1]]
+    return with_deviation(paper), f"{(ours['mean'] - paper['mean']) / paper['deviation']:+.1f}"
+
+
+def _networks(records: Iterable[Row]) -> list[str]:
     """What was trained besides the rows of the tables: subsets, and recipes with something changed."""
     rows = [row for record in records if record["experiment"] == networks.EXPERIMENT for row in record["results"]]
     others = [row for row in rows if "table" not in row]
@@ -234,15 +209,12 @@ def _networks(records: Iterable[Mapping[str, Any]]) -> list[str]:
         "interval tells of the choice of test images only."
     )
     lines = ["## Networks beside the tables\n", f"{textwrap.fill(words, 120)}\n"]
-    lines += _markdown((*networks.COLUMNS, "how", "took"), (_network_cells(row) for row in others))
-    return ["\n".join([*lines, ""])]
+    took = (f"{format_seconds(row['seconds'])}, {row['machine']}" for row in others)
+    cells = ((*networks.cells(row), row["describe"], time) for row, time in zip(others, took, strict=True))
+    return ["\n".join([*lines, *markdown((*networks.COLUMNS, "how", "took"), cells)])]
 
 
-def _network_cells(row: Row) -> tuple[str, ...]:
-    return (*networks.cells(row), row["describe"], f"{format_seconds(row['seconds'])}, {row['machine']}")
-
-
-def _comparison(record: Mapping[str, Any], picture: str) -> str:
+def _comparison(record: Row, picture: str) -> str:
     rows, correlation, settings = record["results"], record["correlation"], record["configuration"]
     words = (
         f"Kernel and network of {len(rows)} architectures, trained on the same {rows[0]['train']:,} images of "
@@ -250,19 +222,5 @@ def _comparison(record: Mapping[str, Any], picture: str) -> str:
         f"Networks have {settings['width']} filters and {settings['epochs']} epochs; their accuracies are means over "
         f"{settings['trials']} seeds."
     )
-    picture = f"![Accuracy of kernels against that of networks]({picture})\n"
     lines = [f"## Kernel against network, {record['dataset']}\n", f"{textwrap.fill(words, 120)}\n", picture]
-    lines += _markdown(compare.COLUMNS, (compare.cells(row) for row in rows))
-    return "\n".join([*lines, ""])
-
-
-def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    head = [columns, ["---"] * len(columns)]
-    return [f"| {' | '.join(cells)} |" for cells in (*head, *rows)]
-
-
-def _against_paper(row: Row | None) -> tuple[str, str]:
-    if row is None or row["paper"] is None:
-        return "", ""
-    paper, ours = row["paper"], row["by pooled leave-one-out"]
-    return with_deviation(paper), f"{(ours['mean'] - paper['mean']) / paper['deviation']:+.1f}"
+    return "\n".join([*lines, *markdown(compare.COLUMNS, map(compare.cells, rows))])

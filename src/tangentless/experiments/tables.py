@@ -1,17 +1,16 @@
-"""Tables of accuracies: every row a method, trained on the same images by exact ridge regression, without a network.
+"""Tables of accuracies: every row is a method, trained on the same images by exact ridge regression.
 
-A method is a preprocessing, a kernel, or several of which leave-one-out on training images picks one, and a ridge.
-Four blocks of kernel values serve all variants of a kernel: among training images and with test images, each with
-images as they are (K) and with one of the two mirrored (M). Training on K + M is training on the images and all their
-mirror images. Each block is computed once, in memory, or in a store that outlives the process.
+A method is a preprocessing, a kernel (or several, of which leave-one-out on training images picks one) and a ridge.
+Four matrices serve all variants of a kernel: among training images and with test images, each with the images as they
+are (K) and with one of the two mirrored (M). Training on K + M is training on the images and all their mirror images.
+Each matrix is computed once, in memory, or in a store that outlives the process.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backends import Backend
+from ..console import percent, span
 from ..datasets import Dataset, Split
 from ..errors import ParameterError
 from ..kernel import Crossed, Kernel, kernel
@@ -27,27 +26,29 @@ from ..progress import progress_bar
 from ..solve import ridge_path, solve_ridge
 from ..solve.path import DECADES
 from ..solve.scores import accuracy
-from ..timing import symmetric_pairs, timed
-from .console import percent, show_table
+from ..statistics import Score
+from ..timing import describe_machine, symmetric_pairs, timed
 from .paper import TABLES
-from .records import Run, Score, describe_machine
+from .records import Outcome, Row, Run, View, backend_name, digest
 
 Array = NDArray[np.float64]
 Images = NDArray[np.float32]
-Transform = Callable[[NDArray[np.uint8]], Images]
-Say = Callable[[str], None]
 Tilt = float | str
 
 TILTS: tuple[Tilt, ...] = (0.0, 0.3, "loo")
-CHOSEN_ON = 4000  # training images that kernels and ridges are chosen on where a method leaves them open
+CHOSEN_ON = 4000  # training images that choose the kernel or ridge, where a method leaves it open
+COLUMNS = ("method", "train", "test set", "images", "tilt", "accuracy", "95 % interval", "leave-one-out", "paper")
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What is done to pixels, for records, and how to do it: from data, a folder for caches, and a backend's name."""
+    """What is done to pixels: in words for records, and how to fit it to data, with a folder for files and a backend.
+
+    What is fitted has `transform`, as scikit-learn's transformers do.
+    """
 
     describe: Any
-    make: Callable[[Dataset, Path, str], Transform]
+    fit: Callable[[Dataset, Path, str], Any]
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Method:
     kernels: str | Candidates
     ridge: float | None
     flips: bool = False
-    on_backend: bool = True  # whether a backend computes the kernel, or always the CPU in float64
+    on_backend: bool = True  # False: the CPU computes the kernel in float64, whatever the backend
 
     def candidates(self, images: Images) -> Sequence[Kernel]:
         """The kernels, of which there may be one."""
@@ -90,6 +91,7 @@ class Table:
     methods: tuple[Method, ...]
     preprocessings: Mapping[str, Preprocessing]
     tilts: tuple[Tilt, ...] = (0.0,)
+    also: tuple[str, ...] = ()  # more data sets to test on, where they are found
 
     def method(self, name: str) -> Method:
         """The method of a name."""
@@ -110,14 +112,7 @@ class Settings:
     seed: int = 0
     ridge: float | None = None  # instead of the paper's
     record: str | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Rows of results, and the files written."""
-
-    rows: list[dict[str, Any]]
-    files: list[Path] = field(default_factory=list)
+    store: Path | None = None
 
 
 def reproduce(
@@ -125,75 +120,35 @@ def reproduce(
     dataset: Dataset,
     settings: Settings,
     *,
-    backend: Backend,
+    backend: str = "auto",
     folder: Path,
     others: Sequence[Dataset] = (),
-    store: Path | None = None,
-    say: Say = print,
 ) -> Outcome:
     """Run the methods that are not there yet, and write the record; `others` are tested on besides."""
-    chosen = choose(len(dataset.train), settings.train, settings.seed)
-    train = dataset.train.take(chosen)
-    tests = {one.name: one.test.take(slice(settings.test)) for one in (dataset, *others)}
+    backend = backend_name(backend)
+    work = _Work(table, dataset, settings, backend, folder / "pieces", others)
     common = {
-        "train": len(train),
+        "train": len(work.train),
         "seed": settings.seed,
         "tilts": table.tilts,
-        "test images": {name: len(split) for name, split in tests.items()},
+        "test images": {name: len(split) for name, split in work.tests.items()},
     }
     run = Run(
         table.name,
         folder,
-        configuration={**common, "methods": settings.methods, "backend": backend.name, "ridge": settings.ridge},
+        configuration={**common, "methods": settings.methods, "backend": backend, "ridge": settings.ridge},
         data={one.name: dict(one.hashes) for one in (dataset, *others)},
-        machine=functools.partial(describe_machine, backend.name),
+        machine=functools.partial(describe_machine, backend),
     )
-    worker = _Worker(table, dataset, train, tests, backend, folder, store, settings.seed)
-    rows: list[dict[str, Any]] = []
-    for name in settings.methods:
-        method = table.method(name)
-        ridge = method.ridge if settings.ridge is None else settings.ridge
-        of = {
-            **common,
-            "method": name,
-            "preprocessing": table.preprocessings[method.preprocessing].describe,
-            "ridge": "by leave-one-out" if ridge is None else ridge,
-            "backend": backend.name if method.on_backend else "cpu",
-            **method.choice(ridge),
-        }
-        piece = run.piece(of, functools.partial(worker.evaluate, method, ridge))
-        for result in piece.value["scores"]:
-            paper = _paper(table.name, name, result["test set"])
-            shared = {key: value for key, value in piece.value.items() if key != "scores"}
-            rows.append(
-                {
-                    "table": table.name,
-                    "method": name,
-                    "train": len(train),
-                    **result,
-                    **shared,
-                    "preprocessing": of["preprocessing"],
-                    "paper": paper,
-                    "seconds": piece.seconds,
-                    "machine": piece.machine,
-                    "date": piece.date,
-                }
-            )
-            if result["tilt asked"] == 0.0:
-                say(f"{name}: {100 * result['accuracy']:.2f} % of {result['rows']:,} images of {result['test set']}")
-    return Outcome(rows, [run.finish(rows, name=settings.record or f"{table.name}-{len(train)}")])
+    view = View(f"{table.name}, accuracies in per cent", COLUMNS, cells)
+    return run.conduct(work.rows(run, common), view, name=settings.record or f"{table.name}-{len(work.train)}")
 
 
-def show(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the results beside the paper's."""
-    columns = ("method", "train", "test set", "images", "tilt", "accuracy", "95 % interval", "leave-one-out", "paper")
-    lines = []
-    for row in rows:
-        tilt = f"{row['tilt']:g}" + (" (loo)" if row["tilt asked"] == "loo" else "")
-        interval = " to ".join(percent(end) for end in row["interval"])
-        scores = percent(row["accuracy"]), interval, percent(row["leave-one-out accuracy"]), percent(row["paper"])
-        lines.append((row["method"], f"{row['train']:,}", row["test set"], f"{row['rows']:,}", tilt, *scores))
-    show_table(f"{rows[0]['table']}, accuracies in per cent", columns, lines)
+def cells(row: Row) -> tuple[str, ...]:
+    """A row of the table, under COLUMNS."""
+    tilt = f"{row['tilt']:g}" + (" (loo)" if row["tilt asked"] == "loo" else "")
+    scores = percent(row["accuracy"]), span(row["interval"]), percent(row["leave-one-out accuracy"])
+    return row["method"], f"{row['train']:,}", row["test set"], f"{row['rows']:,}", tilt, *scores, percent(row["paper"])
 
 
 def choose(count: int, train: int | None, seed: int) -> NDArray[np.intp]:
@@ -207,135 +162,131 @@ def choose(count: int, train: int | None, seed: int) -> NDArray[np.intp]:
     return np.random.default_rng(seed).permutation(count)[:train]
 
 
-class _Worker:
-    """Computes rows, and keeps in memory the blocks that the next row may need: those of the last kernel."""
+@dataclass(eq=False)
+class _Work:
+    """Computes rows, and keeps in memory what the next row may need: the images and matrices of the last kernel."""
 
-    def __init__(
-        self,
-        table: Table,
-        dataset: Dataset,
-        train: Split,
-        tests: Mapping[str, Split],
-        backend: Backend,
-        folder: Path,
-        store: Path | None,
-        seed: int,
-    ) -> None:
-        self.seed = seed
-        self.table, self.dataset, self.train, self.tests = table, dataset, train, tests
-        self.backend, self.folder, self.store = backend, folder, store
-        self.targets = np.eye(len(dataset.classes))[train.labels]
-        self._images: tuple[str, Images, dict[str, Images]] | None = None
-        self._blocks: dict[str, Array] = {}
-        self._kept_for = ""
+    table: Table
+    dataset: Dataset
+    settings: Settings
+    backend: str
+    folder: Path
+    others: Sequence[Dataset]
+    images: dict[str | None, Images] = field(default_factory=dict)  # by test set; None: training images
+    matrices: dict[str, Array] = field(default_factory=dict)
+    kept: tuple[str, str] = ("", "")  # the preprocessing of those images, and the kernel of those matrices
+
+    def __post_init__(self) -> None:
+        whole, settings = self.dataset.train, self.settings
+        self.train = whole.take(choose(len(whole), settings.train, settings.seed))
+        self.tests = {one.name: one.test.take(slice(settings.test)) for one in (self.dataset, *self.others)}
+        self.targets = np.eye(len(self.dataset.classes))[self.train.labels]
+
+    def rows(self, run: Run, common: Row) -> Iterator[Row]:
+        """The rows of every method: one for each tilt and test set."""
+        for name in self.settings.methods:
+            method = self.table.method(name)
+            ridge = method.ridge if self.settings.ridge is None else self.settings.ridge
+            of = {
+                **common,
+                "method": name,
+                "preprocessing": self.table.preprocessings[method.preprocessing].describe,
+                "ridge": "by leave-one-out" if ridge is None else ridge,
+                "backend": self.backend if method.on_backend else "cpu",
+                **method.choice(ridge),
+            }
+            piece = run.piece(of, functools.partial(self.evaluate, method, ridge))
+            about = {"table": self.table.name, "method": name, "train": len(self.train)}
+            about |= {"preprocessing": of["preprocessing"], "seconds": piece.seconds}
+            about |= {"machine": piece.machine, "date": piece.date}
+            about |= {key: value for key, value in piece.value.items() if key != "scores"}
+            for result in piece.value["scores"]:
+                yield {**about, **result, "paper": _paper(self.table.name, name, result["test set"])}
 
     def evaluate(self, method: Method, ridge: float | None) -> dict[str, Any]:
         """Train and test a method: its scores for every tilt and test set, and what was chosen and spent."""
-        images, tests = self._preprocess(method.preprocessing)
-        (kernel, ridge, candidates), choosing = timed(lambda: self._choose(method, ridge, images))
-        K, computing = timed(lambda: self._block(method, kernel, images))
-        beside = {}
-        for name, tested in tests.items():
-            beside[name], taken = timed(functools.partial(self._block, method, kernel, images, (name, tested)))
-            computing += taken
-        solver = "cuda" if self.backend.name == "cuda" else "cpu"
+        self._preprocess(method.preprocessing)
+        (kernel, ridge, candidates), choosing = timed(lambda: self._choose(method, ridge))
+        matrices, computing = timed(lambda: {name: self._matrix(method, kernel, name) for name in (None, *self.tests)})
+        K = matrices.pop(None)
+        where = "cuda" if self.backend == "cuda" else "cpu"
+        solve = functools.partial(solve_ridge, K, self.targets, ridge, criterion="accuracy", backend=where)
         scores, solving = [], 0.0
         for tilt in self.table.tilts:
-            solve = functools.partial(
-                solve_ridge, K, self.targets, ridge, tilt=tilt, criterion="accuracy", backend=solver
-            )
-            solution, taken = timed(solve)
+            solution, taken = timed(functools.partial(solve, tilt=tilt))
             solving += taken
-            for name, values in beside.items():
-                predicted = (values.T @ solution.coefficients).argmax(axis=1)
-                scores.append(
-                    {
-                        "test set": name,
-                        "tilt asked": tilt,
-                        "tilt": solution.tilt,
-                        **Score.of(predicted, self.tests[name].labels).to_json(),
-                        "leave-one-out accuracy": accuracy(self.targets, solution.leave_one_out),
-                        "residual": solution.residual,
-                    }
-                )
-        sides = 2 if method.flips else 1
-        pairs = sides * (symmetric_pairs(len(images)) + sum(values.size for values in beside.values()))
-        spent = {"choosing": choosing, "kernel": computing, "solving": solving}
+            about = {"tilt asked": tilt, "tilt": solution.tilt, "residual": solution.residual}
+            about["leave-one-out accuracy"] = accuracy(self.targets, solution.leave_one_out)
+            for name, values in matrices.items():
+                score = Score.of((values.T @ solution.coefficients).argmax(axis=1), self.tests[name].labels)
+                scores.append({"test set": name, **score.to_json(), **about})
+        pairs = symmetric_pairs(len(self.train)) + sum(values.size for values in matrices.values())
         return {
             "kernel": repr(kernel),
             "flips": method.flips,
             "ridge": ridge,
             "candidates": candidates,
-            "pairs": pairs,
-            "spent": spent,
+            "pairs": 2 * pairs if method.flips else pairs,
+            "spent": {"choosing": choosing, "kernel": computing, "solving": solving},
             "scores": scores,
         }
 
-    def _preprocess(self, name: str) -> tuple[Images, dict[str, Images]]:
-        """Training and test images, those of the last preprocessing kept."""
-        if self._images is None or self._images[0] != name:
-            transform = self.table.preprocessings[name].make(self.dataset, self.folder / "pieces", self.backend.name)
-            tests = {place: transform(split.images) for place, split in self.tests.items()}
-            self._images = (name, transform(self.train.images), tests)
-        return self._images[1], self._images[2]
+    def _preprocess(self, name: str) -> None:
+        if self.kept[0] == name:
+            return
+        fitted = self.table.preprocessings[name].fit(self.dataset, self.folder, self.backend)
+        splits: dict[Any, Split] = {None: self.train, **self.tests}
+        self.images = {place: fitted.transform(split.images).astype(np.float32) for place, split in splits.items()}
+        self.kept, self.matrices = (name, ""), {}
 
-    def _choose(self, method: Method, ridge: float | None, images: Images) -> tuple[Kernel, float, list[Any]]:
+    def _choose(self, method: Method, ridge: float | None) -> tuple[Kernel, float, list[Any]]:
         """The kernel and ridge of the best leave-one-out accuracy on some of the training images."""
-        kernels = method.candidates(images)
+        kernels = method.candidates(self.images[None])
         if len(kernels) == 1 and ridge is not None:
             return kernels[0], ridge, []
-        some, targets = images[:CHOSEN_ON], self.targets[:CHOSEN_ON]
+        some, targets = self.images[None][:CHOSEN_ON], self.targets[:CHOSEN_ON]
         found = []
         for place, candidate in enumerate(kernels):
             path = ridge_path(candidate(some, backend=self.backend), targets, None if ridge is None else [ridge])
-            best = path.best("accuracy")
-            at = int(np.flatnonzero(path.ridges == best)[0])
+            at = int(np.flatnonzero(path.ridges == path.best("accuracy"))[0])
             share = 0.0 if path.accuracies is None else float(path.accuracies[at])
-            found.append((-share, float(path.squared_errors[at]), place, best))
-        _, _, place, best = min(found)
+            found.append((-share, float(path.squared_errors[at]), place, float(path.ridges[at])))
+        _, _, place, best = min(found)  # equal accuracies are told apart by the squared error
         report = [
-            {"kernel": repr(kernels[at]), "ridge": its_best, "leave-one-out accuracy": -share}
-            for share, _, at, its_best in found
+            {"kernel": repr(kernels[at]), "ridge": own, "leave-one-out accuracy": -share} for share, _, at, own in found
         ]
         return kernels[place], best, report
 
-    def _block(self, method: Method, kernel: Kernel, images: Images, tested: tuple[str, Images] | None = None) -> Array:
-        """A matrix that a method works on: K, or K + M with flips."""
-        straight = self._compute(method, kernel, images, tested)
-        return straight + self._compute(method, Crossed(kernel), images, tested) if method.flips else straight
+    def _matrix(self, method: Method, kernel: Kernel, tested: str | None) -> Array:
+        """K among the training images, or with a test set; K + M with flips."""
+        if self.kept[1] != repr(kernel):
+            self.kept, self.matrices = (self.kept[0], repr(kernel)), {}
+        halves = []
+        for half in (kernel, Crossed(kernel)) if method.flips else (kernel,):
+            label = f"{half!r} {'among training images' if tested is None else f'with {tested}'}"
+            if label not in self.matrices:
+                self.matrices[label] = self._compute(method, half, tested, label)
+            halves.append(self.matrices[label])
+        return halves[0] + halves[1] if method.flips else halves[0]
 
-    def _compute(self, method: Method, kernel: Kernel, images: Images, tested: tuple[str, Images] | None) -> Array:
-        base = kernel.base if isinstance(kernel, Crossed) else kernel
-        if self._kept_for != f"{method.preprocessing} {base!r}":
-            self._kept_for, self._blocks = f"{method.preprocessing} {base!r}", {}
-        label = f"{kernel!r} {'among training images' if tested is None else f'with {tested[0]}'}"
-        if label not in self._blocks:
-            self._blocks[label] = self._fill(method, kernel, images, tested, label)
-        return self._blocks[label]
-
-    def _fill(
-        self, method: Method, kernel: Kernel, images: Images, tested: tuple[str, Images] | None, label: str
-    ) -> Array:
-        others = None if tested is None else tested[1]
-        if self.store is None:
+    def _compute(self, method: Method, kernel: Kernel, tested: str | None, label: str) -> Array:
+        images, others = self.images[None], None if tested is None else self.images[tested]
+        if self.settings.store is None:
             with progress_bar(label) as progress:
                 matrix: Array = kernel(images, others, backend=self.backend, progress=progress)
             return matrix
         from ..gram import gram
 
         about = json.dumps(self.table.preprocessings[method.preprocessing].describe, sort_keys=True)
-        # More training images extend the matrix among themselves; with test images, they start another.
+        # More training images extend their own matrix; the matrix with test images starts anew.
         sizes = [] if others is None else [len(images), len(others)]
-        key = json.dumps([label, about, self.seed, self.backend.name, sizes])
-        digest = hashlib.sha256(key.encode()).hexdigest()[:12]
-        place = self.store / f"{self.table.name}-{method.name.partition('+')[0]}-{digest}.zarr"
-        found = gram(
-            kernel, images, others, store=place, preprocessing=about, extend=tested is None, backend=self.backend
-        )
-        return np.asarray(found)
+        key = digest([label, about, self.settings.seed, self.backend, sizes])[:12]
+        place = self.settings.store / f"{self.table.name}-{method.name.partition('+')[0]}-{key}.zarr"
+        options: dict[str, Any] = {"preprocessing": about, "extend": tested is None, "backend": self.backend}
+        return np.asarray(gram(kernel, images, others, store=place, **options))
 
 
 def _paper(table: str, method: str, test_set: str) -> float | None:
     row = next((row for row in TABLES[table] if row.method == method), None)
-    percent = None if row is None else row.accuracies.get(test_set)
-    return None if percent is None else percent / 100
+    found = None if row is None else row.accuracies.get(test_set)
+    return None if found is None else found / 100

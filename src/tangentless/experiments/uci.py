@@ -1,12 +1,13 @@
 """Claim: on 90 small tables of the UCI repository, a well tuned Gaussian kernel does as well as the tangent kernel.
 
-Support vector machines are tried over a grid of kernels and costs, on the splits that Fernández-Delgado et al. (2014)
-fixed, and the grid is tuned by three protocols:
+Support vector machines are tried over a grid of kernels and costs, on the four splits that Fernández-Delgado et al.
+(2014) fixed. The grid is tuned by three protocols:
 
-- *four folds*, the paper's: the best mean accuracy over the four test parts, which is the accuracy reported, too;
-- *one fold*: the best on the split in halves, reported on the four test parts (whose rows tuned it in part);
-- *nested*: for each of the four splits, the best in cross-validation of its training rows alone, reported on its test
-  rows. Nothing that is tested is seen before; it is the accuracy to expect.
+- *four folds*, the paper's: the cell with the best mean accuracy over the four test parts; that accuracy is reported.
+- *one fold*: the best cell on another split, in halves, is reported on the four test parts, whose rows tuned it in
+  part.
+- *nested*: for each of the four splits, the best cell in cross-validation of its training rows alone is reported on its
+  test rows. Nothing that is tested is seen before: this is the accuracy to expect.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -24,27 +25,24 @@ import numpy as np
 
 from ..datasets.tables import Rowsets, Table, read_table
 from ..errors import DatasetError, InputError, TangentlessError
-from .records import Piece, Run
-from .uci_methods import FOREST, MACHINES, MARGIN, METHODS, MOST_STEPS, PATIENCE, TOLERANCE, UNSEEN, UNSOLVED, Board
+from ..solve.board import MARGIN, MOST_STEPS, PATIENCE, TOLERANCE, UNSEEN, UNSOLVED, Board
+from .records import Piece, Row, Run
+from .uci_methods import FOREST, MACHINES, METHODS
 
 PROTOCOLS = ("four folds", "one fold", "nested")
 PAPER = ("gaussian", "ntk")  # methods with a column in the paper
 THOROUGH = 850  # rows: tables up to this size, 60 of the 90, have every cell tried
-Cell = tuple[int, int]  # of a board: the places of a kernel and a cost
+Question = tuple[str, str]  # a table and a method: what a piece of the study answers
+Cell = tuple[int, ...]  # places of a kernel and a cost; for forests, of a number of features
 _FOLDS, _INNER = 4, 4  # splits to report, and parts of their training rows in cross-validation
-_REPORT, _TUNING = slice(0, _FOLDS), slice(_FOLDS, _FOLDS + 1)  # where they are on a board; inner ones follow
-
-
-@dataclass(frozen=True)
-class Question:
-    """One method on one table: what a piece of the study answers."""
-
-    table: str
-    method: str
+_REPORT, _TUNING = (
+    slice(0, _FOLDS),
+    slice(_FOLDS, _FOLDS + 1),
+)  # their places among the splits of a board; the inner parts follow
 
 
 def inner_folds(labels: Any, train: Any, seed: int) -> list[Rowsets]:
-    """Training rows in four parts of like classes, each to be tested by the others.
+    """Training rows in four stratified parts; each is tested by a machine trained on the others.
 
     >>> parts = inner_folds(np.array([0, 1] * 8), np.arange(12), seed=0)
     >>> [len(part.test) for part in parts], sorted(int(row) for part in parts for row in part.test) == list(range(12))
@@ -52,8 +50,7 @@ def inner_folds(labels: Any, train: Any, seed: int) -> list[Rowsets]:
     """
     shuffled = np.random.default_rng(seed).permutation(train)
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    part = np.empty(len(train), int)
-    part[:] = np.arange(len(train)) % _INNER  # round and round: parts differ by one row at most, in each class too
+    part = np.arange(len(train)) % _INNER  # in turn, so that parts differ by one row at most, in each class too
     return [Rowsets(np.sort(by_class[part != p]), np.sort(by_class[part == p])) for p in range(_INNER)]
 
 
@@ -74,10 +71,15 @@ def answer(table: Table, method: str, threads: int = 1) -> dict[str, Any]:
     }
 
 
+def make_board(table: Table, method: str, splits: Sequence[Rowsets], threads: int = 1) -> Board:
+    """The board of a method on a table, of which nothing was tried."""
+    return Board(MACHINES[method], MACHINES[method].kernels(table), table.labels, splits, threads)
+
+
 def _machine(table: Table, method: str, threads: int) -> dict[str, Any]:
     inner = [part for seed, fold in enumerate(table.folds) for part in inner_folds(table.labels, fold.train, seed)]
-    board = Board(MACHINES[method], table, [*table.folds, table.tuning, *inner], threads)
-    thorough, coarse = len(table) <= THOROUGH, board.machine.coarse()
+    board = make_board(table, method, [*table.folds, table.tuning, *inner], threads)
+    thorough, coarse = len(table) <= THOROUGH, board.cells.coarse()
     wanted = np.broadcast_to(coarse, board.right.shape).copy()
     wanted[: _TUNING.stop] |= thorough
     board.fill(wanted)
@@ -88,25 +90,33 @@ def _machine(table: Table, method: str, threads: int) -> dict[str, Any]:
     best = _first_best(board.accuracies(_REPORT))
     nested = [_best_within(board, fold) for fold in range(_FOLDS)]
     report = board.right[_REPORT]
+    found = {**_chosen(report, best, one, nested), **_counts(report), "cells": coarse.size}
+    return {**found, "thorough": thorough, "board": report.tolist()}
+
+
+def _chosen(right: Any, best: Cell, one: Cell, nested: Sequence[Cell]) -> dict[str, Any]:
+    """The cells that the protocols choose, and how many rows of each fold are right there."""
     return {
         "right": {
-            "four folds": report[:, *best].tolist(),
-            "one fold": report[:, *one].tolist(),
-            "nested": [int(report[fold, *cell]) for fold, cell in enumerate(nested)],
+            "four folds": right[:, *best].tolist(),
+            "one fold": right[:, *one].tolist(),
+            "nested": [int(right[fold, *cell]) for fold, cell in enumerate(nested)],
         },
         "chosen": {"four folds": best, "one fold": one, "nested": nested},
-        "cells": coarse.size,
-        "tried": int((report != UNSEEN).all(axis=0).sum()),
-        "unsolved": int((report == UNSOLVED).any(axis=0).sum()),
-        "thorough": thorough,
-        "board": report.tolist(),
+    }
+
+
+def _counts(right: Any) -> dict[str, int]:
+    return {
+        "tried": int((right != UNSEEN).all(axis=0).sum()),
+        "unsolved": int((right == UNSOLVED).any(axis=0).sum()),
     }
 
 
 def persist(table: Table, method: str, found: Mapping[str, Any], threads: int = 1) -> dict[str, Any]:
     """What the paper's protocol finds with more steps: it has no limit, and machines next to the best may need them."""
     started = time.process_time()
-    board = Board(MACHINES[method], table, table.folds, threads)
+    board = make_board(table, method, table.folds, threads)
     board.right[:] = found["board"]
     again = board.persist()
     best = _first_best(board.accuracies(_REPORT))
@@ -114,8 +124,7 @@ def persist(table: Table, method: str, found: Mapping[str, Any], threads: int = 
         "right": board.right[:, *best].tolist(),
         "chosen": best,
         "again": int(again.sum()),
-        "tried": int((board.right != UNSEEN).all(axis=0).sum()),
-        "unsolved": int((board.right == UNSOLVED).any(axis=0).sum()),
+        **_counts(board.right),
         "processor_seconds": time.process_time() - started,
     }
 
@@ -125,7 +134,7 @@ def _best_on_one(board: Board) -> Cell:
     accuracies = board.accuracies(_TUNING)
     while True:
         cell = _first_best(accuracies)
-        wanted = np.zeros(board.right.shape, bool)
+        wanted: Any = np.zeros(board.right.shape, bool)
         wanted[_REPORT, *cell] = True
         board.fill(wanted)
         if (board.right[_REPORT, *cell] >= 0).all():
@@ -137,7 +146,7 @@ def _best_within(board: Board, fold: int) -> Cell:
     """The best coarse cell in cross-validation of a fold's training rows, of those that are solved on all of them."""
     start = _TUNING.stop + fold * _INNER
     right = board.right[start : start + _INNER]
-    usable = board.machine.coarse() & (right >= 0).all(axis=0) & (board.right[fold] >= 0)
+    usable = board.cells.coarse() & (right >= 0).all(axis=0) & (board.right[fold] >= 0)
     return _first_best(np.where(usable, right.sum(axis=0), np.nan))
 
 
@@ -148,20 +157,9 @@ def _forest(table: Table, threads: int) -> dict[str, Any]:
     tuned = [FOREST.try_split(table, table.tuning, count, threads)[0] for count in choices]
     tests = np.array([len(fold.test) for fold in table.folds])
     best = int((right / tests[:, None]).mean(axis=0).argmax())
-    one = int(np.argmax(tuned))
-    nested = [int(np.argmax([bag for _, bag in row])) for row in tried]
-    return {
-        "right": {
-            "four folds": right[:, best].tolist(),
-            "one fold": right[:, one].tolist(),
-            "nested": [int(right[s, place]) for s, place in enumerate(nested)],
-        },
-        "chosen": {"four folds": [best], "one fold": [one], "nested": [[place] for place in nested]},
-        "cells": len(choices),
-        "tried": len(choices),
-        "unsolved": 0,
-        "thorough": True,
-    }
+    nested = [(int(np.argmax([bag for _, bag in row])),) for row in tried]
+    found = _chosen(right, (best,), (int(np.argmax(tuned)),), nested)
+    return {**found, "cells": len(choices), "tried": len(choices), "unsolved": 0, "thorough": True}
 
 
 def _first_best(values: Any) -> Cell:
@@ -184,42 +182,33 @@ def settings(method: str, rows: int) -> dict[str, Any]:
 
 def solve(question: Question, tables: Path, folder: Path, threads: int = 1, *, finished: bool = False) -> Piece:
     """The answer to a question, from its piece if it is there already. Runs in a process of its own."""
-    table = read_table(question.table, tables)
+    table, method = read_table(question[0], tables), question[1]
     run = Run("uci", folder, configuration={}, data={table.name: table.digest})
 
-    def compute() -> dict[str, Any]:
-        if finished:
-            raise UnansweredError("not run yet")
-        return answer(table, question.method, threads)
+    def piece(of: Row, compute: Callable[..., Any], *arguments: Any) -> Piece:
+        def unless_finished() -> Any:
+            if finished:
+                raise UnansweredError("not run yet")
+            return compute(table, method, *arguments, threads=threads)
 
-    of = {"table": table.name, **settings(question.method, len(table))}
-    first = run.piece(of, compute)
-    if question.method == "forest":
+        return run.piece(of, unless_finished)
+
+    of = {"table": table.name, **settings(method, len(table))}
+    first = piece(of, answer)
+    if method == "forest":
         return first
-
-    def go_on() -> dict[str, Any]:
-        if finished:
-            raise UnansweredError("not run yet")
-        return persist(table, question.method, first.value, threads)
-
     try:
-        second = run.piece({**of, "patience": PATIENCE}, go_on)
+        second = piece({**of, "patience": PATIENCE}, persist, first.value)
     except UnansweredError:
         return replace(first, value={**first.value, "again": None})
     return replace(first, value=_join(first.value, second.value), seconds=first.seconds + second.seconds)
 
 
-def _join(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def _join(first: Row, second: Row) -> Row:
     """An answer with what more steps have changed."""
-    return {
-        **first,
-        "right": {**first["right"], "four folds": second["right"]},
-        "chosen": {**first["chosen"], "four folds": second["chosen"]},
-        "again": second["again"],
-        "tried": second["tried"],
-        "unsolved": second["unsolved"],
-        "processor_seconds": first["processor_seconds"] + second["processor_seconds"],
-    }
+    four = {name: {**first[name], "four folds": second[name]} for name in ("right", "chosen")}
+    counts = {name: second[name] for name in ("again", "tried", "unsolved")}
+    return {**first, **four, **counts, "processor_seconds": first["processor_seconds"] + second["processor_seconds"]}
 
 
 class UnansweredError(TangentlessError):
@@ -236,15 +225,15 @@ def study(
 
     With `finished`, only answers that are there already are looked up.
     """
-    sizes = {name: _size(tables / name / f"{name}_R.dat") for name in names}
-    order = sorted(names, key=lambda name: sizes[name])
-    questions = [Question(name, method) for name in order for method in METHODS if method in methods]
+    files = {name: tables / name / f"{name}_R.dat" for name in names}
+    order = sorted(names, key=lambda name: files[name].stat().st_size if files[name].is_file() else 0)
+    questions = [(name, method) for name in order for method in METHODS if method in methods]
     if finished:
         for question in questions:
             yield question, _outcome(functools.partial(solve, question, tables, folder, finished=True))
         return
     processes = max(1, min(jobs, len(questions)))
-    # Started afresh: a copy of this process would inherit the locks of its threads, those of the bar among them.
+    # Spawned, not forked: a fork would inherit the locks of threads, such as that of the progress bar.
     pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_one_thread)
     try:
         waiting: dict[Future[Piece], Question] = {
@@ -252,7 +241,7 @@ def study(
         }
         for future in as_completed(waiting):
             yield waiting[future], _outcome(future.result)
-    finally:  # what runs is finished and kept
+    finally:  # answers that are being computed are finished and kept
         pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -266,10 +255,6 @@ def _outcome(result: Callable[[], Piece]) -> Piece | TangentlessError:
 def accuracy(value: Mapping[str, Any], protocol: str) -> float:
     """The mean accuracy of an answer over the four splits."""
     return float(np.mean(np.array(value["right"][protocol]) / np.array(value["tests"])))
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
 
 
 def _one_thread() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
@@ -12,20 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from ..datasets.tables import find_results, find_tables, known_tables, missing_table
-from ..errors import DatasetError, ParameterError, TangentlessError
-from ..files import atomic_file
+from ..console import markdown, say, say_files, show_table
+from ..datasets.tables import Results, find_results, find_tables, known_tables, missing_table, read_results
+from ..errors import DatasetError, ParameterError
+from ..files import atomic_file, make_folder
+from ..plots import COLOURS, new_axes, save_pictures
 from ..progress import progress_bar
+from ..solve.board import MARGIN, MOST_STEPS, PATIENCE, mean_accuracies
+from ..statistics import compare, critical_difference, performance_profile, standings
 from ..timing import format_seconds
-from .comparisons import Results, compare, critical_difference, performance_profile, read_results, standings
-from .console import say, show_table
-from .figures import COLOURS, new_axes, save_figure
-from .records import Piece, Run, make_folder, read_record
-from .uci import PAPER, PROTOCOLS, THOROUGH, Outcome, accuracy, study
-from .uci_methods import FOREST, MACHINES, MARGIN, METHODS, MOST_STEPS, PATIENCE
+from .records import Piece, Row, Run, read_record
+from .uci import PAPER, PROTOCOLS, THOROUGH, accuracy, study
+from .uci_methods import FOREST, MACHINES, METHODS
 
+DUELS = ("tuned on", "methods", "better", "equal", "worse", "Wilcoxon p")
+COLUMNS = ("method", "tuned on", "rank", "average", "P90", "P95", "PMA")
 TITLES = {**{name: machine.title for name, machine in MACHINES.items()}, "forest": FOREST.title}
-# Rank, average, its deviation, P90, P95, PMA and its deviation, as the paper prints them.
+_STANDING = ("rank", "average", "deviation", "p90", "p95", "pma", "pma_deviation")
 PAPER_STANDINGS = {
     ("ntk", "four folds"): (14.3, 83.2, 13.5, 96.7, 83.3, 97.3, 3.8),
     ("gaussian", "four folds"): (11.6, 83.4, 13.4, 95.6, 83.3, 97.5, 3.7),
@@ -34,6 +37,22 @@ PAPER_STANDINGS = {
     ("gaussian", "one fold"): (35.1, 81.0, 15.0, 85.6, 72.2, 94.4, 8.2),
     ("polynomial", "one fold"): (36.6, 78.2, 20.2, 81.6, 63.2, 94.3, 6.0),
 }
+_HEAD = """# Tables of the UCI repository
+
+Written by `tangentless reproduce uci`; numbers of the paper are in brackets. Accuracies are means over four
+fixed splits, in percent. *Four folds*, the paper's protocol, tunes on the test rows it reports; *one fold*
+tunes on another split of the same rows; *nested* tunes on training rows only: it is the accuracy to expect.
+
+The Gaussian kernel has 40 widths, gamma from 2^-19 to 2^20 times the median squared distance of two rows,
+and 40 costs C from 2^-19 to 2^20; nested tuning has every other one. The NTK has depths 1 to 5, any number
+of first layers fixed, and the costs of Arora et al. (2020), 10^-2 to 10^4: with these, and not with 40, the
+paper's column comes out.
+"""
+_SEARCH = f"""Tables of up to {THOROUGH} rows have every cell of the grid tried. Larger ones are searched from coarse to
+fine, around all cells within {MARGIN:g} standard errors of the best. A machine that needs more than
+{MOST_STEPS:,} steps is given up, with all larger C at that kernel, but in the paper's protocol granted
+{PATIENCE:,} steps where it is next to such a cell."""
+_MARKED = "An asterisk marks accuracies outside the paper's interval (Clopper and Pearson, each test row counted half)."
 
 
 @functools.cache
@@ -55,8 +74,8 @@ def run_study(
     jobs: int,
     *,
     finished: bool = False,
-) -> list[Path]:
-    """Run the study, or look up what is finished of it, and write record, page and picture; returns their files."""
+) -> None:
+    """Run the study, or look up what is finished of it, and write record, page and picture."""
     if unknown := [method for method in methods if method not in METHODS]:
         raise ParameterError(f"there is no method {', '.join(unknown)}; there are {', '.join(METHODS)}")
     tables = find_tables(data)
@@ -64,36 +83,25 @@ def run_study(
         if not (tables / name).is_dir():
             raise missing_table(name, tables)
     names = list(dict.fromkeys(names)) or list(known_tables())
-    configuration = {
-        "tables": names,
-        "methods": list(methods),
-        "most_steps": MOST_STEPS,
-        "patience": PATIENCE,
-        "margin": MARGIN,
-    }
-    run = Run("uci", output, configuration=configuration, data={})
-    outcomes: list[Outcome] = []
+    limits = {"most_steps": MOST_STEPS, "patience": PATIENCE, "margin": MARGIN}
+    run = Run("uci", output, configuration={"tables": names, "methods": list(methods), **limits}, data={})
+    answers, left_out = [], []
     with progress_bar("uci", unit="answers") as progress:
-        for outcome in study(names, methods, tables, output, jobs, finished=finished):
-            outcomes.append(outcome)
-            progress(len(outcomes), len(names) * len(methods))
+        for (table, method), piece in study(names, methods, tables, output, jobs, finished=finished):
+            if isinstance(piece, Piece):
+                answers.append(piece)
+                run.count(piece)
+            else:
+                left_out.append({"table": table, "method": method, "reason": str(piece)})
+            progress(len(answers) + len(left_out), len(names) * len(methods))
             if not finished:
-                say(_line(outcome))
-    answers = [piece for _, piece in outcomes if isinstance(piece, Piece)]
-    left_out = [
-        {"table": question.table, "method": question.method, "reason": str(reason)}
-        for question, reason in outcomes
-        if isinstance(reason, TangentlessError)
-    ]
+                say(f"{table}, {method}: {_line(piece) if isinstance(piece, Piece) else piece}")
     rows = sorted((_row(piece) for piece in answers), key=lambda row: (row["table"].lower(), row["method"]))
-    machines: dict[str, float] = {}
-    for piece in answers:
-        machines[piece.machine] = machines.get(piece.machine, 0.0) + piece.seconds
     summary = summarise([piece.value for piece in answers], methods, _published(tables, names))
-    path = run.finish(rows, summary=summary, left_out=left_out, seconds_by_machine=machines)
+    path = run.finish(rows, summary=summary, left_out=left_out)
     record = read_record(path)
     _show(record)
-    return [path, *write_page(record, output / "uci.md", pictures=".")]
+    say_files([path, *write_page(record, output / "uci.md", pictures=".")])
 
 
 def write_page(record: Mapping[str, Any], page: Path, *, pictures: str = "images") -> list[Path]:
@@ -124,7 +132,7 @@ def summarise(
         for method, standing in standings(columns, others).items():
             summary["standings"].append({"of": kind, "protocol": protocol, "method": method, **asdict(standing)})
 
-    # To two digits, as the paper prints them: more would win or lose ranks against published figures of one digit.
+    # Rounded to two digits, as the paper prints them: published figures have one, and more digits would change ranks.
     for protocol in PROTOCOLS:
         columns = {
             method: [round(100 * accuracy(found[table, method], protocol), 2) for table in tables] for method in methods
@@ -149,16 +157,8 @@ def search_check(answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         machine = MACHINES.get(value["method"])
         if machine is None or machine.stride == 1 or not value["thorough"]:
             continue
-        right = np.array(value["board"], float)
-        right[right < 0] = np.nan
-        means = (right / np.array(value["tests"])[:, None, None]).mean(axis=0)
-        known = np.zeros(means.shape, bool)
-
-        def look(cells: Any, means: Any = means, known: Any = known) -> Any:
-            known |= cells
-            return np.where(known, means, np.nan)
-
-        seen = machine.explore(look, sum(value["tests"]))
+        means = mean_accuracies(value["board"], value["tests"])
+        seen = machine.replay(means, sum(value["tests"]))
         loss = 100 * float(np.nanmax(means) - np.nanmax(means[seen]))
         checks.setdefault(value["method"], []).append((value["table"], loss, float(seen.mean())))
     return [
@@ -173,85 +173,56 @@ def search_check(answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _page(record: Mapping[str, Any], picture: str | None) -> str:
+def _page(record: Row, picture: str | None) -> str:
     summary, rows, asked = record["summary"], record["results"], record["configuration"]
     titles = ", ".join(TITLES[method] for method in asked["methods"])
     processor = sum(row["processor_seconds"] for row in rows)
     waited = "; ".join(f"{format_seconds(taken)} on {name}" for name, taken in record["seconds_by_machine"].items())
     lines = [
-        "# Tables of the UCI repository",
-        "",
-        "Written by `tangentless reproduce uci`; numbers of the paper are in brackets. Accuracies are means over four",
-        "fixed splits, in percent. *Four folds*, the paper's protocol, tunes on the test rows it reports; *one fold*",
-        "tunes on another split of the same rows; *nested* tunes on training rows only: it is the accuracy to expect.",
-        "",
-        "The Gaussian kernel has 40 widths, gamma from 2^-19 to 2^20 times the median squared distance of two rows,",
-        "and 40 costs C from 2^-19 to 2^20; nested tuning has every other one. The NTK has depths 1 to 5, any number",
-        "of first layers fixed, and the costs of Arora et al. (2020), 10^-2 to 10^4: with these, and not with 40, the",
-        "paper's column comes out.",
-        "",
+        _HEAD,
         f"Of {len(asked['tables'])} tables {summary['tables']} are finished ({titles}). That took "
         f"{format_seconds(processor)} of processor time; answers took {waited or 'nothing'} by the clock, one by one.",
         "",
     ]
     if summary["tables"]:
-        lines += _standing_lines(summary) + _duel_lines(summary)
+        ranked = f"Ranks are among these methods and {summary['others']} published classifiers."
+        alone = "The published results of other classifiers were not found: ranks are among these methods alone."
+        lines += [ranked if summary["others"] else alone, "", *markdown(COLUMNS, _standing_cells(summary))]
+    if summary["duels"]:
+        apart = f"{summary['critical_difference']:.2f}"
+        words = f"Mean ranks of these methods among themselves differ by more than chance (Nemenyi) from {apart} on."
+        lines += [*markdown(DUELS, _duel_cells(summary)), words, ""]
     lines += _agreement_lines(rows)
     if picture is not None:
         lines += [f"![Performance profiles of {titles}]({picture})", ""]
-    lines += [
-        *_search_lines(summary, rows),
-        *_left_out_lines(record["left_out"]),
-        *_table_lines(rows, asked["methods"]),
-    ]
-    return "\n".join(lines) + "\n"
+    lines += [*_search_lines(summary, rows), *_left_out_lines(record["left_out"])]
+    return "\n".join([*lines, _MARKED, "", *_table_lines(rows, asked["methods"])])
 
 
-def _standing_lines(summary: Mapping[str, Any]) -> list[str]:
-    lines = [
-        f"Ranks are among these methods and {summary['others']} published classifiers."
-        if summary["others"]
-        else "The published results of other classifiers were not found: ranks are among these methods alone.",
-        "",
-        "| method | tuned on | rank | average | P90 | P95 | PMA |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+def _standing_cells(summary: Row) -> Iterator[list[str]]:
+    """Rows under COLUMNS, with what the paper prints in brackets."""
     for row in summary["standings"]:
-        name = TITLES[row["method"]] + (", the paper's columns" if row["of"] == "paper" else "")
+        cells = _numbers([row[name] for name in _STANDING])
         printed = PAPER_STANDINGS.get((row["method"], row["protocol"])) if row["of"] == "here" else None
-        cells = [
-            f"{row['rank']:.1f}",
-            f"{row['average']:.1f} ± {row['deviation']:.1f}",
-            f"{row['p90']:.1f}",
-            f"{row['p95']:.1f}",
-            f"{row['pma']:.1f} ± {row['pma_deviation']:.1f}",
-        ]
         if printed is not None:
-            rank, average, deviation, p90, p95, pma, pma_deviation = printed
-            beside = (rank, f"{average} ± {deviation}", p90, p95, f"{pma} ± {pma_deviation}")
-            cells = [f"{cell} ({value})" for cell, value in zip(cells, beside, strict=True)]
-        lines.append(f"| {name} | {row['protocol']} | " + " | ".join(cells) + " |")
-    return [*lines, ""]
+            cells = [f"{cell} ({value})" for cell, value in zip(cells, _numbers(printed), strict=True)]
+        name = TITLES[row["method"]] + (", the paper's columns" if row["of"] == "paper" else "")
+        yield [name, row["protocol"], *cells]
 
 
-def _duel_lines(summary: Mapping[str, Any]) -> list[str]:
-    lines = ["| tuned on | | better | equal | worse | Wilcoxon p |", "| --- | --- | --- | --- | --- | --- |"]
+def _numbers(standing: Sequence[float]) -> list[str]:
+    rank, average, deviation, p90, p95, pma, pma_deviation = (f"{number:.1f}" for number in standing)
+    return [rank, f"{average} ± {deviation}", p90, p95, f"{pma} ± {pma_deviation}"]
+
+
+def _duel_cells(summary: Row) -> Iterator[tuple[str, ...]]:
     for duel in summary["duels"]:
         who = f"{TITLES[duel['first']]} against {TITLES[duel['second']]}"
-        counts = f"{duel['better']} | {duel['equal']} | {duel['worse']} | {duel['p_value']:.2g}"
-        lines.append(f"| {duel['protocol']} | {who} | {counts} |")
-    if len(lines) == 2:
-        return []
-    difference = summary["critical_difference"]
-    return [
-        *lines,
-        "",
-        f"Mean ranks of these methods among themselves differ by more than chance (Nemenyi) from {difference:.2f} on.",
-        "",
-    ]
+        counts = (f"{duel[name]}" for name in DUELS[2:5])
+        yield duel["protocol"], who, *counts, f"{duel['p_value']:.2g}"
 
 
-def _agreement_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _agreement_lines(rows: Sequence[Row]) -> list[str]:
     """How many answers are the paper's."""
     lines = []
     for method in PAPER:
@@ -267,13 +238,8 @@ def _agreement_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["\n".join(lines), ""] if lines else []
 
 
-def _search_lines(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = [
-        f"Tables of up to {THOROUGH} rows have every cell of the grid tried. Larger ones are searched from coarse to",
-        f"fine, around all cells within {MARGIN:g} standard errors of the best. A machine that needs more than",
-        f"{MOST_STEPS:,} steps is given up, with all larger C at that kernel, but in the paper's protocol granted",
-        f"{PATIENCE:,} steps where it is next to such a cell.",
-    ]
+def _search_lines(summary: Row, rows: Sequence[Row]) -> list[str]:
+    lines = [_SEARCH]
     if waiting := [row for row in rows if row.get("again", 0) is None]:
         names = ", ".join(dict.fromkeys(row["table"] for row in waiting))
         lines.append(f"That was not done yet for {len(waiting)} answers, on {names}.")
@@ -285,7 +251,7 @@ def _search_lines(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]])
     return [*lines, ""]
 
 
-def _left_out_lines(left_out: Sequence[Mapping[str, str]]) -> list[str]:
+def _left_out_lines(left_out: Sequence[Row]) -> list[str]:
     if not left_out:
         return []
     tables: dict[tuple[str, str], list[str]] = {}
@@ -295,27 +261,21 @@ def _left_out_lines(left_out: Sequence[Mapping[str, str]]) -> list[str]:
     return ["Not in any average:", "", *lines, ""]
 
 
-def _table_lines(rows: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> list[str]:
-    by_table: dict[str, dict[str, Mapping[str, Any]]] = {}
+def _table_lines(rows: Sequence[Row], methods: Sequence[str]) -> list[str]:
+    by_table: dict[str, dict[str, Row]] = {}
     for row in rows:
         by_table.setdefault(row["table"], {})[row["method"]] = row
-    titles = [f"{TITLES[method]}, {protocol}" for method in methods for protocol in PROTOCOLS]
-    lines = [
-        "An asterisk marks accuracies outside the paper's interval (Clopper and Pearson, each test row counted half).",
-        "",
-        "| table | rows × features, classes | " + " | ".join(titles) + " | processor seconds |",
-        "| --- | --- |" + " --- |" * (len(titles) + 1),
-    ]
-    for name, found in sorted(by_table.items(), key=lambda item: item[0].lower()):
+    pairs = [(method, protocol) for method in methods for protocol in PROTOCOLS]
+
+    def cells(name: str, found: Mapping[str, Row]) -> list[str]:
         any_row = next(iter(found.values()))
-        cells = []
-        for method in methods:
-            for protocol in PROTOCOLS:
-                cells.append(_cell(found.get(method), protocol))
-        seconds = sum(row["processor_seconds"] for row in found.values())
         shape = f"{any_row['rows']:,} × {any_row['features']}, {any_row['classes']}"
-        lines.append(f"| {name} | {shape} | " + " | ".join(cells) + f" | {seconds:.1f} |")
-    return lines
+        seconds = sum(row["processor_seconds"] for row in found.values())
+        return [name, shape, *(_cell(found.get(method), protocol) for method, protocol in pairs), f"{seconds:.1f}"]
+
+    titles = [f"{TITLES[method]}, {protocol}" for method, protocol in pairs]
+    columns = ["table", "rows × features, classes", *titles, "processor seconds"]
+    return markdown(columns, (cells(*item) for item in sorted(by_table.items(), key=lambda item: item[0].lower())))
 
 
 def _cell(row: Mapping[str, Any] | None, protocol: str) -> str:
@@ -354,38 +314,18 @@ def _published(tables: Path, names: Sequence[str]) -> Results | None:
         return None
 
 
-def _line(outcome: Outcome) -> str:
-    question, piece = outcome
-    if not isinstance(piece, Piece):
-        return f"{question.table}, {question.method}: {piece}"
+def _line(piece: Piece) -> str:
     row = _row(piece)
     values = ", ".join(f"{protocol} {row['accuracy'][protocol]:.2f}" for protocol in PROTOCOLS)
     paper = "" if row["paper"] is None else f" (paper {row['paper']:.2f})"
-    return f"{question.table}, {question.method}: {values}{paper}; {format_seconds(row['processor_seconds'])}"
+    return f"{values}{paper}; {format_seconds(row['processor_seconds'])}"
 
 
-def _show(record: Mapping[str, Any]) -> None:
+def _show(record: Row) -> None:
     """The summary in the terminal."""
     summary = record["summary"]
-    columns = ("method", "tuned on", "rank", "average", "P90", "P95", "PMA")
-    lines = [
-        (
-            TITLES[row["method"]] + (" (paper's columns)" if row["of"] == "paper" else ""),
-            row["protocol"],
-            f"{row['rank']:.1f}",
-            f"{row['average']:.2f} ± {row['deviation']:.2f}",
-            f"{row['p90']:.1f}",
-            f"{row['p95']:.1f}",
-            f"{row['pma']:.1f} ± {row['pma_deviation']:.1f}",
-        )
-        for row in summary["standings"]
-    ]
-    show_table(f"{summary['tables']} tables", columns, lines)
-    for duel in summary["duels"]:
-        say(
-            f"{duel['protocol']}: {TITLES[duel['first']]} against {TITLES[duel['second']]}: {duel['better']} better, "
-            f"{duel['equal']} equal, {duel['worse']} worse; Wilcoxon p = {duel['p_value']:.2g}"
-        )
+    show_table(f"{summary['tables']} tables", COLUMNS, _standing_cells(summary))
+    show_table("Table by table", DUELS, _duel_cells(summary))
     for line in _left_out_lines(record["left_out"]):
         say(line, style="yellow")
     outside = [f"{row['table']}, {row['method']}" for row in record["results"] if row["inside"] is False]
@@ -407,4 +347,4 @@ def _draw_profiles(record: Mapping[str, Any], folder: Path) -> list[Path]:
     axes.set_ylim(0, 1.02)
     axes.set_xlim(0, 10)
     axes.legend(frameon=False, fontsize=8)
-    return save_figure(figure, folder, "uci-profiles")
+    return save_pictures(figure, folder, "uci-profiles")

@@ -6,22 +6,16 @@ whatever share of them a run trains on: whitening uses no labels, and one kernel
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, cast
 
 from ..datasets import Dataset
 from ..errors import InputError
-from ..files import load_array, save_array
+from ..files import load_array, make_folder, save_array
 from ..preprocessing import ZCA
-from .records import make_folder
-
-Images = NDArray[np.float32]
+from ..preprocessing.saving import restore_step
+from .records import digest
 
 
 @dataclass(frozen=True)
@@ -39,15 +33,17 @@ class Whitening:
     def fit(self, dataset: Dataset, folder: Path, backend: str = "cpu") -> ZCA:
         """The whitening of a data set, from a folder where it has been kept, or else fitted and kept there."""
         make_folder(folder)
-        key = json.dumps([self.to_json(), dict(dataset.hashes)], sort_keys=True)
-        path = folder / f"{dataset.name}-zca-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npy"
-        shape = dataset.train.images.shape[1:]
+        path = folder / f"{dataset.name}-zca-{digest([self.to_json(), dict(dataset.hashes)])}.npy"
         zca = ZCA(self.epsilon, mirrors=True, copies=self.copies, backend="cuda" if backend == "cuda" else "cpu")
         if not path.exists():
             save_array(path, zca.fit(dataset.train.images).whitening_)
             return zca
-        whitening = load_array(path)
-        if whitening.shape != (np.prod(shape),) * 2 or whitening.dtype != np.float64:
-            raise InputError(f"{path} does not hold the whitening its name says; remove it, and it is fitted again")
-        zca.shape_, zca.n_features_in_, zca.whitening_ = shape, len(whitening), whitening
-        return zca
+        try:
+            shape = dataset.train.images.shape[1:]
+            kept = cast(ZCA, restore_step(zca.get_params(deep=False), lambda name: load_array(path), shape))
+        except InputError as error:
+            raise InputError(
+                f"{path} does not hold this whitening; remove it, and it is fitted again: {error}"
+            ) from None
+        kept.backend = zca.backend
+        return kept

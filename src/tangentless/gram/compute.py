@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..backends import Backend, Precision, get_backend
+from ..chunks import machine_memory
 from ..errors import ParameterError
 from ..kernel import Kernel, fill
 from .progress import Meter
@@ -91,15 +90,6 @@ def parse_memory(memory: int | str | None) -> int:
     if match is None or match[2] not in _UNITS:
         raise ParameterError(f"a memory budget is a number of bytes or a text such as '4GB', not {memory!r}")
     return int(float(match[1]) * _UNITS[match[2]])
-
-
-def machine_memory() -> int:
-    """Bytes of memory in this machine, or the limit of its container."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):
-        return total
 
 
 def _least_memory(tile: int, image_bytes: int) -> int:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TextIO
 
+from ..progress import make_bar
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -44,18 +46,9 @@ def training_bar(label: str, images: int, *, stream: TextIO | None = None) -> It
     if not stream.isatty():
         yield None
         return
-    from rich import progress
-    from rich.console import Console
+    from rich.progress import TextColumn
 
-    bar = progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.TaskProgressColumn(),
-        progress.TextColumn("{task.fields[state]}"),
-        progress.TimeRemainingColumn(),
-        console=Console(file=stream),
-        transient=True,
-    )
+    bar = make_bar(stream, TextColumn("{task.fields[state]}"))
     task = bar.add_task(label, total=images, state="")
     with bar:
         yield Report(bar, task)

@@ -1,4 +1,4 @@
-"""Checkpoints of training: an archive of arrays with a JSON header, written at once, and never unpickled.
+"""Checkpoints of training: an archive (see `files`), written at once, and never unpickled.
 
 What a checkpoint belongs to is part of it. Training goes on only from one of the same recipe, seed, data, network and
 precision; everything random is drawn from the seed and the number of the epoch, so weights are all the state there is.
@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError, TangentlessError
-from ..files import load_archive, save_archive
+from ..errors import ArchiveVersionError, InputError, TangentlessError
+from ..files import Arrays, Header, load_archive, save_archive
 from .pytorch import Tensor, nn, torch
 
-FORMAT = 1
-_HEADER = "header"
+FORMAT, VERSION = "tangentless checkpoint", 2
 
 
 class CheckpointError(TangentlessError, OSError):
@@ -32,7 +30,7 @@ class State:
     """Epochs done with what they showed, and the arrays of network and optimizer."""
 
     history: list[dict[str, Any]]
-    arrays: dict[str, NDArray[Any]]
+    arrays: Arrays
 
 
 def save_checkpoint(
@@ -43,13 +41,13 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
 ) -> None:
     """Write the state after an epoch; until the whole file is there, the last one stays."""
-    header = {"format": FORMAT, "belongs_to": dict(belongs_to), "history": history}
+    header = {"belongs_to": dict(belongs_to), "history": history}
     arrays = {f"network/{name}": _array(value) for name, value in network.state_dict().items()}
     for number, values in optimizer.state_dict()["state"].items():
         for name, value in values.items():
             if isinstance(value, Tensor):
                 arrays[f"optimizer/{number}/{name}"] = _array(value)
-    save_archive(path, {_HEADER: np.array(json.dumps(header)), **arrays})
+    save_archive(path, FORMAT, VERSION, header, arrays)
 
 
 def load_checkpoint(path: Path, belongs_to: Mapping[str, Any]) -> State | None:
@@ -57,18 +55,17 @@ def load_checkpoint(path: Path, belongs_to: Mapping[str, Any]) -> State | None:
     if not path.exists():
         return None
     try:
-        arrays = load_archive(path)
-        header = json.loads(str(arrays.pop(_HEADER)))
-        found, version = header["belongs_to"], header["format"]
-    except (InputError, KeyError, ValueError, TypeError) as error:
+        header, arrays = load_archive(path, FORMAT, VERSION, old=_header_of_version_1)
+        found, history = header["belongs_to"], header["history"]
+    except ArchiveVersionError as error:
+        raise CheckpointError(str(error)) from None
+    except (InputError, KeyError) as error:
         raise CheckpointError(f"{path} is not a checkpoint: {error}; remove it to start from the beginning") from None
-    if version != FORMAT:
-        raise CheckpointError(f"{path} is a checkpoint in format {version}, and this version reads {FORMAT}")
     if others := _differences(found, json.loads(json.dumps(dict(belongs_to)))):
         raise CheckpointError(
             f"{path} is of another run: {'; '.join(others)}. Name another file, or remove it to start over"
         )
-    return State(header["history"], arrays)
+    return State(history, arrays)
 
 
 def restore(state: State, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -88,6 +85,14 @@ def restore(state: State, network: nn.Module, optimizer: torch.optim.Optimizer) 
             for name, value in moments.items():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
                     moments[name] = torch.empty_like(parameter).copy_(value)
+
+
+def _header_of_version_1(arrays: Arrays) -> Header:
+    """What version 0.1.0 of this package wrote had no checksums."""
+    header = json.loads(str(arrays.pop("header", None)))
+    if not isinstance(header, dict) or header.get("format") != 1:
+        raise InputError("its header is of something else")
+    return header
 
 
 def _differences(found: Any, wanted: Any, name: str = "") -> list[str]:

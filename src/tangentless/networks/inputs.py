@@ -35,7 +35,7 @@ def make_transform(inputs: Inputs, images: NDArray[np.uint8], epsilon: float = 1
     raise ParameterError(f"inputs must be one of {', '.join(INPUTS)}, not {inputs!r}")
 
 
-def balanced(labels: NDArray[np.int64], count: int | None, seed: int) -> NDArray[np.intp]:
+def balanced(labels: NDArray[np.int64], count: int | None, seed: int | list[int]) -> NDArray[np.intp]:
     """Indices of `count` images; class counts differ by at most one. With None, all images in order.
 
     >>> labels = np.arange(100) % 3

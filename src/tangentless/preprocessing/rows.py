@@ -1,36 +1,46 @@
-"""What the transformers share: images in, checked, a chunk at a time."""
+"""Rows at the door of transformers and estimators: checked, and worked on a chunk at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, validate_data
 
+from ..chunks import spans
 from ..errors import InputError
 
 ROWS_AT_ONCE = 4096  # images in float64 beside the result: 100 MB of CIFAR-10
 
 
-def read_rows(estimator: Any, X: Any, *, reset: bool) -> NDArray[Any]:
-    """Finite images (N, H, W, C), sequences or vectors, in their own dtype; unless `reset`, of the fitted shape."""
-    try:
-        if reset or len(estimator.shape_) == 1:
-            rows: NDArray[Any] = validate_data(estimator, X, reset=reset, allow_nd=reset)
+def read_rows(estimator: Any, X: Any, shape: tuple[int, ...] | None = None, *, finite: bool = True) -> NDArray[Any]:
+    """Images (N, H, W, C), sequences or vectors, in their own dtype; with a shape, of that, as they were fitted."""
+    first = shape is None
+    with input_errors():
+        if shape is None or len(shape) == 1:
+            options = {"reset": first, "allow_nd": first, "ensure_all_finite": finite}
+            rows: NDArray[Any] = validate_data(estimator, X, **options)
         else:
-            rows = check_array(X, allow_nd=True, ensure_2d=False)
-    except ValueError as error:
-        raise InputError(str(error)) from None
-    if not 2 <= rows.ndim <= 4:
+            rows = check_array(X, allow_nd=True, ensure_2d=False, ensure_all_finite=finite)
+    if shape is None and not 2 <= rows.ndim <= 4:
         raise InputError(f"X must hold images (N, H, W, C), sequences or vectors, but its shape is {rows.shape}")
-    if not reset and rows.shape[1:] != estimator.shape_:
-        name = type(estimator).__name__
-        raise InputError(f"X holds images of shape {rows.shape[1:]}, but {name} was fitted to {estimator.shape_}")
+    if shape is not None and rows.shape[1:] != shape:
+        fitted = f"{type(estimator).__name__} was fitted to rows of shape {shape}"
+        raise InputError(f"X holds rows of shape {rows.shape[1:]}, but {fitted}")
     return rows
 
 
 def parts(count: int) -> Iterator[slice]:
     """Chunks of that many rows."""
-    for start in range(0, count, ROWS_AT_ONCE):
-        yield slice(start, min(start + ROWS_AT_ONCE, count))
+    return spans(count, ROWS_AT_ONCE)
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """Scikit-learn's complaints about data, as the typed error of this package."""
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(str(error)) from None

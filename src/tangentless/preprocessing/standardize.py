@@ -56,14 +56,10 @@ class Standardize(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # typ
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Take mean and deviation of each channel of images X, where they are not given."""
-        if not is_number(self.scale) or self.scale <= 0:
-            raise ParameterError(f"scale must be a finite number above 0, not {self.scale!r}")
-        rows = read_rows(self, X, reset=True)
+        rows = read_rows(self, X)
         self.shape_ = rows.shape[1:]
         self.n_features_in_ = math.prod(self.shape_)
-        mean, std = self._given("mean"), self._given("std")
-        if std is not None and not (std > 0).all():
-            raise ParameterError(f"every std must be above 0, not {self.std!r}")
+        mean, std = self.check_parameters()
         self.mean_ = self._means(rows) if mean is None else mean
         self.std_ = self._deviations(rows) if std is None else std
         return self
@@ -71,13 +67,22 @@ class Standardize(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # typ
     def transform(self, X: Any) -> Array:
         """Standardised images, float64."""
         check_is_fitted(self)
-        rows = read_rows(self, X, reset=False)
+        rows = read_rows(self, X, self.shape_)
         result = np.empty(rows.shape)
         for part in parts(len(rows)):
             np.divide(rows[part], self.scale, out=result[part])
             result[part] -= self.mean_
             result[part] /= self.std_
         return result
+
+    def check_parameters(self) -> tuple[Array | None, Array | None]:
+        """Refuse parameters that do not suit the images; the mean and deviation that are given."""
+        if not is_number(self.scale) or self.scale <= 0:
+            raise ParameterError(f"scale must be a finite number above 0, not {self.scale!r}")
+        mean, std = self._given("mean"), self._given("std")
+        if std is not None and not (std > 0).all():
+            raise ParameterError(f"every std must be above 0, not {self.std!r}")
+        return mean, std
 
     def _given(self, name: str) -> Array | None:
         values = getattr(self, name)

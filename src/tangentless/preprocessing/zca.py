@@ -14,13 +14,13 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas, eigh
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from ..algebra import Algebra
+from ..devices import Device
 from ..errors import InputError, ParameterError
 from ..solve import is_number
-from ..solve.processors import Processor, find_processor
 from .mirrors import mirror
 from .randaugment import RandAugment
 from .rows import parts, read_rows
@@ -45,7 +45,7 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
     augmentation
         What makes the copies: `RandAugment()` if None.
     backend
-        "cpu", or "cuda" for one NVIDIA GPU. Moments, eigenvectors and products are float64 on either.
+        "cpu", "cuda" for one NVIDIA GPU, or a `Device`. Moments, eigenvectors and products are float64 on either.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
         mirrors: bool = False,
         copies: int = 0,
         augmentation: RandAugment | None = None,
-        backend: str = "cpu",
+        backend: str | Device = "cpu",
     ) -> None:
         self.epsilon = epsilon
         self.mirrors = mirrors
@@ -86,11 +86,11 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
     def fit_batches(self, batches: Iterable[Any]) -> Self:
         """Learn the whitening matrix of images that come in batches, of which only one is in memory at a time."""
         self.check_parameters()
-        on = find_processor(self.backend, None)
+        on = Device.of(self.backend).algebra
         with on.working():
             moments = _Moments(on)
             for number, X in enumerate(batches):
-                rows = read_rows(self, X, reset=number == 0)
+                rows = read_rows(self, X, self.shape_ if number else None)
                 if number == 0:
                     self._set_shape(rows.shape[1:])
                 for images in self._with_copies(rows, number):
@@ -104,8 +104,8 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
     def transform(self, X: Any) -> Array:
         """Whitened images, float64, of the shape that came."""
         check_is_fitted(self)
-        on = find_processor(self.backend, None)
-        rows = read_rows(self, X, reset=False)
+        on = Device.of(self.backend).algebra
+        rows = read_rows(self, X, self.shape_)
         white = np.empty((len(rows), self.n_features_in_))
         with on.working():
             whitening = on.xp.asarray(self.whitening_)
@@ -122,8 +122,8 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
             raise ParameterError(f"copies must be a whole number from 0, not {self.copies!r}")
         if self.augmentation is not None and not isinstance(self.augmentation, RandAugment):
             raise ParameterError(f"augmentation must be a RandAugment or None, not {self.augmentation!r}")
-        if self.backend not in _BACKENDS:
-            raise ParameterError(f"ZCA has backend {' or '.join(map(repr, _BACKENDS))}, not {self.backend!r}")
+        if self.backend not in _BACKENDS and not isinstance(self.backend, Device):
+            raise ParameterError(f"ZCA has backend {', '.join(map(repr, _BACKENDS))} or a Device, not {self.backend!r}")
 
     def _set_shape(self, shape: tuple[int, ...]) -> None:
         self.shape_ = shape
@@ -141,53 +141,31 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
 
 
 class _Moments:
-    """The sum of x x' over images x, on a processor."""
+    """The sum of x x' over images x."""
 
-    def __init__(self, on: Processor) -> None:
+    def __init__(self, on: Algebra) -> None:
         self.on, self.count = on, 0
         self._sum: Any = None
 
     def add(self, images: NDArray[Any]) -> None:
-        unit = _to_unit(self.on, images)
-        if self._sum is None:
-            self._sum = self.on.xp.zeros((unit.shape[1],) * 2, order="F")
-        if self.on.xp is np:  # half of the symmetric product, in place
-            self._sum = blas.dsyrk(1.0, unit.T, beta=1.0, c=self._sum, lower=1, overwrite_c=1)
-        else:
-            self._sum += unit.T @ unit
+        self._sum = self.on.add_square(self._sum, _to_unit(self.on, images))
         self.count += len(images)
 
     def whitening(self, epsilon: float, mirrored: NDArray[Any] | None) -> Array:
         """`V (E + epsilon)^(-1/2) V'`; with the mirrored places given, of the images and their mirror images."""
-        xp, moments = self.on.xp, self._sum
-        if xp is np:
-            moments = _fill(moments)
+        xp, moments = self.on.xp, self.on.fill(self._sum)
         if mirrored is not None:
             there = xp.asarray(mirrored)
             moments = (moments + moments[there][:, there]) / 2
         moments /= self.count
-        values, vectors = _eigen(self.on, moments)
+        values, vectors = self.on.eigen(moments)
         # A root times its transpose: half the work where BLAS computes one triangle only.
         root = vectors * (xp.maximum(values, 0) + epsilon) ** -0.25
-        product = _fill(blas.dsyrk(1.0, root, lower=1)) if xp is np else self.on.download(root @ root.T)
+        product = self.on.download(self.on.fill(self.on.add_square(None, root.T)))
         return np.ascontiguousarray((product + product.T) / 2)
 
 
-def _eigen(on: Processor, matrix: Any) -> tuple[Any, Any]:
-    """Eigenvalues and eigenvectors of a symmetric matrix."""
-    if on.xp is np:
-        values, vectors = eigh(matrix, overwrite_a=True, check_finite=False, driver="evd")
-    else:
-        values, vectors = on.xp.linalg.eigh(matrix)
-    return values, vectors
-
-
-def _fill(lower: Array) -> Array:
-    """A symmetric matrix from its lower triangle."""
-    return np.tril(lower) + np.tril(lower, -1).T
-
-
-def _to_unit(on: Processor, images: NDArray[Any]) -> Any:
+def _to_unit(on: Algebra, images: NDArray[Any]) -> Any:
     """Each image as a row without its mean, of length one; an image of one colour becomes zero."""
     xp = on.xp
     flat = xp.asarray(images.reshape(len(images), -1)).astype(np.float64)

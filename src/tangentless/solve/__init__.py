@@ -1,10 +1,11 @@
 """Solving with kernel matrices: everything here takes a matrix and knows nothing of images."""
 
+from ..errors import DoesNotFit
 from .calibration import fit_scale, probabilities
 from .checks import check_ridge, check_targets, check_weights, is_number
 from .conjugate import ConjugateSolution, NotConverged, Step, solve_conjugate
 from .diagnosis import Diagnosis, diagnose
-from .memory import DoesNotFit, memory_needed
+from .memory import memory_needed
 from .nystroem import NystroemSolution, choose_landmarks, solve_nystroem
 from .path import RidgePath, ridge_path
 from .ridge import RidgeSolution, solve_ridge

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .processors import CentralProcessor, Processor
+from ..algebra import Algebra, CpuAlgebra
+from ..chunks import spans
 
 EPSILON = float(np.finfo(np.float64).eps)
 _PANEL = 128  # rows that element-wise work looks at: small beside the matrix, long enough to be fast
@@ -25,7 +26,7 @@ class Failure(NamedTuple):
     pivot: float
 
 
-def factorise(on: Processor, matrix: Any, diagonal: Any, block: int) -> Failure | None:
+def factorise(on: Algebra, matrix: Any, diagonal: Any, block: int) -> Failure | None:
     """Turn the lower triangle into the Cholesky factor of K with this diagonal."""
     for rows in spans(len(matrix), block):
         corner, before = matrix[rows, rows], matrix[rows, : rows.start]
@@ -55,12 +56,12 @@ def cholesky(matrix: Any) -> Any:
     array([[2., 0.],
            [1., 1.]])
     """
-    on = CentralProcessor()
+    on = CpuAlgebra()
     failure = factorise(on, matrix, matrix.diagonal().copy(), on.block_rows(len(matrix)))
     return np.tril(matrix) if failure is None else None
 
 
-def solve(on: Processor, matrix: Any, values: Any, block: int) -> Any:
+def solve(on: Algebra, matrix: Any, values: Any, block: int) -> Any:
     """The solution x of L L' x = values, two triangular systems."""
     found = values.copy()
     rows_of = list(spans(len(matrix), block))
@@ -75,7 +76,7 @@ def solve(on: Processor, matrix: Any, values: Any, block: int) -> Any:
     return found
 
 
-def invert(on: Processor, matrix: Any, block: int) -> Any:
+def invert(on: Algebra, matrix: Any, block: int) -> Any:
     """Turn the factor L into its inverse M; returns the diagonal of Q = M' M."""
     for rows in spans(len(matrix), block):
         corner = matrix[rows, rows]
@@ -92,7 +93,7 @@ def invert(on: Processor, matrix: Any, block: int) -> Any:
     return _column_squares(on, matrix)
 
 
-def apply_inverse(on: Processor, inverse: Any, values: Any) -> Any:
+def apply_inverse(on: Algebra, inverse: Any, values: Any) -> Any:
     """Q @ values for Q = M' M."""
     half, found = on.xp.empty_like(values), on.xp.empty_like(values)
     for rows in spans(len(inverse), _PANEL):
@@ -106,7 +107,7 @@ def apply_inverse(on: Processor, inverse: Any, values: Any) -> Any:
     return found
 
 
-def inverse_panels(on: Processor, inverse: Any, size: int = 1024) -> Iterator[tuple[slice, Any]]:
+def inverse_panels(on: Algebra, inverse: Any, size: int = 1024) -> Iterator[tuple[slice, Any]]:
     """Rows of Q = M' M, a panel at a time, up to and with the block on the diagonal: the rest follows by symmetry."""
     for rows in spans(len(inverse), size):
         first = inverse[rows, : rows.stop].copy()
@@ -117,7 +118,7 @@ def inverse_panels(on: Processor, inverse: Any, size: int = 1024) -> Iterator[tu
         yield rows, panel
 
 
-def symmetric_product(on: Processor, matrix: Any, diagonal: Any, values: Any) -> Any:
+def symmetric_product(on: Algebra, matrix: Any, diagonal: Any, values: Any) -> Any:
     """(K with this diagonal) @ values, from the strict upper triangle, which still holds K."""
     found = diagonal[:, None] * values
     for rows in spans(len(matrix), _PANEL):
@@ -130,22 +131,12 @@ def symmetric_product(on: Processor, matrix: Any, diagonal: Any, values: Any) ->
     return found
 
 
-def restore(on: Processor, matrix: Any) -> None:
+def restore(on: Algebra, matrix: Any) -> None:
     """Copy the strict upper triangle, which still holds K, to the lower one."""
     for rows in spans(len(matrix), _PANEL):
         corner = on.xp.triu(matrix[rows, rows], 1)
         matrix[rows, rows] = corner + corner.T
         matrix[rows.stop :, rows] = matrix[rows, rows.stop :].T
-
-
-def spans(length: int, size: int, start: int = 0) -> Iterator[slice]:
-    """Consecutive slices of at most `size` from `start` to `length`.
-
-    >>> list(spans(5, 2))
-    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
-    """
-    for first in range(start, length, size):
-        yield slice(first, min(first + size, length))
 
 
 def rounding(rows: int) -> float:
@@ -156,13 +147,13 @@ def rounding(rows: int) -> float:
     return max(rows, 100) * EPSILON
 
 
-def set_diagonal(on: Processor, corner: Any, diagonal: Any) -> None:
+def set_diagonal(on: Algebra, corner: Any, diagonal: Any) -> None:
     """Put values on the diagonal of a square block."""
     places = on.xp.arange(len(corner))
     corner[places, places] = diagonal
 
 
-def _check_pivots(on: Processor, matrix: Any, diagonal: Any, rows: slice, order: int) -> Failure | None:
+def _check_pivots(on: Algebra, matrix: Any, diagonal: Any, rows: slice, order: int) -> Failure | None:
     wanted = on.download(diagonal[rows])
     passed = order - 1 if order else len(wanted)
     pivots = np.square(on.download(matrix[rows, rows].diagonal()[:passed]))
@@ -176,7 +167,7 @@ def _check_pivots(on: Processor, matrix: Any, diagonal: Any, rows: slice, order:
     return None
 
 
-def _lower(on: Processor, column: Any, columns: slice) -> Any:
+def _lower(on: Algebra, column: Any, columns: slice) -> Any:
     """A block column of a lower triangular matrix, from its diagonal block down, with what lies above as zeros."""
     column = column.copy()
     width = columns.stop - columns.start
@@ -184,7 +175,7 @@ def _lower(on: Processor, column: Any, columns: slice) -> Any:
     return column
 
 
-def _column_squares(on: Processor, matrix: Any) -> Any:
+def _column_squares(on: Algebra, matrix: Any) -> Any:
     """The squared norms of the columns of the lower triangle."""
     squares = on.xp.zeros(len(matrix))
     for rows in spans(len(matrix), _PANEL):

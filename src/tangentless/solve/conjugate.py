@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular, svd
 
+from ..chunks import spans
 from ..errors import InputError, NotPositiveDefinite, ParameterError, TangentlessError
-from ..files import atomic_file, load_archive
-from .blocked import spans
+from ..files import Arrays, Header, load_archive, save_archive
 from .checks import check_ridge, check_targets
 from .matrices import as_numbers, check_kernel, is_stored
 from .nystroem import choose_landmarks, factor_corner
@@ -31,6 +31,7 @@ Array = NDArray[np.float64]
 
 _RESTARTS = 3
 _NEGLIGIBLE = 1e-3  # of the error on held-out rows: an improvement of less is none
+_FORMAT, _VERSION = "tangentless conjugate gradients", 2
 _PARTS = ("found", "missing", "direction", "sizes")
 
 
@@ -273,23 +274,30 @@ class _Journal:
     def save(self, state: _State) -> None:
         if self.path is None:
             return
-        arrays = {part: getattr(state, part) for part in _PARTS}
-        with atomic_file(self.path) as stream:
-            np.savez(stream, allow_pickle=False, name=np.array(self.name), number=np.array(state.number), **arrays)
+        header = {"name": self.name, "number": state.number}
+        save_archive(self.path, _FORMAT, _VERSION, header, {part: getattr(state, part) for part in _PARTS})
         self.saved = time.monotonic()
 
     def load(self, shape: tuple[int, ...]) -> _State | None:
         if self.path is None or not self.path.exists():
             return None
-        arrays = load_archive(self.path)
-        if str(arrays.get("name")) != self.name:
+        header, arrays = load_archive(self.path, _FORMAT, _VERSION, old=_header_of_version_1)
+        if header.get("name") != self.name:
             raise InputError(f"{self.path} is the checkpoint of another system; name another file, or remove it")
-        shapes = {"number": (), "sizes": shape[1:]} | dict.fromkeys(("found", "missing", "direction"), shape)
-        for part, expected in shapes.items():
+        for part in _PARTS:
             array = arrays.get(part)
+            expected = shape[1:] if part == "sizes" else shape
             if array is None or array.shape != expected or not np.isfinite(array).all():
                 raise InputError(f"{self.path} is not a whole checkpoint; remove it to start again")
-        return _State(int(arrays["number"]), *(np.array(arrays[part]) for part in _PARTS))
+        return _State(int(header["number"]), *(arrays[part] for part in _PARTS))
+
+
+def _header_of_version_1(arrays: Arrays) -> Header:
+    """What version 0.1.0 of this package wrote had its name and number among the arrays."""
+    name, number = arrays.pop("name", None), arrays.pop("number", None)
+    if name is None or number is None or number.shape != ():
+        raise InputError("it is not a checkpoint of conjugate gradients")
+    return {"name": str(name), "number": int(number)}
 
 
 def _preconditioner(matrix: Any, ridge: float, landmarks: int, seed: int) -> Callable[[Array], Array]:

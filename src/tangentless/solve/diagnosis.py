@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh_tridiagonal
 
+from ..algebra import Algebra
+from ..devices import Device
 from ..errors import InputError, ParameterError
 from . import blocked
 from .checks import check_ridge
 from .failure import close_pairs, explain
-from .matrices import check_kernel, load
-from .processors import Processor, find_processor
+from .matrices import algebra_for, check_kernel, load
 
 Array = NDArray[np.float64]
 Pairs = NDArray[np.intp]
@@ -72,7 +73,13 @@ class Diagnosis:
 
 
 def diagnose(
-    K: Any, Y: Any = None, ridge: float = 0.0, *, near: float = 1e-6, overwrite: bool = False, backend: str = "auto"
+    K: Any,
+    Y: Any = None,
+    ridge: float = 0.0,
+    *,
+    near: float = 1e-6,
+    overwrite: bool = False,
+    backend: str | Device = "auto",
 ) -> Diagnosis:
     """Examine K + ridge I; with Y, labels or targets, also which duplicates have different ones.
 
@@ -88,14 +95,14 @@ def diagnose(
     ridge = check_ridge(ridge)
     if not 0 <= near < math.inf:
         raise ParameterError(f"near must be a finite number of at least 0, not {near!r}")
-    on = find_processor(backend, K)
+    on = algebra_for(backend, K)
     with on.working():
         matrix = check_kernel(K)
         targets = _check_labels(Y, len(matrix))
         return _diagnose(on, load(on, matrix, 1, overwrite=overwrite), targets, ridge, near)
 
 
-def _diagnose(on: Processor, work: Any, targets: NDArray[Any] | None, ridge: float, near: float) -> Diagnosis:
+def _diagnose(on: Algebra, work: Any, targets: NDArray[Any] | None, ridge: float, near: float) -> Diagnosis:
     rows, block = len(work), on.block_rows(len(work))
     diagonal = work.diagonal().copy()
     scale = float(abs(diagonal).max()) or 1.0
@@ -115,7 +122,7 @@ def _diagnose(on: Processor, work: Any, targets: NDArray[Any] | None, ridge: flo
     return Diagnosis(rows, ridge, "", largest, smallest, pivots, duplicates, conflicts, noise)
 
 
-def _largest_eigenvalue(on: Processor, apply: Callable[[Any], Any], rows: int) -> float:
+def _largest_eigenvalue(on: Algebra, apply: Callable[[Any], Any], rows: int) -> float:
     """Lanczos' method: the matrix seen on the space of a vector and its images, orthogonalised twice for stability."""
     steps = min(_STEPS, rows)
     basis = on.xp.zeros((rows, steps))

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .blocked import EPSILON, Failure, factorise, restore, rounding, spans
-from .processors import Processor
+from ..algebra import Algebra
+from ..chunks import spans
+from .blocked import EPSILON, Failure, factorise, restore, rounding
 
 Array = NDArray[np.float64]
 
@@ -19,7 +20,7 @@ _FLOAT32_NOISE = 1e-6  # kernels computed in float32 are right to 1e-7; a pivot 
 _COLUMNS_AT_ONCE = 256
 
 
-def explain(on: Processor, work: Any, diagonal: Any, added: Any, failure: Failure, block: int) -> str:
+def explain(on: Algebra, work: Any, diagonal: Any, added: Any, failure: Failure, block: int) -> str:
     """What is wrong with a matrix, of which `work` still holds the upper triangle, and a ridge that puts it right.
 
     `added` is what was added to the diagonal; it is the ridge where rows have no weights.
@@ -39,7 +40,7 @@ def explain(on: Processor, work: Any, diagonal: Any, added: Any, failure: Failur
     return f"K + ridge I is not positive definite at ridge={ridge:g}: {cause}; ridge={remedy:.0e} would work{doubt}"
 
 
-def close_pairs(on: Processor, work: Any, diagonal: Any, noise: float) -> Iterator[NDArray[np.intp]]:
+def close_pairs(on: Algebra, work: Any, diagonal: Any, noise: float) -> Iterator[NDArray[np.intp]]:
     """Pairs i < j at a squared distance `K[i, i] + K[j, j] - 2 K[i, j]` that is not above the noise, by j, (k, 2)."""
     for columns in spans(len(work), _COLUMNS_AT_ONCE):
         distances = diagonal[: columns.stop, None] + diagonal[None, columns] - 2 * work[: columns.stop, columns]
@@ -57,7 +58,7 @@ def _name_empty(diagonal: Array) -> str:
     return f"K[i, i] = 0, as of a black image, for {len(rows)} of {len(diagonal)} rows ({named}): drop them"
 
 
-def _name_duplicates(on: Processor, work: Any, diagonal: Any, noise: float) -> str:
+def _name_duplicates(on: Algebra, work: Any, diagonal: Any, noise: float) -> str:
     count = 0
     named: list[str] = []
     for pairs in close_pairs(on, work, diagonal, noise):
@@ -75,7 +76,7 @@ def _name_pivot(diagonal: Array, failure: Failure) -> str:
     return f"the rows before row {row} explain all of it, and leave a pivot of {pivot:.2g} of {diagonal[row]:.6g}"
 
 
-def _find_ridge(on: Processor, work: Any, diagonal: Any, least: float, block: int) -> float:
+def _find_ridge(on: Algebra, work: Any, diagonal: Any, least: float, block: int) -> float:
     """The first power of ten from `least` on at which the factorisation passes.
 
     Attempts that fail stop at the row where they do, so the search costs little more than one factorisation.

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
-from .blocked import EPSILON, restore, set_diagonal, spans
+from ..algebra import Algebra
+from ..chunks import spans
+from ..devices import Device
+from ..errors import BackendError, InputError
+from ..inputs import is_cupy
+from .blocked import EPSILON, restore, set_diagonal
 from .memory import check_fits, memory_needed
-from .processors import Processor, is_cupy
 
 _ROWS_AT_ONCE = 128  # a panel of the matrix that checks look at
 _TOO_LARGE = (
@@ -19,7 +22,22 @@ _TOO_LARGE = (
 )
 
 
-def load(on: Processor, matrix: Any, targets: int, *, overwrite: bool) -> Any:
+def algebra_for(backend: str | Device, K: Any) -> Algebra:
+    """The linear algebra of a device; "auto" is the one that holds K.
+
+    >>> algebra_for("auto", np.eye(2)).name
+    'cpu'
+    """
+    on_gpu = is_cupy(K)
+    device = Device("cuda" if on_gpu else "cpu") if backend == "auto" else Device.of(backend)
+    if on_gpu and device.name != "cuda":
+        raise BackendError(
+            f"K is on the GPU, and backend={device.name!r} asks for the CPU; give K.get(), or backend='cuda'"
+        )
+    return device.algebra
+
+
+def load(on: Algebra, matrix: Any, targets: int, *, overwrite: bool) -> Any:
     """A float64 matrix in row order in the memory of the processor, the one given where that may be overwritten."""
     stored = is_stored(matrix)
     if overwrite and not stored and _is_ready(on, matrix):
@@ -94,7 +112,7 @@ def is_stored(K: Any) -> bool:
     return hasattr(K, "manifest") and hasattr(K, "store")
 
 
-def _is_ready(on: Processor, matrix: Any) -> bool:
+def _is_ready(on: Algebra, matrix: Any) -> bool:
     if not isinstance(matrix, on.xp.ndarray) or matrix.dtype != np.float64:
         return False
     flags = matrix.flags

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from ..errors import TangentlessError
+from ..errors import DoesNotFit
 
 _ENTRY = 8  # bytes of a float64
-
-
-class DoesNotFit(TangentlessError, MemoryError):  # noqa: N818 (what happened, as NotPositiveDefinite)
-    """A matrix that is too large for the memory it was to be solved in."""
 
 
 def memory_needed(rows: int, targets: int = 1, *, block: int | None = None, matrices: int = 1) -> int:
@@ -28,7 +24,7 @@ def check_fits(needed: int, free: int | None, what: str, instead: str) -> None:
     >>> check_fits(20 * 10**9, 16 * 10**9, "50,000 rows", "use a GPU")
     Traceback (most recent call last):
         ...
-    tangentless.solve.memory.DoesNotFit: 50,000 rows need 20.0 GB of memory, and 16.0 GB are free; use a GPU
+    tangentless.errors.DoesNotFit: 50,000 rows need 20.0 GB of memory, and 16.0 GB are free; use a GPU
     """
     if free is not None and needed > free:
         raise DoesNotFit(f"{what} need {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free; {instead}")

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
+from ..chunks import spans
 from ..errors import InputError, NotPositiveDefinite, ParameterError
-from .blocked import EPSILON, cholesky, spans
+from .blocked import EPSILON, cholesky
 from .checks import check_ridge, check_targets
 from .matrices import as_numbers, check_finite, check_kernel, is_stored
 

@@ -2,7 +2,7 @@
 
 With `K = V E V'`, for every ridge `Q = V (E + ridge)^-1 V'`: coefficients and the diagonal of Q are products with V,
 n^2 each. The eigendecomposition itself costs about ten Cholesky factorisations with leave-one-out and the memory of
-four matrices, so it pays from a dozen ridges on. It is done on the CPU.
+four matrices, so it pays from a dozen ridges on. It runs where the matrix is, or is to be solved.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh
 
+from ..algebra import Algebra
+from ..devices import Device
 from ..errors import NotPositiveDefinite, ParameterError
 from .blocked import rounding
 from .checks import check_ridge, check_targets, check_weights
-from .matrices import check_kernel, load
+from .matrices import algebra_for, check_kernel, load
 from .memory import check_fits, memory_needed
-from .processors import CentralProcessor, is_cupy
 from .scores import Criterion, accuracy, squared_error
 
 Array = NDArray[np.float64]
@@ -49,30 +49,40 @@ class RidgePath:
         return float(self.ridges[min(range(len(keys)), key=keys.__getitem__)])
 
 
-def ridge_path(K: Any, Y: Any, ridges: Any = None, *, weights: Any = None) -> RidgePath:
+def ridge_path(K: Any, Y: Any, ridges: Any = None, *, weights: Any = None, backend: str | Device = "auto") -> RidgePath:
     """Score ridges by leave-one-out, by default 0 and quarters of decades from 1e-10 to 1e3 of the mean of diag(K).
+
+    `backend` is as of `solve_ridge`.
 
     >>> X = np.random.default_rng(0).standard_normal((50, 3))
     >>> path = ridge_path(X @ X.T, X[:, 0] + np.random.default_rng(1).standard_normal(50), [0.1, 1.0, 10.0, 1000.0])
     >>> path.best()
     1.0
     """
-    on, matrix = CentralProcessor(), check_kernel(K.get() if is_cupy(K) else K)
+    on = algebra_for(backend, K)
+    with on.working():
+        matrix = check_kernel(K)
+        targets, scales = check_targets(Y, len(matrix)), check_weights(weights, len(matrix))
+        return score_path(on, matrix, targets, ridges, scales)
+
+
+def score_path(on: Algebra, matrix: Any, targets: Array, ridges: Any, weights: Array | None) -> RidgePath:
+    """As `ridge_path`, of what is checked already."""
     rows = len(matrix)
-    targets, scales = check_targets(Y, rows), check_weights(weights, rows)
     _check_size(on, rows)
     work = load(on, matrix, 1, overwrite=False)
     grid = _check_ridges(ridges, float(work.diagonal().mean()))
-    roots = np.ones(rows) if scales is None else np.sqrt(scales)
-    work *= roots[:, None]
-    work *= roots
-    return _score(work, targets, grid, roots, scales)
+    roots = np.ones(rows) if weights is None else np.sqrt(weights)
+    scales = on.xp.asarray(roots)
+    work *= scales[:, None]
+    work *= scales
+    return _score(on, work, targets, grid, roots, weights)
 
 
-def _score(work: Array, targets: Array, ridges: Array, roots: Array, weights: Array | None) -> RidgePath:
-    values, vectors = eigh(work, overwrite_a=True, check_finite=False, driver="evd")
-    columns = targets.reshape(len(targets), -1)
-    projected = vectors.T @ (roots[:, None] * columns)
+def _score(on: Algebra, work: Any, targets: Array, ridges: Array, roots: Array, weights: Array | None) -> RidgePath:
+    found, vectors = on.eigen(work)
+    values, columns = on.download(found), targets.reshape(len(targets), -1)
+    projected = on.product(vectors.T, on.xp.asarray(roots[:, None] * columns))
     shifted = values[:, None] + ridges
     usable = shifted[0] > rounding(len(values)) * shifted[-1]
     if not usable.any():
@@ -80,10 +90,12 @@ def _score(work: Array, targets: Array, ridges: Array, roots: Array, weights: Ar
             f"K + ridge I is not positive definite at any ridge of the path: the smallest eigenvalue is "
             f"{values[0]:.2g}, the largest ridge {ridges.max():g}; try larger ones, from {_remedy(values):.0e} on"
         )
-    shrinkages = np.square(vectors) @ (1 / np.where(usable, shifted, 1.0))
+    inverses = on.xp.asarray(1 / np.where(usable, shifted, 1.0))
+    shrinkages = on.download(on.product(vectors**2, inverses))
     errors, shares = np.full(len(ridges), np.inf), np.zeros(len(ridges))
     for place in np.flatnonzero(usable):
-        misses = vectors @ (projected / shifted[:, place, None]) / (roots * shrinkages[:, place])[:, None]
+        alpha = on.download(on.product(vectors, projected * inverses[:, place, None]))
+        misses = alpha / (roots * shrinkages[:, place])[:, None]
         errors[place] = squared_error(columns, columns - misses, weights)
         if columns.shape[1] > 1:
             shares[place] = accuracy(columns, columns - misses, weights)
@@ -102,7 +114,7 @@ def _is_one_hot(targets: Array) -> bool:
     return bool(((targets == targets.max(axis=1, keepdims=True)).sum(axis=1) == 1).all())
 
 
-def _check_size(on: CentralProcessor, rows: int) -> None:
+def _check_size(on: Algebra, rows: int) -> None:
     instead = "score a few ridges one at a time with solve_ridge"
     if rows > _LARGEST:
         raise ParameterError(f"a path of ridges takes at most {_LARGEST:,} rows, not {rows:,}; {instead}")

@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..algebra import Algebra
+from ..devices import Device
 from ..errors import NotPositiveDefinite
+from ..inputs import is_cupy
 from . import blocked
 from .checks import check_ridge, check_targets, check_weights
 from .failure import explain
-from .matrices import check_kernel, load
-from .path import ridge_path
-from .processors import Processor, find_processor, is_cupy
+from .matrices import algebra_for, check_kernel, load
+from .path import score_path
 from .scores import Criterion, check_criterion
 from .tilt import check_tilt, leave_two_out, pick_tilt
 
@@ -53,14 +55,14 @@ def solve_ridge(
     tilt: float | str = 0.0,
     criterion: Criterion = "squared error",
     overwrite: bool = False,
-    backend: str = "auto",
+    backend: str | Device = "auto",
 ) -> RidgeSolution:
     """Solve `(K + ridge I) alpha = Y` for one or many columns of Y; a prediction is then `k(x, X) @ alpha`.
 
     K is symmetric, (n, n): an array, a CuPy array, or a matrix in a store. With `overwrite` its memory is used for the
     factor, and the solution needs next to nothing beyond it; `memory_needed` says how much otherwise. `backend` is
-    "cpu", "cuda", or "auto", where K is; a CuPy matrix gives CuPy results. `ridge="loo"` picks the ridge, and
-    `tilt="loo"` the tilt, by the leave-one-out `criterion`. `weights` are positive, one for each row.
+    "cpu", "cuda", a `Device`, or "auto", where K is; a CuPy matrix gives CuPy results. `ridge="loo"` picks the ridge,
+    and `tilt="loo"` the tilt, by the leave-one-out `criterion`. `weights` are positive, one for each row.
 
     A matrix without a Cholesky factor, or with one that rounding alone could have made, raises `NotPositiveDefinite`,
     which names the rows that are duplicates or the pivot that vanished, and a ridge that works.
@@ -73,13 +75,13 @@ def solve_ridge(
     """
     fixed = None if isinstance(ridge, str) and ridge == "loo" else check_ridge(ridge)
     check_tilt(tilt)
-    on = find_processor(backend, K)
+    on = algebra_for(backend, K)
     with on.working():
         matrix = check_kernel(K)
         targets, scales = check_targets(Y, len(matrix)), check_weights(weights, len(matrix))
         check_criterion(criterion, targets)
         if fixed is None:
-            fixed = ridge_path(K, targets, weights=scales).best(criterion)
+            fixed = score_path(on, matrix, targets, None, scales).best(criterion)
         work = load(on, matrix, targets.size // len(matrix), overwrite=overwrite)
         solution = _solve(on, work, targets, fixed, scales, check_tilt(tilt), criterion)
     if is_cupy(K):
@@ -89,7 +91,7 @@ def solve_ridge(
 
 
 def _solve(
-    on: Processor,
+    on: Algebra,
     work: Any,
     targets: Array,
     ridge: float,

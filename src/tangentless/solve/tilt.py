@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..algebra import Algebra
 from ..errors import ParameterError
 from .blocked import inverse_panels
 from .checks import is_number
-from .processors import Processor
 from .scores import Criterion, rank
 
 Array = NDArray[np.float64]
@@ -42,7 +42,7 @@ def check_tilt(tilt: Any) -> float | None:
     return float(tilt)
 
 
-def leave_two_out(on: Processor, inverse: Any, shrinkage: Any, alpha: Any) -> Any:
+def leave_two_out(on: Algebra, inverse: Any, shrinkage: Any, alpha: Any) -> Any:
     """The g of the module's text, of the shape of alpha; `shrinkage` is the diagonal of Q = M' M, `inverse` is M."""
     sums, weights = on.xp.zeros_like(alpha), on.xp.zeros(len(alpha))
     for rows, entries in inverse_panels(on, inverse):

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from ...graph import Graph
 from .. import Advance, Precision
 from ..general import GeneralImages, general_block, prepare_general
+from ..segments import Segment
 from ..workers import count_workers, run_parallel
-from .plan import Fused, aligned_zeros, fuse
-from .simd import host_lanes, lanes_tag
+from .plan import Fused, aligned_zeros, fuse, keeps_scales
+from .simd import host_lanes
 from .tangent import TangentImages, plan_tangent, prepare_tangent, tangent_block
 
 Array = NDArray[np.float64]
@@ -32,12 +33,12 @@ _SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-150}  # of a patch, relative t
 
 @dataclass(frozen=True, eq=False)
 class FusedImages:
-    """Images with what cannot be derived quickly: their scales, and squared norms after every pool."""
+    """Images with what cannot be derived quickly: their scales, and squared norms after every cut."""
 
     fused: Fused
     images: NDArray[Any]
     scales: Array  # (N,), root mean square of each image
-    squares: tuple[NDArray[Any], ...]  # for every stage but the first, (N, H, W)
+    squares: tuple[NDArray[Any], ...]  # at every entrance but the first, (N, H, W)
     totals: Array  # (N,), squared norms after the last pool
 
     @property
@@ -92,21 +93,25 @@ class CpuBackend:
         if isinstance(left, TangentImages):
             return tangent_block(left, right, self.n_jobs, upper=upper, advance=advance)
         if isinstance(left, GeneralImages):
-            return general_block(left, right, upper=upper, advance=advance, n_jobs=self.n_jobs)
+            return np.asarray(general_block(left, right, upper=upper, advance=advance, n_jobs=self.n_jobs))
         from .sweep import run_rows
+        from .tables import Scratch, tables_of
 
         fused, lanes = left.fused, left.fused.lanes
+        (tables, _), needed = tables_of(fused), fused.needed(len(fused.segments) - 1)
         rows = _expand(left)
         blocks = tuple(_in_lanes(values, lanes) for values in _expand(right))
         totals = np.zeros((len(left), len(blocks[0]) * lanes))
-        tag = lanes_tag(fused.dtype, lanes, paired=False)
+        addresses = tuple(number for one in rows for number in (one.ctypes.data, one.strides[0]))
 
-        def work(task: tuple[int, int, int], scratch: Any) -> int:
+        def work(task: tuple[int, int, int], scratch: Scratch) -> int:
             first, end, block = task
-            run_rows(tag, fused.duals, fused.plan, rows, blocks, first, end, block, scratch, totals)
+            scratch.set_right(*(one[block] for one in blocks))
+            run_rows(scratch.view, first, end, addresses, scratch.total, totals, block * lanes)
             return _count_pairs(first, end, block * lanes, min((block + 1) * lanes, len(right)), upper)
 
-        run_parallel(_tasks(fused, len(left), len(right), upper), work, fused.scratch, self.n_jobs, advance)
+        tasks = _tasks(fused, len(left), len(right), upper)
+        run_parallel(tasks, work, lambda: Scratch(tables, needed), self.n_jobs, advance)
         values = totals[:, : len(right)] * fused.total_scale()
         if not graph.scale_free:
             values *= np.multiply.outer(left.scales, right.scales)
@@ -122,42 +127,59 @@ class CpuBackend:
         return f"cpu: general path in float64, because {fused}"
 
     def _fuse(self, graph: Graph) -> Fused | str:
-        """What is too delicate for float32 runs in float64."""
-        dtype = "float64" if graph.delicate else self.precision
+        """What is too delicate for float32 runs in float64, as do images that must keep their scales."""
+        dtype = "float64" if graph.delicate or keeps_scales(graph) else self.precision
         return fuse(graph, dtype, host_lanes(dtype))
 
     def _prepare_part(self, fused: Fused, images: NDArray[Any]) -> tuple[Array, list[NDArray[Any]], Array]:
-        """Scales, squared norms after each pool, and after the last one; a stage at a time, all blocks at once."""
-        from .sweep import run_self
-
-        lanes, dtype, count, graph = fused.lanes, fused.dtype, len(images), fused.graph
-        scales = _root_mean_squares(images)
+        """Scales, squared norms at the entrances of all segments but the first, and at the output."""
+        lanes, dtype, count = fused.lanes, fused.dtype, len(images)
+        scales = np.ones(count) if keeps_scales(fused.graph) else _root_mean_squares(images)
         pixels = _normalized(images, scales)
         in_lanes = _in_lanes(pixels.reshape(count, -1).astype(dtype), lanes)
         blocks = in_lanes, aligned_zeros((len(in_lanes), 2 * fused.norm_count * lanes), dtype)
-        tag = lanes_tag(dtype, lanes, paired=True)
-        squares: list[NDArray[Any]] = []
-        entrance: NDArray[Any] = _pixel_squares(fused, pixels)
-        for last, stage in enumerate(fused.stages):
-            part = fused.norms_of(last)
-            blocks[1][:, part.start * lanes : part.stop * lanes] = _in_lanes(_norms(fused, last, entrance), lanes)
-            final = last == len(fused.stages) - 1
-            reach = fused.plan.reach if final else fused.partial_reach(last)
-            sums = np.zeros((len(blocks[0]), math.prod(stage.pooled) * lanes))
+        found: list[NDArray[Any]] = []
+        entrances: list[NDArray[Any]] = [_pixel_squares(fused, pixels)]
+        for place, segment in enumerate(fused.segments):
+            squares = _squares(segment, entrances)
+            for part, norms in _norms(fused, place, squares):
+                blocks[1][:, part.start * lanes : part.stop * lanes] = _in_lanes(norms, lanes)
+            sums = self._run_alone(fused, place, blocks) if any(one.pooled for one in segment.exits) else []
+            entrances = []
+            for number, one in enumerate(segment.exits):
+                rows, columns = one.stride
+                alone = squares[one.value][:, ::rows, ::columns][:, : one.grid[0], : one.grid[1]]
+                if one.pooled:
+                    alone = sums[number].transpose(0, 2, 1).reshape(-1, *one.grid)[:count]
+                if place < len(fused.segments) - 1:
+                    scale = float(np.dtype(dtype).type(fused.exit_scale(place, one)))
+                    alone = (alone * scale).astype(dtype)
+                entrances.append(alone)
+            found += entrances
+        totals = found.pop().reshape(count) * fused.total_scale()
+        return scales, found, totals if fused.graph.scale_free else totals * scales**2
 
-            def work(task: tuple[int, int], scratch: Any, reach: Any = reach, sums: Any = sums) -> int:
-                run_self(tag, fused.duals, fused.plan, blocks, *task, reach, scratch, sums)
-                return 0
+    def _run_alone(self, fused: Fused, last: int, blocks: tuple[NDArray[Any], ...]) -> list[Array]:
+        """Each image with itself: what every exit of a segment holds at equal positions, (blocks, positions, lanes)."""
+        from .sweep import run_rows
+        from .tables import Scratch, tables_of
 
-            per_task = min(_rows_per_task(fused), -(-len(sums) // (4 * self.n_jobs)))
-            tasks = ((i, min(i + per_task, len(sums))) for i in range(0, len(sums), per_task))
-            run_parallel(tasks, work, fused.scratch, self.n_jobs, None)
-            pooled = sums.reshape(len(sums), -1, lanes).transpose(0, 2, 1).reshape(-1, *stage.pooled)[:count]
-            if not final:
-                entrance = (pooled * float(fused.plan.scales[last + 1])).astype(dtype)
-                squares.append(entrance)
-        totals = pooled.reshape(count) * fused.total_scale()
-        return scales, squares, totals if graph.scale_free else totals * scales**2
+        (_, tables), needed = tables_of(fused), fused.needed(last)
+        final = last == len(fused.segments) - 1
+        sums = [np.zeros((len(blocks[0]), math.prod(one.grid), fused.lanes)) for one in fused.segments[last].exits]
+
+        def work(block: int, scratch: Scratch) -> int:
+            pixels, norms = (one[block] for one in blocks)
+            scratch.set_right(pixels, norms)
+            scratch.slots[:] = 0.0
+            row = np.zeros((1, fused.lanes))
+            run_rows(scratch.view, 0, 1, (pixels.ctypes.data, 0, norms.ctypes.data, 0), scratch.total, row, 0)
+            for number, one in enumerate(sums):
+                one[block] = row if final else tables.slots_of(scratch, last, number)
+            return 0
+
+        run_parallel(iter(range(len(blocks[0]))), work, lambda: Scratch(tables, needed), self.n_jobs, None)
+        return sums
 
 
 def _expand(images: FusedImages) -> tuple[NDArray[Any], ...]:
@@ -165,24 +187,38 @@ def _expand(images: FusedImages) -> tuple[NDArray[Any], ...]:
     fused, count = images.fused, len(images)
     pixels = _normalized(images.images, images.scales)
     norms = np.empty((count, 2 * fused.norm_count), fused.dtype)
-    for stage, entrance in enumerate([_pixel_squares(fused, pixels), *images.squares]):
-        norms[:, fused.norms_of(stage)] = _norms(fused, stage, entrance)
+    known: list[NDArray[Any]] = [_pixel_squares(fused, pixels), *images.squares]
+    for place, segment in enumerate(fused.segments):
+        squares = _squares(segment, known[: segment.entrances])
+        known = known[segment.entrances :]
+        for part, some in _norms(fused, place, squares):
+            norms[:, part] = some
     return pixels.reshape(count, -1).astype(fused.dtype), norms
 
 
-def _norms(fused: Fused, stage: int, entrance: NDArray[Any]) -> NDArray[Any]:
-    """Norms before every embedding of a stage beside their inverses, from the squared norms at its entrance."""
-    images_last = np.ascontiguousarray(entrance.transpose(1, 2, 0), dtype=np.float64)  # long rows, so quick sums
-    norms = fused.stages[stage].norms(images_last.transpose(2, 0, 1))
-    norms[norms < _SMALLEST_NORM[fused.dtype]] = 0.0
-    both = np.zeros((*norms.shape, 2), fused.dtype)
-    both[..., 0] = norms
-    np.divide(fused.inverse_scales_of(stage), norms, out=both[..., 1], where=norms > 0, casting="same_kind")
-    return both.reshape(len(entrance), -1)
+def _squares(segment: Segment, entrances: list[NDArray[Any]]) -> list[Array]:
+    """Squared norms of all values of a segment, (N, H, W), computed with images last: long rows, so quick sums."""
+    images_last = (np.ascontiguousarray(one.transpose(1, 2, 0), dtype=np.float64) for one in entrances)
+    return segment.squares([one.transpose(2, 0, 1) for one in images_last])
+
+
+def _norms(fused: Fused, place: int, squares: list[Array]) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """For every embedding of a segment, norms before it beside their inverses, and where rows of norms hold them."""
+    segment = fused.segments[place]
+    for number, lowered in enumerate(fused.lowered[place]):
+        start = fused.norm_places.get((place, number))
+        if start is None:
+            continue
+        norms = np.sqrt(squares[segment.sum_of(number)])
+        norms[norms < _SMALLEST_NORM[fused.dtype]] = 0.0
+        both = np.zeros((*norms.shape, 2), fused.dtype)
+        both[..., 0] = norms
+        np.divide(math.sqrt(lowered.scale), norms, out=both[..., 1], where=norms > 0, casting="same_kind")
+        yield slice(2 * start, 2 * (start + math.prod(segment.grid))), both.reshape(len(norms), -1)
 
 
 def _pixel_squares(fused: Fused, pixels: Array) -> Array:
-    squares: Array = np.sum(pixels.reshape(len(pixels), *fused.stages[0].grid, -1) ** 2, axis=-1)
+    squares: Array = np.sum(pixels.reshape(len(pixels), *fused.segments[0].grid, -1) ** 2, axis=-1)
     return squares
 
 

@@ -23,17 +23,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
-from numpy.typing import NDArray
 
 from ...forms import MAX_DEGREE, TOLERANCE, Arc, Exponential, at_unit_scale
 from ...forms import lower as lower_form
 from ...layers import Normalize
-from ..stages import Embedding
-from .simd import CONTRACT, Tag, VectorType, call, constant, element, host_features, quick_roots, splat, suffix
+from ..segments import Embedding
+from .simd import (
+    CONTRACT,
+    Tag,
+    VectorType,
+    call,
+    constant,
+    element,
+    host_features,
+    load_lanes,
+    load_value,
+    quick_roots,
+    splat,
+    suffix,
+)
 
 _SHARE = {"float32": 0.1, "float64": 1.0}  # of the tolerance: in float32 a longer polynomial costs the same time
 _LONGEST_SERIES = 12  # beyond it, range reduction is cheaper
@@ -90,26 +101,45 @@ def _adapt(coefficients: tuple[float, ...], power: float) -> tuple[float, tuple[
     return scale, (p0, p1, p2, m0 - p1 * (p1 + p2), *reversed(rest))
 
 
-def parameter_table(lowered: list[Lowered], dtype: str) -> tuple[NDArray[Any], list[int], Tag, list[int]]:
-    """All parameters in one array, where each one's start, the tag of the kinds in use, and each one's place in it."""
-    kinds = sorted({one.kind for one in lowered})
-    starts = np.cumsum([0] + [len(one.parameters) for one in lowered])[:-1].tolist()
-    table = np.array([p for one in lowered for p in one.parameters] + [0.0], dtype=dtype)
-    return table, starts, Tag("duals", *kinds), [kinds.index(one.kind) for one in lowered]
+def dual_tag(lowered: Lowered) -> Tag:
+    """The tag that chooses the instructions of a kind."""
+    return Tag(("dual", *lowered.kind))
 
 
 @intrinsic
-def embed(typing: Any, tag: Any, kind: Any, table: Any, start: Any, s: Any, a: Any, r: Any) -> Any:
-    """The embedded inner products of one vector; `kind` is the place among the tag's kinds."""
-    kinds = tag.choices[1:]
+def embed(
+    typing: Any,
+    lanes: Any,
+    dual: Any,
+    table: Any,
+    start: Any,
+    left_norms: Any,
+    right_norms: Any,
+    x: Any,
+    z: Any,
+    s: Any,
+) -> Any:
+    """The embedded inner products of one vector, at a position of the left image, x, and of the right ones, z.
+
+    Norms lie beside their inverses. Parameters begin at `start` of the table.
+    """
+    _, name, length = dual.choices
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, chosen, table_value, start_value, *values = arguments
-        emitter = _DualEmitter(builder, s, table_value, start_value)
-        (embedded,) = emitter.choose(chosen, kinds, lambda one: (emitter.emit(one, *values),))
-        return embedded
+        _, _, table_value, start_value, left, right, i, j, value = arguments
+        if name == "linear":
+            return value
+        twice, beside = builder.shl(i, ir.Constant(i.type, 1)), ir.Constant(i.type, 1)
+        vectors = builder.shl(j, ir.Constant(j.type, 1)), ir.Constant(j.type, s.lanes)
+        norms = load_value(builder, lanes, left, twice), load_lanes(builder, s, right, vectors[0])
+        inverses = (
+            load_value(builder, lanes, left, builder.add(twice, beside)),
+            load_lanes(builder, s, right, builder.add(*vectors)),
+        )
+        a, r = (builder.fmul(*both, flags=CONTRACT) for both in (norms, inverses))
+        return _DualEmitter(builder, s, table_value, start_value).emit((name, length), value, a, r)
 
-    return s(tag, types.intp, types.intp, types.intp, s, a, r), generate
+    return s(lanes, dual, *(types.intp,) * 6, s), generate
 
 
 class Emitter:

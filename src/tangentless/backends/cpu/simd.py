@@ -13,18 +13,21 @@ import hashlib
 import operator
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import njit, types
+from numba import cfunc, njit, types
 from numba.core import cgutils
+from numba.core.imputils import lower_constant
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import (
     NativeValue,
     intrinsic,
+    lower_builtin,
     models,
-    overload,
     register_model,
     typeof_impl,
     unbox,
@@ -42,7 +45,7 @@ _DIGEST = hashlib.sha256(
 
 def compiled(function: Callable[..., Any], inline: bool = False) -> Callable[..., Any]:
     """Compile without the interpreter lock, with disk cache where there is a folder to write to."""
-    options = {"nogil": True, "boundscheck": False, "error_model": "numpy", "forceinline": inline}
+    options = {"nogil": True, "boundscheck": False, "error_model": "numpy", "inline": "always" if inline else "never"}
     try:
         return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
     except RuntimeError:  # no writable cache folder: compile in every process
@@ -50,6 +53,19 @@ def compiled(function: Callable[..., Any], inline: bool = False) -> Callable[...
 
 
 inlined = functools.partial(compiled, inline=True)
+
+
+@functools.cache
+def leaf(make: Callable[..., Callable[[int], None]], *choices: Any) -> Any:
+    """The function that `make(*choices)` gives, compiled alone, to be called by its `address` with one integer.
+
+    Numba compiles a function together with all it calls, again for every caller. A leaf is compiled once.
+    """
+    signature, options = types.void(types.intp), {"boundscheck": False, "error_model": "numpy"}
+    try:
+        return cfunc(signature, cache=True, **options)(make(*choices))
+    except RuntimeError:  # no writable cache folder: compile in every process
+        return cfunc(signature, **options)(make(*choices))
 
 
 @functools.cache
@@ -100,11 +116,12 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(manager, front_end_type, front_end_type.llvm)
 
 
+@dataclass(frozen=True)
 class Tag:
     """A compile-time choice: its numba type is its key, and it holds nothing at run time."""
 
-    def __init__(self, *key: Any) -> None:
-        self.key = key
+    key: tuple[Any, ...]
+    digest: str = _DIGEST  # part of the name of compiled code on disk
 
 
 class TagType(types.Opaque):
@@ -123,6 +140,11 @@ def _typeof_tag(tag: Tag, context: Any) -> TagType:
     return TagType(tag.key)
 
 
+@lower_constant(TagType)
+def _constant_tag(context: Any, builder: Any, tag_type: TagType, value: Any) -> Any:
+    return context.get_dummy_value()
+
+
 @unbox(TagType)
 def _unbox_tag(tag_type: TagType, value: Any, context: Any) -> NativeValue:
     return NativeValue(context.context.get_dummy_value())
@@ -130,7 +152,7 @@ def _unbox_tag(tag_type: TagType, value: Any, context: Any) -> NativeValue:
 
 def lanes_tag(dtype: str, lanes: int, paired: bool) -> Tag:
     """The tag of a sweep: element type, width, and whether left images fill lanes too (pairs) or are broadcast."""
-    return Tag("lanes", dtype, lanes, paired)
+    return Tag(("lanes", dtype, lanes, paired))
 
 
 def _vector_type(tag: TagType) -> VectorType:
@@ -171,7 +193,8 @@ def _lanes_pointer(builder: ir.IRBuilder, vector: VectorType, address: ir.Value,
     return builder.bitcast(element(builder, vector.dtype, address, index), vector.llvm.as_pointer())
 
 
-def _load(builder: ir.IRBuilder, vector: VectorType, address: ir.Value, index: ir.Value) -> ir.Value:
+def load_lanes(builder: ir.IRBuilder, vector: VectorType, address: ir.Value, index: ir.Value) -> ir.Value:
+    """A vector of elements [index, index + lanes)."""
     loaded = builder.load(_lanes_pointer(builder, vector, address, index))
     loaded.align = vector.itemsize
     return loaded
@@ -181,17 +204,67 @@ def _broadcast(builder: ir.IRBuilder, vector: VectorType, address: ir.Value, ind
     return splat(builder, vector, builder.load(element(builder, vector.dtype, address, index)))
 
 
+def load_value(builder: ir.IRBuilder, tag: TagType, address: ir.Value, index: ir.Value) -> ir.Value:
+    """The left image's value: one element in every lane, or lanes of its own where images are paired."""
+    vector = _vector_type(tag)
+    if tag.choices[3]:
+        start = builder.mul(index, ir.Constant(index.type, vector.lanes))
+        return load_lanes(builder, vector, address, start)
+    return _broadcast(builder, vector, address, index)
+
+
+def _integer(builder: ir.IRBuilder, address: ir.Value, index: ir.Value) -> ir.Value:
+    loaded = builder.load(builder.gep(builder.inttoptr(address, ir.IntType(64).as_pointer()), [index]))
+    loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return loaded
+
+
 @intrinsic
 def integer(typing: Any, address: Any, index: Any) -> Any:
     """An entry of a table of integers, which no one writes while it is read."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-        loaded = builder.load(builder.gep(pointer, [arguments[1]]))
-        loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
-        return loaded
+        return _integer(builder, arguments[0], arguments[1])
 
     return types.int64(types.intp, types.intp), generate
+
+
+def reader(columns: int) -> Any:
+    """A function of an address, a row and a column that reads a table of integers with so many columns."""
+
+    @intrinsic
+    def read(typing: Any, address: Any, row: Any, column: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            start = builder.mul(arguments[1], ir.Constant(ir.IntType(64), columns))
+            return _integer(builder, arguments[0], builder.add(start, arguments[2]))
+
+        return types.int64(types.intp, types.intp, types.intp), generate
+
+    return read
+
+
+@intrinsic
+def put(typing: Any, address: Any, index: Any, value: Any) -> Any:
+    """Write an entry of a table of integers."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        builder.store(arguments[2], builder.gep(pointer, [arguments[1]]))
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), generate
+
+
+@intrinsic
+def call_address(typing: Any, address: Any, argument: Any) -> Any:
+    """Call the machine code at an address with one integer."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        function = ir.FunctionType(ir.VoidType(), [ir.IntType(64)]).as_pointer()
+        builder.call(builder.inttoptr(arguments[0], function), [arguments[1]])
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), generate
 
 
 @intrinsic
@@ -210,7 +283,7 @@ def load(typing: Any, tag: Any, address: Any, index: Any) -> Any:
     vector = _vector_type(tag)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _load(builder, vector, arguments[1], arguments[2])
+        return load_lanes(builder, vector, arguments[1], arguments[2])
 
     return vector(tag, types.intp, types.intp), generate
 
@@ -218,13 +291,10 @@ def load(typing: Any, tag: Any, address: Any, index: Any) -> Any:
 @intrinsic
 def load_left(typing: Any, tag: Any, address: Any, index: Any) -> Any:
     """The left image's value: one element in every lane, or lanes of its own where images are paired."""
-    vector, paired = _vector_type(tag), tag.choices[3]
+    vector = _vector_type(tag)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if paired:
-            start = builder.mul(arguments[2], ir.Constant(arguments[2].type, vector.lanes))
-            return _load(builder, vector, arguments[1], start)
-        return _broadcast(builder, vector, arguments[1], arguments[2])
+        return load_value(builder, tag, arguments[1], arguments[2])
 
     return vector(tag, types.intp, types.intp), generate
 
@@ -295,25 +365,19 @@ def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
     return a(a, b, c), generate
 
 
-def _binary(instruction: str) -> Any:
-    @intrinsic
-    def arithmetic(typing: Any, a: Any, b: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return getattr(builder, instruction)(*arguments, flags=CONTRACT)
+def _operator(function: Any, instruction: str) -> None:
+    """Give vectors an operator of Python, without a function to compile for it."""
 
-        return a(a, b), generate
+    @infer_global(function)
+    class _Typing(AbstractTemplate):
+        def generic(self, arguments: Any, keywords: Any) -> Any:
+            vectors = len(arguments) == 2 and isinstance(arguments[0], VectorType)
+            return signature(arguments[0], *arguments) if vectors else None
 
-    return arithmetic
-
-
-_add, _multiply = _binary("fadd"), _binary("fmul")
-
-
-@overload(operator.add)
-def _overload_add(a, b):  # type: ignore[no-untyped-def]  # numba compares the signatures
-    return (lambda a, b: _add(a, b)) if isinstance(a, VectorType) else None
+    @lower_builtin(function, VectorType, VectorType)
+    def _generate(context: Any, builder: Any, typed: Any, arguments: Any) -> Any:
+        return getattr(builder, instruction)(*arguments, flags=CONTRACT)
 
 
-@overload(operator.mul)
-def _overload_multiply(a, b):  # type: ignore[no-untyped-def]  # numba compares the signatures
-    return (lambda a, b: _multiply(a, b)) if isinstance(a, VectorType) else None
+_operator(operator.add, "fadd")
+_operator(operator.mul, "fmul")

@@ -19,8 +19,10 @@ from ...forms import TOLERANCE, lower, lower_slope
 from ...graph import Graph
 from ...layers import Normalize
 from .. import Advance
-from ..stages import Embedding, Stage, chain
+from ..segments import Embedding
+from ..stages import Stage, chain
 from ..workers import run_parallel
+from .compiling import announced
 from .plan import aligned_zeros
 from .simd import Tag, lanes_tag
 
@@ -93,7 +95,8 @@ def prepare_tangent(plan: Plan, images: NDArray[Any], n_jobs: int) -> TangentIma
         return 0
 
     parts = (slice(start, min(start + lanes, len(images))) for start in range(0, len(images), lanes))
-    run_parallel(parts, work, plan.scratch, n_jobs, None)
+    with announced():
+        run_parallel(parts, work, plan.scratch, n_jobs, None)
     return TangentImages(plan, images, tuple(squares), totals, plan.graph.head_tangent_diagonal([totals], [tangents]))
 
 
@@ -128,8 +131,8 @@ def plan_tangent(graph: Graph, lanes: int) -> Plan | None:
     stages = chain(graph)
     if isinstance(stages, str):
         return None
-    lowered = [[_lower(step.embedding) for step in stage.steps] for stage in stages]
-    if any(one is None for some in lowered for one in some):
+    lowered = [[one for step in stage.steps if (one := _lower(step.embedding))] for stage in stages]
+    if any(len(some) < len(stage.steps) for some, stage in zip(lowered, stages, strict=True)):
         return None
     flat = [one for stage in lowered for one in stage]
     kinds = sorted({kind for kind, _ in flat}) or [("linear",)]
@@ -149,7 +152,7 @@ def plan_tangent(graph: Graph, lanes: int) -> Plan | None:
     room = sum(16 * lanes * math.prod(stage.pooled) ** 2 for stage in stages)
     if room > _LARGEST_ROOM:
         return None
-    return Plan(graph, stages, lanes, Tag("tangents", *kinds), table, shapes, steps)
+    return Plan(graph, stages, lanes, Tag(("tangents", *kinds)), table, shapes, steps)
 
 
 def _lower(embedding: Embedding) -> tuple[tuple[Any, ...], tuple[float, ...]] | None:

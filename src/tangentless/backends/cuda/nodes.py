@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import BackendError
-from ...forms import TABLE_PIECES, TABLE_TERMS, Arc, Exponential, angle_polynomial, arc_polynomial, tabulate
+from ...forms import TABLE_PIECES, TABLE_TERMS, TOLERANCE, Arc, Exponential, Series, lower, lower_slope, slopes
 from ...graph import EmbedNode, Graph, Pair, PoolNode, SumNode, WeightsNode, WindowNode
 from ...layers import Nonlinearity, Normalize
 from ..general import Value, node_pairs, pixel_squares, window_taps
 from .compile import source as device_source
 from .fused import Machine
+from .portable import exact_form, table_of
 
-_TOLERANCE = 2e-15
 _FEW_TAPS = 16  # up to which one thread adds all of a window
 
 
@@ -165,10 +164,13 @@ extern "C" __global__ void node_{self.place}({", ".join(parameters)}, real* k, r
         if isinstance(layer, Normalize):
             yield f"{name} = {{{c}, {source}.t * {r}}};"
             return
-        form, tangent = layer.form(), self.graph.tangent
+        form, tangent = exact_form(layer), self.graph.tangent
         if isinstance(form, Arc):
+            value, angle = (one(form, TOLERANCE["float64"]) for one in (lower, lower_slope))
+            assert value is not None
+            assert angle is not None
             yield f"const real w = real(1) - fabs({c}), q = sqrt(w);"
-            yield f"{_array('arc', arc_polynomial(_TOLERANCE))} {_array('angle', angle_polynomial(_TOLERANCE))}"
+            yield f"{_array('arc', value.coefficients)} {_array('angle', angle.coefficients)}"
             yield f"const real bend = fmax({c}, real(0)) + w * q * polynomial(arc, w), part = q * polynomial(angle, w);"
             yield f"{name}.k = {a} * ({_real(form.linear)} * {c} + {_real(form.arc)} * bend);"
             slope = f"({_real(form.linear)} + {_real(form.arc)} * ({c} > 0 ? 1 - part : part))"
@@ -176,26 +178,17 @@ extern "C" __global__ void node_{self.place}({", ".join(parameters)}, real* k, r
             yield f"const real e = exp({_real(form.gamma)} * ({c} - 1));"
             yield f"{name}.k = {a} * e;"
             slope = f"({_real(form.gamma)} * e)"
-        elif (series := layer.series()) is not None:
-            slopes = [k * a for k, a in enumerate(series)][1:] or [0.0]
-            yield f"{_array('powers', series)} {_array('slopes', slopes)}"
+        elif isinstance(form, Series):
+            yield f"{_array('powers', form.coefficients)} {_array('slopes', slopes(form.coefficients))}"
             yield f"{name}.k = {a} * polynomial(powers, {c});"
             slope = f"polynomial(slopes, {c})"
         else:
-            values = self._tabulate(layer, layer.dual)
+            values = self._table(table_of(layer, "dual"))
             pieces = f"tabulated<{TABLE_PIECES}, {TABLE_TERMS}>"
             yield f"{name}.k = {a} * {pieces}({values}, {c});"
-            slope = f"{pieces}({self._tabulate(layer, layer.derivative)}, {c})" if tangent else "0"
+            slope = f"{pieces}({self._table(table_of(layer, 'derivative'))}, {c})" if tangent else "0"
         if tangent:
             yield f"{name}.t = {source}.t * {slope};"
-
-    def _tabulate(self, layer: Nonlinearity, function: Any) -> str:
-        table = tabulate(function)
-        if table is None:
-            raise BackendError(
-                f"the dual of {layer} changes too fast inside (-1, 1) for the GPU's tables; use backend='cpu'"
-            )
-        return self._table(table)
 
 
 class NodeKernels:

@@ -12,7 +12,8 @@ from dataclasses import replace
 from ...forms import TOLERANCE, at_unit_scale, lower
 from ...graph import Graph
 from ...layers import Normalize
-from ..stages import Embedding, Stage, chain
+from ..segments import Embedding
+from ..stages import Stage, chain
 from .layout import ARC, EXPONENTIAL, IDENTITY, LONG_RING, SERIES, SHORT_RING, LayerForm, StagePlan
 
 # Powers of t for the bend of an arc. Each sum takes a multiplication less than it has powers: t may have any scale, and

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..stages import Embedding, Stage
+from ..segments import Embedding
+from ..stages import Stage
 from .layout import ARC, EXPONENTIAL, IDENTITY, StagePlan
 
 NEVER = -1e30  # an exponent: two to this power is zero

@@ -55,15 +55,15 @@ def make_portable(graph: Graph, places: Iterable[int], upload: Function) -> Grap
 
 
 def _portable(layer: Nonlinearity, tangent: bool, upload: Function) -> _Portable:
-    form = _exact_form(layer)
+    form = exact_form(layer)
     if form is not None:
         return _Portable(layer, form.value, form.derivative)
-    value = functools.partial(from_table, upload(_table(layer, "dual")))
-    slope = functools.partial(from_table, upload(_table(layer, "derivative"))) if tangent else value
+    value = functools.partial(from_table, upload(table_of(layer, "dual")))
+    slope = functools.partial(from_table, upload(table_of(layer, "derivative"))) if tangent else value
     return _Portable(layer, value, slope)
 
 
-def _exact_form(layer: Nonlinearity) -> Form | None:
+def exact_form(layer: Nonlinearity) -> Form | None:
     """The closed form of a nonlinearity, unless it is a fit."""
     form, series = layer.form(), layer.series()
     if isinstance(form, Arc | Exponential):
@@ -72,7 +72,8 @@ def _exact_form(layer: Nonlinearity) -> Form | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _table(layer: Nonlinearity, what: str) -> NDArray[np.float64]:
+def table_of(layer: Nonlinearity, what: str) -> NDArray[np.float64]:
+    """The table of a nonlinearity's "dual" or "derivative"."""
     table = tabulate(getattr(layer, what))
     if table is None:
         raise BackendError(

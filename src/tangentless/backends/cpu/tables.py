@@ -1,0 +1,348 @@
+"""The tables that drive the fused kernel: where rings and slots are, which rows each step adds, and by what code.
+
+A segment's values wait in *rings*, one for every way in which steps read along a row. A step starts so many rows after
+the entrance (its *lag*) that all rows it reads are there; a value that is there early has a longer ring.
+
+A step adds up its terms in *chunks*: some rows of one ring, plus one row of another ring or what the chunks before
+have given. Most steps are one chunk.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..segments import Segment, Term
+from . import leaves as f
+from . import sweep as t
+from .compiling import announced
+from .duals import Lowered, dual_tag
+from .plan import Fused, Offsets, aligned_zeros, crop, slot_count
+from .simd import lanes_tag, leaf
+
+_MARGIN = 1
+_MOST_TOGETHER = 16  # offsets that take turns
+_RINGS_BYTES = 512 << 10  # of all of them: half of a second-level cache
+_LINEAR = Lowered(("linear", 0), ())
+_THREE = (-1, 0, 1)
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Rows of a value, summed along the row over some positions."""
+
+    place: int
+    mask: int
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows of a ring that are added up, and a term of one row beside them."""
+
+    term: Term
+    rows: tuple[int, ...]
+    beside: Term | None = None
+
+    @property
+    def contiguous(self) -> bool:
+        return all(b - a == 1 for a, b in zip(self.rows, self.rows[1:], strict=False))
+
+
+class Scratch:
+    """What one thread writes while it sweeps, and the view that names it."""
+
+    def __init__(self, tables: Tables, needed: list[Offsets]) -> None:
+        dtype, lanes = tables.fused.dtype, tables.fused.lanes
+        self.ring = aligned_zeros((tables.scratch_rows * lanes,), dtype)
+        self.slots = aligned_zeros((max(1, tables.slots) * lanes,), dtype)
+        self.total = aligned_zeros((lanes,), "float64")
+        self.frame = np.zeros(f.FRAME_FIELDS, np.int64)
+        self._kept = tables  # its arrays are read by address
+        arrays = (self.ring, self.slots, self.total, tables.parameters, tables.weights)
+        self.frame[: len(arrays)] = [array.ctypes.data for array in arrays]
+        self.frame[f.CHANNELS] = tables.fused.graph.channels
+        self.view, self._offsets = tables.view(self.frame, needed)
+        self.frame[f.OFFSETS] = self.view.offsets
+
+    def set_right(self, pixels: NDArray[Any], norms: NDArray[Any]) -> None:
+        """Choose the block of right images; the caller keeps the arrays."""
+        self.frame[[f.RIGHT_PIXELS, f.RIGHT_NORMS]] = pixels.ctypes.data, norms.ctypes.data
+
+
+@dataclass
+class Tables:
+    """All tables of a graph, for pairs of images or (`paired`) for images with themselves."""
+
+    fused: Fused
+    paired: bool
+    stages: list[list[int]] = field(default_factory=list)
+    entrances: list[list[int]] = field(default_factory=list)
+    steps: list[list[int]] = field(default_factory=list)
+    chunks: list[list[int]] = field(default_factory=list)
+    sinks: list[list[int]] = field(default_factory=list)
+    exits: list[list[int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        fused = self.fused
+        self.tag = lanes_tag(fused.dtype, fused.lanes, self.paired)
+        self.plain_tag = lanes_tag(fused.dtype, fused.lanes, paired=False)
+        self._weights, parameters = [1.0], [0.0]
+        self.stride = max(segment.grid[1] for segment in fused.segments) + 2 * _MARGIN
+        self.slots, self.ring_rows, self.padding = 0, 1, 0
+        for i, segment in enumerate(fused.segments):
+            first = len(self.exits)
+            self._add_exits(segment, final=i == len(fused.segments) - 1)
+            layout = _Layout(segment)
+            self.ring_rows = max(self.ring_rows, layout.rows)
+            entrances = self._add_entrances(i, segment, layout, first)
+            steps = len(self.steps)
+            shift = layout.lags[-1] & 1 if segment.steps else 0  # so that the last step sees rows in even pairs
+            for j, lowered in enumerate(fused.lowered[i]):
+                start = len(parameters)
+                parameters += lowered.parameters
+                self._add_step(i, j, layout, first, start, shift)
+            stride = max(one.stride[0] for one in segment.exits)
+            bounds = [steps, len(self.steps), *entrances, first, len(self.exits)]
+            self.stages.append([*segment.grid, *bounds, max(layout.lags), shift, stride])
+        self.parameters = np.array(parameters, fused.dtype)
+        self.weights = np.array(self._weights, fused.dtype)
+        self.line_stride = self.stride + 2 * self.padding
+        rings_bytes = self.ring_rows * self.stride * fused.lanes * np.dtype(fused.dtype).itemsize
+        self.together = max(1, min(_MOST_TOGETHER, _RINGS_BYTES // rings_bytes))
+        self.rings_size = self.ring_rows * self.stride + 4 * self.line_stride
+        self.scratch_rows = self.together * self.rings_size + _MARGIN
+        self._arrays = [
+            np.array(rows or [[0]], np.int64)
+            for rows in (self.entrances, self.steps, self.chunks, self.sinks, self.exits)
+        ]
+        self._clear = leaf(f.clear, self.plain_tag).address
+
+    def view(self, frame: NDArray[np.int64], needed: list[Offsets]) -> tuple[t.View, list[NDArray[np.int64]]]:
+        """The view of a sweep that ends after as many segments as there are offsets, and arrays to keep for it."""
+        stages, offsets, flags = [], list[int](), list[int]()
+        stop = needed[-1][0][-1]
+        for place in range(len(needed) - 2, -1, -1):
+            step = self.stages[place][t.ROW_STEP]
+            stop = max(needed[place][0][-1], step * stop + step - 1)
+        first, end = needed[0][0][0], stop + 1
+        low, high = first, stop
+        for row, (u, v) in zip(self.stages, needed, strict=False):
+            low, high = min(low, u[0]), max(high, u[-1])
+            stages.append([*row, len(flags) - low, len(offsets), len(offsets) + len(v)])
+            flags += [int(one in set(u)) for one in range(low, high + 1)]
+            offsets += v
+            low, high = low // row[t.ROW_STEP], high // row[t.ROW_STEP]
+        arrays = [np.array(stages, np.int64), np.array(offsets, np.int64), np.array(flags, np.int64)]
+        tables = [one.ctypes.data for one in (arrays[0], *self._arrays, arrays[1], arrays[2])]
+        fused = self.fused
+        names = t.View._fields[1 : 1 + len(tables)]
+        view = t.View(
+            frame=frame.ctypes.data,
+            **dict(zip(names, tables, strict=True)),
+            first=first,
+            end=end,
+            last=len(needed) - 1,
+            lanes=fused.lanes,
+            channels=fused.graph.channels,
+            stride=self.stride,
+            margin=_MARGIN,
+            line=self.ring_rows * self.stride + self.padding,
+            line_stride=self.line_stride,
+            padding=self.padding,
+            rings_size=self.rings_size,
+            together=self.together,
+            clear_leaf=self._clear,
+        )
+        return view, arrays
+
+    def slots_of(self, scratch: Scratch, segment: int, number: int) -> NDArray[Any]:
+        """What an exit of a segment holds at offset zero, (positions, lanes)."""
+        row = self.exits[self.stages[segment][t.FIRST_EXIT] + number]
+        tall, wide = row[t.EXIT_TALL], row[t.EXIT_WIDE]
+        place = row[t.EXIT_SLOTS] + wide * tall * wide
+        return scratch.slots.reshape(-1, self.fused.lanes)[place : place + tall * wide]
+
+    def _add_exits(self, segment: Segment, final: bool) -> None:
+        for one in segment.exits:
+            self.exits.append([self.slots, *one.grid, *one.stride, *crop(one)])
+            self.slots += 0 if final else slot_count(one)
+
+    def _add_entrances(self, place: int, segment: Segment, layout: _Layout, first: int) -> list[int]:
+        begin = len(self.entrances)
+        for number in range(segment.entrances):
+            sinks = self._add_sinks(place, layout, number, first)
+            exit_, scale = -1, 0
+            widened = sinks[1] - sinks[0] == 1 and self.sinks[sinks[0]][t.SINK_KIND] == t.WIDEN
+            direct = place == 0 and widened and not self.paired
+            if place == 0:
+                colours = direct and self.fused.graph.channels == 3
+                code = leaf(f.colours, self.tag) if colours else leaf(f.pixels, self.tag, direct)
+            else:
+                exit_ = self.stages[place - 1][t.FIRST_EXIT] + number
+                before = self.fused.segments[place - 1].exits[number]
+                scale = self._weight(self.fused.exit_scale(place - 1, before))
+                code = leaf(f.take, self.plain_tag)
+            self.entrances.append([code.address, int(direct), exit_, scale, *sinks])
+        return [begin, len(self.entrances)]
+
+    def _add_step(self, place: int, number: int, layout: _Layout, first: int, parameters: int, shift: int) -> None:
+        segment, lowered = self.fused.segments[place], self.fused.lowered[place][number]
+        step, value = segment.steps[number], segment.sum_of(number)
+        lag = layout.lags[number]
+        if step.embedding is None:
+            plain, sinks = [0, 0], self._add_sinks(place, layout, value, first)
+        else:
+            plain, sinks = (self._add_sinks(place, layout, one, first) for one in (value, value + 1))
+        chunks = _chunks(step.terms)
+        kinds = [[row[t.SINK_KIND] for row in self.sinks[slice(*some)]] for some in (plain, sinks)]
+        simple = len(chunks) == 1 and not self.paired
+        mode = t.LINES
+        if simple and kinds[1] == [t.WIDEN] and (not kinds[0] or self._copied(plain)):
+            mode = t.FUSED
+        elif simple and not kinds[0] and self._halved(place, sinks, chunks[0]) and (lag + shift) % 2 == 0:
+            mode = t.HALVES
+        every = _every(segment, layout, (value, value + 1))
+        total = kinds[1] == [t.TOTAL]
+        pairs = every == (1, 1) and not total and all(chunk.contiguous for chunk in chunks)
+        begin = len(self.chunks)
+        for i, chunk in enumerate(chunks):
+            dual = lowered if i == len(chunks) - 1 else _LINEAR
+            stored = bool(kinds[0]) and i == len(chunks) - 1
+            self._add_chunk(chunk, layout, i, dual, stored, mode, total, pairs)
+        norms = self.fused.norm_places.get((place, number), 0)
+        bounds = (begin, len(self.chunks), *plain, *sinks)
+        self.steps.append([lag, norms, parameters, mode, *every, int(pairs), *bounds])
+
+    def _add_chunk(
+        self,
+        chunk: Chunk,
+        layout: _Layout,
+        number: int,
+        dual: Lowered,
+        plain: bool,
+        mode: int,
+        natural: bool,
+        pairs: bool,
+    ) -> None:
+        ring = layout.rings[chunk.term.value, chunk.term.taps[1]]
+        rows = list(chunk.rows)
+        empty = [t.OUTSIDE] * (f.MOST_ROWS - len(rows))
+        single = rows if natural else [*rows[1:], rows[0]]  # so that the first row is added last, as in pairs
+        added, mask, row, weight = t.OWN_LINE, 0, 0, 0
+        if number == 0 and chunk.beside is not None:
+            beside = layout.rings[chunk.beside.value, chunk.beside.taps[1]]
+            added, mask, row = beside.place * self.stride + _MARGIN, beside.mask, chunk.beside.taps[0][0]
+            weight = self._weight(chunk.beside.weight)
+        weighted = chunk.term.weight != 1.0 or number > 0 or chunk.beside is not None
+        if weighted and number == 0 and chunk.beside is None:  # the leaf adds a row all the same: one of zeros
+            added, row = ring.place * self.stride + _MARGIN, t.OUTSIDE
+        tag = self.plain_tag if dual.kind == _LINEAR.kind else self.tag
+        makers: list[tuple[Any, ...]]
+        if mode == t.HALVES:
+            makers = [(f.halves, tag, dual_tag(dual), *choice) for choice in ((1, False), (2, True), (2, False))]
+        else:
+            choices = (len(rows), weighted, plain, mode == t.FUSED)
+            makers = [(f.rows, tag, dual_tag(dual), height, *choices) for height in ((1, 2, 2) if pairs else (1, 1, 1))]
+        place = [ring.place * self.stride + _MARGIN, ring.mask, len(rows), self._weight(chunk.term.weight)]
+        beside_it = [added, mask, row, weight, *(leaf(*one).address for one in makers)]
+        self.chunks.append([*place, *beside_it, *rows, rows[-1] + 1, *empty, *single, *empty])
+
+    def _add_sinks(self, place: int, layout: _Layout, value: int, first: int) -> list[int]:
+        """Rows of the table for all that read a value; gives where they begin and end."""
+        begin = len(self.sinks)
+        for (source, columns), ring in layout.rings.items():
+            if source == value:
+                self.sinks.append(self._ring_sink(columns, ring))
+        final = place == len(self.fused.segments) - 1
+        for number, one in enumerate(self.fused.segments[place].exits):
+            if one.value == value:
+                kind = t.TOTAL if final else t.POOL if one.size == one.stride else t.PICK
+                code = {t.TOTAL: f.total, t.POOL: f.pool, t.PICK: f.pick}[kind]
+                self.sinks.append([kind, leaf(code, self.plain_tag).address, 0, 0, 0, 0, first + number])
+        return [begin, len(self.sinks)]
+
+    def _ring_sink(self, columns: tuple[int, ...], ring: Ring) -> list[int]:
+        place = [ring.place * self.stride + _MARGIN, ring.mask]
+        if columns == _THREE:
+            return [t.WIDEN, leaf(f.widen, self.plain_tag).address, *place, 0, 0, 0]
+        self.padding = max(self.padding, *map(abs, columns))
+        dilation = columns[1] - columns[0] if len(columns) > 1 else 1
+        code = leaf(f.taps, self.plain_tag, len(columns))
+        return [t.TAPS, code.address, *place, columns[0], dilation, 0]
+
+    def _copied(self, sinks: Sequence[int]) -> bool:
+        """Whether a value has one reader, a ring that takes it as it is."""
+        copy = [t.TAPS, leaf(f.taps, self.plain_tag, 1).address]
+        return [(row[:2], row[t.SINK_TAP]) for row in self.sinks[slice(*sinks)]] == [(copy, 0)]
+
+    def _halved(self, place: int, sinks: Sequence[int], chunk: Chunk) -> bool:
+        """Whether a step of one 3×3 window feeds a 2×2 pool that tiles its grid, and nothing else."""
+        if [row[t.SINK_KIND] for row in self.sinks[slice(*sinks)]] != [t.POOL]:
+            return False
+        segment, plain = self.fused.segments[place], chunk.term.weight == 1.0 and chunk.beside is None
+        exit_ = segment.exits[self.sinks[sinks[0]][t.SINK_EXIT] - len(self.exits)]
+        return plain and chunk.rows == _THREE and exit_.stride == (2, 2) and crop(exit_) == segment.grid
+
+    def _weight(self, weight: float) -> int:
+        if weight not in self._weights:
+            self._weights.append(weight)
+        return self._weights.index(weight)
+
+
+@functools.lru_cache(maxsize=64)
+def tables_of(fused: Fused) -> tuple[Tables, Tables]:
+    """Tables for pairs of images, and for images with themselves, with all code compiled."""
+    with announced():
+        pairs, alone = Tables(fused, paired=False), Tables(fused, paired=True)
+        scratch = Scratch(pairs, fused.needed(0))
+        t.run_rows(scratch.view, 0, 0, (0,) * 4, scratch.total, np.zeros((1, fused.lanes)), 0)
+    return pairs, alone
+
+
+class _Layout:
+    """Lags of the steps of a segment, and its rings. Row 0 holds zeros, for what lies outside the image."""
+
+    def __init__(self, segment: Segment) -> None:
+        lags = [0] * segment.entrances
+        for step in segment.steps:
+            lag = max(lags[term.value] + max(0, *term.taps[0]) for term in step.terms)
+            lags += [lag, lag]
+        self.lags = lags[segment.entrances :: 2] or [0]
+        lengths: dict[tuple[int, tuple[int, ...]], int] = {}
+        for step, lag in zip(segment.steps, self.lags, strict=False):
+            for term in step.terms:
+                key = term.value, term.taps[1]
+                length = lag - lags[term.value] - min(0, *term.taps[0]) + 2
+                lengths[key] = max(lengths.get(key, 0), length)
+        self.rings: dict[tuple[int, tuple[int, ...]], Ring] = {}
+        self.rows = 1
+        for key, length in lengths.items():
+            rows = 1 << (length - 1).bit_length()
+            self.rings[key] = Ring(self.rows, rows - 1)
+            self.rows += rows
+
+
+def _chunks(terms: tuple[Term, ...]) -> list[Chunk]:
+    """Rows to add up, with the first term of a single row beside the first of them."""
+    tall = [term for term in terms if len(term.taps[0]) > 1] or list(terms[:1])
+    flat = [term for term in terms if term not in tall]
+    most = f.MOST_ROWS
+    chunks = [Chunk(term, term.taps[0][i : i + most]) for term in tall for i in range(0, len(term.taps[0]), most)]
+    if flat:
+        chunks[0] = Chunk(chunks[0].term, chunks[0].rows, flat[0])
+    return chunks + [Chunk(term, term.taps[0]) for term in flat[1:]]
+
+
+def _every(segment: Segment, layout: _Layout, values: tuple[int, int]) -> tuple[int, int]:
+    """Which rows and columns of a step are needed: every s-th where only strides read it."""
+    exits = [one for one in segment.exits if one.value in values]
+    read = any(source in values for source, _ in layout.rings)
+    strides = {one.stride for one in exits}
+    if read or len(strides) != 1 or any(one.size != (1, 1) for one in exits):
+        return 1, 1
+    return strides.pop()

@@ -1,0 +1,269 @@
+"""Segments: a graph cut where its resolution changes, for the fused kernels.
+
+Between two cuts the offset between a position of the left image and one of the right stays fixed, so a segment can be
+streamed offset by offset. It consists of *steps*: a weighted sum of windows, then an embedding. A segment has one or
+more *exits*, which pools and strides feed, and these are the entrances of the next one.
+
+A pool of disjoint windows of size p adds up p positions of either side. A stride s keeps every s-th position, so that
+only offsets that are multiples of s are needed; its window is a step before the exit.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..graph import (
+    Axes,
+    EmbedNode,
+    Graph,
+    InputNode,
+    Node,
+    Pair,
+    PoolNode,
+    SumNode,
+    WeightsNode,
+    WindowNode,
+    window_sums,
+)
+from ..layers import Nonlinearity, Normalize, Windows
+
+Array = NDArray[np.float64]
+Embedding = Nonlinearity | Normalize | None
+
+
+@dataclass(frozen=True)
+class Term:
+    """A part of a sum: `weight` times the sum over dense windows of a value."""
+
+    value: int
+    axes: Axes
+    weight: float = 1.0
+
+    @property
+    def taps(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Positions along the height and along the width, from that of the window's."""
+        rows, columns = (tuple(windows.positions(0)) for windows in self.axes)
+        return rows, columns
+
+
+@dataclass(frozen=True)
+class Step:
+    """A sum of terms, then an embedding (None: not at all)."""
+
+    terms: tuple[Term, ...]
+    embedding: Embedding
+
+
+@dataclass(frozen=True)
+class Exit:
+    """What the next segment reads: means of disjoint windows of `size` at every `stride`, in a grid of its own."""
+
+    value: int
+    size: Pair
+    stride: Pair
+    grid: Pair
+    pooled: bool  # its squared norms need each image's kernel with itself
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Steps on one grid.
+
+    Values have numbers: first those of the entrances, then for every step that of its sum and that after embedding.
+    """
+
+    grid: Pair
+    entrances: int
+    steps: tuple[Step, ...]
+    exits: tuple[Exit, ...]
+
+    def sum_of(self, step: int) -> int:
+        """The number of a step's sum."""
+        return self.entrances + 2 * step
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether a step divides by norms."""
+        return any(isinstance(step.embedding, Normalize) for step in self.steps)
+
+    @property
+    def gain(self) -> float:
+        """By how much sums over windows may grow until an exit."""
+        gains = [1.0] * self.entrances
+        for step in self.steps:
+            size = [math.prod(windows.size for windows in term.axes) for term in step.terms]
+            gain = sum(gains[term.value] * n * term.weight for term, n in zip(step.terms, size, strict=True))
+            gains += [gain, gain]
+        return max(gains)
+
+    def squares(self, entrances: Sequence[Array]) -> list[Array]:
+        """Squared norms of every value, (N, H, W), from those at the entrances.
+
+        Sums and embeddings act on squared norms alone, so within a segment no kernel is needed to know them.
+        """
+        values = list(entrances)
+        for step in self.steps:
+            total: Any = 0.0
+            for term in step.terms:
+                part = window_sums(values[term.value], term.axes)
+                part = part if term.weight == 1.0 else term.weight * part
+                total = part if isinstance(total, float) else total + part
+            values += [total, total if step.embedding is None else step.embedding.squares(total)]
+        return values
+
+
+@functools.lru_cache(maxsize=256)
+def cut(graph: Graph) -> tuple[Segment, ...] | str:
+    """The segments of a graph, or the reason why it cannot be cut so."""
+    if graph.nodes[0].grid == (1, 1):
+        return "it has no grid"
+    if len(graph.outputs) != 1:
+        return "several values leave its last grid"
+    try:
+        return _Cutter(graph).segments()
+    except _UncutError as reason:
+        return str(reason)
+
+
+class _UncutError(Exception):
+    """Why a graph cannot be cut."""
+
+
+class _Cutter:
+    """Walks through the nodes of a graph once, and gathers the steps of each segment."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.levels = graph, dict[int, int]()
+        self.readers: dict[int, list[int]] = {place: [] for place in graph.body}
+        for place in graph.body:
+            for source in graph.nodes[place].sources:
+                self.readers[source].append(place)
+        self.sums: dict[int, tuple[Term, ...]] = {}  # of every node, in its segment
+        self.grids: list[Pair] = []
+        self.entrances: list[int] = []
+        self.steps: list[list[Step]] = []
+        self.exits: list[list[Exit]] = []
+
+    def segments(self) -> tuple[Segment, ...]:
+        boundaries = {place: self._level(place) for place in self.graph.body}
+        for level in range(max(boundaries.values())):
+            places = [place for place in self.graph.body if boundaries[place] == level]
+            self.grids.append(self.graph.nodes[places[0]].grid)
+            self.entrances.append(sum(map(self._enters, places)))
+            self.steps.append([])
+            self.exits.append([])
+            for number, place in enumerate(filter(self._enters, places)):
+                self.sums[place] = (self._term(number, level),)
+            for place in places:
+                if self.graph.nodes[place].grid != self.grids[level]:
+                    raise _UncutError("branches of different resolution run beside each other")
+                if place not in self.sums:
+                    self._node(place, level)
+            for place in (place for place in self.graph.body if boundaries[place] == level + 1):
+                if self._enters(place):
+                    self._exit(place, level)
+            self._check_strides(level)
+        parts = zip(self.grids, self.entrances, self.steps, self.exits, strict=True)
+        return tuple(Segment(grid, n, tuple(steps), tuple(exits)) for grid, n, steps, exits in parts)
+
+    def _enters(self, place: int) -> bool:
+        """Whether a node is the entrance of a segment: the images, or what changes the grid."""
+        node = self.graph.nodes[place]
+        if isinstance(node, WindowNode):
+            before = self.graph.nodes[node.sources[0]].grid
+            return any(w.stride != 1 or w.count != n for w, n in zip(node.axes, before, strict=True))
+        return isinstance(node, PoolNode | InputNode)
+
+    def _level(self, place: int) -> int:
+        levels = {self.levels[source] for source in self.graph.nodes[place].sources}
+        if len(levels) > 1:
+            raise _UncutError("a sum joins branches with different numbers of pools and strides")
+        self.levels[place] = max(levels, default=-1) + self._enters(place)
+        return self.levels[place]
+
+    def _node(self, place: int, level: int) -> None:
+        """The sum that a node is, made a step where more than one reads it."""
+        node = self.graph.nodes[place]
+        if isinstance(node, EmbedNode):
+            self._step(place, level, self.sums[node.sources[0]], node)
+            return
+        self.sums[place] = self._sum(node, level)
+        reading = [one for one in self.readers[place] if isinstance(self.graph.nodes[one], EmbedNode)]
+        if len(self.readers[place]) > 1 and not self._is_value(self.sums[place]):
+            embed = self.graph.nodes[reading[0]] if reading else None
+            number = self._step(reading[0] if reading else place, level, self.sums[place], embed)
+            self.sums[place] = (self._term(number, level),)
+
+    def _sum(self, node: Node, level: int) -> tuple[Term, ...]:
+        if isinstance(node, SumNode):
+            weights: dict[tuple[int, Axes], float] = {}
+            for source, weight in zip(node.sources, node.weights, strict=True):
+                for term in self.sums[source]:
+                    key = term.value, term.axes
+                    weights[key] = weights.get(key, 0.0) + weight * term.weight
+            return tuple(Term(*key, weight) for key, weight in weights.items())
+        if isinstance(node, WindowNode):
+            return (Term(self._value(node.sources[0], level), node.axes, node.scale),)
+        assert isinstance(node, WeightsNode), node
+        return self.sums[node.sources[0]]
+
+    def _step(self, place: int, level: int, terms: tuple[Term, ...], node: Node | None) -> int:
+        """Add a step whose value after embedding is that of a node; gives the number of its sum."""
+        number = self.entrances[level] + 2 * len(self.steps[level])
+        embedding = node.layer if isinstance(node, EmbedNode) else None
+        self.steps[level].append(Step(terms, embedding))
+        self.sums[place] = (self._term(number + (embedding is not None), level),)
+        return number
+
+    def _value(self, place: int, level: int) -> int:
+        """The number of a node's value, made a step if it is still a sum."""
+        if not self._is_value(self.sums[place]):
+            self._step(place, level, self.sums[place], None)
+        return self.sums[place][0].value
+
+    def _exit(self, place: int, level: int) -> None:
+        node = self.graph.nodes[place]
+        assert isinstance(node, PoolNode | WindowNode), node
+        value = self._value(node.sources[0], level)
+        stride = node.axes[0].stride, node.axes[1].stride
+        size = (1, 1)
+        if isinstance(node, PoolNode):
+            size = node.axes[0].size, node.axes[1].size
+            stride = _stride(node.axes[0]), _stride(node.axes[1])
+            if any(w.start != 0 or w.dilation != 1 for w in node.axes) or size not in ((1, 1), stride):
+                raise _UncutError("the windows of a pool overlap, or leave gaps")
+        else:
+            dense = tuple(
+                Windows(w.size, n, 1, w.dilation, w.start) for w, n in zip(node.axes, self.grids[level], strict=True)
+            )
+            term = Term(value, (dense[0], dense[1]), node.scale)
+            if term != self._term(value, level):
+                value = self.entrances[level] + 2 * len(self.steps[level])
+                self.steps[level].append(Step((term,), None))
+        pooled = isinstance(node, PoolNode) and size != (1, 1)
+        self.exits[level].append(Exit(value, size, stride, node.grid, pooled))
+
+    def _check_strides(self, level: int) -> None:
+        exits = self.exits[level]
+        for axis in range(2):
+            if len({one.stride[axis] for one in exits if one.grid[axis] > 1}) > 1:
+                raise _UncutError("branches beside each other have different strides")
+
+    def _term(self, value: int, level: int) -> Term:
+        height, width = self.grids[level]
+        return Term(value, (Windows(1, height), Windows(1, width)))
+
+    def _is_value(self, terms: tuple[Term, ...]) -> bool:
+        return len(terms) == 1 and terms[0].weight == 1.0 and terms[0].taps == ((0,), (0,))
+
+
+def _stride(windows: Windows) -> int:
+    """How far the windows of a pool are apart; a single one ends where it ends."""
+    return windows.size if windows.count == 1 else windows.stride

@@ -1,0 +1,36 @@
+"""Bounded memory: how much of it there is, and long ranges in pieces of a bounded size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def spans(length: int, size: int, start: int = 0) -> Iterator[slice]:
+    """Consecutive slices of at most `size` from `start` to `length`.
+
+    >>> list(spans(5, 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    for first in range(start, length, size):
+        yield slice(first, min(first + size, length))
+
+
+def machine_memory() -> int:
+    """Bytes of memory in this machine, or in the container it is."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):
+        return total
+
+
+def free_memory() -> int:
+    """Bytes that the system says are available, within the limit of its container."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return machine_memory()
+    available = next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), None)
+    return machine_memory() if available is None else min(machine_memory(), available * 1024)

@@ -1,0 +1,158 @@
+"""What the estimators share: parameters and rows at the door, and the kernel's matrices where they are computed."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from .architecture import Architecture
+from .backends import AnyDevice, Precision
+from .chunks import spans
+from .devices import Device
+from .errors import InputError, ParameterError
+from .kernel import Kernel, Progress
+from .kernel import kernel as kernel_of
+from .layers import Layer
+from .preprocessing.rows import input_errors, read_rows
+
+Array = NDArray[np.float64]
+AnyKernel = str | Architecture | Iterable[Layer] | Kernel
+
+ENTRIES_AT_ONCE = 2**24  # kernel entries held while predicting: 128 MiB
+
+
+class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
+    """What the estimators share: rows at the door, the kernel they stand for, its matrices in bounded memory."""
+
+    _progress: Progress | None = None  # no parameter: only `reporting` sets it
+
+    def __init__(
+        self,
+        kernel: AnyKernel,
+        flips: bool,
+        backend: str | AnyDevice,
+        precision: Precision,
+        n_jobs: int | None,
+        store: str | os.PathLike[str] | None,
+    ) -> None:
+        self.kernel = kernel
+        self.flips = flips
+        self.backend = backend
+        self.precision = precision
+        self.n_jobs = n_jobs
+        self.store = store
+
+    @contextmanager
+    def reporting(self, progress: Progress) -> Iterator[Self]:
+        """A context in which fitting and predicting tell `progress(done, total)` how many pairs are done.
+
+        >>> from tangentless import KernelRidgeClassifier
+        >>> model, seen = KernelRidgeClassifier("relu", backend="reference"), []
+        >>> with model.reporting(lambda done, total: seen.append((done, total))):
+        ...     _ = model.fit(np.eye(4), [0, 1, 0, 1])
+        >>> seen[-1]
+        (10, 10)
+        """
+        self._progress = progress
+        try:
+            yield self
+        finally:
+            del self._progress
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.input_tags.three_d_array = True
+        tags.input_tags.pairwise = self._precomputed
+        return tags
+
+    @property
+    def _precomputed(self) -> bool:
+        return isinstance(self.kernel, str) and self.kernel == "precomputed"
+
+    def _read_training(self, X: Any, y: Any, **options: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Parameters, rows and targets, checked before any kernel is computed."""
+        self._check_parameters()
+        with input_errors():
+            # A single row leaves nothing to predict it from. Of images, the kernel checks that they are finite.
+            options |= {"allow_nd": True, "ensure_min_samples": 2, "ensure_all_finite": self._precomputed}
+            X, y = validate_data(self, X, y, **options)
+        if self._precomputed and X.shape[0] != X.shape[-1]:
+            raise InputError(f"K must be a square matrix, (n, n), but its shape is {X.shape}")
+        self.n_features_in_ = math.prod(X.shape[1:])
+        return X, y
+
+    def _check_parameters(self) -> None:
+        if self._precomputed and self.flips:
+            raise ParameterError(
+                "flips=True needs images, and a precomputed matrix has none; compute the matrix with kernel.mirrored()"
+            )
+        if self._precomputed and self.store is not None:
+            raise ParameterError("store keeps a matrix that is computed here, and a precomputed one is not")
+
+    def _read_weights(self, X: NDArray[Any], sample_weight: Any) -> Array | None:
+        if sample_weight is None:
+            return None
+        with input_errors():
+            weights: Array = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        if not weights.any():
+            raise InputError("all sample weights are zero; at least two rows must count")
+        return weights
+
+    def _kernel_object(self) -> Kernel:
+        base = self.kernel if isinstance(self.kernel, Kernel) else kernel_of(self.kernel)
+        # The sum over an image and its mirror, not their average: a ridge then means what it does on the doubled set.
+        return 2.0 * base.mirrored() if self.flips else base
+
+    def _training_matrix(self, device: Device, X: NDArray[Any]) -> Any:
+        """The kernel matrix of the training rows, in the memory of the device or, with `store`, kept there."""
+        self.kernel_ = None if self._precomputed else self._kernel_object()
+        self.precision_ = device.precision
+        if self.kernel_ is None:
+            return X
+        if self.store is None:
+            with device.algebra.working():
+                return self.kernel_.on_device(device, X, progress=self._progress)
+        from .gram import gram
+
+        options: dict[str, Any] = {"precision": device.precision, "n_jobs": device.n_jobs, "progress": False}
+        return gram(self.kernel_, X, store=self.store, backend=device.given or device.name, **options)
+
+    def _device(self) -> Device:
+        """What the parameters ask for; a precomputed matrix is solved by the CPU, unless they say otherwise."""
+        backend = "cpu" if self._precomputed and self.backend == "auto" else self.backend
+        return Device.of(backend, self.precision, self.n_jobs)
+
+    def _panels(self, X: Any, columns: int) -> Iterator[Any]:
+        """Kernel values of rows against those of the fit, as many rows at a time as bounded memory allows.
+
+        They are where the device computes them, in the precision of the fit, whatever the parameters say since.
+        """
+        check_is_fitted(self)
+        shape = (self.n_features_in_,) if self.X_fit_ is None else self.X_fit_.shape[1:]
+        rows = read_rows(self, X, shape, finite=self.X_fit_ is None)  # of images, the kernel checks that
+        device = self._device().at(self.precision_)
+        for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // columns)):
+            if self.kernel_ is None:
+                yield rows[part]
+            else:
+                progress = self._progress and _continued(self._progress, part, len(rows))
+                yield self.kernel_.on_device(device, rows[part], self.X_fit_, progress=progress)
+
+
+def _continued(progress: Progress, part: slice, rows: int) -> Progress:
+    """Progress of a part of the rows, as that of all."""
+
+    def report(done: int, total: int) -> None:
+        pairs = total // (part.stop - part.start)  # of one row
+        progress(part.start * pairs + done, rows * pairs)
+
+    return report
