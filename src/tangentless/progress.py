@@ -36,7 +36,7 @@ def progress_bar(
     if not stream.isatty():
         yield lambda done, total: None
         return
-    bar = _make_bar(stream, unit)
+    bar = make_bar(stream, unit)
     task = bar.add_task(label, total=None)
     # A timer, not the first report: preparation and compilation report nothing, and may take long too.
     timer = threading.Timer(after, bar.start)
@@ -78,7 +78,8 @@ class Watched:
         return self.backend.describe(graph)
 
 
-def _make_bar(stream: TextIO, unit: str) -> RichProgress:
+def make_bar(stream: TextIO, unit: str) -> RichProgress:
+    """A bar with the rate in a unit, and the time left."""
     from rich import progress
     from rich.console import Console
     from rich.text import Text

@@ -8,8 +8,10 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TextIO
 
+from ..progress import make_bar
+
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
 REFRESH = 0.5  # seconds; not more often, because reading a loss waits for the device
 
@@ -17,8 +19,8 @@ REFRESH = 0.5  # seconds; not more often, because reading a loss waits for the d
 class Report:
     """What training reports to."""
 
-    def __init__(self, bar: Progress, task: TaskID) -> None:
-        self._bar, self._task = bar, task
+    def __init__(self, bar: Progress, label: str, images: int) -> None:
+        self._bar, self._label, self._task = bar, label, bar.add_task(label, total=images)
         self._shown = time.perf_counter()
 
     def is_due(self) -> bool:
@@ -27,7 +29,8 @@ class Report:
 
     def show(self, done: int, loss: float, accuracy: float) -> None:
         """Show the images done, and loss and accuracy of this epoch so far."""
-        self._bar.update(self._task, completed=done, state=f"loss {loss:.4g}  accuracy {100 * accuracy:.1f} %")
+        state = f"{self._label}  loss {loss:.4g}  accuracy {100 * accuracy:.1f} %"
+        self._bar.update(self._task, completed=done, description=state)
         self._shown = time.perf_counter()
 
 
@@ -44,18 +47,5 @@ def training_bar(label: str, images: int, *, stream: TextIO | None = None) -> It
     if not stream.isatty():
         yield None
         return
-    from rich import progress
-    from rich.console import Console
-
-    bar = progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.TaskProgressColumn(),
-        progress.TextColumn("{task.fields[state]}"),
-        progress.TimeRemainingColumn(),
-        console=Console(file=stream),
-        transient=True,
-    )
-    task = bar.add_task(label, total=images, state="")
-    with bar:
-        yield Report(bar, task)
+    with make_bar(stream, "images") as bar:
+        yield Report(bar, label, images)

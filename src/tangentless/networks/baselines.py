@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 
 from ..errors import ParameterError
-from .build import check_counts
-from .model import check_fit, check_seed, check_shape
+from .checks import check_counts, check_seed
+from .model import check_fit, check_shape
 from .modules import Scores
 from .pytorch import Tensor, functional, nn, torch
 
