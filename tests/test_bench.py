@@ -48,37 +48,37 @@ CASE = gpu.GpuCase(
 def test_the_rival_computes_the_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is an extra")
     monkeypatch.setattr(torch, "compile", lambda layer, **options: layer)  # takes a minute, and changes no arithmetic
-    program = kernel(name).program((8, 8, 2))
-    images = random_images(program, 7)
-    contender = rival.Rival(program, device="cpu")
+    graph = kernel(name).graph((8, 8, 2))
+    images = random_images(graph, 7)
+    contender = rival.Rival(graph, device="cpu")
     found = contender.block(contender.prepare(images[:3]), contender.prepare(images[3:]))
     np.testing.assert_allclose(found, kernel(name)(images[:3], images[3:], backend="reference"), rtol=2e-6)
 
 
-def test_programs_that_the_rival_cannot_run_are_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_that_the_rival_cannot_run_are_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is an extra")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for text in ("conv5 relu globalpool", "conv3 gaussian(2) globalpool", "conv3 relu pool4 conv3 relu globalpool"):
-        assert "3×3 windows" in (rival.why_no_rival(kernel(text).program((8, 8, 1))) or "")
-    assert rival.why_no_rival(kernel("myrtle10").program((32, 32, 3))) is None
+        assert "3×3 windows" in (rival.why_no_rival(kernel(text).graph((8, 8, 1))) or "")
+    assert rival.why_no_rival(kernel("myrtle10").graph((32, 32, 3))) is None
 
 
 def test_without_pytorch_there_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rival, "torch", None)
-    assert "pip install torch" in (rival.why_no_rival(kernel("myrtle5").program((8, 8, 1))) or "")
+    assert "pip install torch" in (rival.why_no_rival(kernel("myrtle5").graph((8, 8, 1))) or "")
 
 
 def test_given_images_are_used_where_they_have_the_shape() -> None:
-    program = kernel("myrtle5").program((16, 16, 1))
+    graph = kernel("myrtle5").graph((16, 16, 1))
     grey = gpu._as_images(np.random.default_rng(0).integers(0, 255, (5, 16, 16), dtype=np.uint8))
     sources = {grey.shape[1:]: grey}
-    assert gpu._images(program, 4, sources)[1] == "given"
-    shifted, origin = gpu._images(program, 12, sources)
+    assert gpu._images(graph, 4, sources)[1] == "given"
+    shifted, origin = gpu._images(graph, 12, sources)
     assert origin == "given, with shifted copies"
     assert len(np.unique(shifted.reshape(12, -1), axis=0)) == 12
-    assert len(gpu._images(program, 12, sources, fewer=True)[0]) == 5
-    assert gpu._images(program, 12, {})[1] == "synthetic"
-    assert "digits" in gpu._images(kernel("myrtle5").program((8, 8, 1)), 12, {})[1]
+    assert len(gpu._images(graph, 12, sources, fewer=True)[0]) == 5
+    assert gpu._images(graph, 12, {})[1] == "synthetic"
+    assert "digits" in gpu._images(kernel("myrtle5").graph((8, 8, 1)), 12, {})[1]
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8, 1), (4, 8), (2, 3, 4, 5, 6)])
