@@ -50,28 +50,28 @@ def read_pickle(data: bytes) -> Any:
         program = b"(" + pickletools.optimize(data)[:-1] + b"l."
         (value,) = _Reader(io.BytesIO(program), fix_imports=False, encoding="latin-1").load()
         if isinstance(value, dict):
-            return {key: item.to_array() if isinstance(item, _Array) else item for key, item in value.items()}
-        return value.to_array() if isinstance(value, _Array) else value
+            return {key: item.to_array() if isinstance(item, _Part) else item for key, item in value.items()}
+        return value.to_array() if isinstance(value, _Part) else value
     except UnreadablePickle:
         raise
     except Exception as error:  # unknown bytes can fail in any way: too short, empty stack, unhashable keys
         raise UnreadablePickle(f"it is cut short or damaged ({error})") from None
 
 
-class _Array:
-    """An array that is being put together, in place of NumPy's."""
+class _Part:
+    """An array, or the type of its numbers, that is being put together in place of NumPy's."""
 
-    def __init__(self, *_: Any) -> None:
-        self.state: tuple[Any, ...] = ()
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments, self.state = arguments, ()
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
+    def __setstate__(self, state: Any) -> None:
         self.state = state
 
     def to_array(self) -> NDArray[np.uint8]:
         if len(self.state) != 5:
             raise UnreadablePickle("it holds an array without values")
         _, shape, dtype, by_columns, body = self.state
-        if not isinstance(dtype, _Dtype) or dtype.name != "u1":
+        if not isinstance(dtype, _Part) or dtype.arguments[:1] != ("u1",):
             raise UnreadablePickle("it holds an array of something else than bytes")
         if not all(isinstance(side, int) and side >= 0 for side in shape) or math.prod(shape) != len(body):
             raise UnreadablePickle(f"it holds an array of shape {shape} with {len(body)} bytes")
@@ -79,21 +79,11 @@ class _Array:
         return values.reshape(shape, order="F" if by_columns else "C")
 
 
-class _Dtype:
-    """The type of an array's numbers, in place of NumPy's."""
-
-    def __init__(self, name: str, *_: Any) -> None:
-        self.name = name
-
-    def __setstate__(self, _: Any) -> None:
-        """Bytes have no byte order."""
-
-
 _STAND_INS = {
-    "numpy.core.multiarray _reconstruct": _Array,
-    "numpy._core.multiarray _reconstruct": _Array,
+    "numpy.core.multiarray _reconstruct": _Part,
+    "numpy._core.multiarray _reconstruct": _Part,
     "numpy ndarray": None,  # named in arrays, and not called
-    "numpy dtype": _Dtype,
+    "numpy dtype": _Part,
 }
 
 
