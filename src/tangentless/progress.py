@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
-    from rich.progress import ProgressColumn
 
 Progress = Callable[[int, int], None]
 SHOWN_AFTER = 2.0  # seconds: what is done sooner needs no bar
@@ -34,14 +33,7 @@ def progress_bar(
     if not stream.isatty():
         yield lambda done, total: None
         return
-    from rich import progress
-    from rich.text import Text
-
-    class Rate(progress.ProgressColumn):
-        def render(self, task: progress.Task) -> Text:
-            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "", style="progress.data.speed")
-
-    bar = make_bar(stream, Rate())
+    bar = make_bar(stream, unit)
     task = bar.add_task(label, total=None)
     # A timer, not the first report: preparation and compilation report nothing, and may take long too.
     timer = threading.Timer(after, bar.start)
@@ -56,16 +48,21 @@ def progress_bar(
             bar.stop()
 
 
-def make_bar(stream: TextIO, column: ProgressColumn) -> RichProgress:
-    """A bar with the share done, a column of one's own, and the time left; it vanishes at the end."""
+def make_bar(stream: TextIO, unit: str) -> RichProgress:
+    """A bar with the share done, the rate in a unit, and the time left; it vanishes at the end."""
     from rich import progress
     from rich.console import Console
+    from rich.text import Text
+
+    class Rate(progress.ProgressColumn):
+        def render(self, task: progress.Task) -> Text:
+            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "", style="progress.data.speed")
 
     return progress.Progress(
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
         progress.TaskProgressColumn(),
-        column,
+        Rate(),
         progress.TimeRemainingColumn(),
         console=Console(file=stream),
         transient=True,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,7 +25,6 @@ from ..layers import is_real, is_whole
 
 Array = NDArray[np.float64]
 Pair = tuple[int, int]  # (depth, fixed)
-_TILE = 1024
 _ROWS_PER_TASK = 16  # a few megabytes of results, which the allocator reuses
 _TOLERANCE = TOLERANCE["float64"]
 
@@ -37,10 +36,7 @@ class Vectors:
     rows: Array
     norms: Array
     diagonal: Array
-
-    @property
-    def tile(self) -> int:
-        return _TILE
+    tile: ClassVar[int] = 1024
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -260,7 +256,9 @@ class NTK(VectorKernel):
         return (self.depth - self.fixed) * norms**2
 
     def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
-        return _relu_network((self.depth, self.fixed), products, left, right)
+        gaps = to_gaps(products, left, right)
+        values: Array = relu_networks([(self.depth, self.fixed)], gaps, left.norms, right.norms)[0]
+        return values
 
 
 @dataclass(frozen=True)
@@ -283,7 +281,7 @@ class NNGP(VectorKernel):
         return norms**2
 
     def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
-        return _relu_network((self.depth, self.depth - 1), products, left, right)
+        return NTK(self.depth, self.depth - 1)._entries(products, left, right)
 
 
 def check_depth(depth: Any) -> None:
@@ -323,24 +321,17 @@ def bell(distances: Array, gamma: float, out: Array | None = None) -> Array:
     return np.exp(values, out=values)
 
 
-def relu_networks(pairs: Iterable[Pair], gap: Array, left_norms: Array, right_norms: Array) -> Array:
+def relu_networks(pairs: Sequence[Pair], gap: Array, left_norms: Array, right_norms: Array) -> Array:
     """Tangent kernels of some (depth, fixed), (pairs, n, m), from gaps (n, m) and norms."""
     from .pairs import relu_layers
 
-    pairs = list(pairs)
-    deepest = max(depth for depth, _ in pairs)
-    places = np.full((deepest, deepest), -1)
-    for place, (depth, fixed) in enumerate(pairs):
-        places[depth - 1, fixed] = place
+    depths, fixed = np.array(pairs).T
+    places = np.full((depths.max(), depths.max()), -1)
+    places[depths - 1, fixed] = np.arange(len(pairs))
     out = np.empty((len(pairs), *gap.shape))
     polynomials = (np.array(polynomial(_TOLERANCE)) for polynomial in (arc_polynomial, angle_polynomial))
-    relu_layers(gap, left_norms, right_norms, *polynomials, places, min(fixed for _, fixed in pairs), out)
+    relu_layers(gap, left_norms, right_norms, *polynomials, places, int(fixed.min()), out)
     return out
-
-
-def _relu_network(pair: Pair, products: Array, left: Vectors, right: Vectors) -> Array:
-    values: Array = relu_networks([pair], to_gaps(products, left, right), left.norms, right.norms)[0]
-    return values
 
 
 def by_rows(count: int, work: Callable[[slice], int], n_jobs: int | None, advance: Advance | None = None) -> None:

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from ..errors import DatasetDamagedError, DatasetMissingError, ParameterError
 from .catalogue import CATALOGUE, Entry
-from .download import download as fetch_edition
+from .download import fetch
 from .folders import from_folder
 from .formats import LayoutError
-from .sources import Source, damaged, find_sources, hashes_of
+from .sources import Source, damaged, find_sources
 
 __all__ = ["NAMES", "Dataset", "Split", "data_folders", "from_folder", "load"]
 
@@ -92,13 +92,20 @@ def load(name: str, folder: str | Path | None = None, download: bool = True, *, 
             data_folders(folder)  # nothing is read from it, but a wrong name is refused all the same
         return _load_digits()
     entry, folders = CATALOGUE[name], data_folders(folder)
-    source = _find(entry, folders)
-    if source is None and download:
-        fetch_edition(entry.editions[0], folders[-1])
-        source = _find(entry, folders[-1:])
-    if source is None:
-        raise _not_found(entry, folders)
-    return _assemble(name, source, verify=verify)
+    try:
+        source = _find(entry, folders)
+    except DatasetMissingError:
+        if not download:
+            raise
+        edition = entry.editions[0]
+        place = folders[-1] if edition.archive is not None else folders[-1] / edition.folders[0]
+        for address, digest in edition.remote.items():
+            fetch(address, digest, place)
+        source = _find(entry, folders)
+    contents = source.read(verify=verify)
+    hashes = {file: hashlib.sha256(content).hexdigest() for file, content in contents.items()}
+    train, test = (_join(entry, source, parts, contents) for parts in (source.edition.train, source.edition.test))
+    return Dataset(name, train, test, entry.classes, hashes)
 
 
 def data_folders(folder: str | Path | None = None) -> tuple[Path, ...]:
@@ -123,18 +130,20 @@ def _existing(folder: str | Path, advice: str) -> Path:
     return path
 
 
-def _find(entry: Entry, folders: tuple[Path, ...]) -> Source | None:
+def _find(entry: Entry, folders: tuple[Path, ...]) -> Source:
     """The first place that has all files of an edition."""
-    sources = (source for folder in folders for source in find_sources(entry.editions, folder))
-    return next((source for source in sources if not source.missing()), None)
-
-
-def _assemble(name: str, source: Source, *, verify: bool) -> Dataset:
-    contents = source.read(verify=verify)
-    hashes = hashes_of(contents)
-    entry, edition = CATALOGUE[name], source.edition
-    train, test = (_join(entry, source, parts, contents) for parts in (edition.train, edition.test))
-    return Dataset(name, train, test, entry.classes, hashes)
+    found = [source for folder in folders for source in find_sources(entry.editions, folder)]
+    for source in found:
+        if not source.missing():
+            return source
+    if found:
+        lacking = "; ".join(f"{source.place} lacks {', '.join(source.missing())}" for source in found)
+        problem = f"{entry.title} is not complete: {lacking}"
+    else:
+        names = [edition.archive or ", ".join(edition.files()) for edition in entry.editions]
+        problem = f"{entry.title} is not in {' or '.join(map(str, folders))}: looked for {' or '.join(names)}"
+    advice = "put them there, set TANGENTLESS_DATA to the folder that has them, or load with download=True"
+    raise DatasetMissingError(f"{problem}; {advice}")
 
 
 def _join(entry: Entry, source: Source, parts: tuple[tuple[str, ...], ...], contents: dict[str, bytes]) -> Split:
@@ -153,17 +162,6 @@ def _join(entry: Entry, source: Source, parts: tuple[tuple[str, ...], ...], cont
         images.append(some)
         labels.append(of_class)
     return Split(np.concatenate(images), np.concatenate(labels))
-
-
-def _not_found(entry: Entry, folders: tuple[Path, ...]) -> DatasetMissingError:
-    partial = [source for folder in folders for source in find_sources(entry.editions, folder)]
-    advice = "put them there, set TANGENTLESS_DATA to the folder that has them, or load with download=True"
-    if partial:
-        lacking = "; ".join(f"{source.place} lacks {', '.join(source.missing())}" for source in partial)
-        return DatasetMissingError(f"{entry.title} is not complete: {lacking}; {advice}")
-    names = [edition.archive or ", ".join(edition.files()) for edition in entry.editions]
-    places = " or ".join(str(folder) for folder in folders)
-    return DatasetMissingError(f"{entry.title} is not in {places}: looked for {' or '.join(names)}; {advice}")
 
 
 def _load_digits() -> Dataset:

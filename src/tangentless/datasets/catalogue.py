@@ -7,8 +7,9 @@ the others are those that their publishers or widely used libraries give, and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from . import formats
 
@@ -19,7 +20,7 @@ Digest = str  # "sha256:..." or "md5:..."
 class Edition:
     """One form in which a data set is published."""
 
-    read: Callable[..., tuple[formats.Images, formats.Labels]]
+    read: formats.Reader
     train: tuple[tuple[str, ...], ...]  # the files that are read together, in order
     test: tuple[tuple[str, ...], ...]
     folders: tuple[str, ...]  # where they lie, below the data folder
@@ -43,11 +44,6 @@ class Entry:
     editions: tuple[Edition, ...] = field(repr=False)
 
 
-_TORONTO = "https://www.cs.toronto.edu/~kriz"
-_MIRROR = "https://storage.googleapis.com/cvdf-datasets/mnist"
-_CIFAR101 = "https://raw.githubusercontent.com/modestyachts/CIFAR-10.1/master/datasets"
-_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-
 _CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _CIFAR100_CLASSES = tuple(  # one per line would be a hundred lines
     """apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
@@ -59,39 +55,58 @@ _CIFAR100_CLASSES = tuple(  # one per line would be a hundred lines
     tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm""".split()  # noqa: SIM905
 )
 
+_MNIST_DIGESTS = {
+    "train-images-idx3-ubyte": "sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "sha256:65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "sha256:ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+_MNIST_ZIPPED = {
+    "train-images-idx3-ubyte.gz": "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte.gz": "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte.gz": "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte.gz": "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
+_CIFAR101_DIGESTS = {
+    "cifar10.1_v6_data.npy": "sha256:2997188e5816f5bd545dc77771b6227828c28146049fcecf3fa10775474cacc6",
+    "cifar10.1_v6_labels.npy": "sha256:ae40beda001693674edc94d925ee8268cfe68905f8f9aff800c8dcdfcd6c9448",
+}
+
+
+def _below(address: str, digests: Mapping[str, Digest]) -> dict[str, Digest]:
+    return {f"{address}/{name}": digest for name, digest in digests.items()}
+
+
+def _cifar(read: formats.Reader, folder: str, archive: str, md5: str, digests: Mapping[str, Digest]) -> Edition:
+    """An edition of CIFAR, of which the last file is that of the test images."""
+    *train, test = ((name,) for name in digests)
+    remote = _below("https://www.cs.toronto.edu/~kriz", {archive: f"md5:{md5}"})
+    return Edition(read, tuple(train), (test,), (folder,), digests, remote, archive)
+
+
 _MNIST = Edition(
-    read=formats.read_mnist,
+    formats.read_mnist,
     train=(("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),),
     test=(("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),),
     folders=("mnist", "MNIST/raw", "."),
-    digests={
-        "train-images-idx3-ubyte": "sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        "train-labels-idx1-ubyte": "sha256:65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        "t10k-images-idx3-ubyte": "sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        "t10k-labels-idx1-ubyte": "sha256:ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-    },
-    remote={
-        f"{_MIRROR}/train-images-idx3-ubyte.gz": (
-            "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
-        ),
-        f"{_MIRROR}/train-labels-idx1-ubyte.gz": (
-            "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
-        ),
-        f"{_MIRROR}/t10k-images-idx3-ubyte.gz": (
-            "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
-        ),
-        f"{_MIRROR}/t10k-labels-idx1-ubyte.gz": (
-            "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
-        ),
-    },
+    digests=_MNIST_DIGESTS,
+    remote=_below("https://storage.googleapis.com/cvdf-datasets/mnist", _MNIST_ZIPPED),
     zipped=True,
 )
-_CIFAR10_BINARY = Edition(
-    read=formats.read_cifar10,
-    train=tuple((f"{name}.bin",) for name in _BATCHES),
-    test=(("test_batch.bin",),),
-    folders=("cifar-10-batches-bin",),
-    digests={
+_CIFAR101_ARRAYS = Edition(
+    formats.read_arrays,
+    train=(),
+    test=(tuple(_CIFAR101_DIGESTS),),
+    folders=("cifar-10.1", "CIFAR-10.1/datasets", "."),
+    digests=_CIFAR101_DIGESTS,
+    remote=_below("https://raw.githubusercontent.com/modestyachts/CIFAR-10.1/master/datasets", _CIFAR101_DIGESTS),
+)
+_CIFAR10_BINARY = _cifar(
+    partial(formats.read_rows, labels=1),
+    "cifar-10-batches-bin",
+    "cifar-10-binary.tar.gz",
+    "c32a1d4ab5d03f1284b67883e8d87530",
+    {
         "data_batch_1.bin": "sha256:cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
         "data_batch_2.bin": "sha256:a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
         "data_batch_3.bin": "sha256:bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
@@ -99,15 +114,13 @@ _CIFAR10_BINARY = Edition(
         "data_batch_5.bin": "sha256:755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
         "test_batch.bin": "sha256:8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
     },
-    archive="cifar-10-binary.tar.gz",
-    remote={f"{_TORONTO}/cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},
 )
-_CIFAR10_PICKLED = Edition(
-    read=formats.read_cifar10_pickle,
-    train=tuple((name,) for name in _BATCHES),
-    test=(("test_batch",),),
-    folders=("cifar-10-batches-py",),
-    digests={
+_CIFAR10_PICKLED = _cifar(
+    partial(formats.read_dictionary, key="labels"),
+    "cifar-10-batches-py",
+    "cifar-10-python.tar.gz",
+    "c58f30108f718f92721af3b95e74349a",
+    {
         "data_batch_1": "md5:c99cafc152244af753f735de768cd75f",
         "data_batch_2": "md5:d4bba439e000b95fd0a9bffe97cbabec",
         "data_batch_3": "md5:54ebc095f3ab1f0389bbae665268c751",
@@ -115,47 +128,23 @@ _CIFAR10_PICKLED = Edition(
         "data_batch_5": "md5:482c414d41f54cd18b22e5b47cb7c3cb",
         "test_batch": "md5:40351d587109b95175f43aff81a1287e",
     },
-    archive="cifar-10-python.tar.gz",
-    remote={f"{_TORONTO}/cifar-10-python.tar.gz": "md5:c58f30108f718f92721af3b95e74349a"},
 )
-_CIFAR100_BINARY = Edition(
-    read=formats.read_cifar100,
-    train=(("train.bin",),),
-    test=(("test.bin",),),
-    folders=("cifar-100-binary",),
-    digests={
+_CIFAR100_BINARY = _cifar(
+    partial(formats.read_rows, labels=2),
+    "cifar-100-binary",
+    "cifar-100-binary.tar.gz",
+    "03b5dce01913d631647c71ecec9e9cb8",
+    {
         "train.bin": "sha256:f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29",
         "test.bin": "sha256:d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a",
     },
-    archive="cifar-100-binary.tar.gz",
-    remote={f"{_TORONTO}/cifar-100-binary.tar.gz": "md5:03b5dce01913d631647c71ecec9e9cb8"},
 )
-_CIFAR100_PICKLED = Edition(
-    read=formats.read_cifar100_pickle,
-    train=(("train",),),
-    test=(("test",),),
-    folders=("cifar-100-python",),
-    digests={"train": "md5:16019d7e3df5f24257cddd939b257f8d", "test": "md5:f0ef6b0ae62326f3e7ffdfab6717acfc"},
-    archive="cifar-100-python.tar.gz",
-    remote={f"{_TORONTO}/cifar-100-python.tar.gz": "md5:eb9058c3a382ffc7106e4002c42a8d85"},
-)
-_CIFAR101_ARRAYS = Edition(
-    read=formats.read_arrays,
-    train=(),
-    test=(("cifar10.1_v6_data.npy", "cifar10.1_v6_labels.npy"),),
-    folders=("cifar-10.1", "CIFAR-10.1/datasets", "."),
-    digests={
-        "cifar10.1_v6_data.npy": "sha256:2997188e5816f5bd545dc77771b6227828c28146049fcecf3fa10775474cacc6",
-        "cifar10.1_v6_labels.npy": "sha256:ae40beda001693674edc94d925ee8268cfe68905f8f9aff800c8dcdfcd6c9448",
-    },
-    remote={
-        f"{_CIFAR101}/cifar10.1_v6_data.npy": (
-            "sha256:2997188e5816f5bd545dc77771b6227828c28146049fcecf3fa10775474cacc6"
-        ),
-        f"{_CIFAR101}/cifar10.1_v6_labels.npy": (
-            "sha256:ae40beda001693674edc94d925ee8268cfe68905f8f9aff800c8dcdfcd6c9448"
-        ),
-    },
+_CIFAR100_PICKLED = _cifar(
+    partial(formats.read_dictionary, key="fine_labels"),
+    "cifar-100-python",
+    "cifar-100-python.tar.gz",
+    "eb9058c3a382ffc7106e4002c42a8d85",
+    {"train": "md5:16019d7e3df5f24257cddd939b257f8d", "test": "md5:f0ef6b0ae62326f3e7ffdfab6717acfc"},
 )
 
 PUBLISHED_ONLY = (_CIFAR10_PICKLED, _CIFAR100_BINARY, _CIFAR100_PICKLED, _CIFAR101_ARRAYS)

@@ -19,19 +19,12 @@ from typing import Any, BinaryIO
 
 from ..errors import DownloadError
 from ..progress import Progress, progress_bar
-from .catalogue import Digest, Edition
+from .catalogue import Digest
 
 TRIES = 4  # that bring no bytes, in a row, before giving up
 _PAUSE = 0.5  # seconds before the second try; doubled before each later one
 _WAIT = (10.0, 60.0)  # seconds for a connection, and for the next bytes
 _CHUNK = 1 << 18
-
-
-def download(edition: Edition, folder: Path) -> None:
-    """Put the files of an edition, or its archive, where they are looked for in a folder."""
-    place = folder if edition.archive is not None else folder / edition.folders[0]
-    for address, digest in edition.remote.items():
-        fetch(address, digest, place)
 
 
 def fetch(address: str, digest: Digest | None, folder: Path) -> Path:
@@ -81,7 +74,10 @@ def _get(address: str, output: str, _: Any, *, stream: BinaryIO, progress: Progr
                 break
         failures = 0 if stream.seek(0, os.SEEK_END) > before else failures + 1
         time.sleep(_PAUSE * 2**failures if failures else 0)
-    raise _gave_up(address, stream, problem)
+    raise DownloadError(
+        f"cannot download {address}: {problem}; {stream.seek(0, os.SEEK_END):,} bytes are kept, and the next try goes "
+        f"on from there; or get the file by other means and put it in {Path(stream.name).parent}"
+    )
 
 
 def _request(address: str, stream: BinaryIO, progress: Progress) -> bool:
@@ -93,14 +89,14 @@ def _request(address: str, stream: BinaryIO, progress: Progress) -> bool:
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     with requests.get(address, headers=headers, stream=True, timeout=_WAIT) as response:
         start, total = _extent(response)
-        if response.status_code == 416 and total == have:  # there is no more to send
+        beyond = response.status_code == 416  # there is no more to send, or the part belongs to another file
+        if beyond and total == have:
             return True
-        if response.status_code != 416:
+        if not beyond:
             response.raise_for_status()
-        if response.status_code == 416 or start != have:
-            stream.truncate(0)  # the part belongs to another file, or the server sends whole files only
-            have = 0
-        if response.status_code == 416 or start != have:
+        if beyond or start != have:
+            have = stream.truncate(0)  # a server may also send whole files only
+        if beyond or start != have:
             return False
         try:
             for chunk in response.raw.stream(_CHUNK, decode_content=False):
@@ -120,12 +116,11 @@ def _is_final(error: Exception) -> bool:
 
 def _extent(response: Any) -> tuple[int, int | None]:
     """Where the bytes of a response begin, and how many the file has, if the server says so."""
+    start, total = "0", response.headers.get("Content-Length", "")
     if response.status_code in (206, 416):
         span, _, total = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
         start = span.partition("-")[0]
-        return int(start) if start.isdigit() else 0, int(total) if total.isdigit() else None
-    length = response.headers.get("Content-Length", "")
-    return 0, int(length) if length.isdigit() else None
+    return int(start) if start.isdigit() else 0, int(total) if total.isdigit() else None
 
 
 @contextlib.contextmanager
@@ -141,11 +136,3 @@ def _hold(part: Path) -> Iterator[BinaryIO]:
                 if os.path.samestat(os.fstat(stream.fileno()), part.stat()):
                     yield stream
                     return
-
-
-def _gave_up(address: str, stream: BinaryIO, problem: str) -> DownloadError:
-    kept = stream.seek(0, os.SEEK_END)
-    return DownloadError(
-        f"cannot download {address}: {problem}; {kept:,} bytes are kept, and the next try goes on from there; "
-        f"or get the file by other means and put it in {Path(stream.name).parent}"
-    )

@@ -52,7 +52,12 @@ def from_folder(
     >>> images.shape, labels, classes
     ((2, 8, 8, 3), array([0, 1]), ('cat', 'dog'))
     """
-    _check(size, crop, colour)
+    sides = size if isinstance(size, tuple | list) else ()
+    if len(sides) != 2 or not all(is_whole(side) and 0 < side <= 4096 for side in sides):
+        raise ParameterError(f"size must be a height and a width from 1 to 4096, not {size!r}")
+    for name, value, known in (("crop", crop, _CROPS), ("colour", colour, _MODES)):
+        if value not in known:
+            raise ParameterError(f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}")
     folder = Path(path)
     if not folder.is_dir():
         raise DatasetMissingError(f"there is no folder {folder}; give one that has a folder of images for each class")
@@ -64,16 +69,6 @@ def from_folder(
     for place, (file, _) in enumerate(files):
         images[place] = _read(file, size, crop, _MODES[colour])
     return images, np.array([label for _, label in files], np.int64), tuple(classes)
-
-
-def _check(size: tuple[int, int], crop: str, colour: str) -> None:
-    sides = size if isinstance(size, tuple | list) else ()
-    if len(sides) != 2 or not all(is_whole(side) and 0 < side <= 4096 for side in sides):
-        raise ParameterError(f"size must be a height and a width from 1 to 4096, not {size!r}")
-    if crop not in _CROPS:
-        raise ParameterError(f"crop must be one of {', '.join(map(repr, _CROPS))}, not {crop!r}")
-    if colour not in _MODES:
-        raise ParameterError(f"colour must be one of {', '.join(map(repr, _MODES))}, not {colour!r}")
 
 
 def _files(folder: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from .pickles import UnreadablePickle, read_pickle
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
+Reader = Callable[..., tuple[Images, Labels]]  # of the contents of files
 _SIDE, _PIXELS = 32, 3072
 
 
@@ -27,24 +29,29 @@ class LayoutError(ValueError):
     """Bytes in the wrong layout; callers add the name of the file."""
 
 
-def read_cifar10(content: bytes) -> tuple[Images, Labels]:
-    """A file of the binary version of CIFAR-10."""
-    return _read_rows(content, labels=1)
+def read_rows(content: bytes, labels: int) -> tuple[Images, Labels]:
+    """A file of the binary version of CIFAR: rows of so many labels, the last of which counts, and of pixels."""
+    row = labels + _PIXELS
+    if not content or len(content) % row:
+        raise LayoutError(f"it has {len(content):,} bytes, which is no multiple of the {row:,} of an image")
+    rows = np.frombuffer(content, np.uint8).reshape(-1, row)
+    return _planes_to_images(rows[:, labels:]), rows[:, labels - 1].astype(np.int64)
 
 
-def read_cifar100(content: bytes) -> tuple[Images, Labels]:
-    """A file of the binary version of CIFAR-100: the fine labels."""
-    return _read_rows(content, labels=2)
-
-
-def read_cifar10_pickle(content: bytes) -> tuple[Images, Labels]:
-    """A file of the Python version of CIFAR-10."""
-    return _read_dictionary(content, "labels")
-
-
-def read_cifar100_pickle(content: bytes) -> tuple[Images, Labels]:
-    """A file of the Python version of CIFAR-100: the fine labels."""
-    return _read_dictionary(content, "fine_labels")
+def read_dictionary(content: bytes, key: str) -> tuple[Images, Labels]:
+    """A file of the Python version of CIFAR, with the labels under a key."""
+    try:
+        entries = read_pickle(content)
+    except UnreadablePickle as error:
+        raise LayoutError(str(error)) from None
+    if not isinstance(entries, dict) or not {"data", key} <= entries.keys():
+        raise LayoutError(f"it has no 'data' and {key!r}")
+    data, labels = entries["data"], entries[key]
+    if not isinstance(data, np.ndarray) or data.shape[1:] != (_PIXELS,):
+        raise LayoutError(f"its 'data' are not rows of {_PIXELS:,} bytes")
+    if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < 256 for label in labels):
+        raise LayoutError(f"its {key!r} are not a list of numbers from 0 to 255")
+    return _pair(_planes_to_images(data), np.array(labels, np.int64))
 
 
 def read_mnist(images: bytes, labels: bytes) -> tuple[Images, Labels]:
@@ -66,29 +73,6 @@ def read_arrays(images: bytes, labels: bytes) -> tuple[Images, Labels]:
     return _pair(pixels, numbers)
 
 
-def _read_rows(content: bytes, labels: int) -> tuple[Images, Labels]:
-    row = labels + _PIXELS
-    if not content or len(content) % row:
-        raise LayoutError(f"it has {len(content):,} bytes, which is no multiple of the {row:,} of an image")
-    rows = np.frombuffer(content, np.uint8).reshape(-1, row)
-    return _planes_to_images(rows[:, labels:]), rows[:, labels - 1].astype(np.int64)
-
-
-def _read_dictionary(content: bytes, key: str) -> tuple[Images, Labels]:
-    try:
-        entries = read_pickle(content)
-    except UnreadablePickle as error:
-        raise LayoutError(str(error)) from None
-    if not isinstance(entries, dict) or not {"data", key} <= entries.keys():
-        raise LayoutError(f"it has no 'data' and {key!r}")
-    data, labels = entries["data"], entries[key]
-    if not isinstance(data, np.ndarray) or data.shape[1:] != (_PIXELS,):
-        raise LayoutError(f"its 'data' are not rows of {_PIXELS:,} bytes")
-    if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < 256 for label in labels):
-        raise LayoutError(f"its {key!r} are not a list of numbers from 0 to 255")
-    return _pair(_planes_to_images(data), np.array(labels, np.int64))
-
-
 def _planes_to_images(rows: Images) -> Images:
     return np.ascontiguousarray(rows.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1))
 
@@ -105,10 +89,9 @@ def _read_idx(content: bytes, axes: int) -> Images:
 
 def _read_npy(content: bytes) -> NDArray[Any]:
     try:
-        array: NDArray[Any] = npy.read_array(io.BytesIO(content), allow_pickle=False)
+        return npy.read_array(io.BytesIO(content), allow_pickle=False)
     except (ValueError, OSError, EOFError, MemoryError) as error:
         raise LayoutError(f"it is not an array of NumPy, or damaged ({error})") from None
-    return array
 
 
 def _pair(images: Images, labels: NDArray[Any]) -> tuple[Images, Labels]:

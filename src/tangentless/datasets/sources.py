@@ -5,11 +5,12 @@ A file counts only when its digest is the published one. Archives are read in me
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from ..errors import DatasetDamagedError, DatasetError
 from .catalogue import Digest, Edition
 
 LARGEST = 400_000_000  # bytes of a file: twice the largest, so that a small .gz cannot fill the memory
-_BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,18 @@ class Source:
 
     def read(self, *, verify: bool) -> dict[str, bytes]:
         """The contents of all its files, checked against their digests."""
-        contents = self._read_archive(verify) if self.place.is_file() else self._read_folder()
+        if self.place.is_file():
+            contents = self._read_archive(verify)
+        else:
+            found = {name: self._find(name) for name in self.edition.files()}
+            contents = {name: read_file(path) for name, path in found.items() if path is not None}
         for name, content in contents.items() if verify else ():
             check_digest(self.place / name, content, self.edition.digests[name])
         return contents
 
     def _find(self, name: str) -> Path | None:
-        for suffix in ("", ".gz") if self.edition.zipped else ("",):
-            if (path := self.place / f"{name}{suffix}").is_file():
-                return path
-        return None
-
-    def _read_folder(self) -> dict[str, bytes]:
-        return {name: read_file(path) for name in self.edition.files() if (path := self._find(name)) is not None}
+        names = (name, f"{name}.gz") if self.edition.zipped else (name,)
+        return next((path for name in names if (path := self.place / name).is_file()), None)
 
     def _read_archive(self, verify: bool) -> dict[str, bytes]:
         if verify:
@@ -55,16 +54,12 @@ class Source:
             check_digest(self.place, read_file(self.place, unzip=False), digest)
         wanted = {f"{self.edition.folders[0]}/{name}": name for name in self.edition.files()}
         contents = {}
-        try:
-            with tarfile.open(self.place, "r|gz") as archive:  # as a stream, so that it is decompressed only once
-                for member in archive:
-                    if member.name in wanted and member.isreg() and member.size <= LARGEST:
-                        stream = archive.extractfile(member)
-                        contents[wanted[member.name]] = stream.read() if stream else b""
-        except _BROKEN as error:
-            raise damaged(self.place, f"it is cut short or damaged ({error})") from None
-        except OSError as error:
-            raise DatasetError(f"cannot read {self.place}: {error.strerror or error}") from None
+        # As a stream, so that it is decompressed only once.
+        with _reading(self.place), tarfile.open(self.place, "r|gz") as archive:
+            for member in archive:
+                if member.name in wanted and member.isreg() and member.size <= LARGEST:
+                    stream = archive.extractfile(member)
+                    contents[wanted[member.name]] = stream.read() if stream else b""
         if lacking := [name for name in self.edition.files() if name not in contents]:
             raise damaged(self.place, f"it has no {', '.join(lacking)}")
         return contents
@@ -92,21 +87,22 @@ def check_digest(path: Path, content: bytes, digest: Digest) -> None:
 
 def read_file(path: Path, *, unzip: bool = True) -> bytes:
     """The content of a file, or of what is in a .gz."""
-    try:
-        with gzip.open(path) if unzip and path.suffix == ".gz" else path.open("rb") as stream:
-            content = stream.read(LARGEST + 1)
-    except _BROKEN as error:
-        raise damaged(path, f"it is cut short or damaged ({error})") from None
-    except OSError as error:
-        raise DatasetError(f"cannot read {path}: {error.strerror or error}") from None
+    with _reading(path), gzip.open(path) if unzip and path.suffix == ".gz" else path.open("rb") as stream:
+        content = stream.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise damaged(path, f"it is longer than {LARGEST:,} bytes")
     return content
 
 
-def hashes_of(contents: Mapping[str, bytes]) -> dict[str, str]:
-    """The sha256 of each file, for records of what was computed from what."""
-    return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a file into those of this package."""
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
+        raise damaged(path, f"it is cut short or damaged ({error})") from None
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {error.strerror or error}") from None
 
 
 def damaged(path: Path, problem: str) -> DatasetDamagedError:

@@ -12,6 +12,7 @@ small data use are checked, by sha256 over their contents, against copies that w
 from __future__ import annotations
 
 import csv
+import difflib
 import functools
 import hashlib
 import math
@@ -146,16 +147,13 @@ def unpack(archive: Path, target: Path) -> None:
             for member in stream:
                 path = Path(member.name)
                 table = path.parent.name
-                if not member.isfile() or path.name not in _files(table):
-                    continue
-                content = stream.extractfile(member)
+                content = stream.extractfile(member) if member.isfile() and path.name in _files(table) else None
                 if content is not None:
                     (target / table).mkdir(parents=True, exist_ok=True)
                     (target / table / path.name).write_bytes(content.read())
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise DatasetDamagedError(
-            f"{archive} cannot be unpacked: {error}; remove it, and it is downloaded again"
-        ) from None
+        problem = f"{archive} cannot be unpacked: {error}"
+        raise DatasetDamagedError(f"{problem}; remove it, and it is downloaded again") from None
     if not any(target.glob(f"*/{_FOLDS}")):
         raise DatasetDamagedError(f"{archive} holds no tables: none of its folders has {_FOLDS}")
 
@@ -172,14 +170,14 @@ def read_table(name: str, folder: Path, *, verify: bool = True) -> Table:
         raise DatasetDamagedError(
             f"the files in {place} are not those known as {name}; get them again, or give the folder another name"
         )
-    features, labels, notes = _parse_rows(place / f"{name}_R.dat", contents[f"{name}_R.dat"])
-    _check_counts(place / f"{name}.txt", contents[f"{name}.txt"], features, labels)
-    tuning = _parse_splits(place / _TUNING, contents[_TUNING], len(labels), 1)
-    folds = _parse_splits(place / _FOLDS, contents[_FOLDS], len(labels), _SPLITS)
-    for split in (*tuning, *folds):
+    rows, counts, tuning, folds = ((place / file, _lines(content)) for file, content in contents.items())
+    features, labels, notes = _parse_rows(*rows)
+    _check_counts(*counts, features, labels)
+    halves, quarters = _parse_splits(*tuning, len(labels), 1), _parse_splits(*folds, len(labels), _SPLITS)
+    for split in (*halves, *quarters):
         if len(np.unique(labels[split.train])) < 2:
             raise DatasetDamagedError(f"{place}: a training part of its splits has rows of one class only")
-    return Table(name, features, labels, tuning[0], folds, digest, notes)
+    return Table(name, features, labels, halves[0], quarters, digest, notes)
 
 
 def _files(name: str) -> tuple[str, ...]:
@@ -193,12 +191,16 @@ def _read(path: Path) -> bytes:
         raise DatasetMissingError(f"cannot read {path}: {error.strerror}; every table needs it") from None
 
 
-def _parse_rows(path: Path, content: bytes) -> tuple[NDArray[np.float64], Rows, tuple[str, ...]]:
-    lines = content.decode("ascii", errors="replace").splitlines()[1:]
+def _lines(content: bytes) -> dict[int, str]:
+    """The lines that are not empty, by their numbers."""
+    lines = enumerate(content.decode("ascii", errors="replace").splitlines(), start=1)
+    return {number: line for number, line in lines if line.strip()}
+
+
+def _parse_rows(path: Path, lines: dict[int, str]) -> tuple[NDArray[np.float64], Rows, tuple[str, ...]]:
+    lines.pop(1, None)  # names
     rows: list[list[float]] = []
-    for number, line in enumerate(lines, start=2):
-        if not line.strip():
-            continue
+    for number, line in lines.items():
         try:
             row = [float(word) for word in line.split()[1:]]
         except ValueError:
@@ -222,14 +224,12 @@ def _parse_rows(path: Path, content: bytes) -> tuple[NDArray[np.float64], Rows, 
     return np.ascontiguousarray(features), labels.astype(np.int64), tuple(notes)
 
 
-def _check_counts(path: Path, content: bytes, features: NDArray[np.float64], labels: Rows) -> None:
+def _check_counts(path: Path, lines: dict[int, str], features: NDArray[np.float64], labels: Rows) -> None:
     """Compare with the counts in NAME.txt: otherwise a file cut off at the end of a line would go unnoticed."""
-    pairs = (line.partition("=") for line in content.decode("ascii", errors="replace").splitlines())
+    pairs = (line.partition("=") for line in lines.values())
     said = {key.strip(): value.strip() for key, _, value in pairs}
-    if said.get("n_arquivos", "1") != "1":
-        raise DatasetDamagedError(
-            f"{path}: a table in {said['n_arquivos']} files, with a test set of its own, is not read"
-        )
+    if (files := said.get("n_arquivos", "1")) != "1":
+        raise DatasetDamagedError(f"{path}: a table in {files} files, with a test set of its own, is not read")
     found = {
         ("n_entradas", "features"): features.shape[1],
         ("n_clases", "classes"): int(labels.max()) + 1,
@@ -241,15 +241,13 @@ def _check_counts(path: Path, content: bytes, features: NDArray[np.float64], lab
             raise DatasetDamagedError(f"{rows} has {count} {meaning}, but {path} says {said.get(key, 'nothing')}")
 
 
-def _parse_splits(path: Path, content: bytes, rows: int, count: int) -> tuple[Rowsets, ...]:
+def _parse_splits(path: Path, lines: dict[int, str], rows: int, count: int) -> tuple[Rowsets, ...]:
     parts = []
-    for number, line in enumerate(content.decode("ascii", errors="replace").splitlines(), start=1):
+    for number, line in lines.items():
         try:
             part = np.array(line.split(), dtype=np.int64)
         except (ValueError, OverflowError):
             raise DatasetDamagedError(f"{path}, line {number}: not row numbers: {line[:60]!r}") from None
-        if not len(part):
-            continue
         if part.min() < 0 or part.max() >= rows or len(np.unique(part)) != len(part):
             raise DatasetDamagedError(f"{path}, line {number}: rows repeat, or are not from 0 to {rows - 1}")
         parts.append(part)
@@ -264,8 +262,6 @@ def _parse_splits(path: Path, content: bytes, rows: int, count: int) -> tuple[Ro
 
 def missing_table(name: str, folder: Path, most: int = 6) -> DatasetMissingError:
     """The message for a table without a folder: it suggests similar names, or lists some of all."""
-    import difflib
-
     names = sorted(path.parent.name for path in folder.glob(f"*/{_FOLDS}"))
     if near := difflib.get_close_matches(name, names, n=1):
         return DatasetMissingError(f"there is no folder {folder / name}; did you mean {near[0]}?")

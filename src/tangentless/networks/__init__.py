@@ -36,20 +36,10 @@ __all__ = [
     "train",
 ]
 
-_LAZY = {  # they import PyTorch
-    "DivergedError": "training",
-    "LeNet5": "baselines",
-    "Machine": "training",
-    "Network": "model",
-    "ResNet32": "baselines",
-    "Training": "training",
-    "network_of": "training",
-    "predict": "training",
-    "train": "training",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """What imports PyTorch, once it is asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = {"LeNet5": "baselines", "Network": "model", "ResNet32": "baselines"}.get(name, "training")
+    return getattr(importlib.import_module(f".{module}", __name__), name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from ..progress import make_bar
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
 REFRESH = 0.5  # seconds; not more often, because reading a loss waits for the device
 
@@ -19,8 +19,8 @@ REFRESH = 0.5  # seconds; not more often, because reading a loss waits for the d
 class Report:
     """What training reports to."""
 
-    def __init__(self, bar: Progress, task: TaskID) -> None:
-        self._bar, self._task = bar, task
+    def __init__(self, bar: Progress, label: str, images: int) -> None:
+        self._bar, self._label, self._task = bar, label, bar.add_task(label, total=images)
         self._shown = time.perf_counter()
 
     def is_due(self) -> bool:
@@ -29,7 +29,8 @@ class Report:
 
     def show(self, done: int, loss: float, accuracy: float) -> None:
         """Show the images done, and loss and accuracy of this epoch so far."""
-        self._bar.update(self._task, completed=done, state=f"loss {loss:.4g}  accuracy {100 * accuracy:.1f} %")
+        state = f"{self._label}  loss {loss:.4g}  accuracy {100 * accuracy:.1f} %"
+        self._bar.update(self._task, completed=done, description=state)
         self._shown = time.perf_counter()
 
 
@@ -46,9 +47,5 @@ def training_bar(label: str, images: int, *, stream: TextIO | None = None) -> It
     if not stream.isatty():
         yield None
         return
-    from rich.progress import TextColumn
-
-    bar = make_bar(stream, TextColumn("{task.fields[state]}"))
-    task = bar.add_task(label, total=images, state="")
-    with bar:
-        yield Report(bar, task)
+    with make_bar(stream, "images") as bar:
+        yield Report(bar, label, images)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 from ..errors import ParameterError
-from .build import check_counts
-from .model import check_fit, check_seed, check_shape
+from .checks import check_counts, check_seed
+from .model import check_fit, check_shape
 from .modules import Scores
 from .pytorch import Tensor, functional, nn, torch
 
@@ -46,19 +43,13 @@ class LeNet5(Baseline):
             raise ParameterError(f"LeNet-5 needs images of 12×12 pixels or more, not {height}×{width}")
         padding = 2 if min(height, width) < 32 else 0  # the original network takes images of 32×32
         rows, columns = (((side + 2 * padding - 4) // 2 - 4) // 2 for side in (height, width))
-        with _seeded(seed):
+        with torch.random.fork_rng(devices=[]):  # leaves the global generator as it was
+            torch.manual_seed(seed)
             self.layers = nn.Sequential(
-                nn.Conv2d(channels, 6, 5, padding=padding),
-                nn.ReLU(),
-                nn.AvgPool2d(2),
-                nn.Conv2d(6, 16, 5),
-                nn.ReLU(),
-                nn.AvgPool2d(2),
-                nn.Flatten(),
-                nn.Linear(16 * rows * columns, 120),
-                nn.ReLU(),
-                nn.Linear(120, 84),
-                nn.ReLU(),
+                *(nn.Conv2d(channels, 6, 5, padding=padding), nn.ReLU(), nn.AvgPool2d(2)),
+                *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten()),
+                *(nn.Linear(16 * rows * columns, 120), nn.ReLU()),
+                *(nn.Linear(120, 84), nn.ReLU()),
                 Scores(84, classes),
             )
 
@@ -97,7 +88,8 @@ class ResNet32(Baseline):
 
     def __init__(self, classes: int, *, shape: Shape = (32, 32, 3), seed: int = 0) -> None:
         super().__init__(classes, shape, seed)
-        with _seeded(seed):
+        with torch.random.fork_rng(devices=[]):  # leaves the global generator as it was
+            torch.manual_seed(seed)
             self.entrance = nn.Sequential(
                 nn.Conv2d(self.shape[-1], 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()
             )
@@ -116,11 +108,3 @@ class ResNet32(Baseline):
         features = self.blocks(self.entrance(self.channels_first(x)))
         scores: Tensor = self.linear(features.mean(dim=(2, 3)))
         return scores
-
-
-@contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Weights drawn from a seed of their own, leaving the global generator as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield

@@ -17,7 +17,8 @@ import numpy as np
 
 from ..errors import ArchitectureError, ParameterError
 from ..graph import Axes, Pair
-from ..layers import Average, Layer, Nonlinearity, Normalize, Residual, Stack, Sum, Windowed, Windows, is_whole
+from ..layers import Average, Layer, Nonlinearity, Normalize, Residual, Stack, Sum, Windowed, Windows
+from .checks import check_counts
 from .modules import Activation, AveragePool, Branches, Convolution, UnitLength
 from .pytorch import Tensor, nn, torch
 
@@ -35,20 +36,16 @@ class Value:
     ready: bool = False  # whether a nonlinearity takes it as it is, without more weights
 
 
+@dataclass
 class Builder:
     """Adds the modules of one layer after the other."""
 
-    def __init__(
-        self,
-        rank: int,
-        width: int | Sequence[int],
-        batch_norm: Callable[[int], nn.BatchNorm2d | None],
-        usual_activations: bool,
-        shortest: float,
-    ) -> None:
-        self.rank, self.widths, self.batch_norm = rank, Widths(width), batch_norm
-        self.usual_activations, self.shortest = usual_activations, shortest
-        self.mismatch: str | None = None
+    rank: int
+    widths: Widths
+    batch_norm: Callable[[int], nn.BatchNorm2d | None]
+    usual_activations: bool
+    shortest: float
+    mismatch: str | None = None  # of the first sum whose branches differ in width
 
     def build(self, layers: Sequence[Layer], value: Value) -> tuple[nn.Sequential, Value]:
         """The modules of a network, and what they make of a value, with all widths checked."""
@@ -170,13 +167,6 @@ def trainable(layer: Layer) -> Nonlinearity:
         f"{layer} has no activation that a network can train with: {reason}; write `activation` with arithmetic and "
         "methods that arrays and tensors share, such as u.clip(min=0)"
     )
-
-
-def check_counts(**counts: Any) -> None:
-    """Refuse what is no whole number of at least 1, by name."""
-    for name, count in counts.items():
-        if not is_whole(count) or count < 1:
-            raise ParameterError(f"{name} must be a whole number of at least 1, not {count!r}")
 
 
 def _counts(axes: Axes) -> Pair:

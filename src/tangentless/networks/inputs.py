@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ParameterError
+from .checks import check_choice
 from .recipes import INPUTS, Inputs
 
 Images = NDArray[np.float32]
@@ -23,16 +24,12 @@ def make_transform(inputs: Inputs, images: NDArray[np.uint8], epsilon: float = 1
     """
     from ..preprocessing import ZCA, Standardize
 
+    check_choice("inputs", inputs, INPUTS)
     if inputs == "pixels":
         largest = float(images.max()) or 1.0
         return lambda pixels: (pixels / largest).astype(np.float32)
-    if inputs == "standardize":
-        standard = Standardize().fit(images)
-        return lambda pixels: standard.transform(pixels).astype(np.float32)
-    if inputs == "zca":
-        zca = ZCA(epsilon=epsilon).fit(images)
-        return lambda pixels: zca.transform(pixels).astype(np.float32)
-    raise ParameterError(f"inputs must be one of {', '.join(INPUTS)}, not {inputs!r}")
+    fitted = (Standardize() if inputs == "standardize" else ZCA(epsilon=epsilon)).fit(images)
+    return lambda pixels: fitted.transform(pixels).astype(np.float32)
 
 
 def balanced(labels: NDArray[np.int64], count: int | None, seed: int | list[int]) -> NDArray[np.intp]:

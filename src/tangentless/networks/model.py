@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from ..architecture import Architecture
 from ..errors import InputError, ParameterError
 from ..inputs import check_images, to_numpy
-from ..layers import Layer, Nonlinearity, Normalize, is_whole
-from .build import Builder, Value, check_counts
+from ..layers import Layer, Nonlinearity, Normalize
+from .build import Builder, Value, Widths
+from .checks import check_counts, check_seed, require
 from .modules import Convolution, Scores
 from .pytorch import Tensor, nn, torch
 
@@ -86,7 +87,7 @@ class Network(nn.Module):
         def norm(width: int) -> nn.BatchNorm2d | None:
             return nn.BatchNorm2d(width, affine=batch_norm_parameters) if batch_norm else None
 
-        builder = Builder(rank, width, norm, usual_activations, shortest)
+        builder = Builder(rank, Widths(width), norm, usual_activations, shortest)
         self.body, end = builder.build(body, Value(self.canvas, channels))
         self.features_out, self.kernel_scale = end.channels, end.kernel_scale
         self.linear = Scores(self.features_out, classes, bias=False)
@@ -168,8 +169,8 @@ def split_head(architecture: Architecture) -> tuple[tuple[Layer, ...], tuple[Non
 
 def check_shape(shape: Any) -> tuple[int, ...]:
     """The shape of one image, sequence or vector."""
-    if not isinstance(shape, tuple | list) or not 1 <= len(shape) <= 3:
-        raise ParameterError(f"shape must be that of one image, such as (32, 32, 3), not {shape!r}")
+    fits = isinstance(shape, tuple | list) and 1 <= len(shape) <= 3
+    require(fits, "shape", "that of one image, such as (32, 32, 3)", shape)
     check_counts(**{f"number {place} of the shape": count for place, count in enumerate(shape, start=1)})
     return tuple(int(count) for count in shape)
 
@@ -178,9 +179,3 @@ def check_fit(x: Tensor, shape: tuple[int, ...]) -> None:
     """Refuse images of another shape than a network was built for."""
     if x.shape[1:] != shape:
         raise InputError(f"images are of shape {tuple(x.shape[1:])}, but the network was built for {shape}")
-
-
-def check_seed(seed: Any) -> None:
-    """Refuse what PyTorch's generators do not take."""
-    if not is_whole(seed) or not 0 <= seed < 2**63:
-        raise ParameterError(f"seed must be a whole number from 0 to 2**63 - 1, not {seed!r}")

@@ -55,7 +55,6 @@ class Activation(nn.Module):
         return activated
 
     def extra_repr(self) -> str:
-        """For `print`."""
         return str(self.layer)
 
 
@@ -95,7 +94,6 @@ class Convolution(Activation):
         return 2 * self.weight.numel() * self.axes[0].count * self.axes[1].count
 
     def extra_repr(self) -> str:
-        """For `print`."""
         width, channels, *_ = self.weight.shape
         steps = [f", {name}={step}" for name in ("stride", "dilation") if (step := getattr(self, name)) != (1, 1)]
         return f"{channels}, {width}, window={self.window}{''.join(steps)}, activation={self.layer}"
@@ -147,7 +145,6 @@ class Branches(nn.Module):
         return functools.reduce(operator.add, parts) if self.adds else torch.cat(parts, dim=1)
 
     def extra_repr(self) -> str:
-        """For `print`."""
         factors = ", ".join(f"{factor:.4g}" for factor in self.factors)
         return f"{'added' if self.adds else 'side by side'}, times {factors}"
 

@@ -17,15 +17,16 @@ myrtle5, 1,024 filters, zca; mse, sgd at 0.1, 60 epochs in batches of 128
 
 from __future__ import annotations
 
-import dataclasses
+import difflib
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from ..errors import ParameterError
-from ..layers import is_real, is_whole
+from ..layers import is_real
+from .checks import check_choice, check_counts, require
 
 Loss = Literal["mse", "squares", "cross-entropy"]
 Inputs = Literal["pixels", "standardize", "zca"]
@@ -50,11 +51,6 @@ def _set(frozen: Any, **values: Any) -> None:
         object.__setattr__(frozen, name, value)
 
 
-def _require(holds: bool, name: str, what: str, value: object) -> None:
-    if not holds:
-        raise ParameterError(f"{name} must be {what}, not {value!r}")
-
-
 @dataclass(frozen=True)
 class Steps:
     """A learning rate that is multiplied by a factor at each milestone, in epochs.
@@ -69,8 +65,8 @@ class Steps:
     def __post_init__(self) -> None:
         several = isinstance(self.milestones, tuple | list)
         right = several and all(is_real(milestone) and milestone >= 0 for milestone in self.milestones)
-        _require(right, "milestones", "a list of epochs, such as (15, 30, 45)", self.milestones)
-        _require(is_real(self.factor) and self.factor > 0, "factor", "a number above 0", self.factor)
+        require(right, "milestones", "a list of epochs, such as (15, 30, 45)", self.milestones)
+        require(is_real(self.factor) and self.factor > 0, "factor", "a number above 0", self.factor)
         _set(self, milestones=as_python(self.milestones), factor=float(self.factor))
 
     def rate(self, epoch: float, epochs: int) -> float:
@@ -93,7 +89,7 @@ class Ramp:
     rise: float = 0.2
 
     def __post_init__(self) -> None:
-        _require(is_real(self.rise) and 0 <= self.rise <= 1, "rise", "a share, from 0 to 1", self.rise)
+        require(is_real(self.rise) and 0 <= self.rise <= 1, "rise", "a share, from 0 to 1", self.rise)
         _set(self, rise=float(self.rise))
 
     def rate(self, epoch: float, epochs: int) -> float:
@@ -141,23 +137,19 @@ class Recipe:
     def __post_init__(self) -> None:
         _set(self, **{name: as_python(value) for name, value in vars(self).items()})
         widths = {f"width {place}": width for place, width in enumerate(self.widths, start=1)}
-        images = {} if self.images is None else {"images": self.images}
-        for name, value in {"epochs": self.epochs, "batch": self.batch, **widths, **images}.items():
-            _require(is_whole(value) and value >= 1, name, "a whole number of at least 1", value)
-        for name in ("crop", "cutout"):
-            value = getattr(self, name)
-            _require(is_whole(value) and value >= 0, name, "a whole number of at least 0", value)
+        check_counts(epochs=self.epochs, batch=self.batch, **widths)
+        check_counts(images=1 if self.images is None else self.images)
+        check_counts(0, crop=self.crop, cutout=self.cutout)
         for name in ("learning_rate", "gain", "output_scale", "epsilon", "shortest"):
             value = getattr(self, name)
-            _require(is_real(value) and 0 < value < math.inf, name, "a number above 0", value)
-        _require(is_real(self.weight_decay) and self.weight_decay >= 0, "weight_decay", "at least 0", self.weight_decay)
-        _require(is_real(self.momentum) and 0 <= self.momentum < 1, "momentum", "from 0 to below 1", self.momentum)
+            require(is_real(value) and 0 < value < math.inf, name, "a number above 0", value)
+        require(is_real(self.weight_decay) and self.weight_decay >= 0, "weight_decay", "at least 0", self.weight_decay)
+        require(is_real(self.momentum) and 0 <= self.momentum < 1, "momentum", "from 0 to below 1", self.momentum)
         for name in ("batch_norm", "batch_norm_parameters", "usual_activations", "flips"):
-            _require(isinstance(getattr(self, name), bool), name, "True or False", getattr(self, name))
-        _require(isinstance(self.schedule, Steps | Ramp), "schedule", "Steps(...) or Ramp(...)", self.schedule)
-        _require(self.loss in LOSSES, "loss", f"one of {', '.join(LOSSES)}", self.loss)
-        _require(self.optimizer in OPTIMIZERS, "optimizer", f"one of {', '.join(OPTIMIZERS)}", self.optimizer)
-        _require(self.inputs in INPUTS, "inputs", f"one of {', '.join(INPUTS)}", self.inputs)
+            require(isinstance(getattr(self, name), bool), name, "True or False", getattr(self, name))
+        require(isinstance(self.schedule, Steps | Ramp), "schedule", "Steps(...) or Ramp(...)", self.schedule)
+        for name, known in (("loss", LOSSES), ("optimizer", OPTIMIZERS), ("inputs", INPUTS)):
+            check_choice(name, getattr(self, name), known)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -172,17 +164,17 @@ class Recipe:
         >>> RECIPES["cifar10-myrtle5"].change(width=32, epochs=20).schedule.milestones
         (5.0, 10.0, 15.0)
         """
-        known = {field.name for field in dataclasses.fields(self)}
+        known = tuple(sorted(field.name for field in fields(self)))
         for name in changes:
-            _require(name in known, "a field of a recipe", f"one of {', '.join(sorted(known))}", name)
-        changed = dataclasses.replace(self, **{"paper": None, "paper_deviation": None, **changes})
+            check_choice("a field of a recipe", name, known)
+        changed = replace(self, **{"paper": None, "paper_deviation": None, **changes})
         if "schedule" in changes or changed.epochs == self.epochs:
             return changed
-        return dataclasses.replace(changed, schedule=self.schedule.stretch(changed.epochs / self.epochs))
+        return replace(changed, schedule=self.schedule.stretch(changed.epochs / self.epochs))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with the kind of schedule by name."""
-        return dataclasses.asdict(self) | {"schedule": {"kind": type(self.schedule).__name__, **vars(self.schedule)}}
+        return asdict(self) | {"schedule": {"kind": type(self.schedule).__name__, **vars(self.schedule)}}
 
     def describe(self) -> str:
         """One line."""
@@ -202,21 +194,24 @@ class Recipe:
 _CIFAR10 = Recipe(
     "cifar10", "myrtle5", 1024, 60, schedule=Steps((15, 30, 45)), gain=PYTORCH_GAIN, usual_activations=True
 )
-_DECAYED = dataclasses.replace(_CIFAR10, shortest=1e-3)
-_DEEP = dataclasses.replace(_CIFAR10, epochs=200, learning_rate=0.05, schedule=Steps((80, 120, 160)))
-_AUGMENTED = dataclasses.replace(
+_MNIST = replace(
+    _CIFAR10,
+    data="mnist",
+    epochs=20,
+    inputs="pixels",
+    optimizer="adam",
+    learning_rate=1e-3,
+    schedule=Steps(),
+    weight_decay=0.0,
+)
+_DECAYED = replace(_CIFAR10, shortest=1e-3)
+_DEEP = replace(_CIFAR10, architecture="myrtle10", epochs=200, learning_rate=0.05, schedule=Steps((80, 120, 160)))
+_AUGMENTED = replace(
     _DEEP, width=2048, epochs=400, learning_rate=0.1, schedule=Steps((80, 160, 240, 320)), crop=4, cutout=16
 )
-_CIFAR100 = dataclasses.replace(
-    _DEEP,
-    data="cifar100",
-    architecture="myrtle10",
-    width=2048,
-    loss="cross-entropy",
-    schedule=Steps((60, 120, 160), 0.2),
-)
-_BATCH_NORM = dataclasses.replace(_CIFAR100, batch_norm=True, learning_rate=0.1)
-_SUBSET = dataclasses.replace(
+_CIFAR100 = replace(_DEEP, data="cifar100", width=2048, loss="cross-entropy", schedule=Steps((60, 120, 160), 0.2))
+_BATCH_NORM = replace(_CIFAR100, batch_norm=True, learning_rate=0.1)
+_SUBSET = replace(
     _CIFAR10,
     architecture="conv3 relu conv3 relu pool2 conv3 relu pool2 conv3 relu globalpool",
     width=(64, 128, 256, 512),
@@ -240,31 +235,19 @@ _SUBSET_ACCURACY = {  # training images: (mean, deviation) without and with batc
 }
 
 RECIPES: dict[str, Recipe] = {
-    "mnist-myrtle5": Recipe(
-        "mnist",
-        "myrtle5",
-        1024,
-        20,
-        optimizer="adam",
-        learning_rate=1e-3,
-        weight_decay=0.0,
-        inputs="pixels",
-        gain=PYTORCH_GAIN,
-        usual_activations=True,
-        paper=99.5,
-    ),
-    "cifar10-myrtle5": dataclasses.replace(_DECAYED, paper=89.8),
-    "cifar10-myrtle5-no-zca": dataclasses.replace(_DECAYED, inputs="standardize", paper=87.8),
-    "cifar10-myrtle7": dataclasses.replace(_DEEP, architecture="myrtle7", paper=90.2),
-    "cifar10-myrtle10": dataclasses.replace(_DEEP, architecture="myrtle10", paper=91.2),
-    "cifar10-myrtle10-flips": dataclasses.replace(_DEEP, architecture="myrtle10", flips=True, paper=93.4),
-    "cifar10-myrtle10-augmented": dataclasses.replace(_AUGMENTED, architecture="myrtle10", flips=True, paper=96.0),
-    "cifar100-myrtle10": dataclasses.replace(_CIFAR100, learning_rate=0.01, paper=64.7),
-    "cifar100-myrtle10-flips": dataclasses.replace(_CIFAR100, learning_rate=0.05, flips=True, paper=71.4),
-    "cifar100-myrtle10-bn": dataclasses.replace(_BATCH_NORM, paper=70.3),
-    "cifar100-myrtle10-bn-flips": dataclasses.replace(_BATCH_NORM, flips=True, paper=74.7),
+    "mnist-myrtle5": replace(_MNIST, paper=99.5),
+    "cifar10-myrtle5": replace(_DECAYED, paper=89.8),
+    "cifar10-myrtle5-no-zca": replace(_DECAYED, inputs="standardize", paper=87.8),
+    "cifar10-myrtle7": replace(_DEEP, architecture="myrtle7", paper=90.2),
+    "cifar10-myrtle10": replace(_DEEP, paper=91.2),
+    "cifar10-myrtle10-flips": replace(_DEEP, flips=True, paper=93.4),
+    "cifar10-myrtle10-augmented": replace(_AUGMENTED, flips=True, paper=96.0),
+    "cifar100-myrtle10": replace(_CIFAR100, learning_rate=0.01, paper=64.7),
+    "cifar100-myrtle10-flips": replace(_CIFAR100, learning_rate=0.05, flips=True, paper=71.4),
+    "cifar100-myrtle10-bn": replace(_BATCH_NORM, paper=70.3),
+    "cifar100-myrtle10-bn-flips": replace(_BATCH_NORM, flips=True, paper=74.7),
     **{
-        f"subset{'-bn' if batch_norm else ''}-{images}": dataclasses.replace(
+        f"subset{'-bn' if batch_norm else ''}-{images}": replace(
             _SUBSET, batch_norm=batch_norm, images=images, paper=mean, paper_deviation=deviation
         )
         for images, rows in _SUBSET_ACCURACY.items()
@@ -281,8 +264,6 @@ def recipe_of(name: str) -> Recipe:
         ...
     tangentless.errors.ParameterError: there is no recipe 'cifar-myrtle5'; did you mean 'cifar10-myrtle5'?
     """
-    import difflib
-
     if name in RECIPES:
         return RECIPES[name]
     near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.0)

@@ -11,6 +11,7 @@ the last bit on a CPU, up to the order of the GPU's sums on a GPU.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import math
@@ -26,10 +27,11 @@ from numpy.typing import NDArray
 from ..errors import InputError, ParameterError, TangentlessError
 from ..files import check_output
 from ..inputs import to_numpy
-from ..layers import is_real, is_whole
+from ..layers import is_real
 from .augmentation import augment
 from .bar import Report, training_bar
 from .checkpoint import CheckpointError, load_checkpoint, restore, save_checkpoint
+from .checks import check_choice, check_counts, require
 from .model import Network
 from .pytorch import Tensor, functional, nn, torch
 from .recipes import Recipe
@@ -103,11 +105,9 @@ class Machine:
     compile: str = "auto"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.device, str):
-            raise ParameterError(f"device must be a name, such as 'auto', 'cpu' or 'cuda', not {self.device!r}")
-        for name, known in (("precision", PRECISIONS), ("compile", COMPILE_MODES)):
-            if getattr(self, name) not in known:
-                raise ParameterError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+        require(isinstance(self.device, str), "device", "a name, such as 'auto', 'cpu' or 'cuda'", self.device)
+        check_choice("precision", self.precision, PRECISIONS)
+        check_choice("compile", self.compile, COMPILE_MODES)
 
     def resolve(self) -> Machine:
         """The machine with every "auto" resolved."""
@@ -173,38 +173,35 @@ def train(
     >>> training.complete, len(training.history)
     (True, 2)
     """
-    if not isinstance(recipe, Recipe):
-        raise ParameterError(f"recipe must be a Recipe, such as RECIPES['cifar10-myrtle5'], not {recipe!r}")
-    for name, value, least in (("test_every", test_every, 1), ("seed", seed, 0)):
-        if not is_whole(value) or value < least:
-            raise ParameterError(f"{name} must be a whole number of at least {least}, not {value!r}")
-    for name, seconds in (("checkpoint_seconds", checkpoint_seconds), ("stop_after", stop_after)):
-        if not is_real(seconds) and not (seconds is None and name == "stop_after"):
-            raise ParameterError(f"{name} must be a number of seconds, not {seconds!r}")
+    require(isinstance(recipe, Recipe), "recipe", "a Recipe, such as RECIPES['cifar10-myrtle5']", recipe)
+    check_counts(test_every=test_every)
+    check_counts(0, seed=seed)
+    require(is_real(checkpoint_seconds), "checkpoint_seconds", "a number of seconds", checkpoint_seconds)
+    require(stop_after is None or is_real(stop_after), "stop_after", "a number of seconds", stop_after)
     if test is not None and (not isinstance(test, tuple | list) or len(test) != 2):
         raise InputError(f"test must be a pair, images and their labels, not {type(test).__name__}")
     if checkpoint is not None:
-        if not isinstance(checkpoint, str | Path):
-            raise ParameterError(f"checkpoint must be the name of a file, not {checkpoint!r}")
+        require(isinstance(checkpoint, str | Path), "checkpoint", "the name of a file", checkpoint)
         checkpoint = Path(checkpoint)
         check_output(checkpoint, force=True)  # before an epoch is spent
-    if machine is not None and not isinstance(machine, Machine):
-        raise ParameterError(f"machine must be a Machine, such as Machine('cpu'), not {machine!r}")
-    run = (machine or Machine()).resolve()
+    machine = Machine() if machine is None else machine
+    require(isinstance(machine, Machine), "machine", "a Machine, such as Machine('cpu')", machine)
+    run = machine.resolve()
     if run.precision == "float16" and recipe.optimizer == "adam":
         raise ParameterError("squares of gradients vanish in float16, and adam divides by them; use bfloat16, or sgd")
     started = time.perf_counter()
     held = _Held.of(images, labels, run.device)
     held_test = None if test is None else _Held.of(*test, run.device)
-    if not isinstance(network, nn.Module) or not any(True for _ in network.parameters()):
-        raise ParameterError(f"network must be a PyTorch module with weights, such as network_of(...), not {network!r}")
+    trains = isinstance(network, nn.Module) and any(True for _ in network.parameters())
+    require(trains, "network", "a PyTorch module with weights, such as network_of(...)", network)
     network.to(run.device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves this one out
     if run.precision == "float16":
         _halve(network)
     elif _dtype(network) == torch.float16:
         network.float()  # an earlier training may have left it in float16
     optimizer = _optimizer(network, recipe, run)
-    belongs_to = {"recipe": recipe.to_json(), "seed": seed, "data": held.digest, "network": _shapes(network)}
+    shapes = {name: list(value.shape) for name, value in network.state_dict().items()}
+    belongs_to = {"recipe": recipe.to_json(), "seed": seed, "data": held.digest, "network": shapes}
     belongs_to |= {"test": held_test and held_test.digest, "layers": repr(network), "precision": run.precision}
     history: list[Epoch] = []
     if checkpoint is not None and (state := load_checkpoint(checkpoint, belongs_to)) is not None:
@@ -217,17 +214,14 @@ def train(
     objective, scores = _compiled(network, recipe, run, batch=min(recipe.batch, len(labels)))
     _check_classes(network, scores, held, *([] if held_test is None else [held_test]))
     saved = time.perf_counter()
-    with (
-        training_bar(label, recipe.epochs * len(labels)) as report,
-        _fast_convolutions(run.device),
-        _compiling(run.compile),
-    ):
+    with training_bar(label, recipe.epochs * len(labels)) as report, _tuned(run):
         while len(history) < recipe.epochs:
             number = len(history)
             epoch = _train_epoch(network, held, recipe, optimizer, objective, number, seed, report)
             last = number + 1 == recipe.epochs
             if held_test is not None and (last or (number + 1) % test_every == 0):
-                epoch = replace(epoch, test_accuracy=accuracy_of(network, scores, held_test))
+                hits = _classes(network, scores, held_test) == held_test.labels
+                epoch = replace(epoch, test_accuracy=int(hits.sum()) / len(hits))
             history.append(epoch)
             if not math.isfinite(epoch.loss):
                 raise DivergedError(
@@ -246,15 +240,11 @@ def train(
 
 def predict(network: nn.Module, images: NDArray[Any], precision: str = "float32") -> NDArray[np.int64]:
     """The class of every preprocessed image; `precision` is that of the training."""
-    if precision not in PRECISIONS:
-        raise ParameterError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
-    device = next(network.parameters()).device
-    held = _Held.of(images, np.zeros(len(images), np.int64), str(device))
-    mixed = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
-    with _evaluating(network), mixed:
-        predicted = [network(part.to(_dtype(network))).argmax(dim=1)[:count] for part, count in held.parts()]
-    classes: NDArray[np.int64] = torch.cat(predicted).cpu().numpy()
-    return classes
+    check_choice("precision", precision, PRECISIONS)
+    held = _Held.of(images, np.zeros(len(images), np.int64), str(next(network.parameters()).device))
+    classes = _classes(network, functools.partial(_scores, network, precision), held)
+    predicted: NDArray[np.int64] = classes.cpu().numpy()
+    return predicted
 
 
 @dataclass(frozen=True)
@@ -332,15 +322,17 @@ def _train_epoch(
     return Epoch(*totals, seconds=time.perf_counter() - started)
 
 
-def accuracy_of(network: nn.Module, scores: Callable[[Tensor], Tensor], held: _Held) -> float:
-    """The share of images whose class has the largest score."""
-    right = torch.zeros((), device=held.images.device, dtype=torch.int64)
+def _scores(network: nn.Module, precision: str, x: Tensor) -> Tensor:
+    """In float32, whatever the precision of the layers."""
+    with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+        scores: Tensor = network(x.to(_dtype(network)))
+    return scores.float()
+
+
+def _classes(network: nn.Module, scores: Callable[[Tensor], Tensor], held: _Held) -> Tensor:
+    """The class with the largest score, for every image."""
     with _evaluating(network):
-        for number, (part, count) in enumerate(held.parts()):
-            start = number * _TEST_BATCH
-            predicted = scores(part)[:count].argmax(dim=1)
-            right += (predicted == held.labels[start : start + count]).sum()
-    return int(right) / len(held.labels)
+        return torch.cat([scores(part)[:count].argmax(dim=1) for part, count in held.parts()])
 
 
 def _check_classes(network: nn.Module, scores: Callable[[Tensor], Tensor], *parts: _Held) -> None:
@@ -360,12 +352,9 @@ def _compiled(
     network: nn.Module, recipe: Recipe, run: Machine, batch: int
 ) -> tuple[Objective, Callable[[Tensor], Tensor]]:
     """The loss and the number of hits of a batch, compiled for batches of one size, and the scores of one."""
-    kind, dtype = run.device.partition(":")[0], _dtype(network)
 
     def scores(x: Tensor) -> Tensor:
-        with torch.autocast(kind, dtype=torch.bfloat16, enabled=run.precision == "bfloat16"):
-            output: Tensor = network(x.to(dtype))
-        return output.float() * recipe.output_scale
+        return _scores(network, run.precision, x) * recipe.output_scale
 
     def objective(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         output = scores(x)
@@ -375,12 +364,8 @@ def _compiled(
         return objective, scores
     mode = None if run.compile == "default" else run.compile
     compiled = torch.compile(objective, mode=mode, dynamic=False)
-
-    def whole_or_rest(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return (compiled if len(x) == batch else objective)(x, labels)
-
     # The last batch of an epoch and tests have other sizes, and are too rare to compile for.
-    return whole_or_rest, scores
+    return lambda x, labels: (compiled if len(x) == batch else objective)(x, labels), scores
 
 
 def loss_of(scores: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
@@ -400,18 +385,10 @@ def loss_of(scores: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
 def _optimizer(network: nn.Module, recipe: Recipe, run: Machine) -> torch.optim.Optimizer:
     # Fused steps compute in float32, but float16 throughout was asked for.
     fused = run.device.startswith("cuda") and run.precision != "float16"
+    options: dict[str, Any] = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay, "fused": fused}
     if recipe.optimizer == "adam":
-        return torch.optim.Adam(
-            network.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=fused
-        )
-    return torch.optim.SGD(
-        network.parameters(),
-        lr=recipe.learning_rate,
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        nesterov=recipe.momentum > 0,
-        fused=fused,
-    )
+        return torch.optim.Adam(network.parameters(), **options)
+    return torch.optim.SGD(network.parameters(), momentum=recipe.momentum, nesterov=recipe.momentum > 0, **options)
 
 
 def _halve(network: nn.Module) -> None:
@@ -427,10 +404,6 @@ def _dtype(network: nn.Module) -> torch.dtype:
     return next(network.parameters()).dtype
 
 
-def _shapes(network: nn.Module) -> dict[str, list[int]]:
-    return {name: list(value.shape) for name, value in network.state_dict().items()}
-
-
 @contextlib.contextmanager
 def _evaluating(network: nn.Module) -> Iterator[None]:
     was = network.training
@@ -443,21 +416,13 @@ def _evaluating(network: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _fast_convolutions(device: str) -> Iterator[None]:
-    """Let cuDNN try its algorithms for a convolution once per shape, and keep the fastest."""
-    if not device.startswith("cuda"):
-        yield
-        return
-    with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True):
-        yield
-
-
-@contextlib.contextmanager
-def _compiling(mode: str) -> Iterator[None]:
-    """Compile for every network of a process. PyTorch counts all as one function, and silently stops after eight."""
-    if mode == "off":
-        yield
-        return
-    limits = {"recompile_limit": 1024, "accumulated_recompile_limit": 1024, "fail_on_recompile_limit_hit": True}
-    with importlib.import_module("torch._dynamo").config.patch(limits):
+def _tuned(run: Machine) -> Iterator[None]:
+    """Convolutions and compilation set up for speed."""
+    with contextlib.ExitStack() as settings:
+        if run.device.startswith("cuda"):  # cuDNN tries its algorithms once per shape, and keeps the fastest
+            flags = {"enabled": True, "benchmark": True, "deterministic": False, "allow_tf32": True}
+            settings.enter_context(torch.backends.cudnn.flags(**flags))
+        if run.compile != "off":  # PyTorch counts all networks of a process as one function: it would stop after eight
+            limits = {"recompile_limit": 1024, "accumulated_recompile_limit": 1024, "fail_on_recompile_limit_hit": True}
+            settings.enter_context(importlib.import_module("torch._dynamo").config.patch(limits))
         yield
