@@ -81,7 +81,7 @@ __all__ = [
     "open_gram",
     "register",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _LAZY = {  # scikit-learn takes a while to import
     "KernelRidgeClassifier": "estimators",
