@@ -16,8 +16,8 @@ from typer.core import TyperGroup
 
 from .console import percent, print_table, say
 from .errors import InputError, ParameterError, TangentlessError
-from .experiments.cli import DataOption
 from .experiments.cli import app as experiments_app
+from .experiments.cli import compare
 from .gram.cli import app as gram_app
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ app = typer.Typer(
 
 app.add_typer(gram_app, name="gram")
 app.add_typer(experiments_app, name="reproduce")
+app.command()(compare)
 
 ArchitectureArgument = Annotated[
     str, typer.Argument(metavar="ARCH", help="A name, such as myrtle5, or layers in quotes.")
@@ -369,75 +370,6 @@ def _bench_gpu(
         _print(matrix_line(record.matrix))
     if any("synthetic" in case.images for case in record.cases):
         _print("some images were synthetic: give real ones with --images FILE.npy")
-
-
-@app.command()
-def compare(
-    architectures: Annotated[
-        list[str] | None, typer.Argument(metavar="ARCH", help="Two or more; eleven of different depth by default.")
-    ] = None,
-    dataset: Annotated[str, typer.Option(help="digits, mnist, cifar10 or cifar100.")] = "digits",
-    data: DataOption = None,
-    train: Annotated[int | None, typer.Option(min=2, help="Training images, balanced; all by default.")] = None,
-    test: Annotated[int | None, typer.Option(min=1, help="Test images, the first ones; all by default.")] = None,
-    inputs: Annotated[str, typer.Option(help="pixels, standardize or zca.")] = "zca",
-    ridge: Annotated[str, typer.Option(help="Of the kernels: a number, or loo to choose by leave-one-out.")] = "loo",
-    width: Annotated[int, typer.Option(min=1, help="Filters of the networks.")] = 64,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 30,
-    learning_rate: Annotated[float, typer.Option(help="Of the networks, by Adam.")] = 3e-3,
-    batch_norm: Annotated[bool, typer.Option("--batch-norm", help="Normalise batches in the networks.")] = False,
-    trials: Annotated[int, typer.Option(min=1, help="Networks of each architecture.")] = 3,
-    seed: Annotated[int, typer.Option(min=0, help="What random draws start from.")] = 0,
-    stop_after: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Start nothing new then; the same command goes on.")
-    ] = None,
-    backend: BackendOption = "auto",
-    device: Annotated[str, typer.Option(help="What trains networks: auto, cpu, cuda or cuda:1.")] = "auto",
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the record and the picture.")] = Path(
-        "out/compare"
-    ),
-) -> None:
-    """Kernel against network of each architecture, on the same images (needs PyTorch)."""
-    from .datasets import NAMES, load
-    from .experiments.compare import ARCHITECTURES, Settings
-    from .experiments.compare import compare as run
-    from .networks.training import Machine
-
-    settings = Settings(
-        train=train,
-        test=test,
-        inputs=cast("Any", inputs),
-        ridge=_parse_ridge(ridge),
-        width=width,
-        epochs=epochs,
-        learning_rate=learning_rate,
-        batch_norm=batch_norm,
-        trials=trials,
-        seed=seed,
-    )
-    if data is not None and not data.exists() and str(data) in NAMES:
-        raise ParameterError(f"--data is the folder that data sets are in; choose one of them by --dataset {data}")
-    run(
-        load(dataset, data),
-        architectures or ARCHITECTURES,
-        settings,
-        backend=backend,
-        machine=Machine(device),
-        folder=output,
-        stop_after=stop_after,
-    )
-
-
-def _parse_ridge(text: str) -> float | str:
-    """A number of at least 0, or `loo`.
-
-    >>> _parse_ridge("1e-4"), _parse_ridge("loo")
-    (0.0001, 'loo')
-    """
-    try:
-        return "loo" if text == "loo" else float(text)
-    except ValueError:
-        raise ParameterError(f"a ridge is a number, or loo to choose it by leave-one-out; not {text!r}") from None
 
 
 def _bench_one(
