@@ -31,7 +31,7 @@ def show_until(*words: str, unit: str = "pairs") -> None:
     with progress_bar("kernel", unit=unit, stream=stream, after=0.01) as progress:
 
         def is_shown() -> bool:
-            progress(next(done), 100_000)
+            progress(next(done), 1_000)
             return all(word in stream.getvalue() for word in words)
 
         wait_until(is_shown)
