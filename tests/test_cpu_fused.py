@@ -132,3 +132,5 @@ def test_the_first_call_says_that_it_compiles(tmp_path):
     ]
     assert runs[0].stdout.count("compiling for this processor") == 1
     assert "compiling" not in runs[1].stdout  # it came from the disk
+    indices, codes = (sorted(path.name for path in tmp_path.rglob(f"leaves.*.{end}")) for end in ("nbi", "nbc"))
+    assert len(indices) == len(codes) > 3  # a file for every leaf: processes that compile at once do not mix them up

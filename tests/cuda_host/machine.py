@@ -18,10 +18,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from cuda_host.arrays import DeviceArray, DeviceModule
 from tangentless.backends import cuda
 from tangentless.backends.cuda.layout import StagePlan
-
-from .arrays import DeviceArray, DeviceModule
 
 HERE = Path(__file__).parent
 SOURCES = Path(cuda.__file__).parent

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.special
 
 from ..bags import Embed
 from ..errors import ArchitectureError, ParameterError
@@ -291,9 +290,12 @@ class Step(Nonlinearity):
         )
 
 
-_FUNCTIONS = {"erf": scipy.special.erf, "sin": np.sin, "cos": np.cos}
-
-
 def _apply(name: str, values: Any) -> Any:
-    """A function that tensors have as a method and arrays as a function."""
-    return getattr(values, name)() if hasattr(values, name) else _FUNCTIONS[name](values)
+    """A function that tensors have as a method, and NumPy or SciPy for arrays."""
+    if hasattr(values, name):
+        return getattr(values, name)()
+    if hasattr(np, name):
+        return getattr(np, name)(values)
+    import scipy.special  # here, because it takes a while
+
+    return getattr(scipy.special, name)(values)

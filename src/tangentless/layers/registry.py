@@ -28,7 +28,7 @@ def register(layer: _L) -> _L:
     ...
     ...     def activation(self, preactivation):
     ...         return preactivation**2 / math.sqrt(3.0)
-    >>> float(Square().dual(0.5).round(6))  # (1 + 2 c^2) / 3
+    >>> round(float(Square().dual(0.5)), 6)  # (1 + 2 c^2) / 3
     0.5
     >>> del LAYERS["square"]
     """

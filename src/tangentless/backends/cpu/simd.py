@@ -59,13 +59,18 @@ inlined = functools.partial(compiled, inline=True)
 def leaf(make: Callable[..., Callable[[int], None]], *choices: Any) -> Any:
     """The function that `make(*choices)` gives, compiled alone, to be called by its `address` with one integer.
 
-    Numba compiles a function together with all it calls, again for every caller. A leaf is compiled once.
+    Numba compiles a function together with all it calls, again for every caller. A leaf is compiled once. Its name is
+    that of its choices, so that it has a file of its own on disk: in a file of several, two processes that compile
+    different leaves at once may be handed each other's.
     """
     signature, options = types.void(types.intp), {"boundscheck": False, "error_model": "numpy"}
+    function = make(*choices)
+    digest = hashlib.sha256(repr((choices, llvm.get_host_cpu_name(), sorted(host_features()))).encode()).hexdigest()
+    function.__name__ = function.__qualname__ = f"{make.__name__}_{digest[:16]}"
     try:
-        return cfunc(signature, cache=True, **options)(make(*choices))
+        return cfunc(signature, cache=True, **options)(function)
     except RuntimeError:  # no writable cache folder: compile in every process
-        return cfunc(signature, **options)(make(*choices))
+        return cfunc(signature, **options)(function)
 
 
 @functools.cache
