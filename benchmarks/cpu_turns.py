@@ -1,0 +1,141 @@
+"""Two versions of the package in turns on the CPU, the element rates of fused graphs, and the first call of a new kind.
+
+    python benchmarks/cpu_turns.py --before OTHER/src --output benchmarks/results/cpu_turns.json
+
+Each version runs in a process of its own that answers one measurement at a time, so that both see the same machine.
+Times are processor seconds of one thread, the best of several rounds; those of first calls are wall-clock seconds with
+an empty cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+CHAINS = [
+    ("myrtle5", (32, 32, 3)),
+    ("myrtle7", (32, 32, 3)),
+    ("myrtle10", (32, 32, 3)),
+    ("myrtle10-gaussian", (32, 32, 3)),
+]
+RESIDUAL = "residual(relu conv3 relu conv3)"
+DILATED = "conv3(dilation=2) relu"
+GRAPHS = {
+    "myrtle5": "myrtle5",
+    "residual blocks": f"conv3 {RESIDUAL} relu pool2 conv3 {RESIDUAL} relu pool2 conv3 relu globalpool normalize relu",
+    "conv5": "conv5 relu conv5 relu pool2 conv5 relu pool2 conv5 relu globalpool normalize relu",
+    "dilated conv3": f"{DILATED} {DILATED} pool2 {DILATED} globalpool normalize relu",
+    "stride in place of pool": "conv3 relu conv3(stride=2) relu conv3 relu pool2 conv3 relu globalpool normalize relu",
+    "pool": "conv3 relu conv3 relu pool2 conv3 relu pool2 conv3 relu globalpool normalize relu",
+    "resnet8": "resnet8",
+    "resnet14": "resnet14",
+}
+COLD = (
+    "myrtle5",
+    "myrtle10-gaussian",
+    "conv5 leakyrelu pool4 conv3 leakyrelu globalpool",
+    "resnet8",
+    "conv3 polynomial3 globalpool",
+)
+
+
+def serve() -> None:
+    """Answer lines of (architecture, shape, rows, columns, rounds) with the seconds of a block."""
+    import tangentless as tl
+    from tangentless.backends.cpu import CpuBackend
+
+    backend = CpuBackend(n_jobs=1)
+    for line in sys.stdin:
+        text, shape, rows, columns, rounds = json.loads(line)
+        X = np.random.default_rng(0).standard_normal((rows + columns, *shape))
+        kernel = tl.kernel(text)
+        left, right = kernel.prepare(backend, X[:rows]), kernel.prepare(backend, X[rows:])
+        kernel.block(backend, left, right)
+        seconds = []
+        for _ in range(rounds):
+            start = time.process_time()
+            kernel.block(backend, left, right)
+            seconds.append(time.process_time() - start)
+        print(json.dumps(min(seconds)), flush=True)
+
+
+class Version:
+    """One version of the package, in a process of its own."""
+
+    def __init__(self, source: Path) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(source), "NUMBA_CACHE_DIR": tempfile.mkdtemp()}
+        command = [sys.executable, __file__, "--serve"]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def seconds(self, *job: object) -> float:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        return float(json.loads(self.process.stdout.readline()))
+
+
+def first_call(source: Path, text: str) -> float:
+    """Wall-clock seconds of the first call of a kind of kernel, with an empty cache and everything imported."""
+    script = (
+        "import time, numpy as np, tangentless as tl, tangentless.backends.cpu.sweep\n"
+        "X = np.random.default_rng(0).standard_normal((2, 32, 32, 3)); start = time.perf_counter()\n"
+        f"tl.kernel({text!r})(X, backend='cpu'); print(time.perf_counter() - start)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(source), "NUMBA_CACHE_DIR": tempfile.mkdtemp()}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", type=Path, help="the src folder of the version before")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=Path("cpu_turns.json"))
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve()
+        return
+    from tangentless import kernel
+    from tangentless.timing import environment
+
+    record: dict[str, object] = {**environment(), "unit": "pairs per processor second of one thread"}
+    after = Version(HERE.parent / "src")
+    if options.before is not None:
+        before, turns = Version(options.before), {}
+        for text, shape in CHAINS:
+            times = [
+                (before.seconds(text, shape, 8, 16, 1), after.seconds(text, shape, 8, 16, 1))
+                for _ in range(options.rounds)
+            ]
+            old, new = (128 / min(column) for column in zip(*times, strict=True))
+            turns[text] = {"before": old, "after": new, "share": new / old}
+            print(text, turns[text], flush=True)
+        record["turns"] = turns
+    rates = {}
+    for name, text in GRAPHS.items():
+        elements = kernel(text).graph((32, 32, 3)).elements
+        rate = 64 / after.seconds(text, (32, 32, 3), 4, 16, options.rounds)
+        rates[name] = {"architecture": text, "pairs": rate, "elements": rate * elements}
+        rates[name]["share of myrtle5"] = rates[name]["elements"] / rates["myrtle5"]["elements"]
+        print(name, rates[name], flush=True)
+    record["graphs"] = rates
+    record["first call, seconds"] = {text: first_call(HERE.parent / "src", text) for text in COLD}
+    print(record["first call, seconds"], flush=True)
+    options.output.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
