@@ -30,10 +30,10 @@ import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from tangentless.program import Program
 
 import tangentless as tl
 from tangentless.backends import get_backend
+from tangentless.graph import Graph
 from tangentless.timing import environment, random_images, timed
 
 ARCHITECTURES = ("myrtle5", "myrtle10", "myrtle10-gaussian")
@@ -53,7 +53,7 @@ class Pairs:
     """Two sets of images, of which every contender takes the first ones."""
 
     architecture: str
-    program: Program
+    graph: Graph
     left: np.ndarray
     right: np.ndarray
     folder: Path
@@ -101,26 +101,26 @@ class Contender:
 
 
 def ours(pairs: Pairs, name: str, n_jobs: int | None) -> Contender:
-    backend, program = get_backend("cpu", n_jobs=n_jobs), pairs.program
+    backend, graph = get_backend("cpu", n_jobs=n_jobs), pairs.graph
     prepared: dict[int, tuple[Any, Any]] = {}
 
     def run(count: int) -> tuple[np.ndarray, float]:
         if count not in prepared:
-            prepared[count] = tuple(backend.prepare(program, side[:count]) for side in (pairs.left, pairs.right))
-        return timed(lambda: backend.block(program, *prepared[count]))
+            prepared[count] = tuple(backend.prepare(graph, side[:count]) for side in (pairs.left, pairs.right))
+        return timed(lambda: backend.block(graph, *prepared[count]))
 
     contender = Contender(name, run, count=FEWEST_OF_OURS)
     many = np.resize(pairs.left, (PREPARED, *pairs.left.shape[1:]))
-    contender.notes["prepare"] = lambda: timed(lambda: backend.prepare(program, many))[1]
+    contender.notes["prepare"] = lambda: timed(lambda: backend.prepare(graph, many))[1]
     return contender
 
 
 def reference(pairs: Pairs) -> Contender:
-    backend, program = get_backend("reference"), pairs.program
+    backend, graph = get_backend("reference"), pairs.graph
 
     def run(count: int) -> tuple[np.ndarray, float]:
-        left, right = (backend.prepare(program, side[:count]) for side in (pairs.left, pairs.right))
-        return timed(lambda: backend.block(program, left, right))
+        left, right = (backend.prepare(graph, side[:count]) for side in (pairs.left, pairs.right))
+        return timed(lambda: backend.block(graph, left, right))
 
     return Contender("reference", run)
 
@@ -129,7 +129,7 @@ def pytorch(pairs: Pairs, way: str) -> Contender:
     """PyTorch at its best batch size."""
     from torch_rival import TorchKernel
 
-    kernel = TorchKernel(pairs.program, way)
+    kernel = TorchKernel(pairs.graph, way)
     prepared: dict[int, tuple[Any, Any]] = {}
 
     def run(count: int, batch: int | None = None) -> tuple[np.ndarray, float]:
@@ -154,13 +154,13 @@ class NeuralTangents:
 
     def contender(self, pairs: Pairs) -> Contender:
         left, right = pairs.files
-        request = {"architecture": str(pairs.program.architecture), "left": left, "right": right}
+        request = {"architecture": str(pairs.graph.architecture), "left": left, "right": right}
 
         def run(count: int) -> tuple[np.ndarray, float]:
             print(json.dumps({**request, "rows": count, "columns": count}), file=self.process.stdin, flush=True)
             answer = self._read()
             values, norms = np.array(answer["values"]), (np.array(answer["left"]), np.array(answer["right"]))
-            return pairs.program.apply_head(values, *norms), answer["seconds"]
+            return pairs.graph.apply_head([values], *([one] for one in norms)), answer["seconds"]
 
         return Contender("neural-tangents", run)
 
@@ -178,10 +178,10 @@ class NeuralTangents:
 @contextmanager
 def drawn_pairs(architecture: str, shape: tuple[int, ...]) -> Iterator[Pairs]:
     """Images of both sides, in memory and in files."""
-    program = tl.kernel(architecture).program(shape)
+    graph = tl.kernel(architecture).graph(shape)
     with tempfile.TemporaryDirectory() as folder:
-        left, right = (random_images(program, MOST_IMAGES, seed) for seed in (0, 1))
-        pairs = Pairs(architecture, program, left, right, Path(folder))
+        left, right = (random_images(graph, MOST_IMAGES, seed) for seed in (0, 1))
+        pairs = Pairs(architecture, graph, left, right, Path(folder))
         for path, images in zip(pairs.files, (left, right), strict=True):
             np.save(path, images)
         yield pairs
@@ -225,7 +225,7 @@ def compare_shapes(architecture: str, options: argparse.Namespace) -> list[dict]
         every = [stack.enter_context(drawn_pairs(architecture, shape)) for shape in SHAPES]
         duos = [(ours(pairs, OURS, None), ours(pairs, OURS_ALONE, 1)) for pairs in every]
         race([contender for duo in duos for contender in duo], options.seconds, options.rounds)
-        full = duos[0][0].best * every[0].program.elements
+        full = duos[0][0].best * every[0].graph.elements
         return [
             {
                 "architecture": architecture,
@@ -233,8 +233,8 @@ def compare_shapes(architecture: str, options: argparse.Namespace) -> list[dict]
                 "pairs_per_second": both.best,
                 "one_thread": alone.best,
                 "threads_ratio": both.best / alone.best,
-                "elements_per_second": both.best * pairs.program.elements,
-                "share_of_largest": both.best * pairs.program.elements / full,
+                "elements_per_second": both.best * pairs.graph.elements,
+                "share_of_largest": both.best * pairs.graph.elements / full,
                 "preparation_in_pairs": min(both.notes["prepare"]() for _ in range(10)) / PREPARED * both.best,
             }
             for shape, pairs, (both, alone) in zip(SHAPES, every, duos, strict=True)

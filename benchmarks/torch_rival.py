@@ -21,10 +21,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 import torch._dynamo
-from tangentless.program import Program, Stage
 from torch import Tensor
 from torch.nn.functional import pad
 
+from tangentless.backends.stages import Stage, chain
+from tangentless.graph import Graph
 from tangentless.layers import Gaussian, Nonlinearity, ReLU
 
 Way = Literal["plain", "plain compiled", "in place", "compiled"]
@@ -68,11 +69,11 @@ class TorchImages:
 
 
 class TorchKernel:
-    """Blocks of a kernel by PyTorch; for programs of 3×3 windows, ReLU or Gaussian, and 2×2 pools."""
+    """Blocks of a kernel by PyTorch; for chains of 3×3 windows, ReLU or Gaussian, and 2×2 pools."""
 
-    def __init__(self, program: Program, way: Way) -> None:
-        _check(program)
-        self.program, self.axes = program, BY_ROWS if way == "in place" else BY_IMAGE
+    def __init__(self, graph: Graph, way: Way) -> None:
+        self.stages = _stages(graph)
+        self.graph, self.axes = graph, BY_ROWS if way == "in place" else BY_IMAGE
         self._buffers: dict[tuple[int, ...], list[Tensor]] = {}
         self._layer, self._pool = _plain_layer if way.startswith("plain") else _layer, _pool
         if way == "in place":
@@ -87,7 +88,7 @@ class TorchKernel:
         x = torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32))
         kernels = [_inner_products(one, one, self.axes) for one in x.split(1)]
         norms, inverses = [], []
-        for stage in self.program.stages:
+        for stage in self.stages:
             squares = torch.cat([_diagonal(kernel, self.axes) for kernel in kernels])
             values = stage.norms(squares.double().numpy())
             norms.append(torch.from_numpy(values.astype(np.float32)))
@@ -105,11 +106,11 @@ class TorchKernel:
             i, j = pairs[start : start + batch].T
             totals[start : start + len(i)] = self._pairs(left, right, i, j)
         values = totals.numpy().reshape(len(left), len(right))
-        return self.program.apply_head(values, left.totals, right.totals)
+        return self.graph.apply_head([values], [left.totals], [right.totals])
 
     def _pairs(self, left: TorchImages, right: TorchImages, i: Tensor, j: Tensor) -> Tensor:
         kernels = _inner_products(left.images[i], right.images[j], self.axes)
-        for place, stage in enumerate(self.program.stages):
+        for place, stage in enumerate(self.stages):
             norms = left.norms[place][i], right.norms[place][j]
             kernels = self._stage(stage, kernels, *norms, left.inverses[place][i], right.inverses[place][j])
         return kernels.reshape(len(i)).double()
@@ -155,13 +156,17 @@ class TorchKernel:
         return [buffer for buffer in buffers if buffer.data_ptr() != kernels.data_ptr()][:2]
 
 
-def _check(program: Program) -> None:
-    for stage in program.stages:
+def _stages(graph: Graph) -> tuple[Stage, ...]:
+    stages = chain(graph)
+    if isinstance(stages, str):
+        raise ValueError(f"only chains, and {stages}")
+    for stage in stages:
         if stage.pooled != (1, 1) and stage.pool != (2, 2):
             raise ValueError(f"only 2×2 and global pools, not {stage.pool}")
         for step in stage.steps:
             if step.window != (3, 3) or not _is_known(step.embedding):
                 raise ValueError(f"only 3×3 windows with relu or gaussian, not {step}")
+    return stages
 
 
 def _is_known(embedding: object) -> bool:
