@@ -8,7 +8,9 @@ import pytest
 
 import tangentless as tl
 from conformance import images, relative_error
+from cuda_host.machine import COMPILER, emulate
 from tangentless.backends import get_backend
+from tangentless.backends.cuda import CudaBackend
 from tangentless.classical import ConvolutionalNTK
 from tangentless.errors import ArchitectureError
 from tangentless.layers import LAYERS
@@ -80,6 +82,16 @@ def test_every_backend_agrees(text, precision):
         assert relative_error(kernel(X, Z, backend="cpu", precision=precision), exact) < 4e-7
         assert kernel.graph((6, 5, 2)).elements > 0
         assert get_backend("cpu").describe(kernel.graph((6, 5, 2)))
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")
+@pytest.mark.parametrize("text", TEXTS)
+def test_an_emulated_gpu_agrees(text, monkeypatch):
+    emulate(monkeypatch)
+    X, Z = images((6, 5, 2)), images((6, 5, 2), 3, seed=1)
+    for kernel in (tl.kernel(text), ConvolutionalNTK(text)):
+        exact = kernel(X, Z, backend="reference")
+        assert relative_error(kernel(X, Z, backend=CudaBackend()), exact) < 3e-7
 
 
 def test_a_model_file_and_a_store_know_it(tmp_path):
