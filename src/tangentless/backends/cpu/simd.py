@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
+from filelock import FileLock
 from llvmlite import ir
 from numba import cfunc, njit, types
 from numba.core import cgutils
@@ -47,9 +48,26 @@ def compiled(function: Callable[..., Any], inline: bool = False) -> Callable[...
     """Compile without the interpreter lock, with disk cache where there is a folder to write to."""
     options = {"nogil": True, "boundscheck": False, "error_model": "numpy", "inline": "always" if inline else "never"}
     try:
-        return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
-    except RuntimeError:  # no writable cache folder: compile in every process
+        return one_at_a_time(njit(cache=True, **options)(function))
+    except (RuntimeError, AttributeError):  # no writable cache folder, or none that we know: compile in every process
         return njit(**options)(function)  # type: ignore[no-any-return]
+
+
+def one_at_a_time(dispatcher: Any) -> Callable[..., Any]:
+    """Let one process at a time add a variant of a function to its cache on disk.
+
+    Numba numbers the files of variants without a lock: two processes may take one number for two variants, and whoever
+    reads them later is handed the wrong code.
+    """
+    file = dispatcher._cache._cache_file
+    path, save = f"{file._index_path}.lock", file.save
+
+    def save_alone(key: Any, data: Any) -> None:
+        with FileLock(path):
+            save(key, data)
+
+    file.save = save_alone
+    return dispatcher  # type: ignore[no-any-return]
 
 
 inlined = functools.partial(compiled, inline=True)
