@@ -254,10 +254,8 @@ class Sum:
 
     def on_kernels(self, kernels: Sequence[Array]) -> Array:
         """Kernels or tangent kernels of the branches, added up."""
-        total = self.weights[0] * kernels[0]
-        for weight, kernel in zip(self.weights[1:], kernels[1:], strict=True):
-            total = total + weight * kernel
-        return total
+        terms = [k if weight == 1.0 else weight * k for weight, k in zip(self.weights, kernels, strict=True)]
+        return functools.reduce(lambda a, b: a + b, terms)
 
 
 def tensor_power(vectors: Array, degree: int) -> Array:

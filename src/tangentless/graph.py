@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from . import bags
 from .architecture import Architecture
 from .layers import (
     Average,
@@ -295,22 +296,12 @@ def head_value(node: Node, sources: Sequence[tuple[Any, Any]], scale: Any, same:
     if isinstance(node, WeightsNode):
         return kernel, None if tangent is None else tangent + kernel
     if isinstance(node, SumNode):
-        return sum_values(node.weights, sources)
+        add = bags.Sum(node.weights).on_kernels
+        return add([k for k, _ in sources]), None if tangent is None else add([t for _, t in sources])
     assert isinstance(node, EmbedNode), node
     embedding = node.layer.embedding()
     after = None if tangent is None else embedding.on_tangents(tangent, kernel, scale, same)
     return embedding.on_values(kernel, scale), after
-
-
-def sum_values(weights: Sequence[float], sources: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """The weighted sum of inner products, and of tangents unless they are None."""
-
-    def total(values: Iterable[Any]) -> Any:
-        terms = [value if weight == 1.0 else weight * value for weight, value in zip(weights, values, strict=True)]
-        return functools.reduce(lambda a, b: a + b, terms)
-
-    kernel = total(value for value, _ in sources)
-    return kernel, None if sources[0][1] is None else total(tangent for _, tangent in sources)
 
 
 def squares_after(node: Node, before: Sequence[Array]) -> Any:
@@ -323,7 +314,7 @@ def squares_after(node: Node, before: Sequence[Array]) -> Any:
     if isinstance(node, EmbedNode):
         return node.layer.squares(first)
     if isinstance(node, SumNode):
-        return sum_values(node.weights, [(one, None) for one in before])[0]
+        return bags.Sum(node.weights).on_kernels(before)
     return first if isinstance(node, WeightsNode) else None
 
 
@@ -344,7 +335,7 @@ def window_sums(values: Any, axes: Axes) -> Any:
         total = np.zeros_like(values, shape=shape)
         sums = np.moveaxis(total, axis, 0)
         for tap in taps:
-            first, last = tap_range(windows, tap, len(rows))
+            first, last = _tap_range(windows, tap, len(rows))
             if first < last:
                 begin = first * windows.stride + tap
                 sums[first:last] += rows[begin : begin + (last - first - 1) * windows.stride + 1 : windows.stride]
@@ -352,7 +343,7 @@ def window_sums(values: Any, axes: Axes) -> Any:
     return values
 
 
-def tap_range(windows: Windows, tap: int, length: int) -> Pair:
+def _tap_range(windows: Windows, tap: int, length: int) -> Pair:
     """Of which windows [first, last) a tap lies inside an axis of that length."""
     first = max(0, -(tap // windows.stride))
     return first, max(first, min(windows.count, (length - 1 - tap) // windows.stride + 1))

@@ -11,22 +11,23 @@ Sums are made in a fixed order from gathers and element-wise operations alone, s
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..chunks import spans
 from ..errors import BackendError
-from ..graph import EmbedNode, Graph, InputNode, Pair, PoolNode, SumNode, WeightsNode, WindowNode, head_value, tap_range
+from ..graph import EmbedNode, Graph, InputNode, Pair, PoolNode, WindowNode, head_value, window_sums
 from ..layers import Windows, format_grid
 from . import Advance
 from .workers import run_parallel
 
 Array = NDArray[np.float64]
-Value = tuple[Any, Any]  # inner products and tangents; None where these are zero or not wanted
+Value = tuple[Any, Any]  # inner products, and tangents or None where these are not wanted
 _MOST_BYTES = 1 << 33  # of one pair of images
 _PLANE_BYTES = 1 << 20  # of one value: within a cache
 _PLANE_BYTES_OF_GPU = 1 << 28  # enough to fill it
@@ -53,14 +54,77 @@ class GeneralImages:
         return GeneralImages(self.graph, self.images[part], squares, self.diagonal[part])
 
 
-class Run(Protocol):
+class Run(ABC):
     """One batch of pairs through a graph. Without right images, each left one with itself; norms are found then."""
 
-    known: dict[int, Any]  # squared norms of the left images at the input and after pools
+    def __init__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> None:
+        self.graph, self.itself = graph, right is None
+        self.left, self.right = left, left if right is None else right
+        self.known: dict[int, Any] = {0: pixel_squares(left)} if self.itself else left_squares
+        self._right_known = self.known if self.itself else right_squares
+        self._pooled: dict[int, dict[int, Value]] = {}
+        self._norms: dict[tuple[int, int], Any] = {}
+        self._squares: dict[int, list[Any]] = {}
 
     def outputs(self) -> list[Value]:
         """The values at the outputs, one number a pair of images."""
-        ...
+        for place in self.graph.body:
+            if isinstance(self.graph.nodes[place], PoolNode):
+                self._pool(place)
+                self._norms.clear()
+                if self.itself:
+                    self._squares.clear()
+        found = []
+        for place in self.graph.outputs:
+            value = self.value(place, 0, {})
+            if self.itself:
+                self.known.setdefault(place, value[0][:, :, :1])
+            found.append(each(lambda v: v[:, 0, 0], value))
+        return found
+
+    def value(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> Value:
+        """A node's value at one offset of rows."""
+        if place in self._pooled:
+            return self._pooled[place][u]
+        if (place, u) not in memo:
+            memo[place, u] = self.compute(place, u, memo)
+        return memo[place, u]
+
+    def norms(self, place: int, side: int) -> Any:
+        """Norms of one side at a node, as `laid_out` leaves them."""
+        if (place, side) not in self._norms:
+            if side not in self._squares:
+                self._squares[side] = self.graph.squares(self._right_known if side else self.known)
+            self._norms[place, side] = self.laid_out(place, side, np.sqrt(self._squares[side][place]))
+        return self._norms[place, side]
+
+    def _pool(self, place: int) -> None:
+        """Collect a pool's values at all needed offsets of rows, from those of its source, in order."""
+        node = self.graph.nodes[place]
+        assert isinstance(node, PoolNode)
+        (source,), rows = node.sources, node.axes[0]
+        found: dict[int, Value] = {}
+        for u in sorted(self.graph.offsets[source][0]):
+            targets = [U for U in self.graph.offsets[place][0] if abs(u - U * rows.stride) < rows.size]
+            if targets:
+                self.collect(place, node, self.value(source, u, {}), u, targets, found)
+        self._pooled[place] = found
+        if self.itself:  # the diagonal of columns at u = 0
+            self.known[place] = found[0][0][..., own_columns(self.graph, place)]
+
+    @abstractmethod
+    def compute(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> Value:
+        """The value of a node that is no pool, from those it reads."""
+
+    @abstractmethod
+    def collect(
+        self, place: int, node: PoolNode, value: Value, u: int, targets: list[int], found: dict[int, Value]
+    ) -> None:
+        """Add what a pool's source has at offset u to the pool's values at the target offsets."""
+
+    @abstractmethod
+    def laid_out(self, place: int, side: int, norms: Any) -> Any:
+        """Norms (N, H, W) as `compute` reads them."""
 
 
 Start = Callable[[Graph, Any, Any, Any, Any], Run]  # graph, left and right images, squared norms of both
@@ -78,7 +142,7 @@ def prepare_general(
         values = run.outputs()
         squares = [run.known[place].reshape(-1) for place in graph.outputs]
         if graph.tangent:
-            diagonal = graph.head_tangent_diagonal(squares, [_zero_if_none(*value) for value in values])
+            diagonal = graph.head_tangent_diagonal(squares, [tangent for _, tangent in values])
         else:
             diagonal = graph.head_diagonal(squares)
         parts[part.start] = run.known, diagonal
@@ -117,9 +181,10 @@ def general_block(
             i, j = pairs[0][part], pairs[1][part]
             one, other = left[i], right[j]
             run = begin(graph, _pixels(graph, one.images), _pixels(graph, other.images), one.squares, other.squares)
-            for place, value in enumerate(run.outputs()):
-                values[place, i, j] = value[0]
-                tangents[place, i, j] = _zero_if_none(*value)
+            for place, (kernel, tangent) in enumerate(run.outputs()):
+                values[place, i, j] = kernel
+                if tangent is not None:
+                    tangents[place, i, j] = tangent
             return len(i)
 
         run_parallel(spans(len(pairs[0]), _batch(graph, left.images, batch)), work, lambda: None, n_jobs, advance)
@@ -129,117 +194,63 @@ def general_block(
     return graph.apply_head(list(values), *ends)
 
 
-class _Run:
-    """One batch of pairs through the graph. Without right images, each left one with itself; norms are found then."""
+class _Run(Run):
+    """By NumPy: every node is an operation on whole arrays."""
 
     def __init__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> None:
-        self.graph, self.tables = graph, _tables(graph)
-        self.itself = right is None
-        self.left, self.right = left, left if right is None else right
-        self.known: dict[int, Any] = {0: pixel_squares(left)} if self.itself else left_squares
-        self._right_known = self.known if self.itself else right_squares
-        self._pooled: dict[int, dict[int, Value]] = {}
-        self._columns: dict[tuple[int, int], Any] = {}
-        self._squares: dict[tuple[int, int], list[Any]] = {}
+        super().__init__(graph, left, right, left_squares, right_squares)
+        self.tables = _tables(graph)
+        self._pixels: dict[tuple[int, int], Any] = {}
 
-    def outputs(self) -> list[Value]:
-        """The values at the outputs, one number a pair of images."""
-        for place in self.graph.body:
-            if isinstance(self.graph.nodes[place], PoolNode):
-                self._pool(place)
-                self._columns.clear()
-        found = []
-        for place in self.graph.outputs:
-            value, tangent = self._value(place, 0, {})
-            if self.itself and place not in self.known:
-                self.known[place] = value[:, :, :1]
-            found.append((value[:, 0, 0], None if tangent is None else tangent[:, 0, 0]))
-        return found
+    def collect(
+        self, place: int, node: PoolNode, value: Value, u: int, targets: list[int], found: dict[int, Value]
+    ) -> None:
+        kernel, tangent = each(lambda v: self.tables[place].sum(v) * node.scale, value)
+        for U in targets:
+            before = found.get(U, (None, None))
+            after = None if tangent is None else _add_rows(tangent, before[1], node, u, U)
+            found[U] = _add_rows(kernel, before[0], node, u, U), after
 
-    def _pool(self, place: int) -> None:
-        """Collect a pool's values at all needed offsets of rows, from those of its source."""
-        node = self.graph.nodes[place]
-        assert isinstance(node, PoolNode)
-        (source,), rows = node.sources, node.axes[0]
-        found: dict[int, Value] = {}
-        targets = self.graph.offsets[place][0]
-        for u in sorted(self.graph.offsets[source][0]):
-            reached = [U for U in targets if abs(u - U * rows.stride) < rows.size]
-            if not reached:
-                continue
-            value = self._gather(place, self._value(source, u, {}))
-            for U in reached:
-                kernel, tangent = found.get(U, (None, None))
-                kernel = _add_rows(value[0], kernel, node, u, U)
-                found[U] = kernel, None if value[1] is None else _add_rows(value[1], tangent, node, u, U)
-        self._pooled[place] = {U: _each(lambda v: v * node.scale, value) for U, value in found.items()}
-        if self.itself:  # the diagonal of columns at u = 0
-            values = self._pooled[place][0][0]
-            self.known[place] = values[:, :, self.tables[place].own]
-
-    def _value(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> Value:
-        """A node's value at one offset of rows."""
-        if place in self._pooled:
-            return self._pooled[place][u]
-        if (place, u) not in memo:
-            memo[place, u] = self._compute(place, u, memo)
-        return memo[place, u]
-
-    def _compute(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> Value:
-        node = self.graph.nodes[place]
+    def compute(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> Value:
+        node, table = self.graph.nodes[place], self.tables[place]
         if isinstance(node, InputNode):
-            return self._products(u), None
+            products = self._products(u)
+            return products, np.zeros_like(products) if self.graph.tangent else None
         if isinstance(node, WindowNode):
-            source = self._value(node.sources[0], u * node.axes[0].stride, memo)
-            gathered = self._gather(place, source)
-            return _each(lambda v: _sum_rows(v, node.axes[0], u) * node.scale, gathered)
+            source = self.value(node.sources[0], u * node.axes[0].stride, memo)
+            rows = replace(node.axes[0], count=node.axes[0].count - abs(u))
+            axes = rows, Windows(1, len(table.left) + 1)  # along columns, the table adds up
+            return each(lambda v: window_sums(table.sum(v), axes) * node.scale, source)
         sources = [
-            _each(functools.partial(_take, columns=columns), self._value(source, u, memo))
-            for source, columns in zip(node.sources, self.tables[place].beside, strict=True)
+            each(functools.partial(_take, columns=columns), self.value(source, u, memo))
+            for source, columns in zip(node.sources, table.beside, strict=True)
         ]
-        if isinstance(node, WeightsNode):
-            kernel, tangent = sources[0]
-            return kernel, kernel if tangent is None else tangent + kernel
-        if isinstance(node, SumNode) and self.graph.tangent:
-            sources = [(kernel, _zero_if_none(kernel, tangent)) for kernel, tangent in sources]
         if not isinstance(node, EmbedNode):
             return head_value(node, sources, None)
-        (kernel, tangent), before = sources[0], node.sources[0]
-        height, columns = node.grid[0], self.tables[place].beside[0]
-        left, right = (_take(self._norms(before, side), columns) for side in range(2))
+        height = node.grid[0]
+        left, right = (_take(self.norms(node.sources[0], side), table.beside[0]) for side in range(2))
         scale = left[:, _rows(height, u)] * right[:, _rows(height, -u)]
-        same = self.tables[place].same if self.itself and u == 0 else None
-        return head_value(node, [(kernel, tangent)], scale, same)
+        return head_value(node, sources, scale, table.same if self.itself and u == 0 else None)
 
-    def _gather(self, place: int, value: Value) -> Value:
-        """Sums over a node's windows along pairs of columns."""
-        return _each(self.tables[place].sum, value)
+    def laid_out(self, place: int, side: int, norms: Any) -> Any:
+        return self.tables[place].spread(norms, side)
 
     def _products(self, u: int) -> Any:
         """Inner products of pixels."""
         height = self.graph.nodes[0].grid[0]
         total = None
         for channel in range(self.graph.channels):
-            left = self._side(0, channel, 0)[:, _rows(height, u)]
-            product = left * self._side(0, channel, 1)[:, _rows(height, -u)]
+            left = self._side(channel, 0)[:, _rows(height, u)]
+            product = left * self._side(channel, 1)[:, _rows(height, -u)]
             total = product if total is None else total + product
         return total
 
-    def _norms(self, place: int, side: int) -> Any:
-        """Norms at a node, for its list of pairs of columns."""
-        if (place, side) not in self._columns:
-            known = self._right_known if side else self.known
-            if (side, len(known)) not in self._squares:
-                self._squares[side, len(known)] = self.graph.squares(known)
-            squares = self._squares[side, len(known)][place]
-            self._columns[place, side] = self.tables[place].spread(np.sqrt(squares), side)
-        return self._columns[place, side]
-
-    def _side(self, place: int, channel: int, side: int) -> Any:
-        key = -1 - channel, side
-        if key not in self._columns:
-            self._columns[key] = self.tables[place].spread((self.right if side else self.left)[..., channel], side)
-        return self._columns[key]
+    def _side(self, channel: int, side: int) -> Any:
+        """One channel of the left (0) or right (1) images, for the list of pairs of columns."""
+        if (channel, side) not in self._pixels:
+            images = self.right if side else self.left
+            self._pixels[channel, side] = self.tables[0].spread(images[..., channel], side)
+        return self._pixels[channel, side]
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +262,6 @@ class _Table:
     taps: tuple[Any, ...]
     beside: tuple[Any, ...]  # where the same pairs stand among those of each source; None: in the same places
     same: Any  # which pairs are a column with itself
-    own: Any  # where these stand
 
     def spread(self, values: Any, side: int) -> Any:
         """(N, H, W) at one side of every pair."""
@@ -291,9 +301,7 @@ def _tables(graph: Graph) -> tuple[_Table, ...]:
             other = [list(one) != pairs for one in sources]
             beside = [np.append(places(pairs, s), len(s)) if o else None for s, o in zip(sources, other, strict=True)]
         left, right = (np.array([pair[side] for pair in pairs], dtype=np.intp) for side in range(2))
-        own = np.flatnonzero(left == right)  # of offset zero, so in order
-        same = np.append(left == right, False)
-        tables.append(_Table(left, right, tuple(taps), tuple(beside), same, own))
+        tables.append(_Table(left, right, tuple(taps), tuple(beside), np.append(left == right, False)))
         index.append(index_of(pairs))
     return tuple(tables)
 
@@ -303,6 +311,11 @@ def node_pairs(graph: Graph, place: int) -> list[Pair]:
     width = graph.nodes[place].grid[1]
     offsets = sorted(graph.offsets[place][1])
     return [(k, k + v) for v in offsets for k in range(max(0, -v), min(width, width - v))]
+
+
+def own_columns(graph: Graph, place: int) -> list[int]:
+    """Where a node's columns stand with themselves in its list, in order."""
+    return [i for i, (k, n) in enumerate(node_pairs(graph, place)) if k == n]
 
 
 def index_of(pairs: Sequence[Pair]) -> dict[Pair, int]:
@@ -339,23 +352,6 @@ def _fold(values: Any) -> Any:
     return values
 
 
-def _sum_rows(values: Any, rows: Windows, target: int) -> Any:
-    """Window sums along rows, from the source's rows at the offset `stride * target` to those at the target."""
-    height = values.shape[1]
-    count = rows.count - abs(target)
-    if rows == Windows(1, rows.count):
-        return values
-    total = np.zeros_like(values, shape=(len(values), count, values.shape[2]))
-    local = Windows(rows.size, count, rows.stride, rows.dilation, rows.start)
-    for tap in range(rows.size):
-        shift = rows.start + tap * rows.dilation
-        first, last = tap_range(local, shift, height)
-        if first < last:
-            begin = first * rows.stride + shift
-            total[:, first:last] += values[:, begin : begin + (last - first - 1) * rows.stride + 1 : rows.stride]
-    return total
-
-
 def _add_rows(values: Any, total: Any, node: PoolNode, u: int, target: int) -> Any:
     """Add rows at offset u to those that a pool has at the target offset."""
     rows, (height, _) = node.axes[0], node.grid
@@ -369,13 +365,9 @@ def _add_rows(values: Any, total: Any, node: PoolNode, u: int, target: int) -> A
     return total
 
 
-def _each(function: Callable[[Any], Any], value: Value) -> Value:
+def each(function: Callable[[Any], Any], value: Value) -> Value:
     """A linear function of inner products, and of tangents where there are some."""
     return function(value[0]), None if value[1] is None else function(value[1])
-
-
-def _zero_if_none(kernel: Any, tangent: Any) -> Any:
-    return np.zeros_like(kernel) if tangent is None else tangent
 
 
 def _rows(height: int, u: int) -> slice:
@@ -396,8 +388,7 @@ def pixel_squares(pixels: Any) -> Any:
 def pair_bytes(graph: Graph) -> int:
     """What one pair of images takes while it is computed: a few values, and all that pools have collected."""
     pools = [place for place in graph.body if isinstance(graph.nodes[place], PoolNode)]
-    kept = sum(_columns(graph, place) * _pairs_of_rows(graph, place) for place in pools)
-    return 8 * (1 + graph.tangent) * (4 * _largest(graph) + kept)
+    return 8 * (1 + graph.tangent) * (4 * _largest(graph) + sum(map(graph.pairs, pools)))
 
 
 def _batch(graph: Graph, images: Any, most: int | None) -> int:
@@ -415,12 +406,4 @@ def _batch(graph: Graph, images: Any, most: int | None) -> int:
 
 def _largest(graph: Graph) -> int:
     """Numbers of a value at one offset, at the largest node."""
-    return max(graph.nodes[place].grid[0] * _columns(graph, place) for place in graph.body)
-
-
-def _columns(graph: Graph, place: int) -> int:
-    return 1 + sum(graph.nodes[place].grid[1] - abs(v) for v in graph.offsets[place][1])
-
-
-def _pairs_of_rows(graph: Graph, place: int) -> int:
-    return sum(graph.nodes[place].grid[0] - abs(u) for u in graph.offsets[place][0])
+    return max(graph.nodes[place].grid[0] * (len(node_pairs(graph, place)) + 1) for place in graph.body)

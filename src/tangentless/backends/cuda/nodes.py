@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...forms import TABLE_PIECES, TABLE_TERMS, TOLERANCE, Arc, Exponential, Series, lower, lower_slope, slopes
 from ...graph import EmbedNode, Graph, Pair, PoolNode, SumNode, WeightsNode, WindowNode
 from ...layers import Nonlinearity, Normalize
-from ..general import Value, node_pairs, pixel_squares, window_taps
+from ..general import Run, Value, index_of, node_pairs, places, window_taps
 from .compile import source as device_source
 from .fused import Machine
 from .portable import exact_form, table_of
@@ -107,7 +107,7 @@ extern "C" __global__ void node_{self.place}({", ".join(parameters)}, real* k, r
             return name
         if place in self.kept and not top:
             source = self._read(place, 1)
-            column = self._table(np.array([self._index(place)[pair] for pair in self._pairs], dtype=np.int32))
+            column = self._table(places(self._pairs, self._index(place)).astype(np.int32))
             self.lines.append(f"const Value {name} = {source}.at(place, place.row, {column}[place.column]);")
         elif isinstance(node, WindowNode):
             self.lines.append(f"const Value {name} = {self._window(node)};")
@@ -128,7 +128,7 @@ extern "C" __global__ void node_{self.place}({", ".join(parameters)}, real* k, r
         return self.kept[self.place].pairs
 
     def _index(self, place: int) -> dict[Pair, int]:
-        return {pair: i for i, pair in enumerate(self.kept[place].pairs)}
+        return index_of(self.kept[place].pairs)
 
     def _read(self, place: int, factor: int) -> str:
         if (place, factor) not in self.reads:
@@ -207,41 +207,14 @@ class NodeKernels:
         return NodeRun(self, left, right, left_squares, right_squares)
 
 
-class NodeRun:
-    """One batch of pairs through the graph, as `general.Run`."""
+class NodeRun(Run):
+    """By the kernels of a graph, on one machine."""
 
     def __init__(self, kernels: NodeKernels, left: Any, right: Any, left_squares: Any, right_squares: Any) -> None:
-        self.kernels, self.graph = kernels, kernels.graph
-        self.itself = right is None
-        self.left = kernels.machine.upload(left)
-        self.right = self.left if right is None else kernels.machine.upload(right)
-        self.known = {0: pixel_squares(left)} if self.itself else left_squares
-        self._right_known = self.known if self.itself else right_squares
-        self._pooled: dict[int, dict[int, Value]] = {}
-        self._norms: dict[tuple[int, int], Any] = {}
-        self._found: dict[int, list[Any]] = {}
-
-    def outputs(self) -> list[Value]:
-        for place in self.graph.body:
-            if isinstance(self.graph.nodes[place], PoolNode):
-                self._pool(place)
-                self._norms.clear()
-                if self.itself:
-                    self._found.clear()
-        found = []
-        for place in self.graph.outputs:
-            kernel, tangent = self._value(place, 0, {})
-            if self.itself:
-                self.known.setdefault(place, kernel)
-            found.append((kernel[:, 0, 0], None if tangent is None else tangent[:, 0, 0]))
-        return found
-
-    def _value(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> Value:
-        if place in self._pooled:
-            return self._pooled[place][u]
-        if (place, u) not in memo:
-            memo[place, u] = self._products(u) if place == 0 else self._node(place, u, memo)
-        return memo[place, u]
+        upload = kernels.machine.upload
+        sides = upload(left), None if right is None else upload(right)
+        super().__init__(kernels.graph, *sides, left_squares, right_squares)
+        self.kernels = kernels
 
     def _new(self, place: int, u: int, filled: bool = False) -> Any:
         shape = len(self.left), self.graph.nodes[place].grid[0] - abs(u), len(self.kernels.kept[place].pairs)
@@ -254,14 +227,16 @@ class NodeRun:
         self._launch("products", out, *sides, sizes=(height, width, self.graph.channels, u))
         return out, np.zeros_like(out) if self.graph.tangent else None
 
-    def _node(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> Value:
+    def compute(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> Value:
+        if place == 0:
+            return self._products(u)
         kept, arguments = self.kernels.kept[place], []
         for source, factor in kept.reads:
-            kernel, tangent = self._value(source, factor * u, memo)
+            kernel, tangent = self.value(source, factor * u, memo)
             arguments += [kernel, tangent, np.int32(kernel.shape[1]), np.int32(kernel.shape[2])]
         arguments += self.kernels.tables[place]
         for source in kept.norms:
-            arguments += [self._norm(source, 0), self._norm(source, 1)]
+            arguments += [self.norms(source, 0), self.norms(source, 1)]
         kernel = self._new(place, u)
         tangent = self._new(place, u) if self.graph.tangent else None
         height, width = self.graph.nodes[place].grid
@@ -269,40 +244,23 @@ class NodeRun:
         self.kernels.launch(f"node_{place}", kernel.size, [*arguments, kernel, tangent, np.int64(kernel.size), *sizes])
         return kernel, tangent
 
-    def _norm(self, place: int, side: int) -> Any:
-        if (place, side) not in self._norms:
-            self._norms[place, side] = self.kernels.machine.upload(np.sqrt(self._squares(side)[place]))
-        return self._norms[place, side]
-
-    def _squares(self, side: int) -> list[Any]:
-        """Of one side at every node; of images with themselves, as far as pools have been reached."""
-        if side not in self._found:
-            self._found[side] = self.graph.squares(self._right_known if side else self.known)
-        return self._found[side]
+    def laid_out(self, place: int, side: int, norms: Any) -> Any:
+        return self.kernels.machine.upload(norms)
 
     def _launch(self, name: str, out: Any, *arrays: Any, sizes: tuple[Any, ...]) -> None:
         """A kernel that fills values of its own shape."""
         self.kernels.launch(name, out.size, [*arrays, out, np.int64(out.size), *out.shape[1:], *sizes])
 
-    def _pool(self, place: int) -> None:
-        """Collect a pool's values at all needed offsets of rows, from those of its source, in order."""
-        node = self.graph.nodes[place]
-        assert isinstance(node, PoolNode)
-        (source,), rows = node.sources, node.axes[0]
-        parts = 1 + self.graph.tangent
-        found: dict[int, Any] = {}
-        for u in sorted(self.graph.offsets[source][0]):
-            targets = [U for U in self.graph.offsets[place][0] if abs(u - U * rows.stride) < rows.size]
-            if targets:
-                values = self._value(source, u, {})[:parts]
-            for U in targets:
-                totals = found.setdefault(U, [self._new(place, U, filled=True) for _ in range(parts)])
-                for value, total in zip(values, totals, strict=True):
-                    self._add(place, node, value, total, u, U)
-        self._pooled[place] = {U: (totals[0], totals[1] if parts == 2 else None) for U, totals in found.items()}
-        if self.itself:
-            left, right = self.kernels.kept[place].columns
-            self.known[place] = self._pooled[place][0][0][..., np.flatnonzero(left == right)]
+    def collect(
+        self, place: int, node: PoolNode, value: Value, u: int, targets: list[int], found: dict[int, Value]
+    ) -> None:
+        for U in targets:
+            if U not in found:
+                kernel, tangent = (None if part is None else self._new(place, U, filled=True) for part in value)
+                found[U] = kernel, tangent
+            for part, total in zip(value, found[U], strict=True):
+                if part is not None:
+                    self._add(place, node, part, total, u, U)
 
     def _add(self, place: int, node: PoolNode, value: Any, total: Any, u: int, target: int) -> None:
         rows, taps = node.axes[0], self.kernels.taps[place]
@@ -328,8 +286,7 @@ def pool_taps(graph: Graph, place: int) -> NDArray[np.int32]:
     node = graph.nodes[place]
     assert isinstance(node, PoolNode)
     kept = kernels_of(graph)
-    index = {pair: i for i, pair in enumerate(kept[node.sources[0]].pairs)}
-    return window_taps(node, kept[place].pairs, index).astype(np.int32)
+    return window_taps(node, kept[place].pairs, index_of(kept[node.sources[0]].pairs)).astype(np.int32)
 
 
 def _real(value: float) -> str:
