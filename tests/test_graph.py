@@ -79,6 +79,13 @@ def test_tangents_of_one_layer_of_weights_are_counted_once():
     np.testing.assert_allclose(two(X, backend="reference"), 3 * process / 9)  # the first, the branch's, the readout
 
 
+def test_deep_residual_networks_compile_in_one_walk():
+    # A walk along every path would be endless: each block doubles their number.
+    graph = tl.kernel(f"conv3 {'residual(relu conv3) ' * 80} relu globalpool").graph((4, 4, 1))
+    assert graph.ancestors(graph.outputs[0]) == frozenset(range(graph.outputs[0]))
+    assert graph.delicate is None
+
+
 def test_sums_of_the_same_outputs_are_features_of_a_new_layer_of_weights():
     # Adding them would count their inner products four times, not twice: the network concatenates.
     graph = compile_graph(tl.Architecture.parse("conv3 sum(identity | identity) relu globalpool"), (4, 4), 1, True)

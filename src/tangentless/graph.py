@@ -206,8 +206,11 @@ class Graph:
 
     def ancestors(self, place: int) -> frozenset[int]:
         """All nodes that a node is computed from."""
-        sources = self.nodes[place].sources
-        return frozenset(sources).union(*(self.ancestors(source) for source in sources))
+        found = set(self.nodes[place].sources)
+        for before in reversed(range(place)):  # sources stand before their readers, so one walk meets all of them
+            if before in found:
+                found.update(self.nodes[before].sources)
+        return frozenset(found)
 
     @functools.cached_property
     def degrees(self) -> tuple[int | None, ...]:
@@ -404,8 +407,7 @@ class _Builder:
         return _Value(node, "outputs", frozenset({node}))
 
     def _window(self, layer: Windowed, value: _Value, grid: Pair, inside: bool) -> _Value:
-        whole = tuple(Windows(1, 1) for _ in range(2 - self.rank))
-        axes = (*whole, *(layer.windows(length) for length in grid[2 - self.rank :]))
+        axes = axes_of(layer, grid, self.rank)
         after = (axes[0].count, axes[1].count)
         assert isinstance(layer, Stack | Average), layer
         seen = _Value(value.node, "windows") if isinstance(layer, Stack) else value
@@ -415,8 +417,8 @@ class _Builder:
         if scale == 1.0 and not any(changes):
             return seen
         if isinstance(layer, Stack):
-            return replace(seen, node=self._add(WindowNode(after, (value.node,), (axes[0], axes[1]), scale)))
-        return replace(seen, node=self._add(PoolNode(after, (value.node,), (axes[0], axes[1]))))
+            return replace(seen, node=self._add(WindowNode(after, (value.node,), axes, scale)))
+        return replace(seen, node=self._add(PoolNode(after, (value.node,), axes)))
 
     def _sum(self, layer: Sum, value: _Value, depth: int) -> _Value:
         """Branches that end in weights of their own add up; features, and outputs of the same weights, stand beside."""
@@ -434,6 +436,13 @@ class _Builder:
     def _add(self, node: Node) -> int:
         self.nodes.append(node)
         return len(self.nodes) - 1
+
+
+def axes_of(layer: Windowed, grid: Pair, rank: int) -> Axes:
+    """A layer's windows along the height and the width; inputs of a lower rank have one position along the others."""
+    points = (Windows(1, 1),) * (2 - rank)
+    rows, columns = (*points, *(layer.windows(length) for length in grid[2 - rank :]))
+    return rows, columns
 
 
 def _changes(windows: Windows, length: int) -> bool:

@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArchitectureError, ParameterError
-from ..graph import Axes, Pair
-from ..layers import Average, Layer, Nonlinearity, Normalize, Residual, Stack, Sum, Windowed, Windows
+from ..graph import Axes, Pair, axes_of
+from ..layers import Average, Layer, Nonlinearity, Normalize, Residual, Stack, Sum, Windows
 from .checks import check_counts
 from .modules import Activation, AveragePool, Branches, Convolution, UnitLength
 from .pytorch import Tensor, nn, torch
-
-_POINT = (Windows(1, 1), Windows(1, 1))
 
 
 @dataclass(frozen=True)
@@ -63,11 +61,11 @@ class Builder:
             layer = rest.pop(0)
             if isinstance(layer, Stack):
                 follows = rest.pop(0) if rest and isinstance(rest[0], Nonlinearity) else None
-                module, value = self._convolution(self._axes(layer, value.grid), follows, value, inside)
+                module, value = self._convolution(axes_of(layer, value.grid, self.rank), follows, value, inside)
             elif isinstance(layer, Nonlinearity):
                 module, value = self._nonlinearity(layer, value, inside)
             elif isinstance(layer, Average):
-                axes = self._axes(layer, value.grid)
+                axes = axes_of(layer, value.grid, self.rank)
                 module, value = AveragePool(axes, value.grid), replace(value, grid=_counts(axes))
             elif isinstance(layer, Normalize):
                 module, value = UnitLength(self.shortest), replace(value, kernel_scale=1.0)
@@ -77,10 +75,6 @@ class Builder:
                 raise ArchitectureError(f"{layer} has no network; a layer is a Stack, an Average or a Nonlinearity")
             modules.append(module)
         return nn.Sequential(*modules), value
-
-    def _axes(self, layer: Windowed, grid: Pair) -> Axes:
-        rows, columns = (*_POINT[self.rank :], *(layer.windows(length) for length in grid[2 - self.rank :]))
-        return rows, columns
 
     def _convolution(self, axes: Axes, layer: Layer | None, value: Value, inside: bool) -> tuple[nn.Module, Value]:
         number, filters = self.widths.take()
