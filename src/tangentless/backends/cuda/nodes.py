@@ -72,6 +72,7 @@ class _Writer:
     reads: list[tuple[int, int]] = field(default_factory=list)
     tables: list[NDArray[Any]] = field(default_factory=list)
     norms: list[int] = field(default_factory=list)
+    written: set[str] = field(default_factory=set)  # variables that stand in the lines
 
     def kernel(self) -> Kept:
         """The finished kernel: parameters are reads, tables and norms in the order they were met."""
@@ -103,8 +104,9 @@ extern "C" __global__ void node_{self.place}({", ".join(parameters)}, real* k, r
     def _value(self, place: int, top: bool = False) -> str:
         """The name of the variable with a node's value; writes what computes it."""
         node, name = self.graph.nodes[place], f"v{place}"
-        if any(line.startswith(f"const Value {name} =") or line.startswith(f"Value {name} =") for line in self.lines):
+        if name in self.written:
             return name
+        self.written.add(name)
         if place in self.kept and not top:
             source = self._read(place, 1)
             column = self._table(places(self._pairs, self._index(place)).astype(np.int32))
