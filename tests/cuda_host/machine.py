@@ -92,10 +92,10 @@ class HostMachine:
 
         return launch
 
-    def load_nodes(self, text: str) -> Callable[..., None]:
+    def load_text(self, text: str) -> Callable[..., None]:
         library = compiled_text(text)
 
-        def launch(name: str, elements: int, arguments: list[Any]) -> None:
+        def launch(name: str, blocks: int, threads: int, shared: int, arguments: list[Any]) -> None:
             values = [_argument(one) for one in arguments]
             getattr(library, name)(*values)
 
@@ -185,7 +185,7 @@ def compiled_text(text: str) -> ctypes.CDLL:
     shim = (
         "#include <cmath>\n#include <algorithm>\nusing std::max; using std::min; using std::fabs; using std::fmax;\n"
         "using std::fmin; using std::sqrt; using std::exp; using std::frexp; using std::ldexp;\n"
-        "#define __global__\n#define __device__\nstruct { unsigned x; } blockIdx, threadIdx, blockDim{1}, gridDim{1};\n"
+        "#define __global__\n#define __device__\n#define __launch_bounds__(...)\nusing std::abs;\nstruct { unsigned x; } blockIdx, threadIdx, blockDim{1}, gridDim{1};\n"
     )
     with tempfile.TemporaryDirectory() as folder:
         file, library = Path(folder) / "nodes.cpp", Path(folder) / "nodes.so"

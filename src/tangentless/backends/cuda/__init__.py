@@ -20,15 +20,17 @@ import numpy as np
 from ...errors import BackendError
 from ...graph import Graph
 from .. import Advance, Precision
+from .following import OffsetPath
 from .fused import FusedPath
 from .general import GeneralPath
 from .layout import StagePlan
 from .machine import CudaMachine, check_gpus, count_gpus, gpu_present
+from .offsets import OffsetPlan, plan_offsets
 from .plan import plan_graph
 
 __all__ = ["CudaBackend", "CudaImages", "check_gpus", "gpu_present"]
 
-Path = FusedPath | GeneralPath
+Path = FusedPath | OffsetPath | GeneralPath
 T = TypeVar("T")
 logger = logging.getLogger("tangentless")
 
@@ -77,6 +79,9 @@ class CudaBackend:
         gpus = ", ".join(machine.name for machine in self.machines)
         if isinstance(plan, str):
             return f"cuda: general path, float64, because {plan} ({gpus})"
+        if isinstance(plan, OffsetPlan):
+            kind = "fused tangents" if graph.tangent else "fused"
+            return f"cuda: {kind} by offsets, {len(plan.segments)} segments, {plan.dtype} ({gpus})"
         return f"cuda: fused, {len(plan)} stages, float32 and float64 after the last pool ({gpus})"
 
     def prepare(self, graph: Graph, images: Any) -> CudaImages:
@@ -148,18 +153,25 @@ class CudaBackend:
             batch = max(1, batch // 2)
             logger.info("out of memory on %s; going on with batches of %d pairs", machine.name, batch)
 
-    def _plan(self, graph: Graph) -> tuple[StagePlan, ...] | str:
-        if self.precision == "float64" and not graph.tangent:
-            return "float64 was asked for"
-        return plan_graph(graph, min(machine.shared_limit for machine in self.machines))
+    def _plan(self, graph: Graph) -> tuple[StagePlan, ...] | OffsetPlan | str:
+        """The first of the paths that takes a graph, or why it must be the general one."""
+        shared = min(machine.shared_limit for machine in self.machines)
+        if self.precision == "float32" or graph.tangent:
+            stages = plan_graph(graph, shared)
+            if not isinstance(stages, str):
+                return stages
+        return plan_offsets(graph, self.precision, shared)
 
     def _path(self, index: int, graph: Graph) -> Path:
         key = index, graph
         if key not in self._paths:
-            plans, machine = self._plan(graph), self.machines[index]
-            self._paths[key] = (
-                GeneralPath(graph, machine) if isinstance(plans, str) else FusedPath(graph, plans, machine)
-            )
+            plan, machine = self._plan(graph), self.machines[index]
+            if isinstance(plan, str):
+                self._paths[key] = GeneralPath(graph, machine)
+            elif isinstance(plan, OffsetPlan):
+                self._paths[key] = OffsetPath(plan, machine)
+            else:
+                self._paths[key] = FusedPath(graph, plan, machine)
         return self._paths[key]
 
     def _on_every_gpu(self, work: Callable[[int], T]) -> list[T]:

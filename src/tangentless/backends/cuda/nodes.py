@@ -23,6 +23,7 @@ from .compile import source as device_source
 from .fused import Machine
 from .portable import exact_form, table_of
 
+_THREADS = 256  # of a block
 _FEW_TAPS = 16  # up to which one thread adds all of a window
 
 
@@ -199,11 +200,15 @@ class NodeKernels:
     def __init__(self, graph: Graph, machine: Machine) -> None:
         self.graph, self.machine = graph, machine
         self.kept = kernels_of(graph)
-        self.launch = machine.load_nodes(module_text(graph))
+        self._launch = machine.load_text(module_text(graph))
         self.columns = {place: machine.upload(one.columns) for place, one in self.kept.items()}
         self.tables = {place: [machine.upload(table) for table in one.tables] for place, one in self.kept.items()}
         pools = [place for place in graph.body if isinstance(graph.nodes[place], PoolNode)]
         self.taps = {place: machine.upload(pool_taps(graph, place)) for place in pools}
+
+    def launch(self, name: str, elements: int, arguments: Sequence[Any]) -> None:
+        """Compute so many elements by one kernel."""
+        self._launch(name, -(-elements // _THREADS), _THREADS, 0, arguments)
 
     def __call__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> NodeRun:
         return NodeRun(self, left, right, left_squares, right_squares)
