@@ -1,9 +1,10 @@
 """The CUDA backend: kernels on NVIDIA GPUs.
 
-Chains of 3×3 convolutions and 2×2 pools run fused, stage by stage, in float32, and in float64 after the last pool
-(`stage.cu`). All other graphs, tangent kernels, and `precision="float64"` run on the general path. Results do not
-depend on tiles, batches, order or the number of GPUs: the same images give the same bits. Images may be CuPy arrays as
-well; everything then stays on the GPUs, and entries come out beside the images.
+Three paths, the fastest that takes a graph. Chains of 3×3 convolutions and 2×2 pools run stage by stage, tuned for them
+(`stage.cu`), in float32, and in float64 after the last pool. Nearly all other graphs, tangent kernels, and
+`precision="float64"` follow offsets (`offsets.cuh`). What is left, such as branches of different resolution, runs node
+by node (`nodes.cuh`). Results do not depend on tiles, batches, order or the number of GPUs: the same images give the
+same bits. Images may be CuPy arrays as well; everything then stays on the GPUs, and entries come out beside the images.
 """
 
 from __future__ import annotations
@@ -75,13 +76,13 @@ class CudaBackend:
         self._paths: dict[tuple[int, Graph], Path] = {}
 
     def describe(self, graph: Graph) -> str:
-        plan = self._plan(graph)
+        plan, stages = self._plan(graph), self._stages(graph)
         gpus = ", ".join(machine.name for machine in self.machines)
         if isinstance(plan, str):
             return f"cuda: general path, float64, because {plan} ({gpus})"
         if isinstance(plan, OffsetPlan):
-            kind = "fused tangents" if graph.tangent else "fused"
-            return f"cuda: {kind} by offsets, {len(plan.segments)} segments, {plan.dtype} ({gpus})"
+            kind = "tangents by offsets" if graph.tangent else "by offsets"
+            return f"cuda: fused {kind}, {plan.dtype}, not by stages, because {stages} ({gpus})"
         return f"cuda: fused, {len(plan)} stages, float32 and float64 after the last pool ({gpus})"
 
     def prepare(self, graph: Graph, images: Any) -> CudaImages:
@@ -153,14 +154,19 @@ class CudaBackend:
             batch = max(1, batch // 2)
             logger.info("out of memory on %s; going on with batches of %d pairs", machine.name, batch)
 
+    @property
+    def _shared_limit(self) -> int:
+        return min(machine.shared_limit for machine in self.machines)
+
+    def _stages(self, graph: Graph) -> tuple[StagePlan, ...] | str:
+        if self.precision == "float64" and not graph.tangent:
+            return "float64 was asked for"
+        return plan_graph(graph, self._shared_limit)
+
     def _plan(self, graph: Graph) -> tuple[StagePlan, ...] | OffsetPlan | str:
-        """The first of the paths that takes a graph, or why it must be the general one."""
-        shared = min(machine.shared_limit for machine in self.machines)
-        if self.precision == "float32" or graph.tangent:
-            stages = plan_graph(graph, shared)
-            if not isinstance(stages, str):
-                return stages
-        return plan_offsets(graph, self.precision, shared)
+        """The fastest of the paths that take a graph, or why it must be the general one."""
+        stages = self._stages(graph)
+        return plan_offsets(graph, self.precision, self._shared_limit) if isinstance(stages, str) else stages
 
     def _path(self, index: int, graph: Graph) -> Path:
         key = index, graph

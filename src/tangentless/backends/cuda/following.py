@@ -1,4 +1,4 @@
-"""The path that follows offsets: the kernels of `offsets.py` on one machine, segment by segment over a batch of pairs."""
+"""The path that follows offsets: the kernels of `offsets.py` on one machine, segment by segment."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ class OffsetPath:
         one = self.plan.segments[place].exits[number]
         tall, wide = one.grid
         shape = len(values), len(slots(one)), tall, wide, tall, wide, self.plan.parts
-        at_zero = values.reshape(shape)[:, :, 0, 0, :, :, 0].astype(np.float64)
+        lanes = np.arange(len(values)) % self.plan.lanes  # of the image in its unit
+        at_zero = values.reshape(shape)[np.arange(len(values)), :, 0, 0, :, :, lanes].astype(np.float64)
         total = at_zero[:, 0]
         for slot in range(1, len(slots(one))):
             total = total + at_zero[:, slot]
@@ -158,6 +159,7 @@ class OffsetPath:
         plan, xp = self.plan, self.machine.xp
         entrances: list[Any] = []
         totals: Any = None
+        x, a = self._beside(x), self._beside(a)
         for place, (groups, needed, offsets) in enumerate(self._lists_of(last)):
             segment = plan.segments[place]
             blocks = len(units) * len(groups)
@@ -174,6 +176,12 @@ class OffsetPath:
             self.launch(f"segment_{place}", blocks, threads, shared, arguments)
             entrances = outputs
         return entrances, totals
+
+    def _beside(self, rows: Any) -> Any:
+        """Left images as kernels read them, (n, numbers, lanes): those of a unit beside each other."""
+        xp, lanes = self.machine.xp, self.plan.lanes
+        filled = xp.concatenate([rows, rows[:1].repeat(-len(rows) % lanes, axis=0)])
+        return xp.ascontiguousarray(xp.moveaxis(filled.reshape(len(filled) // lanes, lanes, rows.shape[1]), 1, 2))
 
     def _lists_of(self, last: int) -> list[tuple[Any, ...]]:
         """For every segment up to the last one: groups of u, flags of needed u, and all v."""

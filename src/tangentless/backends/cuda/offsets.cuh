@@ -3,18 +3,20 @@
 // Fix the offset (u, v) between a position of the left image and one of the right: windows are then plain sums over
 // positions. A block follows one u after the other, and for each u all v, COLUMNS / WIDTH of them at a time. A value is a
 // plane: rows of the left image, and beside each other the columns of these v. Offsets v and v - WIDTH share a row, of which
-// each needs what the other leaves; so do u and u - HEIGHT share a column. After the last column stands one that is always
-// zero, for what a window has outside.
+// each needs what the other leaves; so do u and u - HEIGHT share a column. Beside the columns of each offset stand PAD zeros,
+// for what a window has outside.
 //
 // `offsets.py` writes one kernel for every segment from the functions here. Every element is computed by one thread, in a
-// fixed order of sums, and walks over elements take the stride of the block: a host runs the same code as one thread.
+// fixed order of sums, so bits depend neither on the launch nor on the batch.
 #pragma once
 
 typedef long long index;
 
-#ifdef __CUDACC__
+#ifdef __CUDACC__  // the tests provide these names themselves
 #define THREADS_OF_BLOCK(count) count
-#define SHARED(type, name) extern __shared__ __align__(16) char shared_bytes[]; type* name = reinterpret_cast<type*>(shared_bytes)
+#define SHARED(type, name)                                 \
+    extern __shared__ __align__(16) char shared_bytes[];   \
+    type* name = reinterpret_cast<type*>(shared_bytes)
 __device__ inline void sync_block() { __syncthreads(); }
 __device__ inline float reciprocal(float x) {
     float y;
@@ -31,13 +33,6 @@ __device__ inline float power(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-#else
-#define THREADS_OF_BLOCK(count) 1
-#define SHARED(type, name) alignas(16) static char shared_bytes[227 * 1024]; type* name = reinterpret_cast<type*>(shared_bytes)
-inline void sync_block() {}
-inline float reciprocal(float x) { return 1 / x; }
-inline float root(float x) { return sqrtf(x); }
-inline float power(float x) { return exp2f(x); }
 #endif
 __device__ inline double reciprocal(double x) { return 1 / x; }
 __device__ inline double root(double x) { return sqrt(x); }
@@ -68,10 +63,14 @@ __device__ inline Value weighed(Value value) {
     return value;
 }
 
-// A run of left images and the right image they meet.
+// As many numbers of left images, which stand beside each other in memory.
+struct alignas(sizeof(real) * LANES) Lanes {
+    real v[LANES];
+};
+
+// A run of left images, all of one number of LANES, and the right image they meet.
 struct Unit {
     int right, left, count, slot;
-    __device__ int image(int lane) const { return left + min(lane, count - 1); }
 };
 
 // Rows of the left image that one value of u has. Where HEIGHT is a multiple of the exit's stride, u and u - HEIGHT are
@@ -88,32 +87,43 @@ struct Rows {
 };
 
 // A column of the planes, and a band of its rows: the work of one thread.
-template <int HEIGHT, int WIDTH, int COLUMNS, int BANDS>
+template <int WIDTH, int PAD, int COLUMNS, int BANDS>
 struct Column {
-    int place, k, n;  // in the planes, and in both images
-    int low, high;    // columns in the planes that belong to the same offset
+    int place, k, n;  // in a plane's rows, and in both images
     int v, first, last;
 
     template <class Rows>
     __device__ Column(int item, const int* __restrict__ offsets, int count, const Rows& rows) {
-        place = item % COLUMNS;
-        k = place % WIDTH;
-        const int number = place / WIDTH, band = item / COLUMNS, tall = (rows.end - rows.begin + BANDS - 1) / BANDS;
+        const int number = item % COLUMNS / WIDTH, band = item / COLUMNS;
+        const int tall = (rows.end - rows.begin + BANDS - 1) / BANDS;
         v = number < count ? offsets[number] : 0;
-        const int begin = place - k;
+        k = item % WIDTH;
         const bool beyond = k >= WIDTH - v;
         n = k + v - (beyond ? WIDTH : 0);
-        low = begin + (beyond ? WIDTH - v : 0);
-        high = begin + (beyond ? WIDTH : WIDTH - v);
+        place = PAD + number * (WIDTH + 2 * PAD) + k + (beyond ? PAD : 0);
         first = rows.begin + band * tall;
         last = number < count ? min(first + tall, rows.end) : first;
     }
-    // Where a window finds the column at this distance: beyond its offset, in the one that is always zero.
-    __device__ int tap(int distance) const {
-        const int there = place + distance;
-        return there >= low && there < high ? there : COLUMNS;
-    }
 };
+
+// Zeros between the columns of v and those of v - WIDTH, in all rows of all planes.
+template <int WIDTH, int PAD, int STRIDE, int ROWS, int THREADS>
+__device__ inline void separate(Value* planes, const int* __restrict__ offsets, int count) {
+    if constexpr (PAD > 0)
+        for (int i = threadIdx.x; i < count * ROWS; i += THREADS) {
+            const int number = i / ROWS, row = i % ROWS;
+            Value* seam = planes + row * STRIDE + PAD + number * (WIDTH + 2 * PAD) + WIDTH - offsets[number];
+            for (int j = 0; j < PAD; ++j) seam[j] = nothing();
+        }
+}
+
+// The other zeros, which stay: before the first column, and after those of every offset.
+template <int WIDTH, int PAD, int STRIDE, int ROWS, int THREADS>
+__device__ inline void frame(Value* planes) {
+    for (int i = threadIdx.x; i < ROWS; i += THREADS)
+        for (int j = 0; j < PAD; ++j)
+            for (int place = j; place < STRIDE; place += WIDTH + 2 * PAD) planes[i * STRIDE + place] = nothing();
+}
 
 template <int COUNT>
 __device__ inline real polynomial(const real (&coefficients)[COUNT], real x) {
@@ -148,6 +158,7 @@ template <int SIZE, int STRIDE, int POSITIONS, int LENGTH>
 struct Axis {
     static constexpr int size = SIZE, stride = STRIDE, positions = POSITIONS, length = LENGTH;
     static constexpr int lowest = -((SIZE - 1) / STRIDE), slots = (STRIDE + SIZE - 2) / STRIDE - lowest + 1;
+    static constexpr bool tiles = SIZE == STRIDE && LENGTH * STRIDE == POSITIONS;
     // Whether u and u - POSITIONS belong to groups that are whole numbers apart, so that one slot serves both.
     static constexpr bool around = POSITIONS % STRIDE == 0;
 
@@ -178,42 +189,86 @@ struct Exit {
                 for (int V = 0; V < WIDE; ++V) *at(slot, Down::wrapped(U), V, item) = nothing();
             }
     }
-    // Adds what the planes hold at offset u and those v to all windows that they feed.
-    template <int STRIDE>
+    // Adds what a plane holds at offset u and those v to all windows that they feed.
+    template <int STRIDE, int PAD>
     __device__ void add(const Value* plane, int group, int u, const int* __restrict__ offsets, int count) const {
-        constexpr int P = Down::size, Q = Across::size, parts = Across::around ? 1 : 2;
         for (int item = threadIdx.x; item < TALL * WIDE; item += THREADS) {
-            const int J = item / WIDE, K = item % WIDE;
-            const Value* corner = plane + J * Down::stride * STRIDE + K * Across::stride;
-            for (int number = 0; number < count; ++number, corner += WIDTH)
-                for (int target = 0; target < parts * Across::slots; ++target) {
-                    const int v = offsets[number] - target / Across::slots * WIDTH;
-                    const int V0 = floor_divided(v, Across::stride) + Across::lowest + target % Across::slots;
-                    const int begin = Across::begin(v, V0), end = Across::end(v, V0), V = Across::at(K, V0);
-                    if (begin >= end || !Across::has(K, V)) continue;
-                    Value sums[Down::slots];
-                    for (int slot = 0; slot < Down::slots; ++slot) sums[slot] = nothing();
-#pragma unroll(P > 8 ? 1 : P)
-                    for (int i = 0; i < P; ++i) {
-                        Value line = nothing();
-#pragma unroll(Q > 8 ? 1 : Q)
-                        for (int j = 0; j < Q; ++j)
-                            if (j >= begin && j < end) line = line + corner[i * STRIDE + j];
-#pragma unroll
-                        for (int slot = 0; slot < Down::slots; ++slot) {
-                            const int U0 = group + Down::lowest + slot;
-                            if (i >= Down::begin(u, U0) && i < Down::end(u, U0)) sums[slot] = sums[slot] + line;
-                        }
-                    }
-#pragma unroll
-                    for (int slot = 0; slot < Down::slots; ++slot) {
-                        const int U0 = group + Down::lowest + slot, U = Down::at(J, U0);
-                        if (Down::begin(u, U0) >= Down::end(u, U0) || !Down::has(J, U)) continue;
-                        Value* place = at(slot, Down::wrapped(U), Across::wrapped(V), item);
-                        *place = *place + sums[slot];
-                    }
-                }
+            const Value* corner = plane + item / WIDE * Down::stride * STRIDE + PAD + item % WIDE * Across::stride;
+            for (int number = 0; number < count; ++number, corner += WIDTH + 2 * PAD) {
+                const int v = offsets[number], left = WIDTH - v - item % WIDE * Across::stride;  // columns before the seam
+                if constexpr (Down::tiles && Across::tiles)
+                    add_tile<STRIDE, PAD>(corner, left, u, v, item);
+                else
+                    add_window<STRIDE, PAD>(corner, left, group, u, v, item);
+            }
         }
+    }
+    // Windows tile the grid: going around, each has a partner, and no position is in two of them.
+    template <int STRIDE, int PAD>
+    __device__ void add_tile(const Value* corner, int left, int u, int v, int item) const {
+        constexpr int P = Down::size, Q = Across::size;
+        const int U = u / P, a = P - u % P, V = v / Q, b = Q - v % Q;
+        const int below = U + 1 == TALL ? 0 : U + 1, beside = V + 1 == WIDE ? 0 : V + 1;
+        Value sums[2][2] = {{nothing(), nothing()}, {nothing(), nothing()}};
+#pragma unroll(P > 8 ? 1 : P)
+        for (int i = 0; i < P; ++i) {
+            Value before = nothing(), after = nothing();
+#pragma unroll(Q > 8 ? 1 : Q)
+            for (int j = 0; j < Q; ++j) {
+                const Value value = corner[i * STRIDE + j + (j >= left ? PAD : 0)];
+                if (j < b)
+                    before = before + value;
+                else
+                    after = after + value;
+            }
+            if (i < a)
+                sums[0][0] = sums[0][0] + before, sums[0][1] = sums[0][1] + after;
+            else
+                sums[1][0] = sums[1][0] + before, sums[1][1] = sums[1][1] + after;
+        }
+        add_to(0, U, V, item, sums[0][0]);
+        if (b < Q) add_to(0, U, beside, item, sums[0][1]);
+        if (a == P) return;
+        add_to(1, below, V, item, sums[1][0]);
+        if (b < Q) add_to(1, below, beside, item, sums[1][1]);
+    }
+    // Any windows. All loops have fixed bounds: of one whose bounds are a maximum and a minimum, NVRTC makes code that runs
+    // once too often.
+    template <int STRIDE, int PAD>
+    __device__ void add_window(const Value* corner, int left, int group, int u, int v, int item) const {
+        constexpr int P = Down::size, Q = Across::size, parts = Across::around ? 1 : 2;
+        const int J = item / WIDE, K = item % WIDE;
+        for (int target = 0; target < parts * Across::slots; ++target) {
+            const int offset = v - target / Across::slots * WIDTH;
+            const int V0 = floor_divided(offset, Across::stride) + Across::lowest + target % Across::slots;
+            const int begin = Across::begin(offset, V0), end = Across::end(offset, V0), V = Across::at(K, V0);
+            if (begin >= end || !Across::has(K, V)) continue;
+            const Value* first = corner + (begin >= left ? PAD : 0);
+            Value sums[Down::slots];
+            for (int slot = 0; slot < Down::slots; ++slot) sums[slot] = nothing();
+#pragma unroll(P > 8 ? 1 : P)
+            for (int i = 0; i < P; ++i) {
+                Value line = nothing();
+#pragma unroll(Q > 8 ? 1 : Q)
+                for (int j = 0; j < Q; ++j)
+                    if (j >= begin && j < end) line = line + first[i * STRIDE + j];
+#pragma unroll
+                for (int slot = 0; slot < Down::slots; ++slot) {
+                    const int U0 = group + Down::lowest + slot;
+                    if (i >= Down::begin(u, U0) && i < Down::end(u, U0)) sums[slot] = sums[slot] + line;
+                }
+            }
+#pragma unroll
+            for (int slot = 0; slot < Down::slots; ++slot) {
+                const int U0 = group + Down::lowest + slot, U = Down::at(J, U0);
+                if (Down::begin(u, U0) >= Down::end(u, U0) || !Down::has(J, U)) continue;
+                add_to(slot, Down::wrapped(U), Across::wrapped(V), item, sums[slot]);
+            }
+        }
+    }
+    __device__ void add_to(int slot, int U, int V, int item, const Value& sum) const {
+        Value* place = at(slot, U, V, item);
+        *place = *place + sum;
     }
 };
 
@@ -248,8 +303,9 @@ extern "C" __global__ void finish(const double* totals, const Unit* units, doubl
         for (int part = 0; part < PARTS; ++part) {
             double total = 0;
             for (int group = 0; group < groups; ++group) total += totals[(i * groups + group) * PARTS + part];
-            const int lane = part % LANES;
-            if (lane < unit.count) out[part / LANES * size + index(unit.left + lane) * columns + unit.right] = total;
+            const int row = unit.left / LANES * LANES + part % LANES;
+            if (row >= unit.left && row < unit.left + unit.count)
+                out[part / LANES * size + index(row) * columns + unit.right] = total;
         }
     }
 }

@@ -23,14 +23,15 @@ from ..segments import Embedding, Exit, Segment, Term, cut
 from .compile import source as device_source
 from .portable import exact_form, table_of
 
+# Measured on an H200, on images of 32×32 to 96×96 positions and sequences.
 _TALL = 16  # rows of a thread, at most
 _COLUMNS = 64  # beside each other in a plane, at least
 _MOST_THREADS = 1024
 _SHARED = 227 << 10  # bytes of all blocks of a multiprocessor
-_RESIDENT = {"float32": 1024, "float64": 512}  # threads of all its blocks: each then has 64 or 128 registers
-_LAST_GROUPS = 4  # of u of either sign in the last segment, whose exit is a single number
-_ROOM_OF_PAIRS = 100 << 10  # bytes of a segment's planes up to which a thread works on several pairs
-_LANES = (2, 1)
+_RESIDENT = 768  # threads of all its blocks: each then has 80 registers
+_LAST_GROUPS = 4  # of u in the last segment, whose exit is a single number
+_ROOM = {4: 110 << 10, 2: 160 << 10}  # bytes of planes up to which a thread works on so many pairs
+_LONGEST = 20  # sums of rows that a thread may keep, of all its pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,13 +41,12 @@ class SegmentPlan:
     planes: dict[int, int]  # of every value that is kept, by its number
     columns: int
     bands: int
-    value_bytes: int
+    stride: int  # from one row of a plane to the next
+    shared_bytes: int  # of all planes
     group: int  # neighbouring u that a block follows
     paired: bool  # with u - height, which has the rows that u leaves
     resident: int  # blocks of a multiprocessor at the same time
-
-    def shape(self, segment: Segment) -> tuple[int, int, int]:
-        return len(set(self.planes.values())), segment.grid[0], self.columns + 1
+    pad: int  # zeros beside the columns of an offset
 
     @property
     def threads(self) -> int:
@@ -69,7 +69,7 @@ class OffsetPlan(Segmented):
         """Shared memory of a segment's kernel."""
         plan = self.plans[place]
         totals = 8 * self.parts * plan.threads if place == len(self.segments) - 1 else 0
-        return max(math.prod(plan.shape(self.segments[place])) * plan.value_bytes, totals)
+        return max(plan.shared_bytes, totals)
 
     def groups(self, place: int, needed: Sequence[int]) -> list[int]:
         """Of u of a segment: all that feed the needed offsets of its exits."""
@@ -100,30 +100,41 @@ def plan_offsets(graph: Graph, precision: str, shared_limit: int) -> OffsetPlan 
     dtype = "float64" if graph.tangent or graph.delicate or keeps_scales(graph) else precision
     if exceeds(segments, dtype):
         return f"a segment sums over more windows than {dtype} can hold"
-    for lanes in _LANES if dtype == "float32" else (1,):
+    longest = max((_extent(term) for one in segments for step in one.steps for term in step.terms), default=1)
+    for lanes in (4, 2, 1) if dtype == "float32" else (1,):
         size = lanes * (1 + graph.tangent) * np.dtype(dtype).itemsize
-        plans = tuple(
-            _plan_segment(segment, size, dtype, i == len(segments) - 1) for i, segment in enumerate(segments)
-        )
+        plans = tuple(_plan_segment(segment, size, segment is segments[-1]) for segment in segments)
         found = OffsetPlan(graph, segments, dtype, lanes, plans)
         most = max(found.shared_bytes(place) for place in range(len(segments)))
-        if most <= (_ROOM_OF_PAIRS if lanes > 1 else shared_limit):
-            return found
-    height, width = max(segment.grid for segment in segments)
-    return f"planes of {height}×{width} positions take {most >> 10} KiB, more than the {shared_limit >> 10} KiB of a block"
+        if lanes == 1 or (most <= _ROOM[lanes] and lanes * longest <= _LONGEST):
+            break
+    if most <= shared_limit:
+        return found
+    height, width = segments[0].grid
+    return (
+        f"planes of {height}×{width} positions take {most >> 10} KiB, more than the {shared_limit >> 10} KiB of a block"
+    )
 
 
-def _plan_segment(segment: Segment, value_bytes: int, dtype: str, last: bool) -> SegmentPlan:
+def _extent(term: Term) -> int:
+    """Rows from the first to the last of a window."""
+    return term.taps[0][-1] - term.taps[0][0] + 1
+
+
+def _plan_segment(segment: Segment, value_bytes: int, last: bool) -> SegmentPlan:
     (height, width), planes = segment.grid, _planes(segment, last)
     columns = width * max(1, min(width, _COLUMNS // width))
-    shared = len(set(planes.values())) * height * (columns + 1) * value_bytes
+    taps = [abs(tap) for step in segment.steps for term in step.terms for tap in term.taps[1] if abs(tap) < width]
+    pad = max(taps, default=0)
+    stride = pad + columns // width * (width + 2 * pad)
+    shared = max(1, len(set(planes.values()))) * height * stride * value_bytes
     fitting = max(1, _SHARED // (shared + 1024))
-    threads = min(_RESIDENT[dtype] // min(fitting, 16), _MOST_THREADS)
+    threads = min(_RESIDENT // min(fitting, 16), _MOST_THREADS)
     bands = min(height, max(-(-height // _TALL), threads // columns), max(1, _MOST_THREADS // columns))
     group = -(-height // _LAST_GROUPS) if last else segment.exits[0].stride[0]
-    resident = max(1, min(fitting, _RESIDENT[dtype] // (-(-columns * bands // 32) * 32)))
+    resident = max(1, min(fitting, _RESIDENT // (-(-columns * bands // 32) * 32)))
     paired = last or height % group == 0
-    return SegmentPlan(planes, columns, bands, value_bytes, group, paired, resident)
+    return SegmentPlan(planes, columns, bands, stride, shared, group, paired, resident, pad)
 
 
 def _planes(segment: Segment, last: bool) -> dict[int, int]:
@@ -171,7 +182,8 @@ class _Writer:
         embeddings = "".join(self._embedding(number) for number in range(len(self.segment.steps)))
         exits = [] if self.last else self.segment.exits
         parameters = [
-            *(f"const real* __restrict__ {side}_{what}" for what in ("pixels", "norms") for side in ("left", "right")),
+            "const Lanes* __restrict__ left_pixels, const real* __restrict__ right_pixels",
+            "const Lanes* __restrict__ left_norms, const real* __restrict__ right_norms",
             *(f"const Value* __restrict__ entrance{i}" for i in range(self.segment.entrances)),
             *(f"Value* __restrict__ exit{i}" for i in range(len(exits))),
             *(["double* totals"] if self.last else []),
@@ -183,7 +195,8 @@ class _Writer:
         return f"""
 namespace segment{self.place} {{
 constexpr int HEIGHT = {height}, WIDTH = {width}, COLUMNS = {shape.columns}, BANDS = {shape.bands};
-constexpr int STRIDE = COLUMNS + 1, PLANE = HEIGHT * STRIDE, PLANES = {len(set(shape.planes.values()))};
+constexpr int PAD = {shape.pad}, STRIDE = {shape.stride}, PLANE = HEIGHT * STRIDE;
+constexpr int ROWS = HEIGHT * {len(set(shape.planes.values()))};
 constexpr int GROUP = {shape.group}, THREADS = THREADS_OF_BLOCK({shape.threads});
 constexpr bool PAIRED = {str(shape.paired).lower()};
 {embeddings}
@@ -196,7 +209,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         const int group = groups[block % group_count];
 {self._images()}
         sync_block();
-        for (int i = threadIdx.x; i < PLANES * HEIGHT; i += THREADS) planes[i * STRIDE + COLUMNS] = nothing();
+        frame<WIDTH, PAD, STRIDE, ROWS, THREADS>(planes);
 {opened}
         const int first_u = max(group * GROUP, PAIRED ? 0 : 1 - HEIGHT), last_u = min(group * GROUP + GROUP, HEIGHT);
         for (int u = first_u; u < last_u; ++u) {{
@@ -205,6 +218,8 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             for (int start = 0; start < offset_count; start += COLUMNS / WIDTH) {{
                 const int* here = offsets + start;
                 const int count = min(COLUMNS / WIDTH, offset_count - start);
+                sync_block();
+                separate<WIDTH, PAD, STRIDE, ROWS, THREADS>(planes, here, count);
 {"".join(phases)}
 {closed}
             }}
@@ -218,13 +233,13 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
     def _images(self) -> str:
         """Where a unit's images, norms and kernels begin."""
         pixels, norms = math.prod(self.segment.grid) * self.plan.graph.channels, self.plan.norm_count
-        sides = [(str(lane), "left", f"unit.image({lane})") for lane in range(self.plan.lanes)]
-        lines = []
-        for name, side, image in [*sides, ("", "right", "unit.right")]:
-            letters = ("x", "a") if side == "left" else ("z", "b")
-            if self.place == 0:
-                lines.append(f"const real* __restrict__ {letters[0]}{name} = {side}_pixels + index({image}) * {pixels};")
-            lines.append(f"const real* __restrict__ {letters[1]}{name} = {side}_norms + index({image}) * {norms};")
+        lines = [
+            f"const Lanes* __restrict__ a = left_norms + index(unit.left / LANES) * {norms};",
+            f"const real* __restrict__ b = right_norms + index(unit.right) * {norms};",
+        ]
+        if self.place == 0:
+            lines.append(f"const Lanes* __restrict__ x = left_pixels + index(unit.left / LANES) * {pixels};")
+            lines.append(f"const real* __restrict__ z = right_pixels + index(unit.right) * {pixels};")
         if self.last:
             lines.append("double total[PARTS] = {};")
         return _indented(lines, 8)
@@ -238,7 +253,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             opened.append(f"const Exit<{axes}, THREADS> out{i} = {{{values}}};")
             opened.append(f"out{i}.clear(group);")
             plane = f"planes + {self.shape.planes[one.value]} * PLANE"
-            closed.append(f"out{i}.add<STRIDE>({plane}, group, u, here, count);")
+            closed.append(f"out{i}.add<STRIDE, PAD>({plane}, group, u, here, count);")
         if closed:
             closed.insert(0, "sync_block();")
         return _indented(opened, 8), _indented(closed, 16)
@@ -262,7 +277,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         inner = [
             "sync_block();",
             "for (int item = threadIdx.x; item < COLUMNS * BANDS; item += THREADS) {",
-            "    const Column<HEIGHT, WIDTH, COLUMNS, BANDS> column(item, here, count, rows);",
+            "    const Column<WIDTH, PAD, COLUMNS, BANDS> column(item, here, count, rows);",
             "    for (int part = 0; part <= PAIRED; ++part) {",
             "        const int low = rows.low(part), high = rows.high(part), offset = rows.offset(part);",
             "        const int first = max(column.first, low), last = min(column.last, high);",
@@ -279,18 +294,18 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             before = [self._plane(i)]
             after: list[str] = []
             if self.place == 0:
-                lanes = range(self.plan.lanes)
-                before += [f"const real* p{lane} = x{lane} + first * WIDTH + column.k;" for lane in lanes]
+                before.append("const Lanes* p = x + first * WIDTH + column.k;")
                 before.append("const real* q = z + (first + offset) * WIDTH + column.n;")
                 lines = [
                     "Value value = nothing();",
                     f"#pragma unroll {min(4, self.plan.graph.channels)}",
                     f"for (int c = 0; c < {self.plan.graph.channels}; ++c) {{",
+                    f"    const Lanes left = p[c * {grid}];",
                     f"    const real right = q[c * {grid}];",
-                    *(f"    value.v[{lane}] += p{lane}[c * {grid}] * right;" for lane in lanes),
+                    "    for (int i = 0; i < LANES; ++i) value.v[i] += left.v[i] * right;",
                     "}",
                 ]
-                after = [*(f"p{lane} += WIDTH;" for lane in lanes), "q += WIDTH;"]
+                after = ["p += WIDTH, q += WIDTH;"]
             else:
                 one, before_this = self.plan.segments[self.place - 1].exits[i], self.plan.segments[self.place - 1]
                 scale = _real(self.plan.exit_scale(self.place - 1, one))
@@ -338,15 +353,14 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         body.append(f"const Value sum = {f'weighed({total})' if step.weighs else total};")
         body += self._keep(sum_place, "sum")
         if step.embedding is not None:
-            place, lanes = self.plan.norm_places[self.place, number], range(self.plan.lanes)
-            before += [f"const real* l{lane} = a{lane} + {place} + first * WIDTH + column.k;" for lane in lanes]
+            place = self.plan.norm_places[self.place, number]
+            before.append(f"const Lanes* l = a + {place} + first * WIDTH + column.k;")
             before.append(f"const real* r = b + {place} + (first + offset) * WIDTH + column.n;")
             body += [
-                f"const real scales[LANES] = {{{', '.join(f'*l{lane} * *r' for lane in lanes)}}};",
-                f"const Value value = embed{number}(sum, scales, {self._tables_of(number)}{self._same()});",
+                f"const Value value = embed{number}(sum, *l, *r, {self._tables_of(number)}{self._same()});",
                 *self._keep(sum_place + 1, "value"),
             ]
-            after += [f"l{lane} += WIDTH;" for lane in lanes] + ["r += WIDTH;"]
+            after.append("l += WIDTH, r += WIDTH;")
         return self._phase(before, self._rows(min(longest, 7), [*body, *after]))
 
     def _same(self) -> str:
@@ -358,18 +372,17 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         taps = [[t for t in axis if abs(t) < n] for axis, n in zip(term.taps, self.segment.grid, strict=True)]
         low, high = min(taps[0]), max(taps[0])
         start = f"planes + {self.shape.planes[term.value]} * PLANE + (first + {high}) * STRIDE"
-        pointers = [f"f{i}_{j}" for j in range(len(taps[1]))]
-        before += [f"const Value* {p} = {start} + column.tap({t});" for p, t in zip(pointers, taps[1], strict=True)]
+        before.append(f"const Value* f{i} = {start} + column.place;")
         for t in range(low, high):
-            line = " + ".join(f"{p}[{t - high} * STRIDE]" for p in pointers)
-            inside = [f"first + {t} >= low"] if t < 0 else [f"first + {t} < high"] if t > 0 else []
-            before.append(f"Value h{i}_{t - low} = {' && '.join(inside) or 'true'} ? {line} : nothing();")
-        line = " + ".join(f"*{p}" for p in pointers)
+            line = " + ".join(f"f{i}[{t - high} * STRIDE + {tap}]" for tap in taps[1])
+            inside = f"first + {t} >= low" if t < 0 else f"first + {t} < high" if t > 0 else "true"
+            before.append(f"Value h{i}_{t - low} = {inside} ? {line} : nothing();")
+        line = " + ".join(f"f{i}[{tap}]" for tap in taps[1])
         inside = f"row + {high} < high" if high > 0 else f"row + {high} >= low" if high < 0 else "true"
         body.append(f"const Value h{i}_{high - low} = {inside} ? {line} : nothing();")
         body.append(f"const Value s{i} = {' + '.join(f'h{i}_{t - low}' for t in taps[0])};")
+        after.append(f"f{i} += STRIDE;")
         after += [f"h{i}_{t - low} = h{i}_{t - low + 1};" for t in range(low, high)]
-        after += [f"{p} += STRIDE;" for p in pointers]
         return high - low + 1
 
     def _tables_of(self, number: int) -> str:
@@ -400,10 +413,10 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         keep = ["value.v[i] = k;", *(["value.v[LANES + i] = t;"] if self.plan.graph.tangent else [])]
         tangent = ["const real t0 = sum.v[LANES + i];"] if self.plan.graph.tangent else []
         return f"""
-__device__ inline Value embed{number}(const Value& sum, const real (&scales)[LANES], {parameters}bool same) {{
+__device__ inline Value embed{number}(const Value& sum, const Lanes left, real right, {parameters}bool same) {{
     Value value;
     for (int i = 0; i < LANES; ++i) {{
-        const real s = sum.v[i], a = scales[i];
+        const real s = sum.v[i], a = left.v[i] * right;
 {_indented([*tangent, *lines, *keep], 8)}
     }}
     return value;
