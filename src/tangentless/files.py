@@ -11,6 +11,7 @@ An archive is read only as far as it is what `save_archive` writes, so nothing i
 from __future__ import annotations
 
 import contextlib
+import csv
 import hashlib
 import json
 import math
@@ -19,6 +20,7 @@ import secrets
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -231,6 +233,12 @@ def write_json(path: Path, content: Any) -> None:
     """Write JSON, at once; values that are not finite numbers are refused, since JSON has none."""
     with atomic_file(path) as stream:
         stream.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
+
+
+def read_csv(package: str, name: str) -> list[dict[str, str]]:
+    """The rows of a table that comes with a package, by the names in its first line."""
+    with resources.files(package).joinpath(name).open(encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
 
 
 def make_folder(folder: Path) -> None:

@@ -11,7 +11,6 @@ small data use are checked, by sha256 over their contents, against copies that w
 
 from __future__ import annotations
 
-import csv
 import difflib
 import functools
 import hashlib
@@ -19,13 +18,13 @@ import math
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DatasetDamagedError, DatasetMissingError, InputError
+from ..files import read_csv
 from . import data_folders
 from .download import fetch
 
@@ -75,8 +74,7 @@ def known_tables() -> dict[str, str]:
     >>> len(known_tables()), "iris" in known_tables()
     (90, True)
     """
-    with resources.files(__package__).joinpath("tables.csv").open(encoding="utf-8") as stream:
-        return {row["table"]: row["sha256"] for row in csv.DictReader(stream)}
+    return {row["table"]: row["sha256"] for row in read_csv(__package__, "tables.csv")}
 
 
 def find_tables(folder: str | Path | None = None, *, download: bool = True) -> Path:

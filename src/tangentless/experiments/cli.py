@@ -1,7 +1,7 @@
 """`tangentless reproduce NAME`: every experiment is one command, with options in a shared style.
 
 A command turns texts into plain values and calls its experiment, which is imported when it is run. To add an
-experiment, add a command here, and the paper's numbers to `paper.py`.
+experiment, add a command here, and the paper's numbers to `paper.csv`.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from ..datasets import Dataset
 from ..files import make_folder
 from ..networks.inputs import Images, Transform, balanced, make_transform
 from ..networks.recipes import RECIPES, Recipe, recipe_of
+from ..paper import printed
 from ..statistics import Score, deviation
 from ..timing import describe_machine
-from .paper import TABLES
 from .records import Clock, Outcome, Piece, Row, Run, Unfinished, View, digest
 
 if TYPE_CHECKING:
@@ -213,8 +213,8 @@ def _row(name: str, recipe: Recipe, pieces: Sequence[Piece]) -> dict[str, Any]:
         "precision": finished[0].get("precision") if finished else None,
         "training accuracies": [trial["history"][-1][1] for trial in finished if "history" in trial],
     }
-    printed = name in (line.method for line in TABLES[recipe.data]) and recipe == RECIPES[name] and mean is not None
-    return row | ({"table": recipe.data, "method": name, "test set": recipe.data} if printed else {})
+    in_table = printed(recipe.data, name, recipe.data) is not None and recipe == RECIPES[name] and mean is not None
+    return row | ({"table": recipe.data, "method": name, "test set": recipe.data} if in_table else {})
 
 
 def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
