@@ -127,9 +127,10 @@ def draw_report(
 ) -> None:
     """One page: the kernel matrix of the training images, and the confusion matrix and mistakes on the test images."""
     import matplotlib
+    from sklearn.metrics import confusion_matrix
 
     classes = np.unique(labels)
-    confusion = confusion_matrix(truth, predicted, classes)
+    confusion = confusion_matrix(truth, predicted, labels=classes)
     figure = new_figure(11.2, 7.1)
     with matplotlib.rc_context(STYLE):
         grid = figure.add_gridspec(
@@ -145,18 +146,6 @@ def draw_report(
         _draw_mistakes(figure, grid[1], images, truth, predicted)
         figure.suptitle(title, fontsize=14, fontweight="bold", x=0.5, y=0.965, color=_INK)
     save_figure(figure, path)
-
-
-def confusion_matrix(truth: NDArray[Any], predicted: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.intp]:
-    """How often each class (row) was predicted as each class (column).
-
-    >>> confusion_matrix(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([0, 1]))
-    array([[1, 1],
-           [0, 1]])
-    """
-    counts = np.zeros((len(classes), len(classes)), dtype=np.intp)
-    np.add.at(counts, (np.searchsorted(classes, truth), np.searchsorted(classes, predicted)), 1)
-    return counts
 
 
 def save_pictures(figure: Any, folder: Path, name: str) -> list[Path]:
