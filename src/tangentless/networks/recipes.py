@@ -17,14 +17,13 @@ myrtle5, 1,024 filters, zca; mse, sgd at 0.1, 60 epochs in batches of 128
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import ParameterError
+from ..errors import ParameterError, closest
 from ..layers import is_real
 from ..paper import SUBSETS, printed
 from .checks import check_choice, check_counts, require
@@ -255,7 +254,6 @@ def recipe_of(name: str) -> Recipe:
         ...
     tangentless.errors.ParameterError: there is no recipe 'cifar-myrtle5'; did you mean 'cifar10-myrtle5'?
     """
-    if name in RECIPES:
-        return RECIPES[name]
-    near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.0)
-    raise ParameterError(f"there is no recipe {name!r}; did you mean {near[0]!r}?")
+    if name not in RECIPES:
+        raise ParameterError(f"there is no recipe {name!r}; {closest(name, RECIPES, cutoff=0.0)}".strip())
+    return RECIPES[name]
