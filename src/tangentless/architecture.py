@@ -282,10 +282,6 @@ def _parameters(kind: type[Layer], size: str | None, inside: str | None) -> dict
             raise ArchitectureError(f"parameter {name!r} {reason}")
         given[name] = value
     try:
-        return {name: _convert(hints[name], value) for name, value in given.items()}
+        return {name: (float if hints[name] is float else int)(value) for name, value in given.items()}
     except ValueError:
         raise ArchitectureError(f"{' and '.join(given.values())} is not a number of the right kind") from None
-
-
-def _convert(hint: Any, value: str) -> float:
-    return float(value) if hint is float else int(value)

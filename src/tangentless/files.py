@@ -267,18 +267,14 @@ def _load_member(path: Path, name: str | None) -> NDArray[Any]:
         if name is None and len(names) == 1:
             name = names[0]
         if name in names:
-            return _member(archive, name)
+            array = archive[name]
+            if not isinstance(array, np.ndarray):  # NumPy hands out the bytes of what is not an array
+                raise InputError(f"{name!r} is not an array")
+            return array
     if not names:
         raise InputError("it is an empty archive")
     problem = "say which" if name is None else f"{name!r} is not among them"
     raise InputError(f"it holds the arrays {', '.join(names)}; {problem}, as in {path}:{names[0]}")
-
-
-def _member(archive: Any, name: str | None) -> NDArray[Any]:
-    array = archive[name]
-    if not isinstance(array, np.ndarray):  # NumPy hands out the bytes of what is not an array
-        raise InputError(f"{name!r} is not an array")
-    return array
 
 
 @contextlib.contextmanager
