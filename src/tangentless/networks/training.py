@@ -29,6 +29,7 @@ from ..files import check_output
 from ..inputs import to_numpy
 from ..layers import is_real
 from ..progress import Bar, progress_bar
+from ..timing import describe_machine
 from .augmentation import augment
 from .checkpoint import CheckpointError, load_checkpoint, restore, save_checkpoint
 from .checks import check_choice, check_counts, require
@@ -121,6 +122,11 @@ class Machine:
         precision = self.precision if self.precision != "auto" else "bfloat16" if fast else "float32"
         mode = self.compile if self.compile != "auto" else "default" if fast else "off"
         return Machine(device, precision, mode)
+
+    def describe(self) -> str:
+        """The GPU or processor that trains, in words."""
+        device = self.resolve().device
+        return str(torch.cuda.get_device_name(device)) if device.startswith("cuda") else describe_machine()
 
 
 def network_of(recipe: Recipe, shape: tuple[int, ...], classes: int, seed: int = 0) -> Network:
