@@ -15,6 +15,7 @@ from tangentless.backends.cpu import CpuBackend
 from tangentless.backends.cpu.plan import Fused, fuse
 from tangentless.backends.segments import cut
 from tangentless.backends.stages import chain
+from tangentless.classical import ConvolutionalNTK
 
 MYRTLE_LIKE = "conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu"
 RESNET = (
@@ -84,9 +85,20 @@ def test_segments_of_chains_are_stages():
 def test_any_graph_agrees_with_the_reference(case):
     text, shape = case
     X, Z = images(shape, 3), images(shape, 9, seed=1)
-    kernel = tl.kernel(text)
-    exact = kernel(X, Z, backend="reference")
-    assert relative_error(kernel(X, Z, backend="cpu", precision="float64"), exact) < 1e-12
+    for kernel in (tl.kernel(text), ConvolutionalNTK(text)):
+        exact = kernel(X, Z, backend="reference")
+        assert relative_error(kernel(X, Z, backend="cpu", precision="float64"), exact) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in GRAPHS if isinstance(fused(*case, "float64"), Fused)], ids=lambda case: case[0][:30]
+)
+def test_tangents_are_fused_where_kernels_in_float64_are(case):
+    text, shape = case
+    kernel, X, Z = ConvolutionalNTK(text), images(shape), images(shape, 9, seed=1)
+    assert "fused tangents, float64" in get_backend("cpu").describe(kernel.graph(shape))
+    assert relative_error(kernel(X, Z), kernel(X, Z, backend="reference")) < 1e-12
+    assert relative_error(kernel.diag(X), kernel.diag(X, backend="reference")) < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -108,6 +120,7 @@ def test_hostile_images_are_computed_exactly(text, precision, bound):
     kernel = tl.kernel(text)
     values = kernel(X, backend="cpu", precision=precision)
     assert np.abs(values - kernel(X, backend="reference")).max() < bound
+    assert np.isfinite(ConvolutionalNTK(text)(X, backend="cpu")).all()
 
 
 def test_long_windows_add_up_in_several_parts():
