@@ -22,6 +22,7 @@ Programming, 4.6.4), in `relu`, `leaky` and `exp`, whose coefficients keep that 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,6 +50,7 @@ from .simd import (
 )
 
 _SHARE = {"float32": 0.1, "float64": 1.0}  # of the tolerance: in float32 a longer polynomial costs the same time
+Product = Callable[[bool], ir.Value]
 _LONGEST_SERIES = 12  # beyond it, range reduction is cheaper
 
 
@@ -151,19 +153,21 @@ def embed(
         _, _, table_value, start_value, left, right, i, j, value = arguments
         if name == "linear" and not any(tangent):
             return value
-        twice, beside = builder.shl(i, ir.Constant(i.type, 1)), ir.Constant(i.type, 1)
-        vectors = builder.shl(j, ir.Constant(j.type, 1)), ir.Constant(j.type, s.lanes)
-        norms = load_value(builder, lanes, left, twice), load_lanes(builder, s, right, vectors[0])
-        inverses = (
-            load_value(builder, lanes, left, builder.add(twice, beside)),
-            load_lanes(builder, s, right, builder.add(*vectors)),
-        )
+        one, width = ir.Constant(i.type, 1), ir.Constant(j.type, s.lanes)
+
+        def product(inverse: bool) -> ir.Value:
+            """Of the norms of both sides, or of their inverses."""
+            places = [builder.shl(place, one) for place in (i, j)]
+            if inverse:
+                places = [builder.add(place, beside) for place, beside in zip(places, (one, width), strict=True)]
+            sides = load_value(builder, lanes, left, places[0]), load_lanes(builder, s, right, places[1])
+            return builder.fmul(*sides, flags=() if tangent else CONTRACT)
+
         if tangent:
-            itself = builder.icmp_signed("==", builder.mul(i, vectors[1]), j) if lanes.choices[3] else None
+            itself = builder.icmp_signed("==", builder.mul(i, width), j) if lanes.choices[3] else None
             emitter = Emitter(builder, VectorType(s.dtype, s.lanes // 2), table_value, start_value)
-            return emitter.emit_both((name, length), tangent, value, norms, inverses, itself)
-        a, r = (builder.fmul(*both, flags=CONTRACT) for both in (norms, inverses))
-        return Emitter(builder, s, table_value, start_value).emit((name, length), value, a, r)
+            return emitter.emit_both((name, length), tangent, value, product, itself)
+        return Emitter(builder, s, table_value, start_value).emit((name, length), value, product)
 
     return s(lanes, dual, *(types.intp,) * 6, s), generate
 
@@ -206,40 +210,42 @@ class Emitter:
         """A number, in all lanes."""
         return constant(self.vector, value)
 
-    def emit(self, kind: tuple[str, int], s: ir.Value, a: ir.Value, r: ir.Value) -> ir.Value:
+    def emit(self, kind: tuple[str, int], s: ir.Value, product: Product) -> ir.Value:
+        """The embedded inner product; `product` gives a, or r, where it is called: held longer, it costs a register."""
         name, length = kind
         b = self.builder
         if name == "linear":
             return s
-        if name == "cosine":
-            return b.fmul(s, r)
-        if name == "relu":
-            return self._arc(s, a, r, first=0, length=length)
-        if name == "leaky":
+        if name in ("relu", "leaky"):
+            a, r = product(False), product(True)
+            if name == "relu":
+                return self._arc(s, a, r, first=0, length=length)
             arc = b.fmul(self.parameter(1), self._arc(s, a, r, first=2, length=length))
             return self.multiply_add(self.parameter(0), s, arc)
-        if name == "exp":
-            return b.fmul(a, self._adapted(b.fmul(s, r), first=0, length=length))
-        if name == "series":
-            return b.fmul(a, self.polynomial(b.fmul(s, r), first=0, length=length))
-        assert name == "exp2", name
-        return b.fmul(a, self._exp2(b.fmul(s, r), length))
+        cosine = b.fmul(s, product(True))
+        if name == "cosine":
+            return cosine
+        if name == "exp2":
+            value = self._exp2(cosine, length)
+        else:
+            value = (self._adapted if name == "exp" else self.polynomial)(cosine, first=0, length=length)
+        return b.fmul(product(False), value)
 
     def emit_both(
-        self, kind: tuple[str, int], tangent: list[int], value: Any, norms: Any, inverses: Any, itself: ir.Value | None
+        self, kind: tuple[str, int], tangent: list[int], value: Any, product: Product, itself: ir.Value | None
     ) -> ir.Value:
         """Kernel values and tangents of a vector that holds both; `itself`: whether both images are at one position.
 
         A feature with itself has the cosine one, whatever rounding says: near one, slopes lose half the digits.
         """
         b, (first, length, weighs) = self.builder, tangent
-        (s, t), *sides = (self._halves(one) for one in (value, *norms, *inverses))
-        a, r = (b.fmul(one[0], other[0]) for one, other in (sides[:2], sides[2:]))
+        (s, t), (a, _), (r, _) = (self._halves(one) for one in (value, product(False), product(True)))
         t = b.fadd(s, t) if weighs else t
         if kind[0] != "linear":
             s = s if itself is None else b.select(itself, a, s)
             t = b.fmul(t, r if kind[0] == "cosine" else self._slope(kind[0], s, a, r, first, length))
-        return b.shuffle_vector(self.emit(kind, s, a, r), t, self._places(0, 2 * self.vector.lanes))
+        value = self.emit(kind, s, lambda inverse: r if inverse else a)
+        return b.shuffle_vector(value, t, self._places(0, 2 * self.vector.lanes))
 
     def _halves(self, value: ir.Value) -> tuple[ir.Value, ir.Value]:
         lanes = self.vector.lanes
