@@ -13,8 +13,7 @@ from conformance import GRAPHS, graphs, hostile_images, images, relative_error
 from tangentless.backends import get_backend
 from tangentless.backends.cpu import CpuBackend
 from tangentless.backends.cpu.plan import Fused, fuse
-from tangentless.backends.segments import cut
-from tangentless.backends.stages import chain
+from tangentless.backends.segments import chain, cut
 from tangentless.classical import ConvolutionalNTK
 
 MYRTLE_LIKE = "conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu"
