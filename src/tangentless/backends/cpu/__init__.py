@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...chunks import spans
 from ...graph import Graph
 from .. import Advance, Precision
 from ..general import GeneralImages, general_block, prepare_general
@@ -75,10 +76,7 @@ class CpuBackend:
         fused = self._fuse(graph)
         if not isinstance(fused, Fused):
             return prepare_general(graph, images, self.n_jobs)
-        parts = [
-            self._prepare_part(fused, images[start : start + _PREPARED_AT_ONCE])
-            for start in range(0, len(images), _PREPARED_AT_ONCE)
-        ]
+        parts = [self._prepare_part(fused, images[part]) for part in spans(len(images), _PREPARED_AT_ONCE)]
         scales, totals, diagonal = (np.concatenate([part[i] for part in parts]) for i in (0, 2, 3))
         squares = tuple(np.concatenate(stage) for stage in zip(*(part[1] for part in parts), strict=True))
         return FusedImages(fused, images, scales, squares, totals, diagonal)
@@ -253,15 +251,11 @@ def _in_lanes(rows: NDArray[Any], fused: Fused) -> NDArray[Any]:
 
 def _tasks(fused: Fused, rows: int, columns: int, upper: bool) -> Iterator[tuple[int, int, int]]:
     """(first row, end row, block of columns), longest columns first where only the upper triangle is asked for."""
-    lanes, per_task = fused.lanes, _rows_per_task(fused)
+    lanes, per_task = fused.lanes, max(1, _TASK_ELEMENTS // (fused.graph.elements * fused.lanes))
     for block in reversed(range(-(-columns // lanes))):
         end = min(rows, (block + 1) * lanes) if upper else rows
         for first in range(0, end, per_task):
             yield first, min(first + per_task, end), block
-
-
-def _rows_per_task(fused: Fused) -> int:
-    return max(1, _TASK_ELEMENTS // (fused.graph.elements * fused.lanes))
 
 
 def _count_pairs(first: int, end: int, begin: int, stop: int, upper: bool) -> int:

@@ -300,37 +300,22 @@ def lane_count(typing: Any, tag: Any) -> Any:
     return types.int64(tag), generate
 
 
-@intrinsic
-def load(typing: Any, tag: Any, address: Any, index: Any) -> Any:
-    """Elements [index, index + lanes) of the array at an address."""
-    vector = _vector_type(tag)
+def _loader(load_vector: Callable[..., ir.Value]) -> Any:
+    """A function of a tag, an address and an index that gives a vector."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return load_lanes(builder, vector, arguments[1], arguments[2])
+    @intrinsic
+    def load(typing: Any, tag: Any, address: Any, index: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return load_vector(builder, tag, arguments[1], arguments[2])
 
-    return vector(tag, types.intp, types.intp), generate
+        return _vector_type(tag)(tag, types.intp, types.intp), generate
 
-
-@intrinsic
-def load_left(typing: Any, tag: Any, address: Any, index: Any) -> Any:
-    """The left image's value: one element in every lane, or lanes of its own where images are paired."""
-    vector = _vector_type(tag)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return load_value(builder, tag, arguments[1], arguments[2])
-
-    return vector(tag, types.intp, types.intp), generate
+    return load
 
 
-@intrinsic
-def broadcast(typing: Any, tag: Any, address: Any, index: Any) -> Any:
-    """One element in every lane."""
-    vector = _vector_type(tag)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _broadcast(builder, vector, arguments[1], arguments[2])
-
-    return vector(tag, types.intp, types.intp), generate
+load_left = _loader(load_value)
+load = _loader(lambda builder, tag, *place: load_lanes(builder, _vector_type(tag), *place))
+broadcast = _loader(lambda builder, tag, *place: _broadcast(builder, _vector_type(tag), *place))  # one element
 
 
 @intrinsic
