@@ -241,7 +241,7 @@ class Tables:
         weighted = chunk.term.weight != 1.0 or number > 0 or chunk.beside is not None
         if weighted and number == 0 and chunk.beside is None:  # the leaf adds a row all the same: one of zeros
             added, row = ring.place * self.stride + _MARGIN, t.OUTSIDE
-        tag = self.plain_tag if dual.kind == _LINEAR.kind else self.tag
+        tag = self.plain_tag if dual.kind[0] == "linear" else self.tag  # norms are not read
         makers: list[tuple[Any, ...]]
         if mode == t.HALVES:
             makers = [(f.halves, tag, dual_tag(dual), *choice) for choice in ((1, False), (2, True), (2, False))]
