@@ -61,6 +61,12 @@ class Step:
     embedding: Embedding
     weighs: bool = False  # a layer of weights stands between them: kernels are added to tangents
 
+    @property
+    def window(self) -> Pair:
+        """The size of the first term's windows."""
+        rows, columns = self.terms[0].axes
+        return rows.size, columns.size
+
 
 @dataclass(frozen=True)
 class Exit:
@@ -100,6 +106,24 @@ class Segment:
         return any(isinstance(step.embedding, Normalize) for step in self.steps)
 
     @property
+    def pool(self) -> Pair:
+        """The size of the windows at the first exit."""
+        return self.exits[0].size
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether it is a chain of centred windows before one pool that tiles its grid."""
+        value = 0
+        for number, step in enumerate(self.steps):
+            rows, columns = (Windows(k, n, start=-(k // 2)) for k, n in zip(step.window, self.grid, strict=True))
+            if step.terms != (Term(value, (rows, columns)),):
+                return False
+            value = self.sum_of(number) + (step.embedding is not None)
+        one = self.exits[0]
+        tiles = one.size == one.stride and tuple(n * p for n, p in zip(one.grid, one.size, strict=True)) == self.grid
+        return tiles and one.value == value and self.entrances == len(self.exits) == 1
+
+    @property
     def gain(self) -> float:
         """By how much sums over windows may grow until an exit."""
         gains = [1.0] * self.entrances
@@ -124,6 +148,11 @@ class Segment:
             values += [total, total if step.embedding is None else step.embedding.squares(total)]
         return values
 
+    def norms(self, squares: Array) -> Array:
+        """Of a chain, norms before each step's embedding, (N, steps, H, W), from squared norms at the entrance."""
+        values = self.squares([squares])
+        return np.sqrt(np.stack([values[self.sum_of(number)] for number in range(len(self.steps))], axis=1))
+
 
 @functools.lru_cache(maxsize=256)
 def cut(graph: Graph) -> tuple[Segment, ...] | str:
@@ -136,6 +165,14 @@ def cut(graph: Graph) -> tuple[Segment, ...] | str:
         return _Cutter(graph).segments()
     except _UncutError as reason:
         return str(reason)
+
+
+def chain(graph: Graph) -> tuple[Segment, ...] | str:
+    """The segments of a graph that is a plain chain, or the reason why it is none."""
+    segments = cut(graph)
+    if isinstance(segments, str) or all(segment.is_chain for segment in segments):
+        return segments
+    return "it is no plain chain: it has strides, dilations, patches, sums, or pools that leave positions out"
 
 
 class _UncutError(Exception):
