@@ -10,6 +10,8 @@
 // fixed order of sums, so bits depend neither on the launch nor on the batch.
 #pragma once
 
+#include "duals.cuh"
+
 typedef long long index;
 
 #ifdef __CUDACC__  // the tests provide these names themselves
@@ -18,25 +20,7 @@ typedef long long index;
     extern __shared__ __align__(16) char shared_bytes[];   \
     type* name = reinterpret_cast<type*>(shared_bytes)
 __device__ inline void sync_block() { __syncthreads(); }
-__device__ inline float reciprocal(float x) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-__device__ inline float root(float x) {
-    float y;
-    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-__device__ inline float power(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 #endif
-__device__ inline double reciprocal(double x) { return 1 / x; }
-__device__ inline double root(double x) { return sqrt(x); }
-__device__ inline double power(double x) { return exp2(x); }
 
 // Inner products of LANES left images with one right image, and in a tangent graph as many tangents after them.
 struct alignas(sizeof(real) * PARTS) Value {
@@ -123,31 +107,6 @@ __device__ inline void frame(Value* planes) {
     for (int i = threadIdx.x; i < ROWS; i += THREADS)
         for (int j = 0; j < PAD; ++j)
             for (int place = j; place < STRIDE; place += WIDTH + 2 * PAD) planes[i * STRIDE + place] = nothing();
-}
-
-template <int COUNT>
-__device__ inline real polynomial(const real (&coefficients)[COUNT], real x) {
-    real total = coefficients[COUNT - 1];
-    for (int k = COUNT - 2; k >= 0; --k) total = total * x + coefficients[k];
-    return total;
-}
-
-// f or f' from a table of `forms.tabulate`: pieces that halve towards c = 1 and -1, a polynomial on each.
-template <int PIECES, int TERMS>
-__device__ inline real tabulated(const real* table, real cosine) {
-    const real t = real(1) - fabs(cosine);
-    const real* side = table + (cosine < 0 ? (PIECES + 1) * TERMS : 0);
-    int piece = PIECES, exponent = 0;
-    real x = 0;
-    if (t > 0) {
-        frexp(t, &exponent);
-        piece = exponent > 0 ? 0 : min(-exponent, PIECES - 1);
-        x = ldexp(t, piece + 2) - 3;
-    }
-    const real* coefficients = side + piece * TERMS;
-    real total = coefficients[TERMS - 1];
-    for (int k = TERMS - 2; k >= 0; --k) total = total * x + coefficients[k];
-    return total;
 }
 
 __device__ inline int floor_divided(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...forms import TABLE_PIECES, TABLE_TERMS, TOLERANCE, Arc, Exponential, Form, Series, lower, lower_slope, slopes
 from ...graph import Graph
-from ...layers import Nonlinearity, Normalize
+from ...layers import Nonlinearity
 from ..segmented import Segmented, exceeds, keeps_scales
 from ..segments import Embedding, Exit, Segment, Term, cut
 from .compile import source as device_source
-from .portable import exact_form, table_of
+from .duals import dual_lines, form_of, indented, real
+from .portable import table_of
 
 # Measured on an H200, on images of 32×32 to 96×96 positions and sequences.
 _TALL = 16  # rows of a thread, at most
@@ -242,7 +242,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             lines.append(f"const real* __restrict__ z = right_pixels + index(unit.right) * {pixels};")
         if self.last:
             lines.append("double total[PARTS] = {};")
-        return _indented(lines, 8)
+        return indented(lines, 8)
 
     def _exits(self, exits: Sequence[Exit]) -> tuple[str, str]:
         """What clears exits, and what adds to them."""
@@ -256,7 +256,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             closed.append(f"out{i}.add<STRIDE, PAD>({plane}, group, u, here, count);")
         if closed:
             closed.insert(0, "sync_block();")
-        return _indented(opened, 8), _indented(closed, 16)
+        return indented(opened, 8), indented(closed, 16)
 
     def _finish(self) -> str:
         if not self.last:
@@ -267,7 +267,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             "if (threadIdx.x == 0)",
             "    for (int i = 0; i < PARTS; ++i) totals[block * PARTS + i] = total[i];",
         ]
-        return _indented(lines, 8)
+        return indented(lines, 8)
 
     def _phase(self, before: Sequence[str], loop: Sequence[str]) -> str:
         """A loop over columns and their rows, after all threads have finished the one before.
@@ -286,7 +286,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             "    }",
             "}",
         ]
-        return _indented(inner, 16) + "\n"
+        return indented(inner, 16) + "\n"
 
     def _entrances(self) -> Iterator[str]:
         grid = math.prod(self.segment.grid)
@@ -308,7 +308,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
                 after = ["p += WIDTH, q += WIDTH;"]
             else:
                 one, before_this = self.plan.segments[self.place - 1].exits[i], self.plan.segments[self.place - 1]
-                scale = _real(self.plan.exit_scale(self.place - 1, one))
+                scale = real(self.plan.exit_scale(self.place - 1, one))
                 values = f"entrance{i} + number * {self.plan.exit_numbers(one)}"
                 read = f"entered<{axis_type(one, 0, before_this)}, WIDTH>({values}, u, column.v, row, column.k)"
                 lines = [f"const Value value = {scale} * {read};"]
@@ -347,7 +347,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         sums = []
         for i, term in enumerate(step.terms):
             longest = max(longest, self._term(i, term, before, body, after))
-            weight = "" if term.weight == 1.0 else f"{_real(term.weight)} * "
+            weight = "" if term.weight == 1.0 else f"{real(term.weight)} * "
             sums.append(f"{weight}s{i}")
         total = f"{' + '.join(sums)}"
         body.append(f"const Value sum = {f'weighed({total})' if step.weighs else total};")
@@ -417,85 +417,13 @@ __device__ inline Value embed{number}(const Value& sum, const Lanes left, real r
     Value value;
     for (int i = 0; i < LANES; ++i) {{
         const real s = sum.v[i], a = left.v[i] * right;
-{_indented([*tangent, *lines, *keep], 8)}
+{indented([*tangent, *lines, *keep], 8)}
     }}
     return value;
 }}
 """
 
 
-def form_of(layer: Nonlinearity, dtype: str) -> Form | None:
-    """The closed form of a nonlinearity that is exact enough for a type of numbers, or None."""
-    exact = exact_form(layer)
-    if exact is not None or dtype == "float64":
-        return exact
-    form = layer.form()
-    return form if form is not None and lower(form, TOLERANCE[dtype]) is not None else None
-
-
-def dual_lines(layer: Nonlinearity | Normalize, dtype: str, tangent: bool) -> Iterator[str]:
-    """C++ for k, and t, after an embedding, from s and t0 before it and the product a of norms; zero where a is."""
-    if isinstance(layer, Normalize):
-        yield "const real r = a > 0 ? reciprocal(a) : real(0);"
-        yield "const real k = same ? real(a > 0) : fmin(fmax(s * r, real(-1)), real(1));"
-        if tangent:
-            yield "const real t = t0 * r;"
-        return
-    form, tolerance = form_of(layer, dtype), TOLERANCE[dtype]
-    if isinstance(form, Arc):  # without a cosine, which would lose digits of s
-        lowered = lower(form, tolerance)
-        assert lowered is not None
-        # Where a is zero, 0 / 0 is NaN, and the maximum is the other number.
-        yield "const real d = a - fabs(s), w = same ? real(0) : fmax(d * reciprocal(a), real(0));"
-        yield f"const real q = root(w); {_array('arc', lowered.coefficients)}"
-        bend = "fmax(s, real(0)) + d * q * polynomial(arc, w)"
-        yield f"const real k = {_weighed((form.linear, 's'), (form.arc, f'({bend})'))};"
-        if tangent:
-            angle = lower_slope(form, tolerance)
-            assert angle is not None
-            yield f"{_array('angle', angle.coefficients)}"
-            yield "const real part = q * polynomial(angle, w);"
-            yield f"const real t = t0 * ({_real(form.linear)} + {_real(form.arc)} * (s > 0 ? 1 - part : part));"
-        return
-    yield "const real r = a > 0 ? reciprocal(a) : real(0);"
-    yield "const real c = same ? real(1) : fmin(fmax(s * r, real(-1)), real(1));"
-    slope = "real(0)"
-    if isinstance(form, Exponential):
-        rate = _real(form.gamma / math.log(2.0))
-        yield f"const real k = a * power({rate} * c - {rate});"
-        slope = f"a > 0 ? {_real(form.gamma)} * power({rate} * c - {rate}) : real(0)"
-    elif isinstance(form, Series):
-        yield f"{_array('powers', form.coefficients)}"
-        yield "const real k = a * polynomial(powers, c);"
-        if tangent:
-            yield f"{_array('slopes', slopes(form.coefficients))}"
-            slope = "a > 0 ? polynomial(slopes, c) : real(0)"
-    else:
-        pieces = f"tabulated<{TABLE_PIECES}, {TABLE_TERMS}>"
-        yield f"const real k = a * {pieces}(table0, c);"
-        slope = f"a > 0 ? {pieces}(table1, c) : real(0)"
-    if tangent:
-        yield f"const real t = t0 * ({slope});"
-
-
 def axis_type(exit_: Exit, axis: int, segment: Segment) -> str:
     """The windows of an exit along an axis, as the device code names them."""
     return f"Axis<{exit_.size[axis]}, {exit_.stride[axis]}, {segment.grid[axis]}, {exit_.grid[axis]}>"
-
-
-def _weighed(*terms: tuple[float, str]) -> str:
-    """A sum of terms with factors; those that are zero or one are not written."""
-    return " + ".join(text if factor == 1 else f"{_real(factor)} * {text}" for factor, text in terms if factor)
-
-
-def _real(value: float) -> str:
-    """A literal with every digit."""
-    return f"real({float(value)!r})"
-
-
-def _array(name: str, values: Sequence[float]) -> str:
-    return f"const real {name}[{len(values)}] = {{{', '.join(_real(v) for v in values)}}};"
-
-
-def _indented(lines: Sequence[str], by: int) -> str:
-    return "\n".join(" " * by + line for line in lines)
