@@ -9,15 +9,17 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+import conformance
+from conformance import CHAINS, GRAPHS, relative_error
 from cuda_host.machine import COMPILER, emulate
 from tangentless.backends.cuda import CudaBackend
 from tangentless.bench import gpu, rival
 from tangentless.bench.ceilings import Ceilings
+from tangentless.classical import ConvolutionalNTK
 from tangentless.cli import app
 from tangentless.errors import InputError
 from tangentless.kernel import kernel
 from tangentless.reports import gpu_table, matrix_line
-from tangentless.timing import random_images
 
 CASE = gpu.GpuCase(
     architecture="myrtle5",
@@ -44,23 +46,44 @@ CASE = gpu.GpuCase(
 )
 
 
-@pytest.mark.parametrize("name", ["myrtle5", "myrtle10-gaussian"])
-def test_the_rival_computes_the_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+WRITTEN = [case for case in (*CHAINS, *GRAPHS) if not set(case[0].split()) & {"erf", "gelu", "tanh", "sin", "cos"}]
+
+
+@pytest.mark.parametrize("case", WRITTEN, ids=conformance.name)
+def test_the_rival_computes_the_kernel(case: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is an extra")
     monkeypatch.setattr(torch, "compile", lambda layer, **options: layer)  # takes a minute, and changes no arithmetic
-    graph = kernel(name).graph((8, 8, 2))
-    images = random_images(graph, 7)
-    contender = rival.Rival(graph, device="cpu")
-    found = contender.block(contender.prepare(images[:3]), contender.prepare(images[3:]))
-    np.testing.assert_allclose(found, kernel(name)(images[:3], images[3:], backend="reference"), rtol=2e-6)
+    text, shape = case
+    graph, X = kernel(text).graph(shape), conformance.images(shape, 7)
+    assert rival.why_not_written(graph) is None
+    wanted = kernel(text)(X[:3], X[3:], backend="reference")
+    for precision, bound in (("float64", 1e-10), ("float32", 1e-5)):
+        contender = rival.Rival(graph, precision, device="cpu")
+        contender.batch = 5  # pairs, so that there are several batches
+        found = contender.block(contender.prepare(X[:3]), contender.prepare(X[3:]))
+        assert relative_error(found, wanted) < bound
+
+
+def test_turns_of_the_rival_have_full_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is an extra")
+    monkeypatch.setattr(torch, "compile", lambda layer, **options: layer)
+    k, X = kernel("myrtle5"), conformance.images((8, 8, 2), 12)
+    contender = rival.Rival(k.graph((8, 8, 2)), "float64", device="cpu")
+    turns = rival.RivalTurns(contender, X[:5], X[5:])
+    assert turns.turn() > 0
+    assert turns.values.shape == (4, 4)
+    assert contender.batch == 16
+    wanted = k(X[:5], X[5:], backend="reference")[turns.part]
+    np.testing.assert_allclose(turns.values, wanted, rtol=1e-10)
 
 
 def test_graphs_that_the_rival_cannot_run_are_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is an extra")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    for text in ("conv5 relu globalpool", "conv3 gaussian(2) globalpool", "conv3 relu pool4 conv3 relu globalpool"):
-        assert "3×3 windows" in (rival.why_no_rival(kernel(text).graph((8, 8, 1))) or "")
-    assert rival.why_no_rival(kernel("myrtle10").graph((32, 32, 3))) is None
+    for text in ("conv3 gelu globalpool", "conv3 relu conv3 step globalpool"):
+        assert "closed form" in (rival.why_no_rival(kernel(text).graph((8, 8, 1))) or "")
+    assert "tangent" in (rival.why_no_rival(ConvolutionalNTK("myrtle5").graph((8, 8, 1))) or "")
+    assert rival.why_no_rival(kernel("resnet14").graph((32, 32, 3))) is None
 
 
 def test_without_pytorch_there_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +93,7 @@ def test_without_pytorch_there_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_given_images_are_used_where_they_have_the_shape() -> None:
     graph = kernel("myrtle5").graph((16, 16, 1))
-    grey = gpu._as_images(np.random.default_rng(0).integers(0, 255, (5, 16, 16), dtype=np.uint8))
+    grey = gpu.as_images(np.random.default_rng(0).integers(0, 255, (5, 16, 16), dtype=np.uint8))
     sources = {grey.shape[1:]: grey}
     assert gpu._images(graph, 4, sources)[1] == "given"
     shifted, origin = gpu._images(graph, 12, sources)
@@ -84,7 +107,7 @@ def test_given_images_are_used_where_they_have_the_shape() -> None:
 @pytest.mark.parametrize("shape", [(1, 8, 8, 1), (4, 8), (2, 3, 4, 5, 6)])
 def test_what_cannot_be_compared_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError):
-        gpu._as_images(np.ones(shape))
+        gpu.as_images(np.ones(shape))
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")
