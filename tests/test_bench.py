@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +18,12 @@ import conformance
 from conformance import CHAINS, GRAPHS, relative_error
 from cuda_host.machine import COMPILER, emulate
 from tangentless.backends.cuda import CudaBackend
-from tangentless.bench import gpu, rival
+from tangentless.bench import gpu, rival, shapes
 from tangentless.bench.ceilings import Ceilings
+from tangentless.bench.photographs import has_pieces
 from tangentless.classical import ConvolutionalNTK
 from tangentless.cli import app
-from tangentless.errors import InputError
+from tangentless.errors import InputError, ParameterError
 from tangentless.kernel import kernel
 from tangentless.reports import gpu_table, matrix_line
 
@@ -142,3 +148,88 @@ def test_the_table_shows_what_was_measured() -> None:
     assert gpu.summary(CASE) == "myrtle5 32×32×3: 500,000 pairs/s, 10.0 times PyTorch, error 3e-08 (9 s)"
     matrix = gpu.GpuMatrix("myrtle5", (32, 32, 3), "synthetic", 10_000, 100.0, 500_050.0, 0.97, True, 0)
     assert "97 % of the rate of a block" in matrix_line(matrix)
+
+
+SMALL = (
+    shapes.Shape("tuned", "conv3 relu globalpool normalize relu", (4, 4, 3), finite=True),
+    shapes.Shape("conv5", "conv5 relu pool3(stride=2) conv3 relu globalpool normalize relu", (7, 6, 3)),
+    shapes.Shape("too small", "pool4 conv3 relu globalpool", (6, 6, 3)),
+    shapes.Shape("sequence, float64", "conv3 relu globalpool", (8, 4), precision="float64"),
+    shapes.Shape("tangents", "conv3 relu globalpool", (4, 4, 12), precision="float64", tangent=True),
+)
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    if COMPILER is None:
+        pytest.skip("no C++ compiler to build the kernels for the host")
+    emulate(monkeypatch)
+    monkeypatch.setattr(shapes, "gpu_environment", lambda: {"gpu": "the host", "date": "today"})
+    monkeypatch.setattr(shapes, "gpu_seconds", lambda work: (work(), 0.5)[1])
+    monkeypatch.setattr(shapes, "FINITE", 4)
+    monkeypatch.setattr(shapes, "EXPECTED", {"float32": 1.0, "float64": 1.0})
+    monkeypatch.setattr(shapes, "FEWEST", 3)
+
+
+def test_shapes_are_measured_beside_the_first(emulated: None) -> None:
+    photographs = np.random.default_rng(0).integers(0, 256, (2, 40, 50, 3), dtype=np.uint8)
+    reports: list[shapes.ShapeRecord] = []
+    record = shapes.bench_shapes(SMALL, (), photographs, rival=False, processes=0, report=reports.append)
+    tuned, conv5, sequence, tangents = record.rows
+    assert [len(report.rows) for report in reports] == [1, 2, 2, 3, 4, 4]
+    assert list(record.left_out) == ["too small"]
+    assert tuned.share == 1.0
+    assert conv5.share == conv5.elements_per_second / tuned.elements_per_second
+    assert tuned.finite_pairs == 16
+    assert {row.not_finite for row in record.rows} == {0}
+    assert all(row.same_bits for row in record.rows)
+    assert max(tuned.error, conv5.error) < 3e-7
+    assert max(sequence.error, tangents.error) < 1e-12
+    assert "by offsets, float32" in conv5.path
+    assert "tangents by offsets" in tangents.path
+    assert {row.images for row in record.rows} == {"pieces of photographs, standardised"}
+    assert json.loads(json.dumps(record.to_json()))["rows"][1]["ratio"] is None
+    table = shapes.shapes_table([replace(conv5, rival_pairs_per_second=conv5.pairs_per_second / 4), tangents])
+    assert "7×6×3, pieces of photographs" in table
+    assert "| 4.0 |" in table
+    assert "fused by offsets, float32 |" in table
+
+
+def test_shapes_that_come_too_late_are_left_out(emulated: None) -> None:
+    record = shapes.bench_shapes(SMALL[:2], seconds=-1.0, rival=False, processes=0)
+    assert record.rows == ()
+    assert list(record.left_out) == ["tuned", "conv5"]
+
+
+def test_a_run_of_shapes_leaves_a_record(
+    emulated: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photographs = tmp_path / "photographs.npy"
+    np.save(photographs, np.random.default_rng(0).integers(0, 256, (2, 40, 50, 3), dtype=np.uint8))
+    monkeypatch.setattr(shapes, "STANDARD", SMALL)
+    monkeypatch.setattr(shapes, "BASE", SMALL[0])
+    monkeypatch.setattr(shapes, "MOST", 3)
+    monkeypatch.setattr(shapes, "bench_shapes", functools.partial(shapes.bench_shapes, processes=0))
+    arguments = [
+        "shapes",
+        "conv5",
+        "--photographs",
+        str(photographs),
+        "--no-rival",
+        "--output",
+        str(tmp_path / "r.json"),
+    ]
+    monkeypatch.setattr(sys, "argv", arguments)
+    shapes.main()
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert [row["name"] for row in record["rows"]] == ["tuned", "conv5"]
+    assert "| conv5 | 7×6×3" in capsys.readouterr().out
+    with pytest.raises(ParameterError, match="'conv5'"):
+        shapes.run_shapes([], None, None, 1.0, False, ["conv6"])
+
+
+def test_every_standard_shape_has_a_graph_and_real_images() -> None:
+    for shape in shapes.STANDARD:
+        assert shape.graph.elements > 0
+        assert has_pieces(shape.shape)
+    assert sum(shape.finite for shape in shapes.STANDARD) >= 5

@@ -350,6 +350,7 @@ def build_kernels(architecture: str, shape: tuple[int, ...]) -> None:
 
 
 def gpu_environment() -> dict[str, Any]:
+    """When, on which GPU and with which versions something was measured."""
     cupy = import_cupy()
     properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
     return {
@@ -365,4 +366,5 @@ def gpu_environment() -> dict[str, Any]:
 
 
 def relative_error(found: Images, wanted: Images) -> float:
+    """The largest difference of entries, relative to each."""
     return float(np.abs(found / wanted - 1).max())

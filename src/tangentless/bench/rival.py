@@ -49,7 +49,7 @@ def why_not_written(graph: Graph) -> str | None:
     """What in a graph was not written in PyTorch; None if all of it was."""
     if graph.tangent:
         return "tangent kernels were not written in PyTorch"
-    layers = [graph.nodes[place].layer for place in graph.body if isinstance(graph.nodes[place], EmbedNode)]
+    layers = [node.layer for node in (graph.nodes[place] for place in graph.body) if isinstance(node, EmbedNode)]
     tables = [str(one) for one in layers if isinstance(one, Nonlinearity) and exact_form(one) is None]
     return f"nonlinearities without a closed form were not written in PyTorch: {', '.join(tables)}" if tables else None
 
@@ -84,8 +84,14 @@ class Rival:
     """Blocks of a kernel by PyTorch."""
 
     def __init__(self, graph: Graph, precision: str = "float32", device: str = "cuda") -> None:
-        # Every shape is one more compilation; past the limit layers would silently run without it.
-        importlib.import_module("torch._dynamo").config.recompile_limit = 1024
+        # Every shape is one more compilation; past the limit layers would silently run without it. What was compiled
+        # for another graph is forgotten: at every call it would be looked at, whether it fits.
+        dynamo: Any = importlib.import_module("torch._dynamo")
+        dynamo.config.recompile_limit = 1024
+        dynamo.reset()
+        # Processes that compile at the same time disturb each other: each one tunes for itself what it runs.
+        inductor: Any = importlib.import_module("torch._inductor.config")
+        inductor.autotune_local_cache = False
         self.graph, self.device = graph, device
         self.dtype = getattr(torch, precision)
         self.batch = _largest_batch(graph, self.dtype.itemsize, device)
@@ -157,9 +163,9 @@ class Rival:
 class RivalTurns:
     """PyTorch's turns on the first of the images of two sides: a power of two of each, so that all batches are full."""
 
-    def __init__(self, rival: Rival, first: NDArray[Any], second: NDArray[Any]) -> None:
-        rows = _power_of_two(min(len(first), math.sqrt(TURN_BATCHES * rival.batch)))
-        columns = _power_of_two(min(len(second), TURN_BATCHES * rival.batch / rows))
+    def __init__(self, rival: Rival, first: NDArray[Any], second: NDArray[Any], batches: int = TURN_BATCHES) -> None:
+        rows = _power_of_two(min(len(first), math.sqrt(batches * rival.batch)))
+        columns = _power_of_two(min(len(second), batches * rival.batch / rows))
         rival.batch = min(rival.batch, rows * columns)
         self.rival = rival
         self.sides = rival.prepare(first[:rows]), rival.prepare(second[:columns])
