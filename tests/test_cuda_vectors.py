@@ -99,9 +99,7 @@ def test_images_of_any_type_are_read_as_vectors(backend: CudaBackend, dtype: obj
 
 
 @pytest.mark.parametrize("k", [*KERNELS, Linear() + 0.5 * Gaussian(0.2) * NTK(2)], ids=repr)
-def test_rows_on_the_device_never_come_back(
-    backend: CudaBackend, k: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_on_the_device_never_come_back(backend: CudaBackend, k: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     X = hostile_rows(6)
     expected = k(X, backend=backend)
     monkeypatch.delattr(HostMachine, "download")

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..backends import Advance
 from ..backends.cuda.compile import source
-from ..backends.cuda.duals import array, real
+from ..backends.cuda.duals import array
 from ..backends.cuda.machine import CudaMachine
 from ..forms import TOLERANCE, angle_polynomial, arc_polynomial
 from .vectors import CLOSE, TINY, with_norms
@@ -82,4 +82,5 @@ def module_text() -> str:
 
 
 def _function(name: str, coefficients: Sequence[float]) -> str:
-    return f"__device__ inline real {name}(real near) {{ {array('terms', coefficients)} return polynomial(terms, near); }}"
+    body = f"{array('terms', coefficients)} return polynomial(terms, near);"
+    return f"__device__ inline real {name}(real near) {{ {body} }}"

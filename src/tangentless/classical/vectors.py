@@ -169,8 +169,8 @@ class Polynomial(VectorKernel):
             values = products**self.degree
         if not np.isfinite(values).all():
             raise InputError(
-                f"inner products of size {float(np.abs(products).max()):.0e} to the power of {self.degree} leave the range of "
-                "float64; rescale the rows"
+                f"inner products of size {float(np.abs(products).max()):.0e} to the power of {self.degree} leave the "
+                "range of float64; rescale the rows"
             )
         return values
 
@@ -267,7 +267,7 @@ class ArcCosine(VectorKernel):
     def _factors(self, norms: Any) -> Any:
         return self._scale(norms)
 
-    def _scale(self, norms: Any) -> Any:
+    def _scale(self, norms: Array) -> Array:
         return np.where(norms > 0, norms**self.order, 0.0)
 
 
