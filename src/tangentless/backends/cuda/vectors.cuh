@@ -12,7 +12,7 @@ typedef long long index;
 __device__ inline real arc(real near);
 __device__ inline real angle(real near);
 
-// The element that a thread works on: a row of the left set and one of the right set.
+// Rows of the left and the right set, for pairs whose inner product does not say enough.
 struct Rows {
     const real* x;
     const real* z;
