@@ -228,6 +228,12 @@ def test_a_run_of_shapes_leaves_a_record(
         shapes.run_shapes([], None, None, 1.0, False, ["conv6"])
 
 
+def test_what_fails_ahead_of_time_is_said_and_stops_nothing(emulated: None, capsys: pytest.CaptureFixture[str]) -> None:
+    for shape in SMALL[1:3]:
+        shapes.build_shape(shape, rival=False)
+    assert capsys.readouterr().err.startswith("too small: compiling ahead failed: ArchitectureError: ")
+
+
 def test_every_standard_shape_has_a_graph_and_real_images() -> None:
     for shape in shapes.STANDARD:
         assert shape.graph.elements > 0

@@ -33,14 +33,14 @@ def load_photographs() -> Photographs:
 def cut(photographs: Photographs, size: tuple[int, int], count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """At least `count` pieces at the places of a regular grid, and the number of the photograph of each.
 
-    They overlap where there are not enough otherwise.
+    They lie as far apart as so many can, and overlap where there are not enough otherwise.
 
     >>> pieces, numbers = cut(np.zeros((2, 8, 9, 3)), (4, 4), 8)
     >>> pieces.shape, numbers
     ((8, 4, 4, 3), array([0, 0, 0, 0, 1, 1, 1, 1]))
     """
     lengths = photographs.shape[1:3]
-    for step in range(max(size), 0, -1):
+    for step in range(max(lengths), 0, -1):
         places = [range(0, length - side + 1, step) for length, side in zip(lengths, size, strict=True)]
         if len(photographs) * math.prod(map(len, places)) >= count:
             corners = list(itertools.product(range(len(photographs)), *places))

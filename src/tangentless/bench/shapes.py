@@ -322,24 +322,22 @@ def _exact(graph: Graph, backend: CudaBackend, *images: Images) -> tuple[Images,
 
 def build_shape(shape: Shape, rival: bool) -> None:
     """Compile all that a row needs, in a process of its own; CuPy and PyTorch keep it on disk for this one."""
-    graph, backend = shape.graph, CudaBackend(shape.precision, GPUS)
-    images = random_images(graph, 1)
-    with backend.machines[0].active():
-        prepared = backend.prepare(graph, images)
-        backend.block(graph, prepared, prepared)
-        _exact(graph, backend, images, images)
-        if rival and why_no_rival(graph) is None:
-            some = random_images(graph, 64)
-            _rival_ahead(shape, some)
-
-
-def _rival_ahead(shape: Shape, images: Images) -> None:
-    """One batch of PyTorch's; if it fails here, the row says so when its turn comes."""
     try:
-        RivalTurns(Rival(shape.graph, shape.precision), images, images, batches=1)
-    except Exception as error:
-        print(f"{shape.name}: PyTorch failed ahead of time: {type(error).__name__}", file=sys.stderr)
-    _give_memory_back()
+        _build(shape, rival)
+    except Exception as error:  # the row says so when its turn comes
+        print(f"{shape.name}: compiling ahead failed: {type(error).__name__}: {error}"[:500], file=sys.stderr)
+
+
+def _build(shape: Shape, rival: bool) -> None:
+    graph, backend = shape.graph, CudaBackend(shape.precision, GPUS)
+    images = random_images(graph, 64)
+    with backend.machines[0].active():
+        prepared = backend.prepare(graph, images[:1])
+        backend.block(graph, prepared, prepared)
+        _exact(graph, backend, images[:1], images[:1])
+        if rival and why_no_rival(graph) is None:
+            RivalTurns(Rival(graph, shape.precision), images, images, batches=1)
+            _give_memory_back()
 
 
 def reference_error(shape: Shape, left: Images, right: Images, values: Images) -> float:
