@@ -239,3 +239,15 @@ def test_every_standard_shape_has_a_graph_and_real_images() -> None:
         assert shape.graph.elements > 0
         assert has_pieces(shape.shape)
     assert sum(shape.finite for shape in shapes.STANDARD) >= 5
+
+
+def test_the_command_measures_shapes_on_cuda_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(sources: list, photographs: None, output: None, seconds: float, rival: bool, names: list) -> None:
+        raise InputError(f"shapes {names} of {sources}, rival {rival}")  # in the place of a measurement
+
+    emulate(monkeypatch)
+    monkeypatch.setattr(shapes, "run_shapes", stop)
+    arguments = ["bench", "conv5", "--shapes", "--images", "X.npy", "--no-rival"]
+    result = CliRunner().invoke(app, [*arguments, "--backend", "cuda"])
+    assert "shapes ['conv5'] of ['X.npy'], rival False" in result.output
+    assert "--shapes are for --backend cuda" in CliRunner().invoke(app, ["bench", "--shapes"]).output

@@ -160,7 +160,7 @@ def bench_shapes(
     given: Sequence[Images] = (),
     photographs: Images | None = None,
     *,
-    seconds: float = 170.0,
+    seconds: float = 150.0,
     rival: bool = True,
     processes: int = PROCESSES,
     report: Callable[[ShapeRecord], None] = lambda record: None,
@@ -439,7 +439,7 @@ def main() -> None:
     parser.add_argument("--images", action="append", default=[], help="images of one shape, FILE.npy or FILE.npz:NAME")
     parser.add_argument("--photographs", help="from `python -m tangentless.bench.photographs FILE.npy`")
     parser.add_argument("--output", type=Path, help="write the record to this JSON file, after every row")
-    parser.add_argument("--seconds", type=float, default=170.0, help="no row is begun later than this")
+    parser.add_argument("--seconds", type=float, default=150.0, help="no row is begun later than this")
     parser.add_argument("--no-rival", dest="rival", action="store_false", help="leave PyTorch out")
     options = parser.parse_args()
     run_shapes(options.images, options.photographs, options.output, options.seconds, options.rival, tuple(options.only))
