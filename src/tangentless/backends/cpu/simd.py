@@ -34,6 +34,8 @@ from numba.extending import (
     unbox,
 )
 
+from .compiling import say_nothing_is_kept
+
 _ELEMENTS = {
     "float32": (types.float32, ir.FloatType(), ir.IntType(32)),
     "float64": (types.float64, ir.DoubleType(), ir.IntType(64)),
@@ -50,6 +52,7 @@ def compiled(function: Callable[..., Any], inline: bool = False) -> Callable[...
     try:
         return one_at_a_time(njit(cache=True, **options)(function))
     except (RuntimeError, AttributeError):  # no writable cache folder, or none that we know: compile in every process
+        say_nothing_is_kept()
         return njit(**options)(function)  # type: ignore[no-any-return]
 
 
@@ -88,6 +91,7 @@ def leaf(make: Callable[..., Callable[[int], None]], *choices: Any) -> Any:
     try:
         return cfunc(signature, cache=True, **options)(function)
     except RuntimeError:  # no writable cache folder: compile in every process
+        say_nothing_is_kept()
         return cfunc(signature, **options)(function)
 
 

@@ -22,7 +22,7 @@ from .. import Advance
 from ..segments import Embedding
 from ..stages import Stage, chain
 from ..workers import run_parallel
-from .compiling import announced
+from .compiling import compiling
 from .plan import aligned_zeros
 from .simd import Tag, lanes_tag
 
@@ -95,8 +95,7 @@ def prepare_tangent(plan: Plan, images: NDArray[Any], n_jobs: int) -> TangentIma
         return 0
 
     parts = (slice(start, min(start + lanes, len(images))) for start in range(0, len(images), lanes))
-    with announced():
-        run_parallel(parts, work, plan.scratch, n_jobs, None)
+    compiling(lambda: run_parallel(parts, work, plan.scratch, n_jobs, None))
     return TangentImages(plan, images, tuple(squares), totals, plan.graph.head_tangent_diagonal([totals], [tangents]))
 
 
