@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .chunks import spans
-from .errors import InputError
+from .errors import InputError, ParameterError
 from .layers import format_grid
 
 Array = NDArray[Any]
@@ -99,6 +99,12 @@ def check_images(values: Any, name: str = "X") -> Any:
     for part in spans(len(values), _ROWS_AT_ONCE):
         _check_values(values[part], name, part.start)
     return values
+
+
+def check_switch(name: str, value: Any) -> None:
+    """Refuse what is neither true nor false, such as "no", which Python would take for true."""
+    if not isinstance(value, bool | np.bool_):
+        raise ParameterError(f"{name} must be True or False, not {value!r}")
 
 
 def check_pair(left: Any, right: Any) -> None:

@@ -13,6 +13,7 @@ from ..chunks import spans
 from ..errors import InputError
 
 ROWS_AT_ONCE = 4096  # images in float64 beside the result: 100 MB of CIFAR-10
+_NUMBERS_AT_ONCE = 2**24  # and of larger images as many as that
 
 
 def read_rows(estimator: Any, X: Any, shape: tuple[int, ...] | None = None, *, finite: bool = True) -> NDArray[Any]:
@@ -32,9 +33,9 @@ def read_rows(estimator: Any, X: Any, shape: tuple[int, ...] | None = None, *, f
     return rows
 
 
-def parts(count: int) -> Iterator[slice]:
-    """Chunks of that many rows."""
-    return spans(count, ROWS_AT_ONCE)
+def parts(count: int, numbers: int = 1) -> Iterator[slice]:
+    """Chunks of that many rows, of so many numbers each."""
+    return spans(count, min(ROWS_AT_ONCE, max(1, _NUMBERS_AT_ONCE // numbers)))
 
 
 @contextmanager
