@@ -15,7 +15,7 @@ parameters do. Matrices are filled tile by tile, so memory beyond the result sta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, cast
@@ -31,9 +31,9 @@ from .errors import InputError, ParameterError
 from .graph import Graph, compile_graph
 from .inputs import check_images, check_pair, device_of, take
 from .layers import Layer
+from .progress import Forecast, Progress
 
 Array = NDArray[np.float64]
-Progress = Callable[[int, int], None]
 
 
 def kernel(architecture: str | Architecture | Iterable[Layer]) -> CompositionalKernel:
@@ -341,7 +341,7 @@ def fill(
     """
     values: Array = np.empty_like(left.diagonal, shape=(len(left), len(right)))
     pairs = len(left) * (len(left) + 1) // 2 if symmetric else values.size
-    advance = _counter(progress, pairs * sum(1 for _ in kernel.leaves())) if progress else None
+    advance = _counter(progress or Forecast(), pairs * sum(1 for _ in kernel.leaves()))
     for rows in spans(len(left), left.tile):
         for columns in spans(len(right), right.tile):
             if symmetric and columns.start < rows.start:

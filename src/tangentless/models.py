@@ -141,7 +141,8 @@ def _describe(model: Any) -> tuple[Header, Arrays]:
     if isinstance(model, KernelSVC):
         parts = model.separators_
         arrays |= {"support": model.support_, "coefficients": parts.coefficients, "intercepts": parts.intercepts}
-        return header | {"C": float(model.C)}, arrays | {"counts": parts.counts}
+        price = model.C if model.C == "scale" else float(model.C)
+        return header | {"C": price, "C_": model.C_}, arrays | {"counts": parts.counts}
     chosen = {"ridge_": model.ridge_, "tilt_": model.tilt_, "leave_one_out_score": model.loo_score_}
     asked = {"ridge": model.ridge, "tilt": model.tilt}
     given = {name: value if value == "loo" else float(value) for name, value in asked.items()}
@@ -260,8 +261,10 @@ def _restore_ridge(header: Header, arrays: Arrays, images: NDArray[Any], options
 
 
 def _restore_machine(header: Header, arrays: Arrays, images: NDArray[Any], options: dict[str, Any]) -> KernelSVC:
-    model = KernelSVC(C=_field(header, "C"), class_weight=_read_weights(header), **options)
+    given: float | str = "scale" if header.get("C") == "scale" else _field(header, "C")
+    model = KernelSVC(C=given, class_weight=_read_weights(header), **options)
     _attach(model, images)
+    model.C_ = _field(header, "C_" if "C_" in header else "C")
     model.classes_ = _read_classes(arrays)
     model.support_ = _numbers(arrays, "support", "i")
     names = {"coefficients": "f", "intercepts": "f", "counts": "i"}

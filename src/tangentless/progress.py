@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 SHOWN_AFTER = 2.0  # seconds: what is done sooner needs no bar
-FIRST_LINE, NEXT_LINES, NOTEBOOK = 10.0, 60.0, 0.5  # seconds between lines where there is no terminal
+_FIRST_LINE, _NEXT_LINES, _IN_NOTEBOOKS = (
+    5.0,
+    30.0,
+    0.25,
+)  # times that: when lines are written where there is no terminal
 LONG = 180.0  # seconds that nobody waits for unwarned
 
 
@@ -122,16 +126,16 @@ class Forecast(Pace):
 def _lines(label: str, unit: str, stream: TextIO, after: float) -> Iterator[Progress]:
     """Lines that a thread writes: what reports nothing may take long too."""
     pace, ended, show = Pace(label, unit), threading.Event(), _notebook_line()
-    first = after if show or after != SHOWN_AFTER else FIRST_LINE
+    waits = (_FIRST_LINE, _NEXT_LINES) if show is None else (1.0, _IN_NOTEBOOKS)
 
     def write() -> None:
-        wait = first
-        while not ended.wait(wait):
+        wait = waits[0]
+        while not ended.wait(wait * after):
             if show is not None:
                 show(str(pace))
             else:
                 print(f"{time.strftime('%H:%M:%S')} {pace}", file=stream, flush=True)
-            wait = NEXT_LINES if show is None else NOTEBOOK
+            wait = waits[1]
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()

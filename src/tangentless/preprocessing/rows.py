@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_array, validate_data
 
 from ..chunks import spans
 from ..errors import InputError
+from ..inputs import shape_hint, without_tensor
 
 ROWS_AT_ONCE = 4096  # images in float64 beside the result: 100 MB of CIFAR-10
 _NUMBERS_AT_ONCE = 2**24  # and of larger images as many as that
@@ -18,7 +19,7 @@ _NUMBERS_AT_ONCE = 2**24  # and of larger images as many as that
 
 def read_rows(estimator: Any, X: Any, shape: tuple[int, ...] | None = None, *, finite: bool = True) -> NDArray[Any]:
     """Images (N, H, W, C), sequences or vectors, in their own dtype; with a shape, of that, as they were fitted."""
-    first = shape is None
+    first, X = shape is None, without_tensor(X)
     with input_errors():
         if shape is None or len(shape) == 1:
             options = {"reset": first, "allow_nd": first, "ensure_all_finite": finite}
@@ -29,7 +30,8 @@ def read_rows(estimator: Any, X: Any, shape: tuple[int, ...] | None = None, *, f
         raise InputError(f"X must hold images (N, H, W, C), sequences or vectors, but its shape is {rows.shape}")
     if shape is not None and rows.shape[1:] != shape:
         fitted = f"{type(estimator).__name__} was fitted to rows of shape {shape}"
-        raise InputError(f"X holds rows of shape {rows.shape[1:]}, but {fitted}")
+        hint = shape_hint(rows.shape, shape)
+        raise InputError(f"X holds rows of shape {rows.shape[1:]}, but {fitted}{hint}")
     return rows
 
 

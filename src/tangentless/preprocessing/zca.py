@@ -9,6 +9,7 @@ copies of them are ever in memory at once. Few images say as much as their momen
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
@@ -24,7 +25,7 @@ from ..progress import shown
 from ..solve import is_number
 from .randaugment import RandAugment
 from .rows import parts, read_rows
-from .whitening import Form, check_patch, fit_patches, fit_whole, to_unit
+from .whitening import Form, LowRank, check_patch, fit_patches, fit_whole, to_unit
 
 Array = NDArray[np.float64]
 _BACKENDS = ("cpu", "cuda")
@@ -107,6 +108,12 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
         if form is None:
             raise InputError("there are no batches to fit to")
         self.form_ = form
+        if isinstance(form, LowRank) and form.images.ndim == 4:
+            warnings.warn(
+                f"{len(form.images)} images of {self.n_features_in_:,} numbers each are few to whiten by: new images come "
+                "out unlike them, and leave-one-out scores too good; ZCA(patch=4) or a larger epsilon does better",
+                stacklevel=2,
+            )
         return self
 
     @property

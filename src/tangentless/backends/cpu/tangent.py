@@ -70,6 +70,11 @@ class TangentImages:
     diagonal: Array  # (N,)
 
     @property
+    def lanes(self) -> int:
+        """Images of the right side that are computed together, whether they are there or not."""
+        return self.plan.lanes
+
+    @property
     def tile(self) -> int:
         fitting = _TILE_BYTES // (8 * max(1, self.plan.image_numbers))
         return int(min(1024, max(32, fitting // 32 * 32)))
