@@ -187,9 +187,7 @@ def _check_values(rows: Any, name: str, start: int) -> None:
 def _take_tensor(values: Any, on_gpu: bool) -> tuple[Any, Callable[[Any], Any]]:
     torch, tensor = sys.modules["torch"], values.detach()
     if values.requires_grad:
-        warnings.warn(
-            "a tensor requires gradients, and this gives none; X.detach() says that it need not", stacklevel=6
-        )
+        warnings.warn("a tensor requires gradients, and none are given here: pass X.detach()", stacklevel=6)
     try:
         if on_gpu and values.is_cuda:
             import cupy

@@ -110,8 +110,8 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
         self.form_ = form
         if isinstance(form, LowRank) and form.images.ndim == 4:
             warnings.warn(
-                f"{len(form.images)} images of {self.n_features_in_:,} numbers each are few to whiten by: new ones come "
-                "out unlike them, and leave-one-out scores too good; ZCA(patch=4) or a larger epsilon does better",
+                f"{len(form.images)} images of {self.n_features_in_:,} numbers each are few to whiten by: new ones are "
+                "then unlike them, and leave-one-out scores too good; ZCA(patch=4) or a larger epsilon does better",
                 stacklevel=2,
             )
         return self
