@@ -1,7 +1,7 @@
 """Progress of what takes longer than two seconds: a bar on a terminal, a line in a notebook, else stamped lines.
 
 A display is told `(done, total)`, which is what kernels report to their argument `progress`, and estimators in the
-context `reporting`. Rates count from the first report, so that preparing and compiling are not in them.
+context `reporting`; training adds its state. Rates count from the first report: preparing and compiling are not in them.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
 Progress = Callable[[int, int], None]
+Bar = Callable[..., None]  # a Progress that also takes a function that says the state in words
 SHOWN_AFTER = 2.0  # seconds: what is done sooner needs no bar
-_FIRST_LINE, _NEXT_LINES, _IN_NOTEBOOKS = (
-    5.0,
-    30.0,
-    0.25,
-)  # times that: when lines are written where there is no terminal
+# Times that: when lines are written where there is no terminal.
+_FIRST_LINE, _NEXT_LINES, _IN_NOTEBOOKS = 5.0, 30.0, 0.25
 LONG = 180.0  # seconds that nobody waits for unwarned
+REFRESH = 0.5  # seconds between two looks at a state, because reading a loss waits for the device
 
 
 @contextlib.contextmanager
 def progress_bar(
     label: str, *, unit: str = "pairs", stream: TextIO | None = None, after: float = SHOWN_AFTER
-) -> Iterator[Progress]:
+) -> Iterator[Bar]:
     """A function of pairs (or other units) done and in all, which is shown once `after` seconds have passed.
+
+    A third argument is asked for the state, such as a loss, only where a bar is due to show it.
 
     >>> import tangentless as tl
     >>> with progress_bar("kernel") as progress:
@@ -49,12 +50,23 @@ def progress_bar(
     # A timer, not the first report: preparation and compilation report nothing, and may take long too.
     timer = threading.Timer(after, bar.start)
     timer.daemon = True
-    timer.start()
+    (timer.start if after else bar.start)()
+    shown = time.perf_counter()
+
+    def report(done: int, total: int, state: Callable[[], str] | None = None) -> None:
+        nonlocal shown
+        if state is None:
+            bar.update(task, completed=done, total=total)
+        elif time.perf_counter() - shown > REFRESH:
+            bar.update(task, completed=done, total=total, description=f"{label}  {state()}")
+            shown = time.perf_counter()
+
     try:
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield report
     finally:
         timer.cancel()
-        timer.join()
+        if timer.is_alive():
+            timer.join()
         if bar.live.is_started:
             bar.stop()
 
@@ -82,7 +94,7 @@ class Pace:
         self._first: tuple[float, int] | None = None
         self.done, self.total = 0, 0
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, done: int, total: int, state: Callable[[], str] | None = None) -> None:
         self.done, self.total = done, total
         self._first = self._first or (time.monotonic(), done)
 
@@ -114,7 +126,7 @@ class Forecast(Pace):
         super().__init__("kernel", "pairs")
         self._said = False
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, done: int, total: int, state: Callable[[], str] | None = None) -> None:
         super().__call__(done, total)
         if not self._said and self.elapsed > SHOWN_AFTER and self.rate:
             self._said = True
@@ -123,14 +135,14 @@ class Forecast(Pace):
 
 
 @contextlib.contextmanager
-def _lines(label: str, unit: str, stream: TextIO, after: float) -> Iterator[Progress]:
+def _lines(label: str, unit: str, stream: TextIO, after: float) -> Iterator[Bar]:
     """Lines that a thread writes: what reports nothing may take long too."""
     pace, ended, show = Pace(label, unit), threading.Event(), _notebook_line()
     waits = (_FIRST_LINE, _NEXT_LINES) if show is None else (1.0, _IN_NOTEBOOKS)
 
     def write() -> None:
         wait = waits[0]
-        while not ended.wait(wait * after):
+        while not ended.wait(wait * (after or SHOWN_AFTER)):
             if show is not None:
                 show(str(pace))
             else:
