@@ -1,7 +1,7 @@
 """Progress of what takes longer than two seconds: a bar on a terminal, a line in a notebook, else stamped lines.
 
 A display is told `(done, total)`, which is what kernels report to their argument `progress`, and estimators in the
-context `reporting`; training adds its state. Rates count from the first report: preparing and compiling are not in them.
+context `reporting`; training adds its state. Rates count from the first report, after preparing and compiling.
 """
 
 from __future__ import annotations
