@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..algebra import Algebra
 from ..chunks import spans
-from ..errors import DoesNotFit, InputError, ParameterError
+from ..errors import DoesNotFit, InputError
 from .mirrors import mirror
 
 Array = NDArray[np.float64]
@@ -36,10 +36,6 @@ class Dense:
         there = on.xp.asarray(self.whitening)
         return lambda unit: on.product(unit, there)
 
-    def matrix(self) -> Array:
-        """As a matrix, (D, D)."""
-        return self.whitening
-
 
 @dataclass(frozen=True, eq=False)
 class LowRank:
@@ -55,13 +51,6 @@ class LowRank:
         right = on.product(on.xp.asarray(self.inner), unit)
         scale = float(self.scale[0])
         return lambda rows: scale * rows - on.product(on.product(rows, unit.T), right)
-
-    def matrix(self) -> Array:
-        """As a matrix, (D, D)."""
-        from ..algebra import CpuAlgebra
-
-        whole: Array = self.on(CpuAlgebra())(np.eye(self.images[0].size))
-        return (whole + whole.T) / 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +75,6 @@ class Patches:
             return white[:, : self.shape[0], : self.shape[1]].reshape(len(unit), -1)
 
         return apply
-
-    def matrix(self) -> Array:
-        """As a matrix, (D, D)."""
-        from ..algebra import CpuAlgebra
-
-        whole: Array = self.on(CpuAlgebra())(np.eye(math.prod(self.shape)))
-        return whole
 
 
 Form = Dense | LowRank | Patches
@@ -199,9 +181,3 @@ def _check_memory(on: Algebra, numbers: int, shape: tuple[int, ...]) -> None:
             f"whitening images of shape {shape[1:]} as a whole takes {8 * numbers / 1e9:,.0f} GB, and only "
             f"{on.free_bytes() / 1e9:,.0f} GB are free; whiten patches, ZCA(patch=8), or make the images smaller"
         )
-
-
-def check_patch(patch: Any) -> None:
-    """Refuse what is not None or the side of a patch."""
-    if patch is not None and (not isinstance(patch, int | np.integer) or isinstance(patch, bool) or patch < 1):
-        raise ParameterError(f"patch must be None or a whole number from 1, not {patch!r}")

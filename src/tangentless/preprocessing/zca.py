@@ -18,14 +18,16 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from ..algebra import CpuAlgebra
 from ..devices import Device
 from ..errors import InputError, ParameterError
 from ..inputs import check_switch
+from ..layers import is_whole
 from ..progress import shown
 from ..solve import is_number
 from .randaugment import RandAugment
 from .rows import parts, read_rows
-from .whitening import Form, LowRank, check_patch, fit_patches, fit_whole, to_unit
+from .whitening import Dense, Form, LowRank, fit_patches, fit_whole, to_unit
 
 Array = NDArray[np.float64]
 _BACKENDS = ("cpu", "cuda")
@@ -112,7 +114,7 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
             warnings.warn(
                 f"{len(form.images)} images of {self.n_features_in_:,} numbers each are few to whiten by: new ones are "
                 "then unlike them, and leave-one-out scores too good; ZCA(patch=4) or a larger epsilon does better",
-                stacklevel=2,
+                stacklevel=3,
             )
         return self
 
@@ -120,7 +122,10 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
     def whitening_(self) -> Array:
         """The whitening as a matrix, (D, D)."""
         check_is_fitted(self)
-        return self.form_.matrix()
+        if isinstance(self.form_, Dense):
+            return self.form_.whitening
+        rows: Array = self.form_.on(CpuAlgebra())(np.eye(self.n_features_in_))
+        return (rows + rows.T) / 2 if isinstance(self.form_, LowRank) else rows
 
     def transform(self, X: Any) -> Array:
         """Whitened images, float64, of the shape that came."""
@@ -145,7 +150,8 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
             raise ParameterError(f"augmentation must be a RandAugment or None, not {self.augmentation!r}")
         if self.backend not in _BACKENDS and not isinstance(self.backend, Device):
             raise ParameterError(f"ZCA has backend {', '.join(map(repr, _BACKENDS))} or a Device, not {self.backend!r}")
-        check_patch(self.patch)
+        if self.patch is not None and (not is_whole(self.patch) or self.patch < 1):
+            raise ParameterError(f"patch must be None or a whole number from 1, not {self.patch!r}")
         check_switch("mirrors", self.mirrors)
 
     def _set_shape(self, shape: tuple[int, ...]) -> None:
