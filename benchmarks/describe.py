@@ -34,7 +34,7 @@ def main() -> None:
         graph = k.graph((side, side, 3))
         timing.warm_up(device.backend, graph)
         predictions, times = [], []
-        for _ in range(3):  # in turns, because other work comes and goes
+        for _ in range(2):  # in turns, because other work comes and goes
             speed = timing.measure(device.backend, graph)
             predictions.append(speed.matrix_seconds(count) + count / speed.images)
             images = timing.random_images(graph, count)
