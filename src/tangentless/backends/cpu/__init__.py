@@ -19,9 +19,10 @@ from ...chunks import spans
 from ...graph import Graph
 from .. import Advance, Precision
 from ..general import GeneralImages, general_block, prepare_general
+from ..segmented import keeps_scales
 from ..segments import Segment
 from ..workers import count_workers, run_parallel
-from .plan import Fused, aligned_zeros, fuse, keeps_scales
+from .plan import Fused, aligned_zeros, fuse
 from .simd import host_lanes
 
 Array = NDArray[np.float64]
