@@ -408,7 +408,7 @@ def test_a_machine_reads_digits_by_default():
     train, test = order[:500], order[500:800]
     model = KernelSVC().fit(images[train], labels[train])
     assert model.score(images[test], labels[test]) >= 0.97
-    assert model.C_ > 1000  # entries of K lie between 0.97 and 1
+    assert model.C_ > 500  # entries of K lie close to 1
 
 
 def test_the_default_price_does_not_depend_on_the_scale_of_the_kernel():
