@@ -270,7 +270,7 @@ def bench(
 
 
 def _bench_shapes(names: list[str], sources: list[str], rival: bool, json_file: Path | None) -> None:
-    _ = _device("cuda", "float32", None).backend  # says what is missing before anything is read
+    _ = device_of("cuda", "float32", None).backend  # says what is missing before anything is read
     from .bench.shapes import run_shapes
 
     run_shapes(sources, None, json_file, float("inf"), rival, names)
