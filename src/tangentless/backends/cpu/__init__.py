@@ -45,6 +45,11 @@ class FusedImages:
     diagonal: Array  # (N,)
 
     @property
+    def lanes(self) -> int:
+        """Images of the right side that are computed together, whether they are there or not."""
+        return self.fused.lanes
+
+    @property
     def tile(self) -> int:
         return min(_LARGEST_TILE, max(64, _TILE_BYTES // self.fused.image_bytes // 64 * 64))
 
