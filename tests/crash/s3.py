@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import s3fs
@@ -56,8 +55,8 @@ class Server:
     def contents(self, store: str) -> dict[str, bytes]:
         """Every file of a store, as a copy of it on disk would hold it."""
         root = store.removeprefix("s3://")
-        found = self.system.cat(root, recursive=True)
-        return {name.removeprefix(f"{root}/"): data for name, data in sorted(found.items())}
+        system = self.system
+        return {name.removeprefix(f"{root}/"): system.cat_file(name) for name in sorted(system.find(root))}
 
 
 def options(port: int, **more: Any) -> dict[str, Any]:
@@ -150,10 +149,3 @@ def _answer(status: int) -> bytes:
     code = {403: "AccessDenied", 500: "InternalError", 503: "SlowDown"}[status]
     body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>injected</Message></Error>".encode()
     return f"HTTP/1.1 {status} x\r\nContent-Type: text/xml\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-def stored(folder: Path) -> dict[str, bytes]:
-    """The same of a store on disk."""
-    from crash.stores import contents
-
-    return contents(folder)

@@ -37,7 +37,9 @@ Options = Mapping[str, Any]
 logger = logging.getLogger("tangentless")
 PATIENCE = 180.0  # seconds for which requests to a store that does not answer are repeated,
 _SHORT_PATIENCE = 2.0  # and to one that denies access, which may be a passing fault too
-_FIRST_PAUSE, _WORTH_A_WORD, _LONGEST_PAUSE = 0.1, 1.0, 8.0
+# Requests are repeated here, in one place: many attempts of others within each would be as many times slower.
+_DEFAULTS = {"s3": {"config_kwargs": {"retries": {"max_attempts": 1}, "connect_timeout": 10, "read_timeout": 60}}}
+_FIRST_PAUSE, _LONGEST_PAUSE, _WORTH_A_WORD = 0.1, 8.0, 1.0
 _UNFINISHED = "kernel/tmp"  # one folder for all files being written, so that `clean` knows where to look
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
@@ -160,7 +162,7 @@ class RemoteFiles:
 
     def _ask(self, request: Callable[[], Any]) -> Any:
         """The answer to a request, repeated at growing intervals while the trouble may pass."""
-        began, pause = time.monotonic(), _FIRST_PAUSE
+        began, pause, said = time.monotonic(), _FIRST_PAUSE, False
         while True:
             try:
                 return request()
@@ -168,10 +170,12 @@ class RemoteFiles:
                 trouble = diagnose(error, self.address)
                 if trouble is None:
                     raise
-                if time.monotonic() - began >= trouble.patience:
+                waited = time.monotonic() - began
+                if waited >= trouble.patience:
                     raise StoreAccessError(trouble.text) from None  # which is all that may be shown
-                if _WORTH_A_WORD < pause < _LONGEST_PAUSE:
+                if waited > _WORTH_A_WORD and not said:
                     logger.warning("%s; trying again for %.0f s", trouble.text, trouble.patience)
+                    said = True
             time.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -190,7 +194,8 @@ class RemoteFiles:
         except ImportError:
             raise ParameterError(f"{self.address} needs fsspec: pip install 'tangentless[remote]'") from None
         try:
-            system, root = fsspec.core.url_to_fs(self.address, **{"use_listings_cache": False, **self.options})
+            defaults = {"use_listings_cache": False, **_DEFAULTS.get(self.address.partition(":")[0], {})}
+            system, root = fsspec.core.url_to_fs(self.address, **{**defaults, **self.options})
         except (ValueError, ImportError, TypeError) as error:
             raise NotAStoreError(f"fsspec cannot open {self.address}: {error}") from None
         return system, str(root).rstrip("/")
@@ -218,8 +223,10 @@ def diagnose(error: Exception, address: str) -> Trouble | None:
     why = code or type(error).__name__
     if code == "NoSuchBucket":
         return Trouble(f"there is no bucket for {address}; create it, or correct the address or the endpoint")
-    if isinstance(error, (TangentlessError, FileNotFoundError, FileExistsError, TypeError, ValueError)):
+    if isinstance(error, (TangentlessError, FileNotFoundError, FileExistsError, TypeError)):
         return None
+    if isinstance(error, ValueError):
+        return Trouble(f"{address} cannot be asked: {error}")
     if "Credentials" in why:
         return Trouble(f"there are no credentials for {address}; give storage_options=, or set them as fsspec says")
     if isinstance(error, PermissionError):

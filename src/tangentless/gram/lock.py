@@ -32,6 +32,7 @@ logger = logging.getLogger("tangentless")
 _held: set[str] = set()  # the tokens of claims that this process has not given up
 _SILENT = 600.0  # seconds
 _RENEWED = 30.0
+_FAREWELL = 5.0
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -136,7 +137,7 @@ class _Claim:
     def release(self) -> None:
         """Remove the name, unless it is another's by now. Where that fails, this process can still take it again."""
         self._stop.set()
-        self._thread.join()
+        self._thread.join(timeout=_FAREWELL)  # it may wait for a store that does not answer
         _held.discard(self._owner.token)
         try:
             if self._is_mine():

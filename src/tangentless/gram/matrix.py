@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..chunks import spans
-from ..errors import InputError, ParameterError, StoreIncompleteError
+from ..errors import InputError, ParameterError
 from .files import Address, Options, find_files
 from .manifest import Manifest
 from .store import Array, Store, Tile
@@ -134,11 +134,7 @@ class GramMatrix:
         for tile, stored in self.store.read_tiles(parts):
             for flipped, (here_rows, out_rows), (here_columns, out_columns) in parts[tile]:
                 part = (stored.T if flipped else stored)[here_rows][:, here_columns]
-                if np.isnan(part).any():
-                    raise StoreIncompleteError(
-                        f"tile {tile} of {self.store.files.address} does not cover the new rows yet; "
-                        "run the call that extends the matrix again"
-                    )
+                self.store.refuse_unfinished(tile, part)
                 _copy(values, out_rows, out_columns, part)
         return values
 

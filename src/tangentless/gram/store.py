@@ -118,6 +118,14 @@ class Store:
         chunk = self._read_chunk(tile_name(tile), (size, size), _ENTRY, f"tile {tile}")
         return chunk[:height, :width]
 
+    def refuse_unfinished(self, tile: Tile, part: Array) -> None:
+        """Raise if a part of a tile has entries that an extension has yet to compute."""
+        if np.isnan(part).any():
+            raise StoreIncompleteError(
+                f"tile {tile} of {self.files.address} does not cover the new rows yet; "
+                "run the call that extends the matrix again"
+            )
+
     def write_tile(self, tile: Tile, values: Array) -> None:
         """Write a tile. Once this returns, the tile is durable."""
         if not np.isfinite(values).all():
