@@ -227,7 +227,9 @@ def test_late_wrong_blind_and_slow_workers_in_one_run(
 ) -> None:
     """The run finishes with the bytes of k(X), and the log names each worker that was left out, and why."""
     snapshots: list[Any] = []
-    with Processes(workers=1) as cluster, cluster.client() as client:
+    with Processes(workers=0) as cluster, cluster.client() as client:
+        cluster.join("steady")
+        client.wait_for_workers(1)
         names: dict[str, str] = {}
 
         def join(snapshot: Any) -> None:

@@ -109,7 +109,7 @@ def polynomial(coefficients: Sequence[float], points: Array) -> Array:
     return total
 
 
-def least_squares(basis: Array, target: Array) -> Array:
+def least_squares(basis: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
     """Coefficients of the columns of a basis that come closest to a target, in extended precision.
 
     The last digits of LAPACK, of products by BLAS and of functions in float64 depend on the processor. Here columns are

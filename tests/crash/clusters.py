@@ -52,9 +52,10 @@ class Processes:
         workers = ["-m", "distributed.cli.dask_worker"] if self._package else ["-c", WITHOUT_PACKAGE, "dask-worker"]
         workers += ["--scheduler-file", str(self.file), "--nthreads", "1", "--no-dashboard"]
         workers += ["--nworkers", str(self._count)] if self._package else ["--no-nanny"]
-        self.workers = self._start(*workers, "--local-directory", self._folder.name)
-        with self.client() as client:
-            client.wait_for_workers(self._count if self._package else 1)
+        if self._count:
+            self._joined.append(self._start(*workers, "--local-directory", self._folder.name))
+            with self.client() as client:
+                client.wait_for_workers(self._count if self._package else 1)
         return self
 
     def join(self, kind: str) -> None:
@@ -65,7 +66,7 @@ class Processes:
         self._joined.append(self._start(*worker, WORKER_KIND=kind))
 
     def __exit__(self, *_: Any) -> None:
-        for process in (*self._joined, self.workers, self.scheduler):
+        for process in (*self._joined, self.scheduler):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # a group of its own: the process and what it started
             process.wait()

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..devices import Device
-from ..errors import ClusterError, ParameterError, StoreError
+from ..errors import ClusterError, ParameterError, TangentlessError
 from .compute import Computer, Job, Probe, parse_memory
 from .manifest import read_manifest
 from .progress import Meter
@@ -230,10 +230,11 @@ class _Dispatch:
         except Exception as error:  # of the task, its worker or the scheduler: the status tells which
             if task.status != "error":
                 raise _scheduler_gone(error) from error
-            self._end(task)
-            self._judge(worker, tile, task, error)
-            return
+            answer = error
         self._end(task)
+        if isinstance(answer, Exception):
+            self._judge(worker, tile, task, answer)
+            return
         if tile is None:
             worker.hired = not answer
             if answer:
@@ -308,11 +309,9 @@ def enlist(job: Job, probe: Probe, version: str) -> str:
     try:
         if read_manifest(store.files) != store.manifest:
             return f"it sees another store at {store.files.address}"
-    except (StoreError, OSError) as error:
-        return (
-            f"it does not see the store at {store.files.address}, which must be on storage that all workers share: "
-            f"{error}"
-        )
+    except Exception as error:
+        where = f"the store at {store.files.address}, which must be on storage that all workers share"
+        return f"it does not see {where}: {type(error).__name__}: {error}"
     try:
         bits = probe(_own_device(job))
     except Exception as error:
@@ -322,15 +321,23 @@ def enlist(job: Job, probe: Probe, version: str) -> str:
     return ""
 
 
-def compute_tile(job: Job, tile: Tile) -> tuple[int, str, float]:
-    """Compute a tile into the store, with all threads of this worker; returns its pairs, the worker, and seconds."""
-    computer, lock = _session(job)
-    began = time.monotonic()
-    pairs = job.store.layout.pairs(*tile) - job.store.known_pairs(tile)
-    with lock:  # one tile at a time, while others are written
-        values = computer.compute(tile)
-    job.store.write_tile(tile, values)
-    return pairs, str(_worker().name), time.monotonic() - began
+def compute_tile(job: Job, tile: Tile) -> tuple[int, str, float] | Exception:
+    """Compute a tile into the store, with all threads of this worker; returns its pairs, the worker, and seconds.
+
+    An error is returned too: one that is raised may never arrive, where the client cannot read its traceback.
+    """
+    try:
+        computer, lock = _session(job)
+        began = time.monotonic()
+        pairs = job.store.layout.pairs(*tile) - job.store.known_pairs(tile)
+        with lock:  # one tile at a time, while others are written
+            values = computer.compute(tile)
+        job.store.write_tile(tile, values)
+        return pairs, str(_worker().name), time.monotonic() - began
+    except TangentlessError as error:
+        return error.with_traceback(None)
+    except Exception as error:
+        return ClusterError(f"tile {tile}: {type(error).__name__}: {error}")
 
 
 def forget() -> None:

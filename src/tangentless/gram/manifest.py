@@ -343,6 +343,8 @@ def _read(files: Files, name: str) -> bytes | None:
         return files.read(name)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except StoreError:
+        raise
     except OSError as error:
         raise StoreError(f"cannot read {name} of {files.address}: {error.strerror}") from error
 

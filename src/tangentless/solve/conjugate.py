@@ -363,7 +363,7 @@ def _preconditioner(
 
 def add(one: Array, other: Array, factor: Any) -> Array:
     """one + factor * other."""
-    return one + factor * other
+    return np.asarray(one + factor * other)
 
 
 def dots(one: Array, other: Array) -> Array:
