@@ -23,6 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import numpy as np
+import pytest
 
 from crash.clusters import Processes
 from crash.s3 import Proxy, Server, options
