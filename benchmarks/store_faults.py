@@ -65,28 +65,19 @@ class Trial:
         return {"sigkills": kills, "stores": stores}
 
     def killed_workers(self, wanted: int) -> dict[str, Any]:
+        """A random worker is killed after every fourth tile."""
         moments, kills, stores = random.Random(1), 0, 0
-        with Processes() as cluster:
+        with Processes() as cluster, cluster.client() as client:
+
+            def kill(now: Any) -> None:
+                nonlocal kills
+                if sum(pace.tiles for pace in now.workers.values()) >= 4 * (kills + 1 - before):
+                    os.kill(moments.choice(list(client.run(os.getpid).values())), signal.SIGKILL)
+                    kills += 1
+
             while kills < wanted:
-                address, stores, over = f"s3://bucket/workers/{stores}.zarr", stores + 1, threading.Event()
-
-                def kill(over: threading.Event = over) -> None:
-                    nonlocal kills
-                    with cluster.client() as client:
-                        while not over.wait(moments.uniform(0.3, 2.0)):
-                            victims = list(client.run(os.getpid).values())
-                            if victims:
-                                os.kill(moments.choice(victims), signal.SIGKILL)
-                                kills += 1
-
-                killer = threading.Thread(target=kill)
-                killer.start()
-                try:
-                    with cluster.client() as client:
-                        make(address, COUNT, scheduler=client, storage_options=options(self.server.port))
-                finally:
-                    over.set()
-                    killer.join()
+                address, stores, before = f"s3://bucket/workers/{stores}.zarr", stores + 1, kills
+                make(address, COUNT, scheduler=client, storage_options=options(self.server.port), progress=kill)
                 self.check(address)
         return {"sigkills": kills, "stores": stores}
 
@@ -134,9 +125,9 @@ class Trial:
             for latency in (0.0, 0.03):
                 with Proxy(self.server.port, latency=latency) as proxy:
                     given = {"storage_options": options(proxy.port)}
-                    address, X = f"s3://bucket/latency/{turn}-{latency}.zarr", vectors(1500)
+                    address, X = f"s3://bucket/latency/{turn}-{latency}.zarr", vectors(640)
                     began = time.monotonic()
-                    make(address, len(X), tile=128, **given)
+                    make(address, len(X), tile=64, **given)
                     found["store"].setdefault(latency, []).append(time.monotonic() - began)
                     began = time.monotonic()
                     solve_conjugate(open_gram(address, **given), np.ones(len(X)), 1e-2, landmarks=100)
@@ -153,23 +144,27 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=20)
     parser.add_argument("--schedulers", type=int, default=5)
     parser.add_argument("--outage", type=float, default=60.0)
+    parser.add_argument("--only", action="append", help="one of the trials; what others found stays in the record")
     chosen = parser.parse_args()
-    report: dict[str, Any] = {"command": "python benchmarks/store_faults.py", **environment(), "tiles": 91}
+    record = Path(__file__).parent / "results/store_faults.json"
     with tempfile.TemporaryDirectory() as folder, Server() as server:
         trial = Trial(server, Path(folder))
         for name, run in {
             "failing_requests": trial.failing_requests,
-            "latency": trial.latency,
             "killed_schedulers": lambda: trial.killed_schedulers(chosen.schedulers),
             "killed_workers": lambda: trial.killed_workers(chosen.workers),
             "killed_runs": lambda: trial.killed_runs(chosen.kills),
             "outages": lambda: trial.outages(chosen.outage),
+            "latency": trial.latency,
         }.items():
+            if chosen.only and name not in chosen.only:
+                continue
             began = time.monotonic()
-            report[name] = {**run(), "equal_bytes": True, "seconds_in_all": round(time.monotonic() - began)}
-            print(name, report[name], flush=True)
-            text = json.dumps(report, indent=1)
-            (Path(__file__).parent / "results/store_faults.json").write_text(text + "\n")
+            found = {**run(), "equal_bytes": True, "seconds_in_all": round(time.monotonic() - began)}
+            print(name, found, flush=True)
+            report = json.loads(record.read_text()) if record.exists() else {}
+            report |= {"command": "python benchmarks/store_faults.py", **environment(), "tiles": 91, name: found}
+            record.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
