@@ -18,10 +18,11 @@ from .backends import AnyDevice, Precision
 from .chunks import spans
 from .devices import Device
 from .errors import InputError, ParameterError
-from .kernel import Kernel, Progress
+from .kernel import Kernel
 from .kernel import kernel as kernel_of
 from .layers import Layer
 from .preprocessing.rows import input_errors, read_rows
+from .tiles import Progress
 
 Array = NDArray[np.float64]
 AnyKernel = str | Architecture | Iterable[Layer] | Kernel

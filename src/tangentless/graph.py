@@ -338,7 +338,7 @@ def window_sums(values: Any, axes: Axes) -> Any:
         total = np.zeros_like(values, shape=shape)
         sums = np.moveaxis(total, axis, 0)
         for tap in taps:
-            first, last = _tap_range(windows, tap, len(rows))
+            first, last = tap_range(windows, tap, len(rows))
             if first < last:
                 begin = first * windows.stride + tap
                 sums[first:last] += rows[begin : begin + (last - first - 1) * windows.stride + 1 : windows.stride]
@@ -346,7 +346,7 @@ def window_sums(values: Any, axes: Axes) -> Any:
     return values
 
 
-def _tap_range(windows: Windows, tap: int, length: int) -> Pair:
+def tap_range(windows: Windows, tap: int, length: int) -> Pair:
     """Of which windows [first, last) a tap lies inside an axis of that length."""
     first = max(0, -(tap // windows.stride))
     return first, max(first, min(windows.count, (length - 1 - tap) // windows.stride + 1))

@@ -20,6 +20,7 @@ from ..chunks import spans
 from ..devices import Device
 from ..errors import InputError, ParameterError
 from ..forms import TOLERANCE, angle_polynomial, arc_polynomial
+from ..gradients import Branches, Slopes, Tile
 from ..kernel import Elementary
 from ..layers import is_real, is_whole
 
@@ -45,6 +46,24 @@ class Vectors:
         return Vectors(self.rows[part], self.norms[part], self.diagonal[part])
 
 
+@dataclass(frozen=True, eq=False)
+class VectorGradient:
+    """Vectors, and cotangents of their rows and of parameters so far."""
+
+    images: Vectors
+    shape: tuple[int, ...]
+    rows: Array
+    parameters: dict[str, Array]
+    tile: ClassVar[int] = Vectors.tile
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, part: slice) -> VectorGradient:
+        slopes = {name: one[part] for name, one in self.parameters.items()}
+        return VectorGradient(self.images[part], self.shape, self.rows[part], slopes)
+
+
 class VectorKernel(Elementary):
     """What kernels of vectors share: inner products of all pairs by one matrix product, then a function of each."""
 
@@ -65,6 +84,52 @@ class VectorKernel(Elementary):
 
         by_rows(len(left), work, Device.of(device).n_jobs, advance)
         return values
+
+    def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
+        prepared = self.prepare(device, images)
+        slopes = {name: np.zeros(len(prepared)) for name in self.parameters} if parameters else {}
+        part = VectorGradient(prepared, images.shape[1:], np.zeros_like(prepared.rows), slopes)
+        return Branches((part,), lambda vectors, _: vectors, prepared.diagonal)
+
+    def pullback(self, tile: Tile) -> None:
+        (left,), (right,) = tile.left.parts, tile.right.parts
+        products = left.images.rows @ right.images.rows.T
+        by_product, by_length, slopes = self._slopes(products, left.images, right.images)
+        by_product, by_length = tile.cotangent * by_product, tile.cotangent * by_length
+        left.rows[...] += by_product @ right.images.rows + by_length.sum(axis=1)[:, None] * left.images.rows
+        right.rows[...] += by_product.T @ left.images.rows + by_length.sum(axis=0)[:, None] * right.images.rows
+        for name, total in left.parameters.items():
+            total += (tile.cotangent * slopes[name]).sum(axis=1)
+        if tile.advance is not None:
+            pairs = len(left) * (len(left) - 1) // 2 if tile.upper else tile.cotangent.size
+            tile.advance(pairs)
+
+    def pull_diagonal(self, device: AnyDevice, images: Branches, cotangent: Array) -> None:
+        (part,) = images.parts
+        by_length, slopes = self._diagonal_slopes(part.images)
+        part.rows[...] += (2.0 * cotangent * by_length)[:, None] * part.images.rows
+        for name, total in part.parameters.items():
+            total += cotangent * slopes[name]
+
+    def finish(self, images: Branches) -> tuple[Array, Slopes]:
+        (part,) = images.parts
+        norms = np.where(part.images.norms > 0, part.images.norms, 1.0) if self.unit else np.ones(len(part))
+        return (part.rows / norms[:, None]).reshape(len(part), *part.shape), part.parameters
+
+    parameters: ClassVar[tuple[str, ...]] = ()  # the names of real ones
+
+    @abstractmethod
+    def _slopes(self, products: Array, left: Vectors, right: Vectors) -> tuple[Array, Array, dict[str, Array]]:
+        """Derivatives of entries: `by_product`, `by_length` and those by parameters; products may be overwritten.
+
+        They are such that the gradient by a row is by_product times the other row and by_length times the row itself;
+        for rows of length one, divided by its norm. Where a kernel has a kink, as tangent kernels between parallel
+        rows, the infinite slope counts as zero.
+        """
+
+    @abstractmethod
+    def _diagonal_slopes(self, vectors: Vectors) -> tuple[Array, dict[str, Array]]:
+        """by_product + by_length on the diagonal, and the derivatives of k(x, x) by parameters."""
 
     @abstractmethod
     def _diagonal(self, norms: Array) -> Array:
@@ -100,6 +165,12 @@ class Linear(VectorKernel):
     def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
         return products
 
+    def _slopes(self, products: Array, left: Vectors, right: Vectors) -> tuple[Array, Array, dict[str, Array]]:
+        return np.ones_like(products), np.zeros_like(products), {}
+
+    def _diagonal_slopes(self, vectors: Vectors) -> tuple[Array, dict[str, Array]]:
+        return np.ones(len(vectors)), {}
+
 
 @dataclass(frozen=True)
 class Polynomial(VectorKernel):
@@ -111,6 +182,7 @@ class Polynomial(VectorKernel):
 
     degree: int = 2
     offset: float = 1.0
+    parameters: ClassVar[tuple[str, ...]] = ("offset",)
 
     def __post_init__(self) -> None:
         if not is_whole(self.degree) or self.degree < 1:
@@ -128,6 +200,20 @@ class Polynomial(VectorKernel):
 
     def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
         return self._power(products)
+
+    def _slopes(self, products: Array, left: Vectors, right: Vectors) -> tuple[Array, Array, dict[str, Array]]:
+        slope = self._slope(products)
+        return slope, np.zeros_like(products), {"offset": slope}
+
+    def _diagonal_slopes(self, vectors: Vectors) -> tuple[Array, dict[str, Array]]:
+        slope = self._slope(vectors.norms**2)
+        return slope, {"offset": slope}
+
+    def _slope(self, products: Array) -> Array:
+        lower = (
+            np.ones_like(products) if self.degree == 1 else Polynomial(self.degree - 1, self.offset)._power(products)
+        )
+        return self.degree * lower
 
     def _power(self, products: Array) -> Array:
         products += self.offset
@@ -150,6 +236,7 @@ class Gaussian(VectorKernel):
     """
 
     gamma: float = 1.0
+    parameters: ClassVar[tuple[str, ...]] = ("gamma",)
 
     def __post_init__(self) -> None:
         if not is_real(self.gamma) or not 0 < self.gamma < math.inf:
@@ -178,9 +265,45 @@ class Gaussian(VectorKernel):
     def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
         return bell(to_distances(products, left, right), self.gamma, out=products)
 
+    def _slopes(self, products: Array, left: Vectors, right: Vectors) -> tuple[Array, Array, dict[str, Array]]:
+        distances = to_distances(products, left, right)
+        values = bell(distances, self.gamma)
+        slope = 2.0 * self.gamma * values
+        return slope, -slope, {"gamma": -distances * values}
+
+    def _diagonal_slopes(self, vectors: Vectors) -> tuple[Array, dict[str, Array]]:
+        return np.zeros(len(vectors)), {"gamma": np.zeros(len(vectors))}
+
+
+class AngleKernel(VectorKernel):
+    """(|x| |z|)^power times a function of the angle between x and z."""
+
+    unit: ClassVar[bool] = True
+
+    @property
+    def power(self) -> int:
+        """The power of the norms."""
+        return 1
+
+    def _slopes(self, products: Array, left: Vectors, right: Vectors) -> tuple[Array, Array, dict[str, Array]]:
+        gap = to_gaps(products, left, right)
+        near = np.abs(gap)
+        cosine = np.copysign(1.0 - near, gap)
+        value, slope = self._angular(cosine, np.sqrt(near * (2.0 - near)))
+        lengths = (np.where(norms > 0, norms**self.power, 0.0) for norms in (left.norms, right.norms))
+        scale = np.multiply.outer(*lengths)
+        return scale * slope, scale * (self.power * value - cosine * slope), {}
+
+    def _diagonal_slopes(self, vectors: Vectors) -> tuple[Array, dict[str, Array]]:
+        return self.power * self._diagonal(vectors.norms), {}
+
+    @abstractmethod
+    def _angular(self, cosine: Array, sine: Array) -> tuple[Array, Array]:
+        """The function of the angle, and its derivative by the cosine."""
+
 
 @dataclass(frozen=True)
-class ArcCosine(VectorKernel):
+class ArcCosine(AngleKernel):
     """The arc-cosine kernel of Cho and Saul (2009), of order 0, 1 or 2, with t the angle between x and z:
 
         order 0    (π - t) / π
@@ -195,7 +318,6 @@ class ArcCosine(VectorKernel):
     """
 
     order: int = 1
-    unit: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not is_whole(self.order) or not 0 <= self.order <= 2:
@@ -222,9 +344,22 @@ class ArcCosine(VectorKernel):
     def _scale(self, norms: Array) -> Array:
         return np.where(norms > 0, norms**self.order, 0.0)
 
+    @property
+    def power(self) -> int:
+        return self.order
+
+    def _angular(self, cosine: Array, sine: Array) -> tuple[Array, Array]:
+        share = 1.0 - np.arctan2(sine, cosine) / np.pi
+        if self.order == 0:
+            return share, _inverse(np.pi * sine)
+        if self.order == 1:
+            return sine / np.pi + share * cosine, share
+        values = share * (1.0 + 2.0 * cosine**2) + 3.0 / np.pi * sine * cosine
+        return values, 4.0 * share * cosine + 4.0 / np.pi * sine
+
 
 @dataclass(frozen=True)
-class NTK(VectorKernel):
+class NTK(AngleKernel):
     """The tangent kernel of a fully connected ReLU network of infinite width, its first layers fixed or trained.
 
     `depth` counts layers of weights, so depth 1 is linear and depth L has L - 1 layers of ReLUs; `fixed` of them, from
@@ -240,7 +375,6 @@ class NTK(VectorKernel):
 
     depth: int = 2
     fixed: int = 0
-    unit: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_depth(self.depth)
@@ -260,9 +394,23 @@ class NTK(VectorKernel):
         values: Array = relu_networks([(self.depth, self.fixed)], gaps, left.norms, right.norms)[0]
         return values
 
+    def _angular(self, cosine: Array, sine: Array) -> tuple[Array, Array]:
+        by_cosine = np.ones_like(cosine)
+        tangent, by_tangent = (cosine, by_cosine) if self.fixed == 0 else (0.0 * cosine, 0.0 * cosine)
+        for layer in range(1, self.depth):
+            share = 1.0 - np.arctan2(sine, cosine) / np.pi
+            bent = by_cosine * _inverse(np.pi * sine)
+            by_cosine = by_cosine * share
+            cosine = sine / np.pi + share * cosine
+            sine = np.sqrt(np.maximum(1.0 - cosine * cosine, 0.0))
+            if layer < self.fixed:
+                continue
+            tangent, by_tangent = tangent * share + cosine, by_tangent * share + tangent * bent + by_cosine
+        return tangent, by_tangent
+
 
 @dataclass(frozen=True)
-class NNGP(VectorKernel):
+class NNGP(AngleKernel):
     """The Gaussian process of a fully connected ReLU network of infinite width: as `NTK`, only the last layer trained.
 
     >>> X = np.random.default_rng(0).standard_normal((5, 3))
@@ -271,7 +419,6 @@ class NNGP(VectorKernel):
     """
 
     depth: int = 2
-    unit: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_depth(self.depth)
@@ -282,6 +429,14 @@ class NNGP(VectorKernel):
 
     def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
         return NTK(self.depth, self.depth - 1)._entries(products, left, right)
+
+    def _angular(self, cosine: Array, sine: Array) -> tuple[Array, Array]:
+        return NTK(self.depth, self.depth - 1)._angular(cosine, sine)
+
+
+def _inverse(values: Array) -> Array:
+    """1 / x, and 0 of 0."""
+    return np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
 
 
 def check_depth(depth: Any) -> None:

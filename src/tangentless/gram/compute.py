@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from ..backends import Backend, Precision, get_backend
 from ..chunks import machine_memory
 from ..errors import ParameterError
-from ..kernel import Kernel, fill
+from ..kernel import Kernel
+from ..tiles import fill
 from .progress import Meter
 from .store import Array, Store, Tile
 

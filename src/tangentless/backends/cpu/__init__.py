@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from ...graph import Graph
 from .. import Advance, Precision
+from ..backward import GeneralGradient, general_gradient, pull_general
 from ..general import GeneralImages, general_block, prepare_general
+from ..numpy_back import NumpyBack
 from ..segments import Segment
 from ..workers import count_workers, run_parallel
 from .plan import Fused, aligned_zeros, fuse, keeps_scales
@@ -116,6 +118,23 @@ class CpuBackend:
         if not graph.scale_free:
             values *= np.multiply.outer(left.scales, right.scales)
         return graph.apply_head([values], [left.totals], [right.totals])
+
+    def gradient(
+        self, graph: Graph, images: NDArray[Any], *, parameters: bool = False, wanted: bool = True
+    ) -> GeneralGradient:
+        return general_gradient(graph, images, NumpyBack, parameters=parameters, wanted=wanted, n_jobs=self.n_jobs)
+
+    def pullback(
+        self,
+        graph: Graph,
+        left: GeneralGradient,
+        right: GeneralGradient,
+        cotangent: Array,
+        *,
+        upper: bool = False,
+        advance: Advance | None = None,
+    ) -> None:
+        pull_general(left, right, cotangent, upper=upper, advance=advance)
 
     def describe(self, graph: Graph) -> str:
         if graph.tangent and plan_tangent(graph, host_lanes("float64")) is not None:
