@@ -88,8 +88,8 @@ class Differentiable(ABC):
     ) -> Any:
         """Gradients of sum(G * k(X, Z)): (dX, dZ) in float64; with Z None those of sum(G * k(X)), dX alone.
 
-        With `parameters`, a dictionary of the derivatives by all real parameters follows. `wrt="X"` leaves dZ out,
-        as None, and saves its work. Zero patches, at which nonlinearities have no derivative, get zero.
+        With `parameters`, a dictionary of the derivatives by all real parameters follows. `wrt="X"` or "Z" leaves the
+        other one out, as None, and saves its work. Zero patches, at which nonlinearities have no derivative, get zero.
 
         >>> import numpy as np
         >>> import tangentless as tl
@@ -101,8 +101,8 @@ class Differentiable(ABC):
         >>> bool(np.isclose((dX * X).sum(), k(X, X[:2], backend="reference").sum()))  # k is linear in the scale of X
         True
         """
-        if wrt not in ("X", "XZ"):
-            raise ParameterError(f"gradients are with respect to 'X' or 'XZ', not {wrt!r}")
+        if wrt not in ("X", "Z", "XZ"):
+            raise ParameterError(f"gradients are with respect to 'X', 'Z' or 'XZ', not {wrt!r}")
         device = Device.of(backend, precision, n_jobs)
         on_gpu = self._stays_on_gpu(device)
         (images, restore), (cotangent, _) = take(X, on_gpu=on_gpu), take(G, on_gpu=on_gpu)
@@ -112,23 +112,22 @@ class Differentiable(ABC):
             check_images(others, "Z")
             check_pair(images, others)
         check_cotangent(cotangent, (len(images), len(images if others is None else others)))
-        for name, some in (("X", images), ("Z", others if "Z" in wrt else None)):
-            if some is not None and some.dtype.kind != "f":
+        for name, some in (("X", images), ("Z", others)):
+            if some is not None and name in wrt and some.dtype.kind != "f":
                 raise InputError(f"{name} has dtype {some.dtype}, which has no gradient; convert it to a floating one")
         with device_of(images):
-            left = self.gradient(device, images, parameters=parameters)
+            left = self.gradient(device, images, parameters=parameters, wanted="X" in wrt or parameters)
             right = left
             if others is not None:
                 right = self.gradient(device, others, parameters=parameters, wanted="Z" in wrt or parameters)
             _pull_tiles(self, device, left, right, cotangent.astype(np.float64), others is None, progress)
-            pixels, slopes = self.finish(left)
-            results = [restore(pixels)]
-            if others is not None:
-                pixels, more = self.finish(right) if "Z" in wrt or parameters else (None, {})
-                results.append(restore_others(pixels) if "Z" in wrt else None)
+            results, slopes = [], []
+            for name, side, back in (("X", left, restore), ("Z", right, restore_others))[: 1 if others is None else 2]:
+                pixels, found = self.finish(side) if name in wrt or parameters else (None, {})
+                results.append(back(pixels) if name in wrt else None)
+                slopes.append(found)
         if parameters:
-            both = (slopes,) if others is None else (slopes, more)
-            results.append({name: sum(float(some[name].sum()) for some in both) for name in slopes})
+            results.append({name: sum(float(some[name].sum()) for some in slopes) for name in slopes[0]})
         return results[0] if len(results) == 1 else tuple(results)
 
     def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .architecture import Architecture
+from .autograd import requires_gradient, tracked
 from .backends import Advance, AnyDevice, Precision, Prepared
 from .chunks import spans
 from .devices import Device
@@ -64,9 +65,18 @@ class Kernel(Differentiable):
 
         `precision` is that of the arithmetic up to the last pool; `progress(done, total)` counts pairs. The matrix is
         the kind of array that X is: NumPy's, torch's or CuPy's. What is on a GPU stays there if that computes.
-        A `Device` as `backend` says precision and threads itself.
+        A `Device` as `backend` says precision and threads itself. Tensors that require gradients take part in
+        `torch.autograd`.
         """
-        return self._matrix(Device.of(backend, precision, n_jobs), X, Z, progress, stay=False)
+        device = Device.of(backend, precision, n_jobs)
+        if requires_gradient(X, Z):
+            return tracked(
+                lambda x, z: self._matrix(device, x, z, progress, stay=False),
+                lambda x, z, cotangent, wrt: self.vjp(x, z, cotangent, wrt=wrt, backend=device),
+                X,
+                Z,
+            )
+        return self._matrix(device, X, Z, progress, stay=False)
 
     def on_device(self, device: Device, X: Any, Z: Any = None, *, progress: Progress | None = None) -> Any:
         """As calling it, but what a GPU computes stays there, as a CuPy matrix, wherever the images were."""

@@ -139,7 +139,7 @@ class Back(Run):
 
     @abstractmethod
     def narrowed(self, place: int, squares: Any) -> Both:
-        """Cotangents of a pool's squared norms, (N, H, W), as those of its value at offset 0, of images with themselves."""
+        """Cotangents of a pool's squared norms, (N, H, W), as those of its value at offset 0."""
 
 
 def scale_cotangents(graph: Graph, squares: Sequence[Any], scales: Mapping[Any, Any]) -> dict[int, Any]:
@@ -289,7 +289,7 @@ def _pull_batch(left: GeneralGradient, right: GeneralGradient, rows: Any, column
     graph, one, other = left.graph, left.images[rows], right.images[columns]
     sides = (pixels_of(graph, one.images), pixels_of(graph, other.images))
     run = left.begin(graph, *sides, one.squares, other.squares)
-    run.slopes, run.sides = bool(left.parameters), (0, 1) if right.wanted else (0,)
+    run.slopes, run.sides = bool(left.parameters), tuple(i for i, one in enumerate((left, right)) if one.wanted)
     values = run.outputs()
     ends = [[side.squares[place].reshape(-1) for place in graph.outputs] for side in (one, other)]
     found = pull_head(graph, values, ends[0], ends[1], cotangent[rows, columns], run.slopes)
@@ -307,7 +307,8 @@ def _pull_batch(left: GeneralGradient, right: GeneralGradient, rows: Any, column
 def _add_found(left: GeneralGradient, right: GeneralGradient, rows: Any, columns: Any, found: Any) -> None:
     """Pair by pair: in a symmetric tile an image is a row and a column, and gets its columns' first."""
     for k in range(len(rows)):
-        left.add(rows[k : k + 1], {key: part[k : k + 1] for key, part in found[0].items()})
+        if left.wanted:
+            left.add(rows[k : k + 1], {key: part[k : k + 1] for key, part in found[0].items()})
         if right.wanted:
             right.add(columns[k : k + 1], {key: part[k : k + 1] for key, part in found[1].items()})
 
