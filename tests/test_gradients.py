@@ -14,6 +14,7 @@ from conformance import CHAINS, GRAPHS, graphs, hostile_images, images, name
 from conftest import frozen
 from tangentless.backends import general
 from tangentless.backends.backward import GeneralGradient
+from tangentless.backends.cpu.back import FusedGradient
 from tangentless.backends.reference import ReferenceBackend
 from tangentless.bags import Concat, Downsample, Embed
 from tangentless.classical import NNGP, NTK, ArcCosine, ConvolutionalNTK, Gaussian, Linear, Polynomial
@@ -216,6 +217,7 @@ def test_bits_of_gradients_do_not_depend_on_tiles_and_threads(text, precision, m
 
     expected = gradients(1)
     monkeypatch.setattr(GeneralGradient, "tile", 5)
+    monkeypatch.setattr(FusedGradient, "tile", 16)  # a multiple of a vector's lanes and of a task's rows
     monkeypatch.setattr(general, "_PLANE_BYTES", 1 << 17)
     for found, one in zip(gradients(3), expected, strict=True):
         assert np.array_equal(found, one)

@@ -40,6 +40,7 @@ from .layers import (
 )
 
 if TYPE_CHECKING:
+    from .distillation import distill
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
     from .preprocessing import ZCA, RandAugment, Standardize
 
@@ -76,6 +77,7 @@ __all__ = [
     "Tanh",
     "Windows",
     "classical",
+    "distill",
     "gram",
     "kernel",
     "open_gram",
@@ -90,6 +92,7 @@ _LAZY = {  # scikit-learn takes a while to import
     "RandAugment": "preprocessing",
     "Standardize": "preprocessing",
     "ZCA": "preprocessing",
+    "distill": "distillation",
 }
 
 

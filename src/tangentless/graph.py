@@ -181,13 +181,16 @@ class Graph:
         return math.prod(self.nodes[0].grid) * self.channels + 2 * norms + 8
 
     @functools.cached_property
+    def steepest(self) -> float:
+        """The largest slope at 1 of the duals up to the last pool."""
+        layers = [node.layer for node in map(self.nodes.__getitem__, self.body) if isinstance(node, EmbedNode)]
+        return max((one.steepness() for one in layers if isinstance(one, Nonlinearity)), default=1.0)
+
+    @functools.cached_property
     def delicate(self) -> str | None:
         """Why float32 would not keep seven digits up to the last pool, or None where it does."""
-        embeddings = [self.nodes[place] for place in self.body]
-        layers = [node.layer for node in embeddings if isinstance(node, EmbedNode)]
-        steepest = max((one.steepness() for one in layers if isinstance(one, Nonlinearity)), default=1.0)
-        if steepest > STEEPEST:
-            return f"a dual with the slope {steepest:.3g} at 1 multiplies rounding errors"
+        if self.steepest > STEEPEST:
+            return f"a dual with the slope {self.steepest:.3g} at 1 multiplies rounding errors"
         return "its first pool may take small differences of large numbers" if self._cancels else None
 
     @property

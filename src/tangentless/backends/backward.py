@@ -270,7 +270,7 @@ def pull_general(
             advance(len(left) * (len(left) - 1) // 2 if upper else cotangent.size)
         return
     rows, columns = np.nonzero(to_host(cotangent))
-    order = _InOrder(lambda part, found: _add_found(left, right, rows[part], columns[part], found))
+    order = InOrder(lambda part, found: _add_found(left, right, rows[part], columns[part], found))
 
     def work(task: tuple[int, slice], _: None) -> int:
         number, part = task
@@ -317,17 +317,17 @@ def _pull_vectors(left: GeneralGradient, right: GeneralGradient, cotangent: Any)
     """Images of one position: their inner products are one matrix product."""
     graph = left.graph
     one, other = (pixels_of(graph, side.images.images).reshape(len(side), -1) for side in (left, right))
-    products = one @ other.T
-    ends = [left.images.squares[0].reshape(-1, 1) + 0 * products, right.images.squares[0].reshape(1, -1) + 0 * products]
-    values = [(products, np.zeros_like(products) if graph.tangent else None)]
-    found = pull_head(graph, values, [ends[0]], [ends[1]], cotangent, bool(left.parameters))
-    by, _ = found.values[0]
+    products, flat = one @ other.T, (len(left), len(right))
+    ends = np.repeat(left.images.squares[0], len(right)), np.tile(right.images.squares[0].reshape(-1), len(left))
+    values = products.reshape(-1), np.zeros_like(products.reshape(-1)) if graph.tangent else None
+    found = pull_head(graph, [values], [ends[0]], [ends[1]], cotangent.reshape(-1), bool(left.parameters))
+    by = found.values[0][0].reshape(flat)
     left.totals["pixels",][...] += (by @ other).reshape(left.totals["pixels",].shape)
     right.totals["pixels",][...] += (by.T @ one).reshape(right.totals["pixels",].shape)
-    left.totals["squares", 0][...] += found.left[0].sum(axis=1) if 0 in found.left else 0.0
-    right.totals["squares", 0][...] += found.right[0].sum(axis=0) if 0 in found.right else 0.0
+    left.totals["squares", 0][...] += found.left[0].reshape(flat).sum(axis=1) if 0 in found.left else 0.0
+    right.totals["squares", 0][...] += found.right[0].reshape(flat).sum(axis=0) if 0 in found.right else 0.0
     for key, total in left.parameters.items():
-        total += found.parameters[key].sum(axis=1) if key in found.parameters else 0.0
+        total += found.parameters[key].reshape(flat).sum(axis=1) if key in found.parameters else 0.0
 
 
 def _is_scale(key: tuple[Any, ...]) -> bool:
@@ -335,14 +335,14 @@ def _is_scale(key: tuple[Any, ...]) -> bool:
     return isinstance(key[0], int)
 
 
-class _InOrder:
+class InOrder:
     """Lets threads finish in any order, and adds what they found in the order of their tasks."""
 
-    def __init__(self, add: Callable[[slice, Any], None]) -> None:
+    def __init__(self, add: Callable[[Any, Any], None]) -> None:
         self._add, self._next, self._lock = add, 0, threading.Lock()
-        self._waiting: dict[int, tuple[slice, Any]] = {}
+        self._waiting: dict[int, tuple[Any, Any]] = {}
 
-    def put(self, number: int, part: slice, found: Any) -> None:
+    def put(self, number: int, part: Any, found: Any) -> None:
         """Take the results of a task, and add all whose turn it is."""
         with self._lock:
             self._waiting[number] = part, found

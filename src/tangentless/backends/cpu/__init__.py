@@ -21,6 +21,7 @@ from ..general import GeneralImages, general_block, prepare_general
 from ..numpy_back import NumpyBack
 from ..segments import Segment
 from ..workers import count_workers, run_parallel
+from .back import STEEPEST, FusedGradient, fused_gradient, plan_back, pull_fused
 from .plan import Fused, aligned_zeros, fuse, keeps_scales
 from .simd import host_lanes
 from .tangent import TangentImages, plan_tangent, prepare_tangent, tangent_block
@@ -121,20 +122,29 @@ class CpuBackend:
 
     def gradient(
         self, graph: Graph, images: NDArray[Any], *, parameters: bool = False, wanted: bool = True
-    ) -> GeneralGradient:
+    ) -> GeneralGradient | FusedGradient:
+        if parameters or graph.tangent:
+            plan = None
+        else:
+            backend = CpuBackend("float64", self.n_jobs) if graph.steepest > STEEPEST else self
+            fused = backend._fuse(graph)
+            plan = plan_back(fused) if isinstance(fused, Fused) else None
+        if plan is not None:
+            return fused_gradient(plan, backend.prepare(graph, images), self.n_jobs, wanted)
         return general_gradient(graph, images, NumpyBack, parameters=parameters, wanted=wanted, n_jobs=self.n_jobs)
 
     def pullback(
         self,
         graph: Graph,
-        left: GeneralGradient,
-        right: GeneralGradient,
+        left: Any,
+        right: Any,
         cotangent: Array,
         *,
         upper: bool = False,
         advance: Advance | None = None,
     ) -> None:
-        pull_general(left, right, cotangent, upper=upper, advance=advance)
+        pull = pull_fused if isinstance(left, FusedGradient) else pull_general
+        pull(left, right, cotangent, upper=upper, advance=advance)
 
     def describe(self, graph: Graph) -> str:
         if graph.tangent and plan_tangent(graph, host_lanes("float64")) is not None:
