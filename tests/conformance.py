@@ -38,6 +38,7 @@ GRAPHS = [
     ("relu residual(relu relu) gaussian", (5,)),  # vectors
     ("conv3 relu residual(relu conv3 residual(relu conv3)) relu pool2 residual(relu conv5) relu globalpool", (6, 6, 2)),
     ("sum(normalize conv3 | conv3) relu globalpool", (5, 4, 2)),  # no power of the scale of the images
+    ("conv3 sum(relu conv3 | conv5) relu globalpool", (3, 12, 1)),  # a sum that windows of five read, at many offsets
     ("conv3 erf conv3 gelu globalpool normalize tanh", (6, 5, 2)),
     ("conv3 abs conv3 sin globalpool normalize cos", (6, 5, 2)),
 ]

@@ -34,7 +34,7 @@ from .graph import Graph, compile_graph
 from .inputs import check_images, check_pair, device_of, take, to_host
 from .layers import Layer
 from .pullback import parameters_of
-from .tiles import Leaf, Progress, Two, fill
+from .tiles import Leaf, Progress, Two, counter, fill
 
 Array = NDArray[np.float64]
 
@@ -96,7 +96,9 @@ class Kernel(Differentiable):
         with device_of(images):
             left = self.prepare(device, images)
             right = left if others is None else self.prepare(device, others)
-            matrix = fill(self, device, left, right, symmetric=others is None, progress=progress)
+            pairs = len(left) * (len(left) + 1) // 2 if others is None else len(left) * len(right)
+            advance = counter(progress, pairs * sum(1 for _ in self.leaves()))
+            matrix = fill(self, device, left, right, symmetric=others is None, advance=advance)
             return matrix if stay else restore(matrix)
 
     def diag(

@@ -18,15 +18,14 @@ Progress = Callable[[int, int], None]
 
 
 def fill(
-    kernel: Any, device: AnyDevice, left: Any, right: Any, *, symmetric: bool, progress: Progress | None = None
+    kernel: Any, device: AnyDevice, left: Any, right: Any, *, symmetric: bool, advance: Advance | None = None
 ) -> Array:
     """The matrix between two prepared sets, tile by tile; of a symmetric one, each unordered pair once.
 
-    It is the kind of array that the diagonal is: NumPy's functions hand arrays on a GPU to CuPy's.
+    It is the kind of array that the diagonal is: NumPy's functions hand arrays on a GPU to CuPy's. `advance` is told
+    how many pairs were finished, once for each leaf of the kernel.
     """
     values: Array = np.empty_like(left.diagonal, shape=(len(left), len(right)))
-    pairs = len(left) * (len(left) + 1) // 2 if symmetric else values.size
-    advance = counter(progress, pairs * sum(1 for _ in kernel.leaves()))
     for rows in spans(len(left), left.tile):
         for columns in spans(len(right), right.tile):
             if symmetric and columns.start < rows.start:

@@ -59,6 +59,13 @@ class Step:
 
     terms: tuple[Term, ...]
     embedding: Embedding
+    weighs: bool = False  # a layer of weights stands between them: kernels are added to tangents
+
+    @property
+    def window(self) -> Pair:
+        """The size of the first term's windows."""
+        rows, columns = self.terms[0].axes
+        return rows.size, columns.size
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,24 @@ class Segment:
         return any(isinstance(step.embedding, Normalize) for step in self.steps)
 
     @property
+    def pool(self) -> Pair:
+        """The size of the windows at the first exit."""
+        return self.exits[0].size
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether it is a chain of centred windows before one pool that tiles its grid."""
+        value = 0
+        for number, step in enumerate(self.steps):
+            rows, columns = (Windows(k, n, start=-(k // 2)) for k, n in zip(step.window, self.grid, strict=True))
+            if step.terms != (Term(value, (rows, columns)),):
+                return False
+            value = self.sum_of(number) + (step.embedding is not None)
+        one = self.exits[0]
+        tiles = one.size == one.stride and tuple(n * p for n, p in zip(one.grid, one.size, strict=True)) == self.grid
+        return tiles and one.value == value and self.entrances == len(self.exits) == 1
+
+    @property
     def gain(self) -> float:
         """By how much sums over windows may grow until an exit."""
         gains = [1.0] * self.entrances
@@ -118,6 +143,11 @@ class Segment:
             values += [total, total if step.embedding is None else step.embedding.squares(total)]
         return values
 
+    def norms(self, squares: Array) -> Array:
+        """Of a chain, norms before each step's embedding, (N, steps, H, W), from squared norms at the entrance."""
+        values = self.squares([squares])
+        return np.sqrt(np.stack([values[self.sum_of(number)] for number in range(len(self.steps))], axis=1))
+
 
 @functools.lru_cache(maxsize=256)
 def cut(graph: Graph) -> tuple[Segment, ...] | str:
@@ -130,6 +160,14 @@ def cut(graph: Graph) -> tuple[Segment, ...] | str:
         return _Cutter(graph).segments()
     except _UncutError as reason:
         return str(reason)
+
+
+def chain(graph: Graph) -> tuple[Segment, ...] | str:
+    """The segments of a graph that is a plain chain, or the reason why it is none."""
+    segments = cut(graph)
+    if isinstance(segments, str) or all(segment.is_chain for segment in segments):
+        return segments
+    return "it is no plain chain: it has strides, dilations, patches, sums, or pools that leave positions out"
 
 
 class _UncutError(Exception):
@@ -192,13 +230,20 @@ class _Cutter:
         """The sum that a node is, made a step where more than one reads it."""
         node = self.graph.nodes[place]
         if isinstance(node, EmbedNode):
-            self._step(place, level, self.sums[node.sources[0]], node)
+            (source,) = node.sources
+            self._step(place, level, self.sums[source], node.layer, self._weighs_embedding(source))
+            return
+        if isinstance(node, WeightsNode):
+            self.sums[place] = self.sums[node.sources[0]]
+            if not self._weighs_embedding(place):
+                self._step(place, level, self.sums[place], weighs=True)
             return
         self.sums[place] = self._sum(node, level)
         reading = [one for one in self.readers[place] if isinstance(self.graph.nodes[one], EmbedNode)]
         if len(self.readers[place]) > 1 and not self._is_value(self.sums[place]):
             embed = self.graph.nodes[reading[0]] if reading else None
-            number = self._step(reading[0] if reading else place, level, self.sums[place], embed)
+            embedding = embed.layer if isinstance(embed, EmbedNode) else None
+            number = self._step(reading[0] if reading else place, level, self.sums[place], embedding)
             self.sums[place] = (self._term(number, level),)
 
     def _sum(self, node: Node, level: int) -> tuple[Term, ...]:
@@ -209,23 +254,27 @@ class _Cutter:
                     key = term.value, term.axes
                     weights[key] = weights.get(key, 0.0) + weight * term.weight
             return tuple(Term(*key, weight) for key, weight in weights.items())
-        if isinstance(node, WindowNode):
-            return (Term(self._value(node.sources[0], level), node.axes, node.scale),)
-        assert isinstance(node, WeightsNode), node
-        return self.sums[node.sources[0]]
+        assert isinstance(node, WindowNode), node
+        return (Term(self._value(node.sources[0], level), node.axes, node.scale),)
 
-    def _step(self, place: int, level: int, terms: tuple[Term, ...], node: Node | None) -> int:
+    def _weighs_embedding(self, place: int) -> bool:
+        """Whether a node is a layer of weights that only an embedding reads, and so a part of its step."""
+        readers = [type(self.graph.nodes[one]) for one in self.readers[place]]
+        return isinstance(self.graph.nodes[place], WeightsNode) and readers == [EmbedNode]
+
+    def _step(
+        self, place: int, level: int, terms: tuple[Term, ...], embedding: Embedding = None, weighs: bool = False
+    ) -> int:
         """Add a step whose value after embedding is that of a node; gives the number of its sum."""
         number = self.entrances[level] + 2 * len(self.steps[level])
-        embedding = node.layer if isinstance(node, EmbedNode) else None
-        self.steps[level].append(Step(terms, embedding))
+        self.steps[level].append(Step(terms, embedding, weighs))
         self.sums[place] = (self._term(number + (embedding is not None), level),)
         return number
 
     def _value(self, place: int, level: int) -> int:
         """The number of a node's value, made a step if it is still a sum."""
         if not self._is_value(self.sums[place]):
-            self._step(place, level, self.sums[place], None)
+            self._step(place, level, self.sums[place])
         return self.sums[place][0].value
 
     def _exit(self, place: int, level: int) -> None:

@@ -23,8 +23,7 @@ from ...layers import Nonlinearity, Normalize, Windows
 from ...pullback import check_gradient, pull_head, pull_head_diagonal, spread
 from .. import Advance
 from ..backward import InOrder
-from ..segments import Embedding
-from ..stages import Stage, chain
+from ..segments import Embedding, Segment, chain
 from ..workers import run_parallel
 from .compiling import announced
 from .plan import Fused, aligned_zeros
@@ -43,7 +42,7 @@ class Plan:
     """A chain as the compiled sweep reads it."""
 
     fused: Fused
-    stages: tuple[Stage, ...]
+    stages: tuple[Segment, ...]
     kinds: Tag
     table: NDArray[Any]
     scales: NDArray[Any]
@@ -57,7 +56,7 @@ class Plan:
     @functools.cached_property
     def pooled(self) -> int:
         """Vectors that all pools collect."""
-        return sum(math.prod(stage.pooled) ** 2 for stage in self.stages)
+        return sum(math.prod(stage.exits[0].grid) ** 2 for stage in self.stages)
 
     @functools.cached_property
     def norm_count(self) -> int:
@@ -100,7 +99,7 @@ def plan_back(fused: Fused) -> Plan | None:
             table += parameters
             norms += math.prod(stage.grid)
         stage_rows.append((*stage.grid, *stage.pool, first, len(step_rows), pooled))
-        pooled += math.prod(stage.pooled) ** 2
+        pooled += math.prod(stage.exits[0].grid) ** 2
     if pooled * fused.lanes * np.dtype(fused.dtype).itemsize > _LARGEST_POOLS:
         return None
     scales = [fused.exit_scale(i, segment.exits[0]) for i, segment in enumerate(fused.segments)]
@@ -308,7 +307,7 @@ def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Roo
 
     for place in reversed(range(last + 1)):
         stage = plan.stages[place]
-        positions, start = math.prod(stage.pooled), int(plan.stage_table[place, -1])
+        positions, start = math.prod(stage.exits[0].grid), int(plan.stage_table[place, -1])
         cotangents = room.cotangents.reshape(-1, lanes)[start : start + positions**2]
         cotangents[:: positions + 1, :count] += (by.T / top).astype(cotangents.dtype)
         backward_rows(tag, plan.kinds, view, place, place + 1, *rows, *nothing)
@@ -322,7 +321,7 @@ def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Roo
     return total
 
 
-def _pull_norms(stage: Stage, entrance: Array, scales: Array) -> Array:
+def _pull_norms(stage: Segment, entrance: Array, scales: Array) -> Array:
     """Cotangents of squared norms at the entrance of a stage from those of logarithms of norms at its steps."""
     squares, found = entrance, []
     for step in stage.steps:
@@ -419,10 +418,8 @@ def _entrances(plan: Plan, images: Any) -> list[Array]:
 def _expand(plan: Plan, images: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Rows as the sweep reads them: pixels, norms before every step, and their inverses."""
     dtype, count = plan.fused.dtype, len(images)
-    parts = [
-        stage.norms(squares).reshape(count, -1)
-        for stage, squares in zip(plan.stages, _entrances(plan, images), strict=True)
-    ]
+    both = zip(plan.stages, _entrances(plan, images), strict=True)
+    parts = [stage.norms(squares).reshape(count, -1) for stage, squares in both if stage.steps]
     norms = np.concatenate([*parts, np.zeros((count, 0))], axis=1)
     norms[norms < _SMALLEST_NORM[dtype]] = 0.0
     inverses = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)

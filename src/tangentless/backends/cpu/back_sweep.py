@@ -3,15 +3,8 @@
 As in the fused kernel, an offset (u, v) between positions is its own stencil problem, and lanes are right images. Going
 forward, each offset's plane of inner products goes through all steps of a stage in the second-level cache, and is added
 to what the pool collects for all pairs of pooled positions. Going back, the plane is computed again, because that is
-cheaper than to keep it: every embedding leaves two planes, by which cotangents are multiplied on their way back. Given
-s, the inner product, a = A A' and r = 1 / a (0 for zero features), an embedding has
-
-    a value, its slope by s, and its bend, the derivative by log a
-
-    cosine   s r,  r,  -s r                                      normalisation
-    arc      p0 s + p1 k,  p0 + p1 slope,  p1 (k - s slope),     k = max(s, 0) + d sqrt(w) Q(w),  d = a - |s|, w = d r
-             with slope = 1 - sqrt(w) R(w) for s > 0, else sqrt(w) R(w)
-    series   a P(s r),  P'(s r),  value - s slope
+cheaper than to keep it: every embedding leaves two planes, its slopes and bends (`back_duals`), by which cotangents are
+multiplied on their way back.
 
 Centred windows are their own transposes. Cotangents of pixels and of logarithms of norms are added up in vectors at the
 positions of either image.
@@ -21,11 +14,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
-from .duals import Emitter
+from .back_duals import embed, embed_both
 from .simd import (
     accumulate,
     broadcast,
@@ -438,68 +427,3 @@ def backward_rows(
                 for lane in range(width):
                     total += room[place * width + lane]
                 out[row - first, place] = total
-
-
-@intrinsic
-def embed(typing: Any, tag: Any, kind: Any, table: Any, start: Any, s: Any, a: Any, r: Any) -> Any:
-    """The embedded inner products of one vector; `kind` is the place among the tag's kinds."""
-    kinds = tag.choices[1:]
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, chosen, table_value, start_value, *values = arguments
-        emitter = _BackEmitter(builder, s, table_value, start_value)
-        (value,) = emitter.choose(chosen, kinds, lambda one: emitter.emit(one, False, *values)[:1])
-        return value
-
-    return s(tag, types.intp, types.intp, types.intp, s, a, r), generate
-
-
-@intrinsic
-def embed_both(typing: Any, tag: Any, kind: Any, table: Any, start: Any, s: Any, a: Any, r: Any) -> Any:
-    """The same with slopes and bends."""
-    kinds = tag.choices[1:]
-    result = types.UniTuple(s, 3)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, chosen, table_value, start_value, *values = arguments
-        emitter = _BackEmitter(builder, s, table_value, start_value)
-        found = emitter.choose(chosen, kinds, lambda one: emitter.emit(one, True, *values))
-        return context.make_tuple(builder, result, found)
-
-    return result(tag, types.intp, types.intp, types.intp, s, a, r), generate
-
-
-class _BackEmitter(Emitter):
-    """Writes the instructions of one kind."""
-
-    def emit(self, kind: tuple[Any, ...], slopes: bool, s: Any, a: Any, r: Any) -> tuple[ir.Value, ...]:
-        b = self.builder
-        name, *lengths = kind
-        if name == "linear":
-            return s, self.constant(1.0), self.constant(0.0)
-        cosine = b.fmul(s, r)
-        if name == "cosine":
-            return cosine, r, b.fneg(cosine)
-        if name == "series":
-            value = b.fmul(a, self.polynomial(cosine, 0, lengths[0]))
-            if not slopes:
-                return (value,)
-            slope = self.polynomial(cosine, lengths[0], lengths[1])
-            return value, slope, self.multiply_add(b.fneg(s), slope, value)
-        assert name == "arc", name
-        nothing, straight = self.constant(0.0), lengths[2]
-        difference = self.larger(b.fsub(a, self.apply("fabs", s)), nothing)
-        gap = b.fmul(difference, r)
-        root = self.apply("sqrt", gap)
-        far = b.fmul(difference, root)
-        positive = self.larger(s, nothing)
-        kappa = self.multiply_add(far, self.polynomial(gap, 2, lengths[0]), positive)
-        linear, arc = self.parameter(0), self.parameter(1)
-        value = kappa if straight else self.multiply_add(arc, kappa, b.fmul(linear, s))
-        if not slopes:
-            return (value,)
-        angle = b.fmul(root, self.polynomial(gap, 2 + lengths[0], lengths[1]))
-        up = b.fcmp_ordered(">", s, nothing)
-        slope = b.select(up, b.fsub(self.constant(1.0), angle), angle)
-        slope = slope if straight else self.multiply_add(arc, slope, linear)
-        return value, slope, self.multiply_add(b.fneg(s), slope, value)

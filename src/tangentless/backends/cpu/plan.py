@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...graph import Graph, Pair
-from ..segments import Exit, Segment, Step, cut
-from .duals import Lowered, lower
+from ..segments import Exit, Segment, cut
+from .duals import Lowered, lower_step
 
 Offsets = tuple[list[int], list[int]]  # u and v that a segment is needed at
 
@@ -29,6 +29,15 @@ class Fused:
     dtype: str
     lanes: int
     lowered: tuple[tuple[Lowered, ...], ...]  # for every segment, of every step
+
+    @property
+    def width(self) -> int:
+        """Elements of a vector: a lane for every right image, and, of tangent kernels, as many lanes of tangents."""
+        return self.lanes * (1 + self.graph.tangent)
+
+    def parts(self, vectors: NDArray[Any]) -> list[NDArray[Any]]:
+        """Kernel values, and tangents where there are some, (n, m, lanes), of vectors (n, m, width) or (n, m width)."""
+        return np.split(vectors.reshape(len(vectors), -1, self.width), self.width // self.lanes, axis=-1)
 
     @functools.cached_property
     def norm_places(self) -> dict[Pair, int]:
@@ -88,23 +97,22 @@ class Fused:
 @functools.lru_cache(maxsize=64)
 def fuse(graph: Graph, dtype: str, lanes: int) -> Fused | str:
     """The graph for the fused kernel, or the reason why it must take the general path."""
-    if graph.tangent:
-        return "fused tangents take plain chains of windows and pools only"
     segments = cut(graph)
     if isinstance(segments, str):
         return segments
-    lowered = [[lower(step.embedding, dtype) for step in segment.steps] for segment in segments]
-    for step, one in zip(_steps(segments), (one for some in lowered for one in some), strict=True):
-        if one is None:
-            return f"no fast form is known for {step.embedding}"
+    lowered = []
+    for segment in segments:
+        forms = [lower_step(step, dtype, graph.tangent) for step in segment.steps]
+        if None in forms:
+            return f"no fast form is known for {segment.steps[forms.index(None)].embedding}"
+        lowered.append(tuple(one for one in forms if one is not None))
     if any(segment.gain > _LARGEST_GAIN[dtype] for segment in segments):
         return f"a segment sums over more windows than {dtype} can hold"
     slots = sum(map(slot_count, (one for segment in segments[:-1] for one in segment.exits)))
-    if slots * lanes * np.dtype(dtype).itemsize > _LARGEST_SLOTS:
+    if slots * lanes * (1 + graph.tangent) * np.dtype(dtype).itemsize > _LARGEST_SLOTS:
         height, width = segments[0].grid
         return f"its {height}×{width} images need more room between segments than a thread may take"
-    forms = tuple(tuple(one for one in some if one is not None) for some in lowered)
-    return Fused(graph, segments, dtype, lanes, forms)
+    return Fused(graph, segments, dtype, lanes, tuple(lowered))
 
 
 def keeps_scales(graph: Graph) -> bool:
@@ -138,7 +146,3 @@ def _feeding(exit_: Exit, axis: int, needed: set[int]) -> set[int]:
     inside = (u for u in needed if abs(u) < exit_.grid[axis])
     around = {u * stride + d for u in inside for d in range(1 - size, size)}
     return {u for u in around if abs(u) < length}
-
-
-def _steps(segments: tuple[Segment, ...]) -> list[Step]:
-    return [step for segment in segments for step in segment.steps]

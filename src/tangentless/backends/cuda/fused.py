@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...graph import Graph
 from .. import Advance
-from ..stages import chain
+from ..segments import chain
 from .layout import StagePlan
 from .planes import StageUnits, image_scales, pooled_sums, stage_rows, stage_units
 from .portable import make_portable
