@@ -10,7 +10,7 @@ from tangentless.errors import InputError
 
 torch = pytest.importorskip("torch")
 KERNELS = [
-    tl.kernel("conv3 relu pool2 conv3 gaussian globalpool normalize relu"),
+    tl.kernel("conv3 relu pool2 conv3 relu globalpool normalize gaussian"),
     0.5 * tl.kernel("conv3 relu globalpool").mirrored() * Gaussian(0.1),
     ConvolutionalNTK("conv3 erf globalpool"),
 ]

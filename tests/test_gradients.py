@@ -12,7 +12,7 @@ import nonlinearities
 import tangentless as tl
 from conformance import CHAINS, GRAPHS, graphs, hostile_images, images, name
 from conftest import frozen
-from tangentless.backends import general
+from tangentless.backends import general, get_backend
 from tangentless.backends.backward import GeneralGradient
 from tangentless.backends.cpu.back import FusedGradient
 from tangentless.backends.reference import ReferenceBackend
@@ -150,19 +150,45 @@ def test_gradients_agree_with_jax_through_neural_tangents(case, backend):
 
 
 @pytest.mark.parametrize("case", [*CHAINS, *GRAPHS], ids=name)
-def test_gradients_agree_with_the_reference(case):
+def test_general_gradients_agree_with_the_reference(case):
     text, shape = case
-    check_against_reference(tl.kernel(text), images(shape, 3), images(shape, 2, seed=1))
+    check_general(tl.kernel(text), images(shape, 3), images(shape, 2, seed=1))
 
 
 @pytest.mark.parametrize("kernel", COMPOSED, ids=repr)
 def test_gradients_of_composed_kernels_agree_with_the_reference(kernel):
-    check_against_reference(kernel, images((4, 4, 2), 3), images((4, 4, 2), 2, seed=1))
+    check_general(kernel, images((4, 4, 2), 3), images((4, 4, 2), 2, seed=1))
 
 
-def check_against_reference(kernel, X, Z):
+def check_general(kernel, X, Z):
     rng = np.random.default_rng(0)
     G, S = rng.standard_normal((len(X), len(Z))), rng.standard_normal((len(X), len(X)))
+    both = {"parameters": not isinstance(kernel, ConvolutionalNTK)}  # which only the general path has
+    found, expected = (
+        [
+            *kernel.vjp(X, Z, G, backend=backend, **both)[:2],
+            *_several(kernel.vjp(X, None, S, backend=backend, **both))[:1],
+        ]
+        for backend in ("cpu", "reference")
+    )
+    assert relative(found, expected) < 1e-9
+
+
+def _several(found):
+    return found if isinstance(found, tuple) else (found,)
+
+
+# Chains that between them take every path of the fused gradients; those of ReLU share their compiled code.
+FUSED = [CHAINS[i] for i in (0, 1, 2, 4, 5, 7, 9, 10)]
+
+
+@pytest.mark.parametrize("case", FUSED, ids=name)
+def test_fused_gradients_agree_with_the_reference(case):
+    text, shape = case
+    X, Z, kernel = images(shape, 3), images(shape, 2, seed=1), tl.kernel(text)
+    assert isinstance(get_backend("cpu").gradient(kernel.graph(shape), X), FusedGradient)
+    rng = np.random.default_rng(0)
+    G, S = rng.standard_normal((3, 2)), rng.standard_normal((3, 3))
     expected = *kernel.vjp(X, Z, G, backend="reference"), kernel.vjp(X, None, S, backend="reference")
     for precision, bound in (("float64", 1e-9), ("float32", 1e-4)):
         device = {"backend": "cpu", "precision": precision}
@@ -184,7 +210,7 @@ def test_gradients_of_random_graphs_agree_with_the_reference(graph, seed):
 
 
 @pytest.mark.parametrize(
-    "kernel", [tl.kernel("myrtle5"), tl.kernel(SMALL).mirrored(), ConvolutionalNTK("myrtle5"), NTK(3)]
+    "kernel", [tl.kernel("myrtle5"), tl.kernel("myrtle5").mirrored(), ConvolutionalNTK("myrtle5"), NTK(3)]
 )
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_hostile_images_have_finite_gradients(kernel, precision):
@@ -223,11 +249,13 @@ def test_bits_of_gradients_do_not_depend_on_tiles_and_threads(text, precision, m
         assert np.array_equal(found, one)
 
 
-def test_gradients_by_one_side_alone_are_the_same():
+@pytest.mark.parametrize(
+    "text", ["conv3 relu pool2 conv3 relu globalpool", "conv3 residual(relu conv3) relu globalpool"]
+)
+def test_gradients_by_one_side_alone_are_the_same(text):
+    kernel = tl.kernel(text)
     X, Z = images((6, 6, 2), 3), images((6, 6, 2), 2, seed=1)
-    both, left, right = (
-        tl.kernel(SMALL).vjp(X, Z, np.ones((3, 2)), wrt=wrt, backend="cpu") for wrt in ("XZ", "X", "Z")
-    )
+    both, left, right = (kernel.vjp(X, Z, np.ones((3, 2)), wrt=wrt, backend="cpu") for wrt in ("XZ", "X", "Z"))
     assert np.array_equal(left[0], both[0])
     assert np.array_equal(right[1], both[1])
     assert (left[1], right[0]) == (None, None)

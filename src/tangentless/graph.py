@@ -39,7 +39,7 @@ Pair = tuple[int, int]
 Axes = tuple[Windows, Windows]  # along the height and the width
 Offsets = tuple[frozenset[int], frozenset[int]]  # of the right image's position from the left one's: rows, columns
 
-STEEPEST = 8.0  # slope of a dual at c = 1 up to which float32 keeps seven digits
+STEEPEST = 5.0  # slopes of duals at c = 1, taken together, up to which float32 keeps seven digits
 
 
 @dataclass(frozen=True)
@@ -182,15 +182,20 @@ class Graph:
 
     @functools.cached_property
     def steepest(self) -> float:
-        """The largest slope at 1 of the duals up to the last pool."""
-        layers = [node.layer for node in map(self.nodes.__getitem__, self.body) if isinstance(node, EmbedNode)]
-        return max((one.steepness() for one in layers if isinstance(one, Nonlinearity)), default=1.0)
+        """The largest product of slopes at 1 of the duals up to a node of the body."""
+        slopes: list[float] = []  # of all duals up to a node, at 1: one multiplies the errors of those before it
+        for node in self.nodes:
+            slope = (
+                node.layer.steepness() if isinstance(node, EmbedNode) and isinstance(node.layer, Nonlinearity) else 1.0
+            )
+            slopes.append(max(1.0, slope) * max((slopes[source] for source in node.sources), default=1.0))
+        return max(slopes[place] for place in self.body)
 
     @functools.cached_property
     def delicate(self) -> str | None:
         """Why float32 would not keep seven digits up to the last pool, or None where it does."""
         if self.steepest > STEEPEST:
-            return f"a dual with the slope {self.steepest:.3g} at 1 multiplies rounding errors"
+            return f"duals with slopes of {self.steepest:.3g} at 1, taken together, multiply rounding errors"
         return "its first pool may take small differences of large numbers" if self._cancels else None
 
     @property

@@ -4,7 +4,7 @@ Between two cuts the offset between a position of the left image and one of the 
 streamed offset by offset. It consists of *steps*: a weighted sum of windows, then an embedding. A segment has one or
 more *exits*, which pools and strides feed, and these are the entrances of the next one.
 
-A pool of disjoint windows of size p adds up p positions of either side. A stride s keeps every s-th position, so that
+A pool of windows of size p adds up p positions of either side. A stride s keeps every s-th position, so that
 only offsets that are multiples of s are needed; its window is a step before the exit.
 """
 
@@ -70,13 +70,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Exit:
-    """What the next segment reads: means of disjoint windows of `size` at every `stride`, in a grid of its own."""
+    """What the next segment reads: means of windows of `size` at every `stride`, in a grid of its own."""
 
     value: int
     size: Pair
     stride: Pair
     grid: Pair
     pooled: bool  # its squared norms need each image's kernel with itself
+
+    @property
+    def tiles(self) -> bool:
+        """Whether windows are disjoint and leave no gaps, or are single positions."""
+        return self.size in ((1, 1), self.stride)
 
 
 @dataclass(frozen=True)
@@ -286,8 +291,8 @@ class _Cutter:
         if isinstance(node, PoolNode):
             size = node.axes[0].size, node.axes[1].size
             stride = _stride(node.axes[0]), _stride(node.axes[1])
-            if any(w.start != 0 or w.dilation != 1 for w in node.axes) or size not in ((1, 1), stride):
-                raise _UncutError("the windows of a pool overlap, or leave gaps")
+            if any(w.start != 0 or w.dilation != 1 for w in node.axes):
+                raise _UncutError("the windows of a pool are not blocks of positions")
         else:
             dense = tuple(
                 Windows(w.size, n, 1, w.dilation, w.start) for w, n in zip(node.axes, self.grids[level], strict=True)

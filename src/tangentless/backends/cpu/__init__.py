@@ -21,10 +21,11 @@ from .. import Advance, Precision
 from ..backward import GeneralGradient, general_gradient, pull_general
 from ..general import GeneralImages, general_block, prepare_general
 from ..numpy_back import NumpyBack
+from ..segmented import keeps_scales
 from ..segments import Segment
 from ..workers import count_workers, run_parallel
 from .back import STEEPEST, FusedGradient, fused_gradient, plan_back, pull_fused
-from .plan import Fused, aligned_zeros, fuse, keeps_scales
+from .plan import Fused, aligned_zeros, fuse
 from .simd import host_lanes
 
 Array = NDArray[np.float64]

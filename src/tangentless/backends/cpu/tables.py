@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..segmented import Offsets, crop
 from ..segments import Segment, Term
 from . import leaves as f
 from . import sweep as t
 from .compiling import announced
 from .duals import Lowered, dual_tag
-from .plan import Fused, Offsets, aligned_zeros, crop, slot_count
+from .plan import Fused, aligned_zeros, slot_count
 from .simd import lanes_tag, leaf
 
 _MARGIN = 1
