@@ -316,6 +316,7 @@ def bench(
         int, typer.Option(min=0, help="On cuda: images of the symmetric matrix that k(X) computes; 0: none.")
     ] = 10_000,
     rival: Annotated[bool, typer.Option(help="On cuda: run PyTorch, compiled layer by layer, in turns.")] = True,
+    shapes: Annotated[bool, typer.Option("--shapes", help="On cuda: a table of shapes off the tuned path.")] = False,
 ) -> None:
     """Measure speed, and error against the reference, on this machine.
 
@@ -331,11 +332,14 @@ def bench(
     if backend == "cuda":
         if precision != "float32":
             raise ParameterError("on cuda the benchmark is of float32, whose errors it takes against float64")
-        cases = [(name, size) for name in architectures] if architectures else None
-        _bench_gpu(cases, images or [], seconds, matrix, check, rival, json_file)
+        if shapes:
+            _bench_shapes(architectures or [], images or [], rival, json_file)
+        else:
+            cases = [(name, size) for name in architectures] if architectures else None
+            _bench_gpu(cases, images or [], seconds, matrix, check, rival, json_file)
         return
-    if images:
-        raise ParameterError("--images are for --backend cuda; other backends are timed on synthetic ones")
+    if images or shapes:
+        raise ParameterError("--images and --shapes are for --backend cuda; others are timed on synthetic images")
     for name in architectures or ["myrtle5", "myrtle10", "myrtle10-gaussian"]:
         rows += _bench_one(name, size, seconds, check, backend, precision)
     here = environment()
@@ -344,6 +348,13 @@ def bench(
     if json_file is not None:
         content = {"environment": here, "shape": size, "precision": precision, "rows": [row.to_json() for row in rows]}
         write_json(json_file, content)
+
+
+def _bench_shapes(names: list[str], sources: list[str], rival: bool, json_file: Path | None) -> None:
+    _ = _device("cuda", "float32", None).backend  # says what is missing before anything is read
+    from .bench.shapes import run_shapes
+
+    run_shapes(sources, None, json_file, float("inf"), rival, names)
 
 
 def _bench_gpu(

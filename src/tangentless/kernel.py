@@ -132,7 +132,7 @@ class Kernel(Differentiable):
 
     def _stays_on_gpu(self, device: Device) -> bool:
         """Whether all of this kernel can be computed where images on a GPU are."""
-        return device.name == "cuda" and all(isinstance(leaf, CompositionalKernel) for leaf in self.leaves())
+        return device.name == "cuda" and all(leaf.on_gpu for leaf in self.leaves())
 
     def mirrored(self) -> Mirrored:
         """The average over an image and its mirror: training on it equals training with flipped copies.
@@ -157,6 +157,8 @@ class Kernel(Differentiable):
 class Elementary(Kernel):
     """A kernel that is not made of others: it knows its own work and memory."""
 
+    on_gpu: ClassVar[bool] = False  # whether the cuda backend computes it from images on a GPU
+
     @property
     @abstractmethod
     def definition(self) -> str:
@@ -179,6 +181,7 @@ class CompositionalKernel(Elementary):
     """The kernel of one architecture."""
 
     architecture: Architecture
+    on_gpu = True
 
     @property
     def definition(self) -> str:

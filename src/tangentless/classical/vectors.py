@@ -1,7 +1,8 @@
 """Kernels of vectors: functions of the inner product, the distance or the angle of two points.
 
-Points are (N, C); sequences and images are read as the vectors of all their numbers. Arithmetic is float64 on the
-processor, whatever the backend and precision. Every kernel is defined at zero vectors and exact at duplicates.
+Points are (N, C); sequences and images are read as the vectors of all their numbers. Arithmetic is float64, whatever
+the precision: on the GPU for the cuda backend, on the processor for all others. Every kernel is defined at zero vectors
+and exact at duplicates.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +21,19 @@ from ..chunks import spans
 from ..devices import Device
 from ..errors import InputError, ParameterError
 from ..forms import TOLERANCE, angle_polynomial, arc_polynomial
-from ..gradients import Branches, Slopes, Tile
-from ..kernel import Elementary
 from ..layers import is_real, is_whole
+from .slopes import DifferentiableVectors
+
+if TYPE_CHECKING:
+    from ..backends.cuda import CudaBackend
+    from .gpu import Call, GpuVectors
 
 Array = NDArray[np.float64]
 Pair = tuple[int, int]  # (depth, fixed)
 _ROWS_PER_TASK = 16  # a few megabytes of results, which the allocator reuses
 _TOLERANCE = TOLERANCE["float64"]
+CLOSE = 2.0**-10  # a difference below this share of its terms has lost digits
+TINY = 1e-300  # the smallest gap of opposite vectors: zero would not show their sign
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,37 +52,29 @@ class Vectors:
         return Vectors(self.rows[part], self.norms[part], self.diagonal[part])
 
 
-@dataclass(frozen=True, eq=False)
-class VectorGradient:
-    """Vectors, and cotangents of their rows and of parameters so far."""
-
-    images: Vectors
-    shape: tuple[int, ...]
-    rows: Array
-    parameters: dict[str, Array]
-    tile: ClassVar[int] = Vectors.tile
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, part: slice) -> VectorGradient:
-        slopes = {name: one[part] for name, one in self.parameters.items()}
-        return VectorGradient(self.images[part], self.shape, self.rows[part], slopes)
-
-
-class VectorKernel(Elementary):
+class VectorKernel(DifferentiableVectors):
     """What kernels of vectors share: inner products of all pairs by one matrix product, then a function of each."""
 
     unit: ClassVar[bool] = False  # whether rows are scaled to length one first
+    on_gpu = True
 
-    def prepare(self, device: AnyDevice, images: NDArray[Any]) -> Vectors:
+    def prepare(self, device: AnyDevice, images: Any) -> Vectors | GpuVectors:
+        if Device.of(device).name == "cuda":
+            from . import gpu
+
+            machine = cast("CudaBackend", Device.of(device).backend).machines[0]
+            return gpu.prepare(machine, images, self.unit, self._factors, self._diagonal)
         rows, norms = read_rows(images, unit=self.unit)
         return Vectors(rows, norms, self._diagonal(norms))
 
     def block(
-        self, device: AnyDevice, left: Vectors, right: Vectors, *, upper: bool = False, advance: Advance | None = None
-    ) -> Array:
-        values = left.rows @ right.rows.T
+        self, device: AnyDevice, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
+    ) -> Any:
+        if not isinstance(left, Vectors):
+            from . import gpu
+
+            return gpu.block(left, right, self._call, upper, advance)
+        values: Array = left.rows @ right.rows.T
 
         def work(part: slice) -> int:
             values[part] = self._entries(values[part], left[part], right)
@@ -85,52 +83,6 @@ class VectorKernel(Elementary):
         by_rows(len(left), work, Device.of(device).n_jobs, advance)
         return values
 
-    def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
-        prepared = self.prepare(device, images)
-        slopes = {name: np.zeros(len(prepared)) for name in self.parameters} if parameters else {}
-        part = VectorGradient(prepared, images.shape[1:], np.zeros_like(prepared.rows), slopes)
-        return Branches((part,), lambda vectors, _: vectors, prepared.diagonal)
-
-    def pullback(self, tile: Tile) -> None:
-        (left,), (right,) = tile.left.parts, tile.right.parts
-        products = left.images.rows @ right.images.rows.T
-        by_product, by_length, slopes = self._slopes(products, left.images, right.images)
-        by_product, by_length = tile.cotangent * by_product, tile.cotangent * by_length
-        left.rows[...] += by_product @ right.images.rows + by_length.sum(axis=1)[:, None] * left.images.rows
-        right.rows[...] += by_product.T @ left.images.rows + by_length.sum(axis=0)[:, None] * right.images.rows
-        for name, total in left.parameters.items():
-            total += (tile.cotangent * slopes[name]).sum(axis=1)
-        if tile.advance is not None:
-            pairs = len(left) * (len(left) - 1) // 2 if tile.upper else tile.cotangent.size
-            tile.advance(pairs)
-
-    def pull_diagonal(self, device: AnyDevice, images: Branches, cotangent: Array) -> None:
-        (part,) = images.parts
-        by_length, slopes = self._diagonal_slopes(part.images)
-        part.rows[...] += (2.0 * cotangent * by_length)[:, None] * part.images.rows
-        for name, total in part.parameters.items():
-            total += cotangent * slopes[name]
-
-    def finish(self, images: Branches) -> tuple[Array, Slopes]:
-        (part,) = images.parts
-        norms = np.where(part.images.norms > 0, part.images.norms, 1.0) if self.unit else np.ones(len(part))
-        return (part.rows / norms[:, None]).reshape(len(part), *part.shape), part.parameters
-
-    parameters: ClassVar[tuple[str, ...]] = ()  # the names of real ones
-
-    @abstractmethod
-    def _slopes(self, products: Array, left: Vectors, right: Vectors) -> tuple[Array, Array, dict[str, Array]]:
-        """Derivatives of entries: `by_product`, `by_length` and those by parameters; products may be overwritten.
-
-        They are such that the gradient by a row is by_product times the other row and by_length times the row itself;
-        for rows of length one, divided by its norm. Where a kernel has a kink, as tangent kernels between parallel
-        rows, the infinite slope counts as zero.
-        """
-
-    @abstractmethod
-    def _diagonal_slopes(self, vectors: Vectors) -> tuple[Array, dict[str, Array]]:
-        """by_product + by_length on the diagonal, and the derivatives of k(x, x) by parameters."""
-
     @abstractmethod
     def _diagonal(self, norms: Array) -> Array:
         """k(x, x) from the norms of rows."""
@@ -138,6 +90,15 @@ class VectorKernel(Elementary):
     @abstractmethod
     def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
         """Kernel values of some rows from their inner products, which may be overwritten."""
+
+    @property
+    @abstractmethod
+    def _call(self) -> Call | None:
+        """The kernel of `vectors.cuh` that does the same on a GPU, and its parameters; None: products are entries."""
+
+    def _factors(self, norms: Any) -> Any:
+        """What that kernel has to know of each row: its norm, unless it says otherwise."""
+        return norms
 
     @property
     def definition(self) -> str:
@@ -164,6 +125,10 @@ class Linear(VectorKernel):
 
     def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
         return products
+
+    @property
+    def _call(self) -> None:
+        return None
 
     def _slopes(self, products: Array, left: Vectors, right: Vectors) -> tuple[Array, Array, dict[str, Array]]:
         return np.ones_like(products), np.zeros_like(products), {}
@@ -201,6 +166,10 @@ class Polynomial(VectorKernel):
     def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
         return self._power(products)
 
+    @property
+    def _call(self) -> Call:
+        return "power_of_products", (np.float64(self.offset), np.float64(self.degree))
+
     def _slopes(self, products: Array, left: Vectors, right: Vectors) -> tuple[Array, Array, dict[str, Array]]:
         slope = self._slope(products)
         return slope, np.zeros_like(products), {"offset": slope}
@@ -221,8 +190,8 @@ class Polynomial(VectorKernel):
             values = products**self.degree
         if not np.isfinite(values).all():
             raise InputError(
-                f"inner products of size {np.abs(products).max():.0e} to the power of {self.degree} leave the range of "
-                "float64; rescale the rows"
+                f"inner products of size {float(np.abs(products).max()):.0e} to the power of {self.degree} leave the "
+                "range of float64; rescale the rows"
             )
         return values
 
@@ -264,6 +233,13 @@ class Gaussian(VectorKernel):
 
     def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
         return bell(to_distances(products, left, right), self.gamma, out=products)
+
+    @property
+    def _call(self) -> Call:
+        return "gaussian", (np.float64(self.gamma),)
+
+    def _factors(self, norms: Any) -> Any:
+        return norms**2
 
     def _slopes(self, products: Array, left: Vectors, right: Vectors) -> tuple[Array, Array, dict[str, Array]]:
         distances = to_distances(products, left, right)
@@ -341,6 +317,13 @@ class ArcCosine(AngleKernel):
         values *= np.multiply.outer(self._scale(left.norms), self._scale(right.norms))
         return values
 
+    @property
+    def _call(self) -> Call:
+        return "arc_cosine", (self.order,)
+
+    def _factors(self, norms: Any) -> Any:
+        return self._scale(norms)
+
     def _scale(self, norms: Array) -> Array:
         return np.where(norms > 0, norms**self.order, 0.0)
 
@@ -394,6 +377,10 @@ class NTK(AngleKernel):
         values: Array = relu_networks([(self.depth, self.fixed)], gaps, left.norms, right.norms)[0]
         return values
 
+    @property
+    def _call(self) -> Call:
+        return "relu_network", (self.depth, self.fixed)
+
     def _angular(self, cosine: Array, sine: Array) -> tuple[Array, Array]:
         by_cosine = np.ones_like(cosine)
         tangent, by_tangent = (cosine, by_cosine) if self.fixed == 0 else (0.0 * cosine, 0.0 * cosine)
@@ -430,6 +417,10 @@ class NNGP(AngleKernel):
     def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
         return NTK(self.depth, self.depth - 1)._entries(products, left, right)
 
+    @property
+    def _call(self) -> Call:
+        return NTK(self.depth, self.depth - 1)._call
+
     def _angular(self, cosine: Array, sine: Array) -> tuple[Array, Array]:
         return NTK(self.depth, self.depth - 1)._angular(cosine, sine)
 
@@ -447,8 +438,13 @@ def check_depth(depth: Any) -> None:
 
 def read_rows(images: NDArray[Any], *, unit: bool) -> tuple[Array, Array]:
     """Rows (N, C) and their norms; with `unit`, rows of length one, zero where they were zero."""
-    rows = np.ascontiguousarray(images, dtype=np.float64).reshape(len(images), -1)
-    norms: Array = np.linalg.norm(rows, axis=1)
+    return with_norms(np.ascontiguousarray(images, dtype=np.float64), unit=unit)
+
+
+def with_norms(images: Any, *, unit: bool) -> tuple[Any, Any]:
+    """The same of float64 numbers in order, of NumPy or CuPy."""
+    rows = images.reshape(len(images), -1)
+    norms = np.linalg.norm(rows, axis=1)
     if unit:
         rows = rows / np.where(norms > 0, norms, 1.0)[:, None]
     return rows, norms
