@@ -40,6 +40,7 @@ from .layers import (
 )
 
 if TYPE_CHECKING:
+    from .distillation import distill
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
     from .gram import gram  # at run time the module, which can be called
     from .preprocessing import ZCA, RandAugment, Standardize
@@ -77,6 +78,7 @@ __all__ = [
     "Tanh",
     "Windows",
     "classical",
+    "distill",
     "gram",
     "kernel",
     "open_gram",
@@ -91,6 +93,7 @@ _LAZY = {  # scikit-learn takes a while to import
     "RandAugment": "preprocessing",
     "Standardize": "preprocessing",
     "ZCA": "preprocessing",
+    "distill": "distillation",
 }
 
 

@@ -114,6 +114,7 @@ def options(version: VersionOption = False) -> None:
 
 @app.command()
 def demo(
+    what: Annotated[str, typer.Argument(help="digits, or distill: the digits learned as ten images.")] = "digits",
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the picture and the data.")] = Path(
         "tangentless-demo"
     ),
@@ -127,6 +128,16 @@ def demo(
     from .kernel import kernel as kernel_of
 
     device = device_of("auto", "float32", jobs)
+    if what not in ("digits", "distill"):
+        raise ParameterError(f"there are the demonstrations digits and distill, not {what!r}")
+    if what == "distill":
+        learned = demonstration.run_distillation(kernel, seed, output, device, _say_step)
+        _say_step("picture", str(learned.picture))
+        _print(f"\ntest accuracy of ten images  [bold]{percent(learned.before, 2)} %[/bold]  as they were")
+        _print(f"                             [bold]{percent(learned.after, 2)} %[/bold]  as learned")
+        test = f"{output / 'test_images.npy'} --labels {output / 'test_labels.npy'}"
+        print(f"\nTry next\n  {_program(sys.argv[0])} predict {learned.model} {test}")
+        return
     k = kernel_of(kernel)
     path = device.backend.describe(k.graph((8, 8, 1)))
     _print(f"[bold]Handwritten digits with {k.architecture.short_name}[/bold], ridge {ridge:g}, seed {seed}")

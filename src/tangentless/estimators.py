@@ -30,11 +30,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from .backends import AnyDevice, Precision
+from .chunks import spans
 from .errors import InputError, NotPositiveDefinite, ParameterError
-from .fitting import AnyKernel, KernelEstimator
+from .fitting import ENTRIES_AT_ONCE, AnyKernel, KernelEstimator
 from .inputs import put_beside, to_host
 from .preprocessing import mirror
-from .preprocessing.rows import input_errors
+from .preprocessing.rows import input_errors, read_rows
 from .solve import (
     Criterion,
     Separators,
@@ -119,6 +120,18 @@ class _KernelRidge(KernelEstimator):
         check_is_fitted(self)
         panels = self._panels(X, len(self.dual_coef_))
         return np.concatenate([to_host(panel @ put_beside(self.dual_coef_, panel)) for panel in panels])
+
+    def value_gradient(self, X: Any, weights: Any) -> Array:
+        """The gradient by pixels of each row's predicted values, added up with weights (M, targets)."""
+        check_is_fitted(self)
+        if self.kernel_ is None or self.X_fit_ is None:
+            raise ParameterError("a precomputed matrix has no pixels; fit the model to images")
+        rows = read_rows(self, X, self.X_fit_.shape[1:], finite=False).astype(np.float64)
+        device, found = self._device().at(self.precision_), []
+        for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // len(self.dual_coef_))):
+            by = np.asarray(weights)[part] @ self.dual_coef_.reshape(len(self.dual_coef_), -1).T
+            found.append(self.kernel_.vjp(rows[part], self.X_fit_, by, wrt="X", backend=device)[0])
+        return np.concatenate(found)
 
 
 class _Classifier(ClassifierMixin, KernelEstimator):  # type: ignore[misc]
@@ -241,6 +254,18 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
     def decision_function(self, X: Any) -> Array:
         """The value of every class, (M, classes); for two classes that of the second less that of the first, (M,)."""
         return _decision(self._values(X))
+
+    def saliency(self, X: Any) -> Array:
+        """The gradient of the winning class's value by every pixel, of the shape of X: where a change would matter.
+
+        >>> images = np.random.default_rng(0).standard_normal((20, 4, 4, 1))
+        >>> bright = images.mean(axis=(1, 2, 3)) > 0
+        >>> model = KernelRidgeClassifier("conv3 relu globalpool", backend="reference").fit(images, bright)
+        >>> model.saliency(images[:2]).shape
+        (2, 4, 4, 1)
+        """
+        values = self._values(X)
+        return self.value_gradient(X, np.eye(values.shape[1])[values.argmax(axis=1)])
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, (M, classes): temperature scaling, fitted to leave-one-out values."""

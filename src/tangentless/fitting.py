@@ -23,7 +23,8 @@ from .kernel import Kernel
 from .kernel import kernel as kernel_of
 from .layers import Layer
 from .preprocessing.rows import input_errors, read_rows
-from .progress import Progress, progress_bar
+from .progress import progress_bar
+from .tiles import Progress
 
 Array = NDArray[np.float64]
 AnyKernel = str | Architecture | Iterable[Layer] | Kernel

@@ -62,6 +62,11 @@ class Arc:
         """f'."""
         return self.linear + self.arc * (1.0 - np.arccos(cosine) / np.pi)
 
+    def curvature(self, cosine: Array) -> Array:
+        """f''; 0 at -1 and 1, where it is infinite."""
+        square = 1.0 - cosine * cosine
+        return self.arc * np.where(square > 0, 1.0 / (np.pi * np.sqrt(np.where(square > 0, square, 1.0))), 0.0)
+
 
 @dataclass(frozen=True)
 class Exponential:
@@ -76,6 +81,10 @@ class Exponential:
     def derivative(self, cosine: Array) -> Array:
         """f'."""
         return self.gamma * np.exp(self.gamma * (cosine - 1.0))
+
+    def curvature(self, cosine: Array) -> Array:
+        """f''."""
+        return self.gamma**2 * np.exp(self.gamma * (cosine - 1.0))
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,10 @@ class Series:
     def derivative(self, cosine: Array) -> Array:
         """f'."""
         return polynomial(slopes(self.coefficients), cosine)
+
+    def curvature(self, cosine: Array) -> Array:
+        """f''."""
+        return polynomial(slopes(slopes(self.coefficients)), cosine)
 
 
 Form = Arc | Exponential | Series

@@ -26,7 +26,8 @@ from ..chunks import ahead, machine_memory
 from ..devices import Device
 from ..errors import ParameterError
 from ..inputs import to_host
-from ..kernel import Kernel, fill
+from ..kernel import Kernel
+from ..tiles import fill
 from .progress import Meter
 from .store import Array, Store, Tile
 
