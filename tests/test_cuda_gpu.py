@@ -19,6 +19,7 @@ from tangentless.backends.cuda import CudaBackend, fused, gpu_present
 from tangentless.backends.cuda.machine import CudaMachine
 from tangentless.backends.reference import ReferenceBackend
 from tangentless.bench.gpu import GpuRecord, bench_gpu
+from tangentless.bench.shapes import Shape, bench_shapes
 from tangentless.classical import NNGP, ConvolutionalNTK, Gaussian, Linear
 from tangentless.errors import BackendError, InputError
 from tangentless.graph import Graph, compile_graph
@@ -212,6 +213,24 @@ def test_the_benchmark_has_pytorch_beside_it() -> None:
     assert case.rival_missing is None
     assert case.ratio > 0
     assert case.rival_difference < 1e-4  # float32 throughout
+
+
+def test_shapes_off_the_tuned_path_are_measured_beside_pytorch() -> None:
+    pytest.importorskip("torch")
+    rows = (
+        Shape("tuned", "conv3 relu globalpool normalize relu", (8, 8, 3)),
+        Shape("conv5", "conv5 relu pool3(stride=2) conv3 relu globalpool normalize relu", (9, 8, 3)),
+        Shape("tangents", "conv3 relu globalpool", (8, 8, 3), precision="float64", tangent=True),
+    )
+    record = bench_shapes(rows, processes=0)
+    assert not record.left_out
+    tuned, conv5, tangents = record.rows
+    assert conv5.rival_missing is None
+    assert conv5.rival_difference < 1e-4  # float32 throughout
+    assert "tangent" in tangents.rival_missing
+    assert max(tuned.error, conv5.error) < 3e-7
+    assert tangents.error < 1e-12
+    assert all(row.same_bits and not row.not_finite for row in record.rows)
 
 
 def test_automatic_choice_is_the_gpu() -> None:

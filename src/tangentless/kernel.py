@@ -15,7 +15,7 @@ parameters do. Matrices are filled tile by tile, so memory beyond the result sta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, cast
@@ -31,9 +31,9 @@ from .errors import InputError, ParameterError
 from .graph import Graph, compile_graph
 from .inputs import check_images, check_pair, device_of, take
 from .layers import Layer
+from .progress import Forecast, Progress
 
 Array = NDArray[np.float64]
-Progress = Callable[[int, int], None]
 
 
 def kernel(architecture: str | Architecture | Iterable[Layer]) -> CompositionalKernel:
@@ -85,7 +85,7 @@ class Kernel(ABC):
             left = self.prepare(device, images)
             right = left if others is None else self.prepare(device, others)
             pairs = len(left) * (len(left) + 1) // 2 if others is None else len(left) * len(right)
-            advance = _counter(progress, pairs * sum(1 for _ in self.leaves())) if progress else None
+            advance = _counter(progress or Forecast(), pairs * sum(1 for _ in self.leaves()))
             matrix = fill(self, device, left, right, symmetric=others is None, advance=advance)
             return matrix if stay else restore(matrix)
 
