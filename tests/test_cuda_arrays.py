@@ -8,7 +8,8 @@ import pytest
 from cuda_host.arrays import DeviceArray
 from cuda_host.machine import COMPILER, HostMachine, emulate
 from tangentless.backends.cuda import CudaBackend
-from tangentless.kernel import fill, kernel
+from tangentless.kernel import kernel
+from tangentless.tiles import fill
 from test_cuda_emulated import make_images
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")

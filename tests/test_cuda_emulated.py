@@ -22,7 +22,8 @@ from tangentless.backends.reference import ReferenceBackend
 from tangentless.bench.gpu import STANDARD
 from tangentless.classical import ConvolutionalNTK
 from tangentless.graph import Graph, compile_graph
-from tangentless.kernel import fill, kernel
+from tangentless.kernel import kernel
+from tangentless.tiles import fill
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")
 

@@ -60,7 +60,19 @@ def names_for_networks():
     return {"X": np.random.default_rng(0).standard_normal((2, 32, 32, 3))}
 
 
-NAMES = {"solving.md": names_for_solving, "data.md": names_for_data, "networks.md": names_for_networks}
+def names_for_gradients():
+    names, rng = names_for_images(), np.random.default_rng(0)
+    X, Z = names["X"], names["Z"]
+    k = tl.kernel("conv3 relu globalpool")
+    return {**names, "k": k, "G": rng.random((len(X), len(Z))), "S": rng.random((len(X), len(X)))}
+
+
+NAMES = {
+    "gradients.md": names_for_gradients,
+    "solving.md": names_for_solving,
+    "data.md": names_for_data,
+    "networks.md": names_for_networks,
+}
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import classical
 from .architecture import Architecture
 from .devices import Device
-from .gram import GramMatrix, gram, open_gram
+from .gram import GramMatrix, open_gram
 from .kernel import kernel
 from .layers import (
     GELU,
@@ -40,7 +40,9 @@ from .layers import (
 )
 
 if TYPE_CHECKING:
+    from .distillation import distill
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
+    from .gram import gram  # at run time the module, which can be called
     from .preprocessing import ZCA, RandAugment, Standardize
 
 __all__ = [
@@ -76,6 +78,7 @@ __all__ = [
     "Tanh",
     "Windows",
     "classical",
+    "distill",
     "gram",
     "kernel",
     "open_gram",
@@ -90,6 +93,7 @@ _LAZY = {  # scikit-learn takes a while to import
     "RandAugment": "preprocessing",
     "Standardize": "preprocessing",
     "ZCA": "preprocessing",
+    "distill": "distillation",
 }
 
 

@@ -17,6 +17,15 @@ gradients by all weights so far, starts at zero and goes through the same operat
     weights       T'[j, k] = T[j, k] + K[j, k]                    the share of this layer's own weights
     embed         T'[j, k] = T[j, k] f'(c)                        c the cosine
 
+Backwards, `pullback` takes the cotangents of K' and T', the derivatives of some number by their entries, to those of K
+and T. Linear operations are transposed. An embedding also depends on norms: with a = A A' and g the cotangent of K',
+
+    embed         K gets g f'(c), and log a gets g a (f(c) - c f'(c))
+
+so that a squared norm N gets the sum over its row of what log a gets, over 2 N. Subgradients: f' at c = 1 is its limit,
+which exists for the ReLU; where f' or f'' is infinite, as f'' of the ReLU at |c| = 1, it counts as 0. Zero features
+get 0.
+
 Section 3 of Shankar et al., "Neural Kernels Without Tangents" (2020), with its formulas corrected.
 """
 
@@ -36,6 +45,8 @@ from .errors import InputError
 
 Array = NDArray[np.float64]
 Dual = Callable[[Array], Array]
+Both = tuple[Any, Any]  # of a kernel, and of its tangent kernel or None
+Pulled = tuple[Both, Array, Array]  # cotangents of what came in, and of the squared norms on the left and on the right
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +106,10 @@ class Operation(Protocol):
         """The tangent kernel between two new bags, from those of the old ones; `itself` says that both are the same."""
         ...
 
+    def pullback(self, cotangent: Both, value: Both, left: Array, right: Array, *, itself: bool = False) -> Pulled:
+        """Cotangents of the kernels `value` between the old bags and of squared norms, from those of the new ones."""
+        ...
+
 
 @dataclass(frozen=True)
 class Concat:
@@ -141,6 +156,15 @@ class Concat:
     def on_tangent(self, tangent: Array, kernel: Array, left: Array, right: Array, *, itself: bool = False) -> Array:
         return self.on_kernel(tangent, left, right)
 
+    def pullback(self, cotangent: Both, value: Both, left: Array, right: Array, *, itself: bool = False) -> Pulled:
+        return _transposed(self._spread, cotangent), np.zeros_like(left), np.zeros_like(right)
+
+    def _spread(self, cotangent: Array) -> Array:
+        padded = np.zeros((len(self.source) + 1,) * 2)
+        for column in self._positions.T:
+            np.add.at(padded, np.ix_(column, column), self.scale * cotangent)
+        return padded[:-1, :-1]
+
 
 @dataclass(frozen=True)
 class Downsample:
@@ -178,6 +202,11 @@ class Downsample:
     def on_tangent(self, tangent: Array, kernel: Array, left: Array, right: Array, *, itself: bool = False) -> Array:
         return self.on_kernel(tangent, left, right)
 
+    def pullback(self, cotangent: Both, value: Both, left: Array, right: Array, *, itself: bool = False) -> Pulled:
+        averages = self._averages
+        pulled = _transposed(lambda g: averages.T @ g @ averages, cotangent)
+        return pulled, np.zeros_like(left), np.zeros_like(right)
+
 
 @dataclass(frozen=True)
 class Embed:
@@ -195,7 +224,8 @@ class Embed:
     dual: Dual
     keep_norms: bool = True
     series: tuple[float, ...] | None = None
-    derivative: Dual | None = None  # f', for tangent kernels
+    derivative: Dual | None = None  # f', for tangent kernels and gradients
+    curvature: Dual | None = None  # f'', for gradients of tangent kernels
 
     def on_features(self, bag: Bag) -> Bag:
         if self.series is None:
@@ -227,13 +257,46 @@ class Embed:
         """
         if self.derivative is None:
             raise InputError("this embedding has no derivative, so it has no tangent")
-        cosines = np.ones_like(values) if same is True else _cosines(values, scale)
-        if same is not None and same is not True:
-            cosines = np.where(same, 1.0, cosines)
+        cosines = _cosines(values, scale, same)
         gradients = tangent * self.derivative(cosines)
         if not self.keep_norms:  # in a wide network a norm is an average over all features, which no weight moves
             gradients = gradients / np.where(scale > 0, scale, 1.0)
         return np.where(scale > 0, gradients, 0.0)
+
+    def pullback(self, cotangent: Both, value: Both, left: Array, right: Array, *, itself: bool = False) -> Pulled:
+        scale = np.multiply.outer(left, right)
+        pulled, scales = self.pull_values(cotangent, value, scale, np.eye(len(left), dtype=bool) if itself else None)
+        rows, columns = (to_squares(scales.sum(axis), norms**2) for axis, norms in ((1, left), (0, right)))
+        return pulled, rows, columns
+
+    def pull_values(
+        self, cotangent: Both, value: Both, scale: Array, same: Any = None, after: Any = None
+    ) -> tuple[Both, Array]:
+        """Cotangents of inner products and tangents of any arrangement, and of the logarithm of `scale`.
+
+        `after` is the embedded inner products, where they are known.
+        """
+        if self.derivative is None:
+            raise InputError("this embedding has no derivative, so it has no gradient")
+        (kernel, tangent), (by_kernel, by_tangent) = value, cotangent
+        inside = scale > 0
+        cosines, inverse = _cosines(kernel, scale, same), 1.0 / np.where(inside, scale, 1.0)
+        slope = self.derivative(cosines)
+        share = 1.0 if self.keep_norms else inverse
+        pulled = by_kernel * slope * share
+        if self.keep_norms:
+            scales = by_kernel * ((self.on_values(kernel, scale) if after is None else after) - kernel * slope)
+        else:
+            scales = -by_kernel * cosines * slope
+        tangents = None
+        if by_tangent is not None:
+            if self.curvature is None:
+                raise InputError("this embedding has no second derivative, so its tangent has no gradient")
+            tangents = np.where(inside, by_tangent * slope * share, 0.0)
+            bent = by_tangent * tangent * self.curvature(cosines) * share
+            pulled = pulled + bent * inverse
+            scales = scales - bent * cosines - (0.0 if self.keep_norms else tangents * tangent)
+        return (np.where(inside, pulled, 0.0), tangents), np.where(inside, scales, 0.0)
 
 
 @dataclass(frozen=True)
@@ -257,6 +320,10 @@ class Sum:
         terms = [k if weight == 1.0 else weight * k for weight, k in zip(self.weights, kernels, strict=True)]
         return functools.reduce(lambda a, b: a + b, terms)
 
+    def pullback(self, cotangent: Both) -> list[Both]:
+        """The cotangents of the branches."""
+        return [_transposed(functools.partial(np.multiply, weight), cotangent) for weight in self.weights]
+
 
 def tensor_power(vectors: Array, degree: int) -> Array:
     """The distinct coordinates of each vector's tensor power, weighted so that `<x^k, z^k> = <x, z>^k`.
@@ -278,6 +345,19 @@ def diagonal_norms(kernel: Array) -> Array:
     return np.sqrt(np.maximum(np.diagonal(kernel), 0.0))
 
 
-def _cosines(values: Array, scale: Array) -> Array:
-    """Zero where a feature is zero. NumPy's functions hand arrays on a GPU to CuPy's."""
-    return np.clip(np.where(scale > 0, values / np.where(scale > 0, scale, 1.0), 0.0), -1.0, 1.0)
+def to_squares(scales: Array, squares: Array) -> Array:
+    """Cotangents of squared norms from those of the logarithms of norms; zero features get zero."""
+    return np.where(squares > 0, scales / np.where(squares > 0, 2.0 * squares, 1.0), 0.0)
+
+
+def _transposed(function: Callable[[Any], Any], cotangent: Both) -> Both:
+    kernel, tangent = cotangent
+    return function(kernel), None if tangent is None else function(tangent)
+
+
+def _cosines(values: Array, scale: Array, same: Any = None) -> Array:
+    """Zero where a feature is zero, one where features are the same, on arrays of NumPy or CuPy."""
+    if same is True:
+        return np.ones_like(values)
+    cosines = np.clip(np.where(scale > 0, values / np.where(scale > 0, scale, 1.0), 0.0), -1.0, 1.0)
+    return cosines if same is None else np.where(same, 1.0, cosines)

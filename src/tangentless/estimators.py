@@ -15,6 +15,8 @@ scikit-learn apply.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any, Self
 
@@ -28,10 +30,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from .backends import AnyDevice, Precision
-from .errors import InputError, ParameterError
-from .fitting import AnyKernel, KernelEstimator
+from .chunks import spans
+from .errors import InputError, NotPositiveDefinite, ParameterError
+from .fitting import ENTRIES_AT_ONCE, AnyKernel, KernelEstimator
 from .inputs import put_beside, to_host
-from .preprocessing.rows import input_errors
+from .preprocessing import mirror
+from .preprocessing.rows import input_errors, read_rows
 from .solve import (
     Criterion,
     Separators,
@@ -41,6 +45,7 @@ from .solve import (
     fit_scale,
     is_number,
     probabilities,
+    scaled_price,
     solve_ridge,
 )
 
@@ -60,8 +65,9 @@ class _KernelRidge(KernelEstimator):
         n_jobs: int | None = None,
         tilt: float | str = 0.0,
         store: str | os.PathLike[str] | None = None,
+        verbose: bool = False,
     ) -> None:
-        super().__init__(kernel, flips, backend, precision, n_jobs, store)
+        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose)
         self.ridge = ridge
         self.tilt = tilt
 
@@ -78,16 +84,17 @@ class _KernelRidge(KernelEstimator):
         self.X_fit_ = None if self._precomputed else X
         kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
         partial = len(kept) < len(X)  # rows without weight take no part
-        solution = solve_ridge(
-            _part(K, kept, kept) if partial else K,
-            targets[kept],
-            self.ridge,
-            weights=None if weights is None else weights[kept],
-            tilt=self.tilt,
-            criterion=criterion,
-            overwrite=partial or not self._precomputed,
-            backend=device,
-        )
+        with self._shown("solution"), self._advice(X):
+            solution = solve_ridge(
+                _part(K, kept, kept) if partial else K,
+                targets[kept],
+                self.ridge,
+                weights=None if weights is None else weights[kept],
+                tilt=self.tilt,
+                criterion=criterion,
+                overwrite=partial or not self._precomputed,
+                backend=device,
+            )
         self.ridge_, self.tilt_ = solution.ridge, solution.tilt
         self.dual_coef_, left_out = np.zeros_like(targets), np.empty_like(targets)
         self.dual_coef_[kept], left_out[kept] = to_host(solution.coefficients), to_host(solution.leave_one_out)
@@ -96,11 +103,35 @@ class _KernelRidge(KernelEstimator):
             left_out[others] = to_host(_part(K, others, kept) @ solution.coefficients)
         return left_out
 
+    @contextmanager
+    def _advice(self, X: NDArray[Any]) -> Iterator[None]:
+        """Adds to the error of a singular matrix that more digits would do, where no two rows are the same."""
+        try:
+            yield
+        except NotPositiveDefinite as error:
+            if self._precomputed or self.precision_ == "float64" or _has_duplicates(X, self.flips):
+                raise
+            raise NotPositiveDefinite(
+                f"{error}; or compute with more digits, precision='float64': no two rows are the same"
+            ) from None
+
     def _values(self, X: Any) -> Array:
         """Predicted targets."""
         check_is_fitted(self)
         panels = self._panels(X, len(self.dual_coef_))
         return np.concatenate([to_host(panel @ put_beside(self.dual_coef_, panel)) for panel in panels])
+
+    def value_gradient(self, X: Any, weights: Any) -> Array:
+        """The gradient by pixels of each row's predicted values, added up with weights (M, targets)."""
+        check_is_fitted(self)
+        if self.kernel_ is None or self.X_fit_ is None:
+            raise ParameterError("a precomputed matrix has no pixels; fit the model to images")
+        rows = read_rows(self, X, self.X_fit_.shape[1:], finite=False).astype(np.float64)
+        device, found = self._device().at(self.precision_), []
+        for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // len(self.dual_coef_))):
+            by = np.asarray(weights)[part] @ self.dual_coef_.reshape(len(self.dual_coef_), -1).T
+            found.append(self.kernel_.vjp(rows[part], self.X_fit_, by, wrt="X", backend=device)[0])
+        return np.concatenate(found)
 
 
 class _Classifier(ClassifierMixin, KernelEstimator):  # type: ignore[misc]
@@ -160,6 +191,8 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
         Weights of the classes, a dictionary, or "balanced" for the inverse of their frequency; times `sample_weight`.
     store
         A place to keep the kernel matrix of the training rows, from which an interrupted `fit` goes on.
+    verbose
+        Show how far `fit` and `predict` are: a bar, or stamped lines where there is no terminal.
 
     Attributes
     ----------
@@ -203,8 +236,9 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
         tilt: float | str = 0.0,
         class_weight: Any = None,
         store: str | os.PathLike[str] | None = None,
+        verbose: bool = False,
     ) -> None:
-        super().__init__(kernel, ridge, flips, backend, precision, n_jobs, tilt, store)
+        super().__init__(kernel, ridge, flips, backend, precision, n_jobs, tilt, store, verbose)
         self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -220,6 +254,18 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
     def decision_function(self, X: Any) -> Array:
         """The value of every class, (M, classes); for two classes that of the second less that of the first, (M,)."""
         return _decision(self._values(X))
+
+    def saliency(self, X: Any) -> Array:
+        """The gradient of the winning class's value by every pixel, of the shape of X: where a change would matter.
+
+        >>> images = np.random.default_rng(0).standard_normal((20, 4, 4, 1))
+        >>> bright = images.mean(axis=(1, 2, 3)) > 0
+        >>> model = KernelRidgeClassifier("conv3 relu globalpool", backend="reference").fit(images, bright)
+        >>> model.saliency(images[:2]).shape
+        (2, 4, 4, 1)
+        """
+        values = self._values(X)
+        return self.value_gradient(X, np.eye(values.shape[1])[values.argmax(axis=1)])
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, (M, classes): temperature scaling, fitted to leave-one-out values."""
@@ -279,15 +325,18 @@ class KernelSVC(_Classifier):
 
     Parameters
     ----------
-    kernel, flips, backend, precision, n_jobs, class_weight, store
+    kernel, flips, backend, precision, n_jobs, class_weight, store, verbose
         As of `KernelRidgeClassifier`; `flips` uses the kernel summed over an image and its mirror image.
     C
-        The price of a violated margin: smaller is smoother.
+        The price of a violated margin: smaller is smoother. "scale" is 10 over the spread of the kernel, which is the
+        mean squared distance of the training rows from their centre: entries of K that all lie near 1 need a large C.
 
     Attributes
     ----------
     classes_
         The labels, sorted.
+    C_
+        The price used.
     support_
         The training rows that are support vectors, in the order of their classes.
     separators_
@@ -308,15 +357,16 @@ class KernelSVC(_Classifier):
     def __init__(
         self,
         kernel: AnyKernel = "myrtle5",
-        C: float = 1.0,
+        C: float | str = "scale",
         flips: bool = False,
         backend: str | AnyDevice = "auto",
         precision: Precision = "float32",
         n_jobs: int | None = None,
         class_weight: Any = None,
         store: str | os.PathLike[str] | None = None,
+        verbose: bool = False,
     ) -> None:
-        super().__init__(kernel, flips, backend, precision, n_jobs, store)
+        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose)
         self.C = C
         self.class_weight = class_weight
 
@@ -325,9 +375,12 @@ class KernelSVC(_Classifier):
         X, y, codes, weights = self._read_labelled(X, y, sample_weight)
         kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
         K = np.asarray(to_host(self._training_matrix(self._device(), X)))  # libsvm runs on the host
-        machine = SVC(C=self.C, kernel="precomputed").fit(
-            K[np.ix_(kept, kept)], codes[kept], None if weights is None else weights[kept]
-        )
+        K = K[np.ix_(kept, kept)]
+        self.C_ = scaled_price(K) if self.C == "scale" else float(self.C)
+        with self._shown("support vectors"):
+            machine = SVC(C=self.C_, kernel="precomputed").fit(
+                K, codes[kept], None if weights is None else weights[kept]
+            )
         self.support_ = kept[machine.support_]
         self.separators_ = Separators.of(machine)
         self.X_fit_ = None if self._precomputed else X[self.support_]
@@ -342,8 +395,15 @@ class KernelSVC(_Classifier):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        if not is_number(self.C) or self.C <= 0:
-            raise ParameterError(f"C must be a finite number above 0, not {self.C!r}")
+        price: Any = self.C
+        if price != "scale" and (not is_number(price) or price <= 0):
+            raise ParameterError(f"C must be a finite number above 0 or 'scale', not {self.C!r}")
+
+
+def _has_duplicates(X: NDArray[Any], flips: bool) -> bool:
+    """Whether two rows are the same, with flips also up to mirroring."""
+    seen = {min(row.tobytes(), mirror(row[None]).tobytes()) if flips else row.tobytes() for row in X}
+    return len(seen) < len(X)
 
 
 def _part(K: Any, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Any:

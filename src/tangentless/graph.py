@@ -181,17 +181,21 @@ class Graph:
         return math.prod(self.nodes[0].grid) * self.channels + 2 * norms + 8
 
     @functools.cached_property
-    def delicate(self) -> str | None:
-        """Why float32 would not keep seven digits up to the last pool, or None where it does."""
+    def steepest(self) -> float:
+        """The largest product of slopes at 1 of the duals up to a node of the body."""
         slopes: list[float] = []  # of all duals up to a node, at 1: one multiplies the errors of those before it
         for node in self.nodes:
             slope = (
                 node.layer.steepness() if isinstance(node, EmbedNode) and isinstance(node.layer, Nonlinearity) else 1.0
             )
             slopes.append(max(1.0, slope) * max((slopes[source] for source in node.sources), default=1.0))
-        steepest = max(slopes[place] for place in self.body)
-        if steepest > STEEPEST:
-            return f"duals with slopes of {steepest:.3g} at 1, taken together, multiply rounding errors"
+        return max(slopes[place] for place in self.body)
+
+    @functools.cached_property
+    def delicate(self) -> str | None:
+        """Why float32 would not keep seven digits up to the last pool, or None where it does."""
+        if self.steepest > STEEPEST:
+            return f"duals with slopes of {self.steepest:.3g} at 1, taken together, multiply rounding errors"
         return "its first pool may take small differences of large numbers" if self._cancels else None
 
     @property
@@ -342,7 +346,7 @@ def window_sums(values: Any, axes: Axes) -> Any:
         total = np.zeros_like(values, shape=shape)
         sums = np.moveaxis(total, axis, 0)
         for tap in taps:
-            first, last = _tap_range(windows, tap, len(rows))
+            first, last = tap_range(windows, tap, len(rows))
             if first < last:
                 begin = first * windows.stride + tap
                 sums[first:last] += rows[begin : begin + (last - first - 1) * windows.stride + 1 : windows.stride]
@@ -350,7 +354,7 @@ def window_sums(values: Any, axes: Axes) -> Any:
     return values
 
 
-def _tap_range(windows: Windows, tap: int, length: int) -> Pair:
+def tap_range(windows: Windows, tap: int, length: int) -> Pair:
     """Of which windows [first, last) a tap lies inside an axis of that length."""
     first = max(0, -(tap // windows.stride))
     return first, max(first, min(windows.count, (length - 1 - tap) // windows.stride + 1))

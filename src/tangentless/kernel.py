@@ -14,9 +14,9 @@ parameters do. Matrices are filled tile by tile, so memory beyond the result sta
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, ClassVar, cast
 
@@ -24,16 +24,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .architecture import Architecture
+from .autograd import requires_gradient, tracked
 from .backends import Advance, AnyDevice, Precision, Prepared
 from .chunks import spans
 from .devices import Device
 from .errors import InputError, ParameterError
+from .gradients import Branches, Differentiable, Slopes, Tile, gradient_backend, named
 from .graph import Graph, compile_graph
-from .inputs import check_images, check_pair, device_of, take
+from .inputs import check_images, check_pair, device_of, take, to_host
 from .layers import Layer
+from .progress import Forecast
+from .pullback import parameters_of
+from .tiles import Leaf, Progress, Two, counter, fill
 
 Array = NDArray[np.float64]
-Progress = Callable[[int, int], None]
 
 
 def kernel(architecture: str | Architecture | Iterable[Layer]) -> CompositionalKernel:
@@ -45,8 +49,8 @@ def kernel(architecture: str | Architecture | Iterable[Layer]) -> CompositionalK
     return CompositionalKernel(Architecture.of(architecture))
 
 
-class Kernel(ABC):
-    """What all kernels share: calls, the diagonal, and the algebra of sums and products."""
+class Kernel(Differentiable):
+    """What all kernels share: calls, the diagonal, gradients, and the algebra of sums and products."""
 
     def __call__(
         self,
@@ -62,9 +66,18 @@ class Kernel(ABC):
 
         `precision` is that of the arithmetic up to the last pool; `progress(done, total)` counts pairs. The matrix is
         the kind of array that X is: NumPy's, torch's or CuPy's. What is on a GPU stays there if that computes.
-        A `Device` as `backend` says precision and threads itself.
+        A `Device` as `backend` says precision and threads itself. Tensors that require gradients take part in
+        `torch.autograd`.
         """
-        return self._matrix(Device.of(backend, precision, n_jobs), X, Z, progress, stay=False)
+        device = Device.of(backend, precision, n_jobs)
+        if requires_gradient(X, Z):
+            return tracked(
+                lambda x, z: self._matrix(device, x, z, progress, stay=False),
+                lambda x, z, cotangent, wrt: self.vjp(x, z, cotangent, wrt=wrt, backend=device),
+                X,
+                Z,
+            )
+        return self._matrix(device, X, Z, progress, stay=False)
 
     def on_device(self, device: Device, X: Any, Z: Any = None, *, progress: Progress | None = None) -> Any:
         """As calling it, but what a GPU computes stays there, as a CuPy matrix, wherever the images were."""
@@ -85,7 +98,7 @@ class Kernel(ABC):
             left = self.prepare(device, images)
             right = left if others is None else self.prepare(device, others)
             pairs = len(left) * (len(left) + 1) // 2 if others is None else len(left) * len(right)
-            advance = _counter(progress, pairs * sum(1 for _ in self.leaves())) if progress else None
+            advance = counter(progress or Forecast(), pairs * sum(1 for _ in self.leaves()))
             matrix = fill(self, device, left, right, symmetric=others is None, advance=advance)
             return matrix if stay else restore(matrix)
 
@@ -185,14 +198,32 @@ class CompositionalKernel(Elementary):
         """This kernel compiled for images of one shape, (*grid, channels)."""
         return compile_graph(self.architecture, tuple(shape[:-1]), shape[-1])
 
-    def prepare(self, device: AnyDevice, images: Any) -> _Leaf:
+    def prepare(self, device: AnyDevice, images: Any) -> Leaf:
         graph = self.graph(images.shape[1:])
-        return _Leaf(graph, Device.of(device).backend.prepare(graph, images))
+        return Leaf(graph, Device.of(device).backend.prepare(graph, images))
 
     def block(
-        self, device: AnyDevice, left: _Leaf, right: _Leaf, *, upper: bool = False, advance: Advance | None = None
+        self, device: AnyDevice, left: Leaf, right: Leaf, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
         return Device.of(device).backend.block(left.graph, left.images, right.images, upper=upper, advance=advance)
+
+    def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
+        graph = self.graph(images.shape[1:])
+        part = gradient_backend(device).gradient(graph, images, parameters=parameters, wanted=wanted)
+        return Branches((part,), lambda prepared, _: Leaf(graph, prepared), part.images.diagonal)
+
+    def pullback(self, tile: Tile) -> None:
+        (left,), (right,) = tile.left.parts, tile.right.parts
+        backend = gradient_backend(tile.device)
+        backend.pullback(left.graph, left, right, tile.cotangent, upper=tile.upper, advance=tile.advance)
+
+    def pull_diagonal(self, device: AnyDevice, images: Branches, cotangent: Any) -> None:
+        images.parts[0].pull_diagonal(cotangent)
+
+    def finish(self, images: Branches) -> tuple[Any, Slopes]:
+        (part,) = images.parts
+        pixels, slopes = part.finish(), part.parameters
+        return pixels, {name: slopes[key] for name, key in parameters_of(part.graph).items() if key in slopes}
 
     def __repr__(self) -> str:
         return f"kernel({self.architecture.short_name!r})"
@@ -204,17 +235,32 @@ class Mirrored(Kernel):
 
     base: Kernel
 
-    def prepare(self, device: AnyDevice, images: Any) -> _Two:
+    def prepare(self, device: AnyDevice, images: Any) -> Two:
         both = Crossed(self.base).prepare(device, images)
-        return _Two(both.first, both.second, (both.first.diagonal + both.diagonal) / 2)
+        return Two(both.first, both.second, (both.first.diagonal + both.diagonal) / 2)
 
     def block(
-        self, device: AnyDevice, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
+        self, device: AnyDevice, left: Two, right: Two, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
         values = self.base.block(device, left.first, right.first, upper=upper, advance=advance)
         values += self.base.block(device, left.first, right.second, upper=upper, advance=advance)
         values /= 2
         return values
+
+    def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
+        both = Crossed(self.base).gradient(device, images, parameters=parameters, wanted=wanted)
+        return replace(both, diagonal=(both.parts[0].diagonal + both.diagonal) / 2)
+
+    def pullback(self, tile: Tile) -> None:
+        for place in range(2):
+            self.base.pullback(tile.of(0, place, 0.5))
+
+    def pull_diagonal(self, device: AnyDevice, images: Branches, cotangent: Any) -> None:
+        self.base.pull_diagonal(device, images.parts[0], cotangent / 2)
+        Crossed(self.base).pull_diagonal(device, images, cotangent / 2)
+
+    def finish(self, images: Branches) -> tuple[Any, Slopes]:
+        return Crossed(self.base).finish(images)
 
     def leaves(self) -> Iterator[Elementary]:
         for _ in range(2):
@@ -236,21 +282,40 @@ class Crossed(Kernel):
 
     base: Kernel
 
-    def prepare(self, device: AnyDevice, images: Any) -> _Two:
-        if images.ndim < 3:
-            raise InputError("vectors have no mirror image; mirrored() needs sequences or images")
+    def prepare(self, device: AnyDevice, images: Any) -> Two:
+        _check_mirror(images)
         straight = self.base.prepare(device, images)
         mirror = self.base.prepare(device, np.flip(images, axis=-2))
-        crossed = [
-            np.diagonal(self.base.block(device, straight[part], mirror[part], upper=True))
-            for part in spans(len(images), 16)
-        ]
-        return _Two(straight, mirror, np.concatenate(crossed))
+        return Two(straight, mirror, self._diagonal(device, straight, mirror))
+
+    def _diagonal(self, device: AnyDevice, straight: Any, mirror: Any) -> Any:
+        blocks = ((straight[part], mirror[part]) for part in spans(len(straight), 16))
+        return np.concatenate([np.diagonal(self.base.block(device, *both, upper=True)) for both in blocks])
 
     def block(
-        self, device: AnyDevice, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
+        self, device: AnyDevice, left: Two, right: Two, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
         return self.base.block(device, left.first, right.second, upper=upper, advance=advance)
+
+    def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
+        _check_mirror(images)
+        both = (images, np.flip(images, axis=-2))
+        parts = tuple(self.base.gradient(device, one, parameters=parameters, wanted=wanted) for one in both)
+        return Branches(parts, Two, self._diagonal(device, *(part.images for part in parts)))
+
+    def pullback(self, tile: Tile) -> None:
+        self.base.pullback(tile.of(0, 1))
+
+    def pull_diagonal(self, device: AnyDevice, images: Branches, cotangent: Any) -> None:
+        for part in spans(len(images), 16):
+            straight, mirror = images[part].parts
+            self.base.pullback(Tile(device, straight, mirror, np.diag(cotangent[part])))
+
+    def finish(self, images: Branches) -> tuple[Any, Slopes]:
+        (straight, slopes), (mirror, others) = (self.base.finish(part) for part in images.parts)
+        return straight + np.flip(mirror, axis=-2), named(
+            "base", {name: slopes[name] + others[name] for name in slopes}
+        )
 
     def leaves(self) -> Iterator[Elementary]:
         yield from self.base.leaves()
@@ -267,17 +332,43 @@ class _Combined(Kernel):
     second: Kernel
     combine: ClassVar[np.ufunc]
 
-    def prepare(self, device: AnyDevice, images: Any) -> _Two:
+    def prepare(self, device: AnyDevice, images: Any) -> Two:
         first, second = self.first.prepare(device, images), self.second.prepare(device, images)
-        return _Two(first, second, self.combine(first.diagonal, second.diagonal))
+        return Two(first, second, self.combine(first.diagonal, second.diagonal))
 
     def block(
-        self, device: AnyDevice, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
+        self, device: AnyDevice, left: Two, right: Two, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
         values = self.first.block(device, left.first, right.first, upper=upper, advance=advance)
         others = self.second.block(device, left.second, right.second, upper=upper, advance=advance)
         self.combine(values, others, out=values)
         return values
+
+    def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
+        kernels = self.first, self.second
+        parts = tuple(one.gradient(device, images, parameters=parameters, wanted=wanted) for one in kernels)
+        return Branches(parts, Two, self.combine(*(part.diagonal for part in parts)))
+
+    def pullback(self, tile: Tile) -> None:
+        sides = zip((self.first, self.second), tile.left.parts, tile.right.parts, strict=True)
+        values = (one.block(tile.device, left.images, right.images) for one, left, right in sides)
+        for place, factor in enumerate(self._factors(values)):
+            (self.first, self.second)[place].pullback(tile.of(place, place, factor))
+
+    def pull_diagonal(self, device: AnyDevice, images: Branches, cotangent: Any) -> None:
+        factors = self._factors(part.diagonal for part in images.parts)
+        for one, factor, part in zip((self.first, self.second), factors, images.parts, strict=True):
+            one.pull_diagonal(device, part, cotangent * factor)
+
+    @abstractmethod
+    def _factors(self, values: Iterable[Any]) -> tuple[Any, Any]:
+        """The derivatives of the combination by the values of both, which are computed as they are asked for."""
+
+    def finish(self, images: Branches) -> tuple[Any, Slopes]:
+        (pixels, slopes), (others, more) = (
+            one.finish(part) for one, part in zip((self.first, self.second), images.parts, strict=True)
+        )
+        return pixels + others, named("first", slopes) | named("second", more)
 
     def leaves(self) -> Iterator[Elementary]:
         yield from self.first.leaves()
@@ -293,6 +384,9 @@ class Sum(_Combined):
 
     combine = np.add
 
+    def _factors(self, values: Iterable[Any]) -> tuple[Any, Any]:
+        return 1.0, 1.0
+
     def __repr__(self) -> str:
         return f"{self.first!r} + {_inside(self.second, Sum)}"
 
@@ -305,6 +399,10 @@ class Product(_Combined):
     """
 
     combine = np.multiply
+
+    def _factors(self, values: Iterable[Any]) -> tuple[Any, Any]:
+        first, second = values
+        return second, first
 
     def __repr__(self) -> str:
         return f"{_inside(self.first, Sum)} * {_inside(self.second, Sum, Product, Scaled)}"
@@ -321,14 +419,35 @@ class Scaled(Kernel):
         if not 0 <= self.factor < float("inf"):
             raise ParameterError(f"a kernel may be scaled by a finite number of at least 0, not {self.factor}")
 
-    def prepare(self, device: AnyDevice, images: Any) -> _Two:
+    def prepare(self, device: AnyDevice, images: Any) -> Two:
         base = self.base.prepare(device, images)
-        return _Two(base, base, self.factor * base.diagonal)
+        return Two(base, base, self.factor * base.diagonal)
 
     def block(
-        self, device: AnyDevice, left: _Two, right: _Two, *, upper: bool = False, advance: Advance | None = None
+        self, device: AnyDevice, left: Two, right: Two, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
         return self.factor * self.base.block(device, left.first, right.first, upper=upper, advance=advance)
+
+    def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
+        base = self.base.gradient(device, images, parameters=parameters, wanted=wanted)
+        own = {"factor": np.zeros(len(images))} if parameters else {}
+        return Branches((base,), lambda one, diagonal: Two(one, one, diagonal), self.factor * base.diagonal, own)
+
+    def pullback(self, tile: Tile) -> None:
+        (left,), (right,) = tile.left.parts, tile.right.parts
+        for total in tile.left.own.values():
+            total += to_host((tile.cotangent * self.base.block(tile.device, left.images, right.images)).sum(axis=1))
+        self.base.pullback(tile.of(0, 0, self.factor))
+
+    def pull_diagonal(self, device: AnyDevice, images: Branches, cotangent: Any) -> None:
+        (base,) = images.parts
+        for total in images.own.values():
+            total += to_host(cotangent * base.diagonal)
+        self.base.pull_diagonal(device, base, self.factor * cotangent)
+
+    def finish(self, images: Branches) -> tuple[Any, Slopes]:
+        pixels, slopes = self.base.finish(images.parts[0])
+        return pixels, images.own | named("base", slopes)
 
     def leaves(self) -> Iterator[Elementary]:
         yield from self.base.leaves()
@@ -337,87 +456,9 @@ class Scaled(Kernel):
         return f"{repr(self.factor).removesuffix('.0')} * {_inside(self.base, Sum, Product, Scaled)}"
 
 
-def fill(
-    kernel: Kernel, device: AnyDevice, left: Any, right: Any, *, symmetric: bool, advance: Advance | None = None
-) -> Array:
-    """The matrix between two prepared sets, tile by tile; of a symmetric one, each unordered pair once.
-
-    It is the kind of array that the diagonal is: NumPy's functions hand arrays on a GPU to CuPy's. `advance` is told
-    how many pairs were finished, once for each leaf of the kernel.
-    """
-    values: Array = np.empty_like(left.diagonal, shape=(len(left), len(right)))
-    for rows in spans(len(left), left.tile):
-        for columns in spans(len(right), right.tile):
-            if symmetric and columns.start < rows.start:
-                continue
-            upper = symmetric and columns.start == rows.start
-            tile = kernel.block(device, left[rows], right[columns], upper=upper, advance=advance)
-            if upper:
-                complete(tile, left[rows].diagonal)
-            values[rows, columns] = tile
-            if symmetric and not upper:
-                values[columns, rows] = tile.T
-    return values
-
-
-@dataclass(frozen=True)
-class _Leaf:
-    """A backend's images with the graph they were prepared for."""
-
-    graph: Graph
-    images: Prepared
-
-    @property
-    def diagonal(self) -> Any:
-        return self.images.diagonal
-
-    @property
-    def tile(self) -> int:
-        return self.images.tile
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, part: slice) -> _Leaf:
-        return _Leaf(self.graph, self.images[part])
-
-
-@dataclass(frozen=True)
-class _Two:
-    """What two kernels know of the same images."""
-
-    first: Prepared
-    second: Prepared
-    diagonal: Any
-
-    @property
-    def tile(self) -> int:
-        return min(self.first.tile, self.second.tile)
-
-    def __len__(self) -> int:
-        return len(self.diagonal)
-
-    def __getitem__(self, part: slice) -> _Two:
-        return _Two(self.first[part], self.second[part], self.diagonal[part])
-
-
-def complete(tile: Array, diagonal: Array) -> None:
-    """Copy the part right of the diagonal to the left of it, and put the exact diagonal in."""
-    right = np.triu(tile, 1)
-    whole = right + right.T
-    whole.reshape(-1)[:: len(whole) + 1] = diagonal
-    tile[...] = whole
-
-
-def _counter(progress: Progress, total: int) -> Advance:
-    done = 0
-
-    def advance(pairs: int) -> None:
-        nonlocal done
-        done += pairs
-        progress(done, total)
-
-    return advance
+def _check_mirror(images: Any) -> None:
+    if images.ndim < 3:
+        raise InputError("vectors have no mirror image; mirrored() needs sequences or images")
 
 
 def _inside(kernel: Kernel, *kinds: type[Kernel]) -> str:

@@ -144,6 +144,27 @@ def draw_report(
     save_figure(figure, path)
 
 
+def draw_distilled(path: Path, title: str, before: Array, after: Array, labels: NDArray[Any], most: int = 10) -> None:
+    """Write a picture of images before and after they were learned, at most so many of them, each in its own range."""
+    count = min(most, len(after))
+    figure = new_figure(0.9 * count + 0.8, 2.6)
+    cells = figure.add_gridspec(2, count, left=0.09, right=0.99, top=0.78, bottom=0.03, wspace=0.08, hspace=0.08)
+    for row, (word, images) in enumerate((("before", before), ("after", after))):
+        for column in range(count):
+            axes = figure.add_subplot(cells[row, column])
+            image = images[column]
+            image = (image - image.min()) / max(float(np.ptp(image)), 1e-12)
+            axes.imshow(image[..., 0] if image.shape[-1] == 1 else image[..., :3], cmap="gray_r")
+            axes.set_xticks([])
+            axes.set_yticks([])
+            if row == 0:
+                axes.set_title(str(labels[column]), fontsize=9, fontweight="normal", pad=3)
+            if column == 0:
+                axes.set_ylabel(word, fontsize=9)
+    figure.suptitle(title, x=0.02, y=0.97, ha="left", fontsize=11.5, fontweight="bold")
+    save_figure(figure, path)
+
+
 def save_pictures(figure: Any, folder: Path, name: str) -> list[Path]:
     """Write a figure as `NAME.png`, to look at, and `NAME.svg`, to print; returns the two files."""
     make_folder(folder)

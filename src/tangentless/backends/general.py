@@ -134,11 +134,11 @@ def prepare_general(
     graph: Graph, images: Any, n_jobs: int = 1, batch: int | None = None, start: Start | None = None
 ) -> GeneralImages:
     """Squared norms and the diagonal, from each image's kernel with itself; at most `batch` of them at a time."""
-    begin = _Run if start is None else start
+    begin = NumpyRun if start is None else start
     parts: dict[int, tuple[dict[int, Any], Any]] = {}
 
     def work(part: slice, _: None) -> int:
-        run = begin(graph, _pixels(graph, images[part]), None, None, None)
+        run = begin(graph, pixels_of(graph, images[part]), None, None, None)
         values = run.outputs()
         squares = [run.known[place].reshape(-1) for place in graph.outputs]
         if graph.tangent:
@@ -148,7 +148,7 @@ def prepare_general(
         parts[part.start] = run.known, diagonal
         return 0
 
-    run_parallel(spans(len(images), _batch(graph, images, batch)), work, lambda: None, n_jobs, None)
+    run_parallel(spans(len(images), batch_size(graph, images, batch)), work, lambda: None, n_jobs, None)
     ordered = [parts[first] for first in sorted(parts)]
     squares = {place: np.concatenate([known[place] for known, _ in ordered]) for place in ordered[0][0]}
     return GeneralImages(graph, images, squares, np.concatenate([diagonal for _, diagonal in ordered]))
@@ -165,10 +165,10 @@ def general_block(
     start: Start | None = None,
 ) -> Any:
     """Entries between two prepared sets; at most `batch` pairs at a time."""
-    graph, begin = left.graph, _Run if start is None else start
+    graph, begin = left.graph, NumpyRun if start is None else start
     count = len(graph.outputs)
     if graph.nodes[0].grid == (1, 1):
-        flat = [_pixels(graph, side.images).reshape(len(side), -1) for side in (left, right)]
+        flat = [pixels_of(graph, side.images).reshape(len(side), -1) for side in (left, right)]
         values = (flat[0] @ flat[1].T)[None]
         tangents = np.zeros_like(values)
         if advance is not None:
@@ -180,26 +180,26 @@ def general_block(
         def work(part: slice, _: None) -> int:
             i, j = pairs[0][part], pairs[1][part]
             one, other = left[i], right[j]
-            run = begin(graph, _pixels(graph, one.images), _pixels(graph, other.images), one.squares, other.squares)
+            run = begin(graph, pixels_of(graph, one.images), pixels_of(graph, other.images), one.squares, other.squares)
             for place, (kernel, tangent) in enumerate(run.outputs()):
                 values[place, i, j] = kernel
                 if tangent is not None:
                     tangents[place, i, j] = tangent
             return len(i)
 
-        run_parallel(spans(len(pairs[0]), _batch(graph, left.images, batch)), work, lambda: None, n_jobs, advance)
+        run_parallel(spans(len(pairs[0]), batch_size(graph, left.images, batch)), work, lambda: None, n_jobs, advance)
     ends = [[side.squares[place].reshape(-1) for place in graph.outputs] for side in (left, right)]
     if graph.tangent:
         return graph.apply_tangent_head(list(values), list(tangents), *ends)
     return graph.apply_head(list(values), *ends)
 
 
-class _Run(Run):
+class NumpyRun(Run):
     """By NumPy: every node is an operation on whole arrays."""
 
     def __init__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> None:
         super().__init__(graph, left, right, left_squares, right_squares)
-        self.tables = _tables(graph)
+        self.tables = tables_of(graph)
         self._pixels: dict[tuple[int, int], Any] = {}
 
     def collect(
@@ -222,15 +222,18 @@ class _Run(Run):
             axes = rows, Windows(1, len(table.left) + 1)  # along columns, the table adds up
             return each(lambda v: window_sums(table.sum(v), axes) * node.scale, source)
         sources = [
-            each(functools.partial(_take, columns=columns), self.value(source, u, memo))
+            each(functools.partial(take_columns, columns=columns), self.value(source, u, memo))
             for source, columns in zip(node.sources, table.beside, strict=True)
         ]
         if not isinstance(node, EmbedNode):
             return head_value(node, sources, None)
-        height = node.grid[0]
-        left, right = (_take(self.norms(node.sources[0], side), table.beside[0]) for side in range(2))
-        scale = left[:, _rows(height, u)] * right[:, _rows(height, -u)]
+        scale = self.scale(node, u, table.beside[0])
         return head_value(node, sources, scale, table.same if self.itself and u == 0 else None)
+
+    def scale(self, node: EmbedNode, u: int, columns: Any) -> Any:
+        """Products of the norms before an embedding."""
+        left, right = (take_columns(self.norms(node.sources[0], side), columns) for side in range(2))
+        return left[:, rows_at(node.grid[0], u)] * right[:, rows_at(node.grid[0], -u)]
 
     def laid_out(self, place: int, side: int, norms: Any) -> Any:
         return self.tables[place].spread(norms, side)
@@ -242,8 +245,8 @@ class _Run(Run):
             return self.known[0]
         total = None
         for channel in range(self.graph.channels):
-            left = self._side(channel, 0)[:, _rows(height, u)]
-            product = left * self._side(channel, 1)[:, _rows(height, -u)]
+            left = self._side(channel, 0)[:, rows_at(height, u)]
+            product = left * self._side(channel, 1)[:, rows_at(height, -u)]
             total = product if total is None else total + product
         return total
 
@@ -286,7 +289,7 @@ class _Table:
 
 
 @functools.lru_cache(maxsize=64)
-def _tables(graph: Graph) -> tuple[_Table, ...]:
+def tables_of(graph: Graph) -> tuple[_Table, ...]:
     """Of every node."""
     tables: list[_Table] = []
     index: list[dict[Pair, int]] = []
@@ -339,7 +342,8 @@ def window_taps(node: WindowNode | PoolNode, pairs: Sequence[Pair], source: dict
     return np.array([[source.get(read, -1) for read in some] for some in reads], dtype=np.intp)
 
 
-def _take(values: Any, columns: Any) -> Any:
+def take_columns(values: Any, columns: Any) -> Any:
+    """Values at some pairs of columns; None: at all."""
     return values if columns is None else values[..., columns]
 
 
@@ -372,12 +376,12 @@ def each(function: Callable[[Any], Any], value: Value) -> Value:
     return function(value[0]), None if value[1] is None else function(value[1])
 
 
-def _rows(height: int, u: int) -> slice:
+def rows_at(height: int, u: int) -> slice:
     """Rows of the left image that have a partner at offset u; with -u, the partners."""
     return slice(max(0, -u), height - max(0, u))
 
 
-def _pixels(graph: Graph, images: Any) -> Any:
+def pixels_of(graph: Graph, images: Any) -> Any:
     """Images as (N, H, W, C), whatever their rank, in float64."""
     return images.astype(np.float64).reshape(len(images), *graph.nodes[0].grid, graph.channels)
 
@@ -393,7 +397,7 @@ def pair_bytes(graph: Graph) -> int:
     return 8 * (1 + graph.tangent) * (4 * _largest(graph) + sum(map(graph.pairs, pools)))
 
 
-def _batch(graph: Graph, images: Any, most: int | None) -> int:
+def batch_size(graph: Graph, images: Any, most: int | None) -> int:
     """Pairs at a time: one value of the largest node takes so many bytes."""
     needed = pair_bytes(graph)
     if needed > _MOST_BYTES:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ..chunks import spans
 from ..errors import InputError, ParameterError
 from ..inputs import check_images, check_pair, to_numpy
-from ..kernel import complete
 from ..layers import is_whole
+from ..tiles import complete
 from .vectors import (
     Gaussian,
     Pair,

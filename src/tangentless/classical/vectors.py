@@ -21,8 +21,8 @@ from ..chunks import spans
 from ..devices import Device
 from ..errors import InputError, ParameterError
 from ..forms import TOLERANCE, angle_polynomial, arc_polynomial
-from ..kernel import Elementary
 from ..layers import is_real, is_whole
+from .slopes import DifferentiableVectors
 
 if TYPE_CHECKING:
     from ..backends.cuda import CudaBackend
@@ -52,7 +52,7 @@ class Vectors:
         return Vectors(self.rows[part], self.norms[part], self.diagonal[part])
 
 
-class VectorKernel(Elementary):
+class VectorKernel(DifferentiableVectors):
     """What kernels of vectors share: inner products of all pairs by one matrix product, then a function of each."""
 
     unit: ClassVar[bool] = False  # whether rows are scaled to length one first
@@ -130,6 +130,12 @@ class Linear(VectorKernel):
     def _call(self) -> None:
         return None
 
+    def _slopes(self, products: Array, left: Vectors, right: Vectors) -> tuple[Array, Array, dict[str, Array]]:
+        return np.ones_like(products), np.zeros_like(products), {}
+
+    def _diagonal_slopes(self, vectors: Vectors) -> tuple[Array, dict[str, Array]]:
+        return np.ones(len(vectors)), {}
+
 
 @dataclass(frozen=True)
 class Polynomial(VectorKernel):
@@ -141,6 +147,7 @@ class Polynomial(VectorKernel):
 
     degree: int = 2
     offset: float = 1.0
+    parameters: ClassVar[tuple[str, ...]] = ("offset",)
 
     def __post_init__(self) -> None:
         if not is_whole(self.degree) or self.degree < 1:
@@ -163,6 +170,20 @@ class Polynomial(VectorKernel):
     def _call(self) -> Call:
         return "power_of_products", (np.float64(self.offset), np.float64(self.degree))
 
+    def _slopes(self, products: Array, left: Vectors, right: Vectors) -> tuple[Array, Array, dict[str, Array]]:
+        slope = self._slope(products)
+        return slope, np.zeros_like(products), {"offset": slope}
+
+    def _diagonal_slopes(self, vectors: Vectors) -> tuple[Array, dict[str, Array]]:
+        slope = self._slope(vectors.norms**2)
+        return slope, {"offset": slope}
+
+    def _slope(self, products: Array) -> Array:
+        lower = (
+            np.ones_like(products) if self.degree == 1 else Polynomial(self.degree - 1, self.offset)._power(products)
+        )
+        return self.degree * lower
+
     def _power(self, products: Array) -> Array:
         products += self.offset
         with np.errstate(over="ignore"):
@@ -184,6 +205,7 @@ class Gaussian(VectorKernel):
     """
 
     gamma: float = 1.0
+    parameters: ClassVar[tuple[str, ...]] = ("gamma",)
 
     def __post_init__(self) -> None:
         if not is_real(self.gamma) or not 0 < self.gamma < math.inf:
@@ -219,9 +241,45 @@ class Gaussian(VectorKernel):
     def _factors(self, norms: Any) -> Any:
         return norms**2
 
+    def _slopes(self, products: Array, left: Vectors, right: Vectors) -> tuple[Array, Array, dict[str, Array]]:
+        distances = to_distances(products, left, right)
+        values = bell(distances, self.gamma)
+        slope = 2.0 * self.gamma * values
+        return slope, -slope, {"gamma": -distances * values}
+
+    def _diagonal_slopes(self, vectors: Vectors) -> tuple[Array, dict[str, Array]]:
+        return np.zeros(len(vectors)), {"gamma": np.zeros(len(vectors))}
+
+
+class AngleKernel(VectorKernel):
+    """(|x| |z|)^power times a function of the angle between x and z."""
+
+    unit: ClassVar[bool] = True
+
+    @property
+    def power(self) -> int:
+        """The power of the norms."""
+        return 1
+
+    def _slopes(self, products: Array, left: Vectors, right: Vectors) -> tuple[Array, Array, dict[str, Array]]:
+        gap = to_gaps(products, left, right)
+        near = np.abs(gap)
+        cosine = np.copysign(1.0 - near, gap)
+        value, slope = self._angular(cosine, np.sqrt(near * (2.0 - near)))
+        lengths = (np.where(norms > 0, norms**self.power, 0.0) for norms in (left.norms, right.norms))
+        scale = np.multiply.outer(*lengths)
+        return scale * slope, scale * (self.power * value - cosine * slope), {}
+
+    def _diagonal_slopes(self, vectors: Vectors) -> tuple[Array, dict[str, Array]]:
+        return self.power * self._diagonal(vectors.norms), {}
+
+    @abstractmethod
+    def _angular(self, cosine: Array, sine: Array) -> tuple[Array, Array]:
+        """The function of the angle, and its derivative by the cosine."""
+
 
 @dataclass(frozen=True)
-class ArcCosine(VectorKernel):
+class ArcCosine(AngleKernel):
     """The arc-cosine kernel of Cho and Saul (2009), of order 0, 1 or 2, with t the angle between x and z:
 
         order 0    (π - t) / π
@@ -236,7 +294,6 @@ class ArcCosine(VectorKernel):
     """
 
     order: int = 1
-    unit: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not is_whole(self.order) or not 0 <= self.order <= 2:
@@ -270,9 +327,22 @@ class ArcCosine(VectorKernel):
     def _scale(self, norms: Array) -> Array:
         return np.where(norms > 0, norms**self.order, 0.0)
 
+    @property
+    def power(self) -> int:
+        return self.order
+
+    def _angular(self, cosine: Array, sine: Array) -> tuple[Array, Array]:
+        share = 1.0 - np.arctan2(sine, cosine) / np.pi
+        if self.order == 0:
+            return share, _inverse(np.pi * sine)
+        if self.order == 1:
+            return sine / np.pi + share * cosine, share
+        values = share * (1.0 + 2.0 * cosine**2) + 3.0 / np.pi * sine * cosine
+        return values, 4.0 * share * cosine + 4.0 / np.pi * sine
+
 
 @dataclass(frozen=True)
-class NTK(VectorKernel):
+class NTK(AngleKernel):
     """The tangent kernel of a fully connected ReLU network of infinite width, its first layers fixed or trained.
 
     `depth` counts layers of weights, so depth 1 is linear and depth L has L - 1 layers of ReLUs; `fixed` of them, from
@@ -288,7 +358,6 @@ class NTK(VectorKernel):
 
     depth: int = 2
     fixed: int = 0
-    unit: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_depth(self.depth)
@@ -312,9 +381,23 @@ class NTK(VectorKernel):
     def _call(self) -> Call:
         return "relu_network", (self.depth, self.fixed)
 
+    def _angular(self, cosine: Array, sine: Array) -> tuple[Array, Array]:
+        by_cosine = np.ones_like(cosine)
+        tangent, by_tangent = (cosine, by_cosine) if self.fixed == 0 else (0.0 * cosine, 0.0 * cosine)
+        for layer in range(1, self.depth):
+            share = 1.0 - np.arctan2(sine, cosine) / np.pi
+            bent = by_cosine * _inverse(np.pi * sine)
+            by_cosine = by_cosine * share
+            cosine = sine / np.pi + share * cosine
+            sine = np.sqrt(np.maximum(1.0 - cosine * cosine, 0.0))
+            if layer < self.fixed:
+                continue
+            tangent, by_tangent = tangent * share + cosine, by_tangent * share + tangent * bent + by_cosine
+        return tangent, by_tangent
+
 
 @dataclass(frozen=True)
-class NNGP(VectorKernel):
+class NNGP(AngleKernel):
     """The Gaussian process of a fully connected ReLU network of infinite width: as `NTK`, only the last layer trained.
 
     >>> X = np.random.default_rng(0).standard_normal((5, 3))
@@ -323,7 +406,6 @@ class NNGP(VectorKernel):
     """
 
     depth: int = 2
-    unit: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_depth(self.depth)
@@ -338,6 +420,14 @@ class NNGP(VectorKernel):
     @property
     def _call(self) -> Call:
         return NTK(self.depth, self.depth - 1)._call
+
+    def _angular(self, cosine: Array, sine: Array) -> tuple[Array, Array]:
+        return NTK(self.depth, self.depth - 1)._angular(cosine, sine)
+
+
+def _inverse(values: Array) -> Array:
+    """1 / x, and 0 of 0."""
+    return np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
 
 
 def check_depth(depth: Any) -> None:

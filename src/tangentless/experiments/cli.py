@@ -222,6 +222,35 @@ def architectures(output: OutputOption = OUTPUT) -> None:
 
 
 @app.command()
+def distillation(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="mnist or cifar10.")] = "mnist",
+    images: Annotated[int, typer.Option(min=1, help="How many images to learn.")] = 10,
+    kernel: Annotated[str, typer.Option(help="A name, such as myrtle5, or layers in quotes.")] = "myrtle5",
+    steps: Annotated[int, typer.Option(min=1, help="Steps of Adam.")] = 500,
+    batch: Annotated[int, typer.Option(min=2, help="Training images of a step.")] = 500,
+    rate: Annotated[float, typer.Option(help="The largest change of a pixel in a step, at the start.")] = 0.02,
+    ridge: Annotated[float, typer.Option(help="Relative to the mean of the diagonal.")] = 1e-6,
+    start: Annotated[str, typer.Option(help="images or noise.")] = "images",
+    labels: Annotated[bool, typer.Option("--labels", help="Learn the targets of the images too.")] = False,
+    epsilon: Annotated[float, typer.Option(help="The epsilon of ZCA, which CIFAR-10 is whitened with.")] = 1e-4,
+    test: TestOption = None,
+    seed: SeedOption = 0,
+    backend: BackendOption = "auto",
+    data: DataOption = None,
+    output: OutputOption = OUTPUT,
+) -> None:
+    """Whole data sets distilled to few images, whose kernel classifier is nearly as good."""
+    from ..datasets import load
+    from ..distillation import Settings
+    from .distillation import DATASETS, reproduce
+
+    (name,) = parse_names(dataset, DATASETS)
+    flips = name == "cifar10"
+    settings = Settings(images, steps, batch, rate, ridge, start, labels, flips, seed)
+    reproduce(load(name, data), settings, kernel=kernel, epsilon=epsilon, test=test, folder=output, backend=backend)
+
+
+@app.command()
 def networks(
     recipes: Annotated[
         str, typer.Option(metavar="NAME,NAME,...", help="Recipes by name; --list shows them.")

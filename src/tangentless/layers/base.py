@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -107,16 +107,41 @@ class Nonlinearity(Layer):
         return series_of(self.dual)
 
     def derivative(self, cosine: Array) -> Array:
-        """That of f, which tangent kernels need: of the series or the form, unless defined otherwise."""
+        """f', which tangent kernels and gradients need: of the series or the form, unless defined otherwise."""
         if type(self).dual is Nonlinearity.dual:
             return polynomial(slopes(_hermite_series(self)), cosine)
+        return self._known_form("derivative").derivative(cosine)
+
+    def curvature(self, cosine: Array) -> Array:
+        """f'', which gradients of tangent kernels need, in the same way."""
+        if type(self).dual is Nonlinearity.dual:
+            return polynomial(slopes(slopes(_hermite_series(self))), cosine)
+        return self._known_form("curvature").curvature(cosine)
+
+    def _known_form(self, wanted: str) -> Form:
         form = self.form()
         if form is None:
             raise ArchitectureError(
-                f"the derivative of the dual of {self} is not known, so it has no tangent kernel; "
-                "define its method derivative"
+                f"the {wanted} of the dual of {self} is not known, so it has no tangent kernel and no gradient; "
+                f"define its method {wanted}"
             )
-        return form.derivative(cosine)
+        return form
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of its real parameters."""
+        return tuple(field.name for field in fields(self) if field.type in (float, "float"))
+
+    def parameter_slope(self, name: str, cosine: Array) -> Array:
+        """The derivative of f by a real parameter: by differences of sixth order, unless defined otherwise."""
+        value = getattr(self, name)
+        step = 0.01 * max(abs(value), 1e-6)
+        weights = {1: 0.75, 2: -0.15, 3: 1 / 60}
+        total = 0.0 * cosine
+        for k, weight in weights.items():
+            above, below = (replace(self, **{name: value + sign * k * step}).dual(cosine) for sign in (1, -1))
+            total = total + weight / step * (above - below)
+        return total
 
     def series(self) -> tuple[float, ...] | None:
         """Coefficients of f as a power series, where a finite one is exact."""
@@ -133,7 +158,7 @@ class Nonlinearity(Layer):
 
     def embedding(self) -> Embed:
         """The operation on bags."""
-        return Embed(self.dual, series=self.series(), derivative=self.derivative)
+        return Embed(self.dual, series=self.series(), derivative=self.derivative, curvature=self.curvature)
 
     def squares(self, squares: Array) -> Array:
         """Squared norms after it."""

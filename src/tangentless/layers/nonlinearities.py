@@ -26,7 +26,7 @@ class Normalize(Layer):
 
     def embedding(self) -> Embed:
         """The operation on bags."""
-        return Embed(lambda c: c, keep_norms=False, series=(0.0, 1.0), derivative=np.ones_like)
+        return Embed(lambda c: c, keep_norms=False, series=(0.0, 1.0), derivative=np.ones_like, curvature=np.zeros_like)
 
     def squares(self, squares: Array) -> Array:
         """Squared norms after it."""
@@ -85,6 +85,10 @@ class LeakyReLU(Nonlinearity):
         total = 1.0 + self.slope**2
         return Arc(linear=2.0 * self.slope / total, arc=(1.0 - self.slope) ** 2 / total)
 
+    def parameter_slope(self, name: str, cosine: Array) -> Array:
+        linear = 2.0 * (1.0 - self.slope**2) / (1.0 + self.slope**2) ** 2  # that of arc is its negative
+        return linear * (cosine - ReLU().dual(cosine))
+
 
 @dataclass(frozen=True)
 class Gaussian(Nonlinearity):
@@ -109,6 +113,9 @@ class Gaussian(Nonlinearity):
 
     def form(self) -> Form:
         return Exponential(self.gamma)
+
+    def parameter_slope(self, name: str, cosine: Array) -> Array:
+        return (cosine - 1.0) * self.dual(cosine)
 
     def __str__(self) -> str:
         return self.name if self.gamma == 1.0 else super().__str__()
@@ -184,6 +191,10 @@ class Erf(_Scaled):
         share = 2 * self.scale**2 / (1 + 2 * self.scale**2)
         return share / (math.asin(share) * np.sqrt(1 - (share * cosine) ** 2))
 
+    def curvature(self, cosine: Array) -> Array:
+        share = 2 * self.scale**2 / (1 + 2 * self.scale**2)
+        return self.derivative(cosine) * share**2 * cosine / (1 - (share * cosine) ** 2)
+
     def usual_activation(self, preactivation: Any) -> Any:
         return _apply("erf", self.scale * preactivation)
 
@@ -223,6 +234,12 @@ class Sin(_Scaled):
         square = self.scale**2
         return (np.exp(square * (cosine - 1)) - np.exp(-square * (cosine + 1))) / -math.expm1(-2 * square)
 
+    def derivative(self, cosine: Array) -> Array:
+        return self.scale**2 / math.tanh(self.scale**2) * Cos(self.scale).dual(cosine)
+
+    def curvature(self, cosine: Array) -> Array:
+        return self.scale**4 * self.dual(cosine)
+
     def usual_activation(self, preactivation: Any) -> Any:
         return _apply("sin", self.scale * preactivation)
 
@@ -236,6 +253,12 @@ class Cos(_Scaled):
     def dual(self, cosine: Array) -> Array:
         square = self.scale**2
         return (np.exp(square * (cosine - 1)) + np.exp(-square * (cosine + 1))) / (1 + math.exp(-2 * square))
+
+    def derivative(self, cosine: Array) -> Array:
+        return self.scale**2 * math.tanh(self.scale**2) * Sin(self.scale).dual(cosine)
+
+    def curvature(self, cosine: Array) -> Array:
+        return self.scale**4 * self.dual(cosine)
 
     def usual_activation(self, preactivation: Any) -> Any:
         return _apply("cos", self.scale * preactivation)
@@ -263,7 +286,7 @@ class Abs(Nonlinearity):
 
 @dataclass(frozen=True)
 class Step(Nonlinearity):
-    """The arc-cosine kernel of order zero, of sqrt(2) for x > 0 and 0 below. It has no tangent kernel.
+    """The arc-cosine kernel of order zero, of sqrt(2) for x > 0 and 0 below. It has no tangent kernel and no gradient.
 
     >>> Step().dual(np.array([-1.0, 0.0, 1.0]))
     array([0. , 0.5, 1. ])
@@ -282,7 +305,8 @@ class Step(Nonlinearity):
 
     def derivative(self, cosine: Array) -> Array:
         raise ArchitectureError(
-            "step has no tangent kernel: its derivative is zero wherever it has one; try erf or tanh"
+            "step has no tangent kernel and no gradient: its derivative is zero wherever it has one, and that of its "
+            "dual is infinite at 1; try erf or tanh"
         )
 
 

@@ -18,16 +18,19 @@ from numpy.typing import NDArray
 from ...chunks import spans
 from ...graph import Graph
 from .. import Advance, Precision
+from ..backward import GeneralGradient, general_gradient, pull_general
 from ..general import GeneralImages, general_block, prepare_general
+from ..numpy_back import NumpyBack
 from ..segmented import keeps_scales
 from ..segments import Segment
 from ..workers import count_workers, run_parallel
+from .back import STEEPEST, FusedGradient, fused_gradient, plan_back, pull_fused
 from .plan import Fused, aligned_zeros, fuse
 from .simd import host_lanes
 
 Array = NDArray[np.float64]
 _TILE_BYTES = 48 << 20  # expanded images of one side of a block
-_LARGEST_TILE = 2048  # images of one side: a block of them, with what the head needs, is some 100 MB
+_LARGEST_TILE = 1024  # images of one side: a block of them, with what the head needs, is some 30 MB
 _PREPARED_AT_ONCE = 512
 _TASK_ELEMENTS = 60_000_000  # work of one task, about 25 ms: short enough to stop soon, long enough to cost nothing
 _SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-150}  # of a patch, relative to its image; below it counts as black
@@ -43,6 +46,11 @@ class FusedImages:
     squares: tuple[NDArray[Any], ...]  # at every entrance but the first, (N, H, W)
     totals: Array  # (N,), squared norms after the last pool
     diagonal: Array  # (N,)
+
+    @property
+    def lanes(self) -> int:
+        """Images of the right side that are computed together, whether they are there or not."""
+        return self.fused.lanes
 
     @property
     def tile(self) -> int:
@@ -111,6 +119,32 @@ class CpuBackend:
         if graph.tangent:
             return graph.apply_tangent_head(values[:1], values[1:], [left.totals], [right.totals])
         return graph.apply_head(values, [left.totals], [right.totals])
+
+    def gradient(
+        self, graph: Graph, images: NDArray[Any], *, parameters: bool = False, wanted: bool = True
+    ) -> GeneralGradient | FusedGradient:
+        if parameters or graph.tangent:
+            plan = None
+        else:
+            backend = CpuBackend("float64", self.n_jobs) if graph.steepest > STEEPEST else self
+            fused = backend._fuse(graph)
+            plan = plan_back(fused) if isinstance(fused, Fused) else None
+        if plan is not None:
+            return fused_gradient(plan, backend.prepare(graph, images), self.n_jobs, wanted)
+        return general_gradient(graph, images, NumpyBack, parameters=parameters, wanted=wanted, n_jobs=self.n_jobs)
+
+    def pullback(
+        self,
+        graph: Graph,
+        left: Any,
+        right: Any,
+        cotangent: Array,
+        *,
+        upper: bool = False,
+        advance: Advance | None = None,
+    ) -> None:
+        pull = pull_fused if isinstance(left, FusedGradient) else pull_general
+        pull(left, right, cotangent, upper=upper, advance=advance)
 
     def describe(self, graph: Graph) -> str:
         fused = self._fuse(graph)

@@ -23,7 +23,9 @@ from numba import cfunc, njit, types
 from numba.core import cgutils
 from numba.core.imputils import lower_constant
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import intrinsic, lower_builtin, models, register_model, typeof_impl
+from numba.extending import NativeValue, intrinsic, lower_builtin, models, register_model, typeof_impl, unbox
+
+from .compiling import say_nothing_is_kept
 
 _ELEMENTS = {
     "float32": (types.float32, ir.FloatType(), ir.IntType(32)),
@@ -41,6 +43,7 @@ def compiled(function: Callable[..., Any], inline: bool = False) -> Callable[...
     try:
         return one_at_a_time(njit(cache=True, **options)(function))
     except (RuntimeError, AttributeError):  # no writable cache folder, or none that we know: compile in every process
+        say_nothing_is_kept()
         return njit(**options)(function)  # type: ignore[no-any-return]
 
 
@@ -79,6 +82,7 @@ def leaf(make: Callable[..., Callable[[int], None]], *choices: Any) -> Any:
     try:
         return cfunc(signature, cache=True, **options)(function)
     except RuntimeError:  # no writable cache folder: compile in every process
+        say_nothing_is_kept()
         return cfunc(signature, **options)(function)
 
 
@@ -143,7 +147,7 @@ class TagType(types.Opaque):
 
     def __init__(self, key: tuple[Any, ...]) -> None:
         self.choices = key
-        super().__init__(name=f"Tag({key!r})")
+        super().__init__(name=f"Tag({key!r}, {_DIGEST})")  # functions that take a tag are cached by its name
 
 
 register_model(TagType)(models.OpaqueModel)
@@ -157,6 +161,11 @@ def _typeof_tag(tag: Tag, context: Any) -> TagType:
 @lower_constant(TagType)
 def _constant_tag(context: Any, builder: Any, tag_type: TagType, value: Any) -> Any:
     return context.get_dummy_value()
+
+
+@unbox(TagType)
+def _unbox_tag(tag_type: TagType, value: Any, context: Any) -> NativeValue:
+    return NativeValue(context.context.get_dummy_value())
 
 
 def lanes_tag(dtype: str, lanes: int, paired: bool) -> Tag:

@@ -1,0 +1,53 @@
+"""Kernel matrices in `torch.autograd`: what a kernel computes of tensors that require gradients has a backward pass.
+
+PyTorch is an extra, so it is imported only when its tensors turn up.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+Compute = Callable[[Any, Any], Any]  # the matrix of X and Z, which may be None
+Pull = Callable[[Any, Any, Any, str], Any]  # of X, Z, the cotangent, and with respect to what
+
+
+def requires_gradient(*values: Any) -> bool:
+    """Whether one of the values is a tensor that takes part in automatic differentiation."""
+    return any(getattr(value, "requires_grad", False) for value in values) and sys.modules["torch"].is_grad_enabled()
+
+
+def tracked(compute: Compute, pull: Pull, X: Any, Z: Any) -> Any:
+    """What `compute(X, Z)` gives, as a tensor whose backward pass is `pull`."""
+    torch = sys.modules["torch"]
+    both = (one if one is None or isinstance(one, torch.Tensor) else torch.tensor(one) for one in (X, Z))
+    return _function().apply(compute, pull, *both)
+
+
+@functools.cache
+def _function() -> Any:
+    torch: Any = sys.modules["torch"]
+
+    class Entries(torch.autograd.Function):  # type: ignore[misc]  # torch is imported at run time
+        """The entries of a kernel matrix."""
+
+        @staticmethod
+        def forward(ctx: Any, compute: Compute, pull: Pull, X: Any, Z: Any) -> Any:
+            ctx.pull = pull
+            ctx.save_for_backward(X, Z)
+            return compute(X, Z)
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+        def backward(ctx: Any, cotangent: Any) -> tuple[Any, ...]:
+            X, Z = ctx.saved_tensors
+            if Z is None:
+                return None, None, ctx.pull(X, None, cotangent, "X").to(X.dtype), None
+            wrt = "".join(name for name, needed in zip("XZ", ctx.needs_input_grad[2:], strict=True) if needed)
+            found = ctx.pull(X, Z, cotangent, wrt)
+            left, right = (None if by is None else by.to(one.dtype) for by, one in zip(found, (X, Z), strict=True))
+            return None, None, left, right
+
+    return Entries

@@ -1,0 +1,351 @@
+"""The general path backwards: the gradient of any graph, kernel or tangent kernel, in float64.
+
+Going forward, a run keeps what pools have collected. Going back, it takes pools from the last to the first. At each
+offset u of rows it computes the values between two pools again, which is cheaper than keeping them, and pulls
+cotangents back through them, node by node, to the pool before or to the pixels. Cotangents of squared norms are
+collected per image; `finish` pulls them back once, through each image's pair with itself.
+
+`Back` is the walk. What it leaves to a device are four methods: `pull` of a node, `spread` of a pool, `widened` and
+`narrowed` between numbers and the arrays of a run. Every image gets its cotangents pair by pair in one order, so bits
+do not depend on batches or threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..bags import Both, to_squares
+from ..chunks import spans
+from ..graph import EmbedNode, Graph, PoolNode
+from ..inputs import to_host
+from ..pullback import (
+    Cotangents,
+    Key,
+    add_all,
+    add_both,
+    check_gradient,
+    parameters_of,
+    pull_head,
+    pull_head_diagonal,
+    pull_squares,
+)
+from . import Advance
+from .general import GeneralImages, Run, batch_size, pixels_of, prepare_general
+from .workers import run_parallel
+
+Place = tuple[int, int]  # a node, and an offset of rows
+Begin = Callable[[Graph, Any, Any, Any, Any], "Back"]  # graph, left and right images, squared norms of both
+
+
+class Back(Run):
+    """One batch of pairs, forwards by `outputs` and then back."""
+
+    def __init__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> None:
+        super().__init__(graph, left, right, left_squares, right_squares)
+        self.slopes: bool = False  # whether parameters get their cotangents
+        self.sides: tuple[int, ...] = (0, 1)  # which images do
+        self.parameters: dict[Key, Any] = {}  # (pairs,)
+        self.pixels: dict[int, Any] = {}  # by side, (pairs, H, W, C)
+        self.scales: dict[tuple[int, int], Any] = {}  # of logarithms of norms, by embedding and side, (pairs, H, W)
+        self._pulled: dict[int, dict[int, Both]] = {}  # cotangents of pools, by offset
+
+    def pull_outputs(self, cotangents: Mapping[int, Both], squares: Mapping[int, Any] | None = None) -> None:
+        """Pull back cotangents of the outputs, (pairs,) each, and of images with themselves those of known squares."""
+        self._norms.clear()
+        self._squares.clear()
+        for place in self.graph.outputs:
+            given = cotangents.get(place)
+            if squares is not None and place in squares and not self._is_pool(place):
+                given = add_both(given, self._own(squares[place].reshape(-1)))
+            if given is not None:
+                self._give(place, 0, self.widened(place, given), {})
+        for place in reversed(self.graph.body):
+            if self._is_pool(place):
+                self._pull_pool(place, squares)
+        if squares is not None:
+            own = squares.get(0, 0.0) + self._known_squares(self.slopes).get(0, 0.0)
+            if not isinstance(own, float):
+                add_all(self.pixels, {0: 2.0 * self.left * own[..., None]})
+
+    def _pull_pool(self, place: int, squares: Mapping[int, Any] | None) -> None:
+        """Pull the cotangents of a pool back, one offset of its source's rows at a time."""
+        node = self.graph.nodes[place]
+        assert isinstance(node, PoolNode)
+        (source,), rows = node.sources, node.axes[0]
+        pulled = self._pulled.pop(place, {})
+        if squares is not None:
+            own = squares.get(place, 0.0) + self._known_squares().get(place, 0.0)
+            if not isinstance(own, float):
+                pulled[0] = add_both(pulled.get(0), self.narrowed(place, own))
+        for u in sorted(self.graph.offsets[source][0]):
+            targets = [U for U in sorted(pulled) if abs(u - U * rows.stride) < rows.size]
+            if targets:
+                memo: dict[Place, Both] = {}
+                self.value(source, u, memo)
+                self._give(source, u, self.spread(place, node, u, {U: pulled[U] for U in targets}), memo)
+
+    def _give(self, place: int, u: int, cotangent: Both, memo: dict[Place, Both]) -> None:
+        """Hand a cotangent to a node and on to all it was computed from, up to pools and pixels."""
+        if place in self._pooled:
+            self._collect(place, u, cotangent)
+            return
+        self.value(place, u, memo)
+        waiting: dict[Place, Both] = {(place, u): cotangent}
+        for here in reversed(memo):  # a value stands after those it was computed from
+            if here not in waiting:
+                continue
+            for source, at, part in self.pull(*here, waiting.pop(here), memo):
+                if source in self._pooled:
+                    self._collect(source, at, part)
+                else:
+                    waiting[source, at] = add_both(waiting.get((source, at)), part)
+
+    def _collect(self, place: int, u: int, cotangent: Both) -> None:
+        pulled = self._pulled.setdefault(place, {})
+        pulled[u] = add_both(pulled.get(u), cotangent)
+
+    def _known_squares(self, last: bool = False) -> dict[int, Any]:
+        """Cotangents of an image's known squared norms, from what its embeddings have collected so far."""
+        squares = self.graph.squares(self.known)
+        slopes = self.parameters if last else None
+        return pull_squares(self.graph, squares, scale_cotangents(self.graph, squares, self.scales), self.known, slopes)
+
+    def _is_pool(self, place: int) -> bool:
+        return isinstance(self.graph.nodes[place], PoolNode)
+
+    def _own(self, numbers: Any) -> Both:
+        return numbers, np.zeros_like(numbers) if self.graph.tangent else None
+
+    @abstractmethod
+    def pull(self, place: int, u: int, cotangent: Both, memo: dict[Place, Both]) -> Sequence[tuple[int, int, Both]]:
+        """Cotangents of what a node's value at offset u was computed from: node, offset and cotangent of each.
+
+        What pixels, logarithms of norms and parameters get is added to `pixels`, `scales` and `parameters`.
+        """
+
+    @abstractmethod
+    def spread(self, place: int, node: PoolNode, u: int, pulled: Mapping[int, Both]) -> Both:
+        """The cotangent of a pool's source at offset u from those of the pool at some offsets: `collect` transposed."""
+
+    @abstractmethod
+    def widened(self, place: int, cotangent: Both) -> Both:
+        """The cotangents of an output, (pairs,), as those of its value."""
+
+    @abstractmethod
+    def narrowed(self, place: int, squares: Any) -> Both:
+        """Cotangents of a pool's squared norms, (N, H, W), as those of its value at offset 0."""
+
+
+def scale_cotangents(graph: Graph, squares: Sequence[Any], scales: Mapping[Any, Any]) -> dict[int, Any]:
+    """Cotangents of squared norms before embeddings from those of logarithms of norms, by embedding or (it, side)."""
+    found: dict[int, Any] = {}
+    for key, total in scales.items():
+        (source,) = graph.nodes[key[0] if isinstance(key, tuple) else key].sources
+        add_all(found, {source: to_squares(total, squares[source])})
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class GeneralGradient:
+    """Images, and cotangents so far: of pixels, logarithms of norms, values and squares at outputs, and parameters."""
+
+    graph: Graph
+    images: GeneralImages
+    begin: Begin
+    n_jobs: int
+    batch: int | None
+    wanted: bool
+    totals: dict[Any, Any] = field(default_factory=dict)  # see `general_gradient`
+
+    @property
+    def tile(self) -> int:
+        return self.images.tile
+
+    @property
+    def parameters(self) -> dict[Key, Any]:
+        """Cotangents of parameters, (N,) each."""
+        return {key[1]: total for key, total in self.totals.items() if key[0] == "parameter"}
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, part: slice) -> GeneralGradient:
+        totals = {key: total[part] for key, total in self.totals.items()}
+        return GeneralGradient(self.graph, self.images[part], self.begin, self.n_jobs, self.batch, self.wanted, totals)
+
+    def add(self, rows: Any, parts: Mapping[Any, Any]) -> None:
+        """Add what some images get, one after the other: images may repeat."""
+        for key, part in parts.items():
+            total = self.totals[key]
+            for k, row in enumerate(rows):
+                total[row] += part[k]
+
+    def pull_diagonal(self, cotangent: Any) -> None:
+        """Add cotangents of k(x, x)."""
+        self.totals["diagonal",][...] += cotangent
+
+    def finish(self) -> Any:
+        """Pull back what each image has alone; the cotangents of all pixels, (N, *grid, C)."""
+        if self.graph.nodes[0].grid == (1, 1):
+            squares = self.images.squares[0].reshape(-1)
+            found = self._pull_head(slice(None), [squares], [np.zeros_like(squares)])
+            by = self.totals["squares", 0] + found.left.get(0, 0.0)
+            self.totals["pixels",][...] += 2.0 * pixels_of(self.graph, self.images.images) * by.reshape(-1, 1, 1, 1)
+        else:
+            parts = spans(len(self), batch_size(self.graph, self.images.images, self.batch))
+            run_parallel(parts, lambda part, _: self._finish(part), lambda: None, self.n_jobs, None)
+        return self.totals["pixels",].reshape(self.images.images.shape)
+
+    def _finish(self, part: slice) -> int:
+        """Through the pairs of some images with themselves."""
+        graph, totals = self.graph, self.totals
+        run = self.begin(graph, pixels_of(graph, self.images.images[part]), None, None, None)
+        run.slopes = bool(self.parameters)
+        tangents = [tangent for _, tangent in run.outputs()]
+        ends = [run.known[place].reshape(-1) for place in graph.outputs]
+        head = self._pull_head(part, ends, tangents)
+        squares = graph.squares(run.known)
+        given = scale_cotangents(graph, squares, {key[0]: by[part] for key, by in totals.items() if _is_scale(key)})
+        for place in graph.outputs:
+            by = totals["squares", place][part] + head.left.get(place, 0.0)
+            add_all(given, {place: by.reshape(run.known[place].shape)})
+        slopes: dict[Key, Any] = {}
+        known = pull_squares(graph, squares, given, run.known, slopes if run.slopes else None)
+        run.pull_outputs(head.values, known)
+        for pixels in run.pixels.values():
+            totals["pixels",][part] += pixels
+        for some in (run.parameters, slopes):
+            self._add_parameters(part, some)
+        return 0
+
+    def _pull_head(self, part: slice, squares: Sequence[Any], tangents: Sequence[Any]) -> Cotangents:
+        cotangent = self.totals["diagonal",][part]
+        found = pull_head_diagonal(self.graph, squares, tangents, cotangent, bool(self.parameters))
+        self._add_parameters(part, found.parameters)
+        return found
+
+    def _add_parameters(self, part: slice, slopes: Mapping[Key, Any]) -> None:
+        for key, total in self.parameters.items():
+            if key in slopes:
+                total[part] += slopes[key]
+
+
+def general_gradient(
+    graph: Graph,
+    images: Any,
+    begin: Begin,
+    *,
+    parameters: bool,
+    wanted: bool,
+    n_jobs: int = 1,
+    batch: int | None = None,
+) -> GeneralGradient:
+    """Images prepared for `pull_general`, with no cotangents yet."""
+    check_gradient(graph, parameters)
+    prepared = prepare_general(graph, images, n_jobs, batch, begin)
+    count, body = len(images), [(place, graph.nodes[place]) for place in graph.body]
+    shapes: dict[Any, tuple[int, ...]] = {("pixels",): (*graph.nodes[0].grid, graph.channels), ("diagonal",): ()}
+    shapes |= {(place,): node.grid for place, node in body if isinstance(node, EmbedNode)}
+    shapes |= {("squares", place): () for place in graph.outputs}
+    if parameters:
+        shapes |= {("parameter", key): () for key in parameters_of(graph).values()}
+    totals = {key: np.zeros_like(prepared.diagonal, shape=(count, *shape)) for key, shape in shapes.items()}
+    return GeneralGradient(graph, prepared, begin, n_jobs, batch, wanted, totals)
+
+
+def pull_general(
+    left: GeneralGradient, right: GeneralGradient, cotangent: Any, *, upper: bool, advance: Advance | None
+) -> None:
+    """Add what the cotangents of the entries between two sets give; entries with none are left out."""
+    graph = left.graph
+    if graph.nodes[0].grid == (1, 1):
+        _pull_vectors(left, right, cotangent)
+        if advance is not None:
+            advance(len(left) * (len(left) - 1) // 2 if upper else cotangent.size)
+        return
+    rows, columns = np.nonzero(to_host(cotangent))
+    order = InOrder(lambda part, found: _add_found(left, right, rows[part], columns[part], found))
+
+    def work(task: tuple[int, slice], _: None) -> int:
+        number, part = task
+        order.put(number, part, _pull_batch(left, right, rows[part], columns[part], cotangent))
+        return len(rows[part])
+
+    size = batch_size(graph, left.images.images, left.batch)
+    tasks = iter(list(enumerate(spans(len(rows), size))))
+    run_parallel(tasks, work, lambda: None, left.n_jobs, advance)
+    if advance is not None:
+        advance((len(left) * (len(left) - 1) // 2 if upper else cotangent.size) - len(rows))
+
+
+def _pull_batch(left: GeneralGradient, right: GeneralGradient, rows: Any, columns: Any, cotangent: Any) -> Any:
+    """Cotangents of some pairs: for either side, and for parameters, by the keys of totals."""
+    graph, one, other = left.graph, left.images[rows], right.images[columns]
+    sides = (pixels_of(graph, one.images), pixels_of(graph, other.images))
+    run = left.begin(graph, *sides, one.squares, other.squares)
+    run.slopes, run.sides = bool(left.parameters), tuple(i for i, one in enumerate((left, right)) if one.wanted)
+    values = run.outputs()
+    ends = [[side.squares[place].reshape(-1) for place in graph.outputs] for side in (one, other)]
+    found = pull_head(graph, values, ends[0], ends[1], cotangent[rows, columns], run.slopes)
+    run.pull_outputs(found.values)
+    parts: list[dict[Any, Any]] = [{}, {}]
+    for side, squares in enumerate((found.left, found.right)):
+        parts[side] = {("squares", place): by for place, by in squares.items()}
+        parts[side] |= {(place,): by for (place, of), by in run.scales.items() if of == side}
+        parts[side] |= {("pixels",): run.pixels[side]} if side in run.sides else {}
+    add_all(run.parameters, found.parameters)
+    parts[0] |= {("parameter", key): run.parameters[key] for key in left.parameters if key in run.parameters}
+    return parts
+
+
+def _add_found(left: GeneralGradient, right: GeneralGradient, rows: Any, columns: Any, found: Any) -> None:
+    """Pair by pair: in a symmetric tile an image is a row and a column, and gets its columns' first."""
+    for k in range(len(rows)):
+        if left.wanted:
+            left.add(rows[k : k + 1], {key: part[k : k + 1] for key, part in found[0].items()})
+        if right.wanted:
+            right.add(columns[k : k + 1], {key: part[k : k + 1] for key, part in found[1].items()})
+
+
+def _pull_vectors(left: GeneralGradient, right: GeneralGradient, cotangent: Any) -> None:
+    """Images of one position: their inner products are one matrix product."""
+    graph = left.graph
+    one, other = (pixels_of(graph, side.images.images).reshape(len(side), -1) for side in (left, right))
+    products, flat = one @ other.T, (len(left), len(right))
+    ends = np.repeat(left.images.squares[0], len(right)), np.tile(right.images.squares[0].reshape(-1), len(left))
+    values = products.reshape(-1), np.zeros_like(products.reshape(-1)) if graph.tangent else None
+    found = pull_head(graph, [values], [ends[0]], [ends[1]], cotangent.reshape(-1), bool(left.parameters))
+    by = found.values[0][0].reshape(flat)
+    left.totals["pixels",][...] += (by @ other).reshape(left.totals["pixels",].shape)
+    right.totals["pixels",][...] += (by.T @ one).reshape(right.totals["pixels",].shape)
+    left.totals["squares", 0][...] += found.left[0].reshape(flat).sum(axis=1) if 0 in found.left else 0.0
+    right.totals["squares", 0][...] += found.right[0].reshape(flat).sum(axis=0) if 0 in found.right else 0.0
+    for key, total in left.parameters.items():
+        total += found.parameters[key].reshape(flat).sum(axis=1) if key in found.parameters else 0.0
+
+
+def _is_scale(key: tuple[Any, ...]) -> bool:
+    """Whether a total is that of the logarithms of norms before an embedding."""
+    return isinstance(key[0], int)
+
+
+class InOrder:
+    """Lets threads finish in any order, and adds what they found in the order of their tasks."""
+
+    def __init__(self, add: Callable[[Any, Any], None]) -> None:
+        self._add, self._next, self._lock = add, 0, threading.Lock()
+        self._waiting: dict[int, tuple[Any, Any]] = {}
+
+    def put(self, number: int, part: Any, found: Any) -> None:
+        """Take the results of a task, and add all whose turn it is."""
+        with self._lock:
+            self._waiting[number] = part, found
+            while self._next in self._waiting:
+                self._add(*self._waiting.pop(self._next))
+                self._next += 1

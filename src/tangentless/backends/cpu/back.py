@@ -1,0 +1,463 @@
+"""Fused gradients of chains: stages of windows, closed-form duals and pools, right images in lanes, on all cores.
+
+What the fused kernel knows of each image serves here too: scales, and squared norms at the entrance of every stage.
+`back_sweep` computes a few left images against a vector of right ones at a time; what it finds is added to the images'
+totals in one order. Images are divided by their scales, which chains allow, so that float32 can hold all numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...bags import to_squares
+from ...forms import TOLERANCE, Arc, lower, lower_slope
+from ...graph import Graph, window_sums
+from ...layers import Nonlinearity, Normalize, Windows
+from ...pullback import check_gradient, pull_head, pull_head_diagonal, spread
+from .. import Advance
+from ..backward import InOrder
+from ..segments import Embedding, Segment, chain
+from ..workers import run_parallel
+from .compiling import compiling
+from .plan import Fused, aligned_zeros
+from .simd import Tag, lanes_tag
+
+Array = NDArray[np.float64]
+_POOL_BYTES = 48 << 20  # what pools have collected of the rows of one task
+_MOST_ROWS = 16
+_LARGEST_POOLS = 1 << 28  # bytes of one row, beyond which the general path is taken
+STEEPEST = 2.0  # slope of a dual at c = 1 up to which float32 keeps four digits of gradients
+_SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-145}  # below, a patch counts as black
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A chain as the compiled sweep reads it."""
+
+    fused: Fused
+    stages: tuple[Segment, ...]
+    kinds: Tag
+    table: NDArray[Any]
+    scales: NDArray[Any]
+    stage_table: NDArray[np.int64]
+    step_table: NDArray[np.int64]
+
+    @property
+    def graph(self) -> Graph:
+        return self.fused.graph
+
+    @functools.cached_property
+    def pooled(self) -> int:
+        """Vectors that all pools collect."""
+        return sum(math.prod(stage.exits[0].grid) ** 2 for stage in self.stages)
+
+    @functools.cached_property
+    def norm_count(self) -> int:
+        """Norms of one image."""
+        return sum(len(stage.steps) * math.prod(stage.grid) for stage in self.stages)
+
+    @property
+    def pixel_count(self) -> int:
+        """Pixels of one image, all channels."""
+        return math.prod(self.stages[0].grid) * self.graph.channels
+
+    @property
+    def rows(self) -> int:
+        """Left images of one task."""
+        return max(1, min(_MOST_ROWS, _POOL_BYTES // (self.pooled * self.fused.lanes * self.table.itemsize)))
+
+
+@functools.lru_cache(maxsize=64)
+def plan_back(fused: Fused) -> Plan | None:
+    """The sweep's plan of a graph, or None where it must take the general path."""
+    stages = chain(fused.graph)
+    if isinstance(stages, str):
+        return None
+    lowered = [[_lower(step.embedding, fused.dtype) for step in stage.steps] for stage in stages]
+    flat = [one for some in lowered for one in some]
+    if any(one is None for one in flat):
+        return None
+    known = [one for one in flat if one is not None]
+    kinds = sorted({kind for kind, _ in known}) or [("linear",)]
+    stage_rows: list[tuple[int, ...]] = []
+    step_rows: list[tuple[int, ...]] = []
+    table: list[float] = []
+    norms = pooled = 0
+    places = iter(known)
+    for stage in stages:
+        first = len(step_rows)
+        for step in stage.steps:
+            kind, parameters = next(places)
+            step_rows.append((step.window[0] // 2, step.window[1] // 2, kinds.index(kind), len(table), norms))
+            table += parameters
+            norms += math.prod(stage.grid)
+        stage_rows.append((*stage.grid, *stage.pool, first, len(step_rows), pooled))
+        pooled += math.prod(stage.exits[0].grid) ** 2
+    if pooled * fused.lanes * np.dtype(fused.dtype).itemsize > _LARGEST_POOLS:
+        return None
+    scales = [fused.exit_scale(i, segment.exits[0]) for i, segment in enumerate(fused.segments)]
+    steps = np.array(step_rows, dtype=np.int64).reshape(-1, 5)
+    return Plan(
+        fused,
+        stages,
+        Tag(("back", *kinds)),
+        np.array([*table, 0.0], fused.dtype),
+        np.array(scales, fused.dtype),
+        np.array(stage_rows, dtype=np.int64),
+        steps,
+    )
+
+
+def _lower(embedding: Embedding, dtype: str) -> tuple[tuple[Any, ...], tuple[float, ...]] | None:
+    """The kind of an embedding, with the lengths of its polynomials, and its parameters; None if it has no form."""
+    if embedding is None:
+        return ("linear",), ()
+    if isinstance(embedding, Normalize):
+        return ("cosine",), ()
+    form = embedding.form()
+    tolerance = TOLERANCE[dtype] * (0.1 if dtype == "float32" else 1.0)
+    value, slope = (None if form is None else one(form, tolerance) for one in (lower, lower_slope))
+    if value is None or slope is None:
+        return None
+    lengths = len(value.coefficients), len(slope.coefficients)
+    if value.kind != "arc":
+        return (value.kind, *lengths), (*value.coefficients, *slope.coefficients)
+    return (value.kind, *lengths, form == Arc()), (value.linear, value.arc, *value.coefficients, *slope.coefficients)
+
+
+@dataclass(frozen=True, eq=False)
+class FusedGradient:
+    """Images, and cotangents so far: of pixels, of logarithms of norms, of squares at the output and of k(x, x)."""
+
+    plan: Plan
+    images: Any  # FusedImages
+    n_jobs: int
+    wanted: bool
+    found: Array  # (N, pixels and norms)
+    squares: Array
+    diagonal: Array
+
+    @property
+    def graph(self) -> Graph:
+        return self.plan.graph
+
+    @property
+    def tile(self) -> int:
+        return 256
+
+    @property
+    def parameters(self) -> dict[Any, Any]:
+        """None: gradients by parameters take the general path."""
+        return {}
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, part: slice) -> FusedGradient:
+        own = self.found[part], self.squares[part], self.diagonal[part]
+        return FusedGradient(self.plan, self.images[part], self.n_jobs, self.wanted, *own)
+
+    def pull_diagonal(self, cotangent: Array) -> None:
+        """Add cotangents of k(x, x)."""
+        self.diagonal[...] += cotangent
+
+    def finish(self) -> Array:
+        """Pull back what each image has alone; the cotangents of all pixels, (N, *grid, C)."""
+        plan, lanes = self.plan, self.plan.fused.lanes
+        squares = self.squares + pull_head_diagonal(
+            self.graph, [self.images.totals], [], self.diagonal, parameters=False
+        ).left.get(self.graph.outputs[0], 0.0)
+        if not self.graph.scale_free:
+            squares = squares * self.images.scales**2
+        squares = squares * plan.fused.total_scale()
+        pixels = np.empty((len(self), plan.pixel_count))
+
+        def work(part: slice, room: _Room) -> int:
+            pixels[part] = _pull_alone(self, part, squares[part], room)
+            return 0
+
+        parts = (slice(start, min(start + lanes, len(self))) for start in range(0, len(self), lanes))
+        run_parallel(parts, work, lambda: _Room(plan, 1), self.n_jobs, None)
+        scales = np.where(self.images.scales > 0, self.images.scales, 1.0)
+        return (pixels / scales[:, None]).reshape(self.images.images.shape)
+
+
+def fused_gradient(plan: Plan, images: Any, n_jobs: int, wanted: bool) -> FusedGradient:
+    """Prepared images with no cotangents yet."""
+    check_gradient(plan.graph)
+    found = np.zeros((len(images), plan.pixel_count + plan.norm_count))
+    return FusedGradient(plan, images, n_jobs, wanted, found, np.zeros(len(images)), np.zeros(len(images)))
+
+
+def pull_fused(
+    left: FusedGradient, right: FusedGradient, cotangent: Array, *, upper: bool, advance: Advance | None
+) -> None:
+    """Add what the cotangents of the entries between two sets give."""
+    from .back_sweep import backward_rows, forward_rows
+
+    plan, graph = left.plan, left.graph
+    lanes = plan.fused.lanes
+    sides = [_expand(plan, side.images) for side in (left, right)]
+    rows = sides[0]
+    addresses = tuple(number for one in rows for number in (one.ctypes.data, one.strides[0]))
+    blocks = [
+        tuple(_in_lanes(one, slice(b, b + lanes), lanes) for one in sides[1]) for b in range(0, len(right), lanes)
+    ]
+    tag, count = lanes_tag(plan.fused.dtype, lanes, paired=False), len(plan.stages)
+
+    def add(task: tuple[int, int, int], found: Any) -> None:
+        first, end, block = task
+        columns = slice(block * lanes, min((block + 1) * lanes, len(right)))
+        for side, part, (numbers, squares) in zip((left, right), (slice(first, end), columns), found, strict=True):
+            if side.wanted:
+                side.found[part] += numbers
+                side.squares[part] += squares
+
+    order = InOrder(add)
+
+    def work(task: tuple[int, tuple[int, int, int]], room: _Room) -> int:
+        number, (first, end, block) = task
+        columns = slice(block * lanes, min((block + 1) * lanes, len(right)))
+        by = np.zeros((end - first, lanes))
+        by[:, : columns.stop - columns.start] = cotangent[first:end, columns]
+        wanted = by.any(axis=1).astype(np.int64)
+        pairs = (end - first) * (columns.stop - columns.start)
+        if not wanted.any():
+            order.put(number, (first, end, block), room.nothing(end - first, columns.stop - columns.start))
+            return pairs
+        room.set_right(*blocks[block])
+        room.pooled[: end - first] = 0
+        view = room.view(itself=False)
+        task_rows = 0, count, addresses, first, end, room.pooled.ctypes.data, room.row_bytes
+        forward_rows(tag, plan.kinds, view, *task_rows)
+        totals = room.totals(end - first)
+        near, far = left.images[first:end], right.images[columns]
+        seeds, near_squares, far_squares = _pull_values(graph, plan, totals, near, far, by)
+        top = _power_of_two(seeds)
+        scaled = (seeds / top).astype(plan.fused.dtype)
+        out = np.zeros((end - first, plan.pixel_count + plan.norm_count))
+        backward_rows(tag, plan.kinds, view, *task_rows, scaled.ctypes.data, wanted, room.left_found, out)
+        others = room.right_found.reshape(-1, lanes).T[: columns.stop - columns.start].astype(np.float64)
+        order.put(number, (first, end, block), ((out * top, near_squares), (others * top, far_squares)))
+        return pairs
+
+    tasks = enumerate(_tasks(plan, len(left), len(right), upper))
+
+    def compile_all() -> None:
+        """By rows that are none: compiling is announced, and can be interrupted."""
+        room = _Room(plan, plan.rows)
+        room.set_right(*blocks[0])
+        none = 0, count, addresses, 0, 0, room.pooled.ctypes.data, room.row_bytes
+        view, by, out = (
+            room.view(itself=False),
+            np.zeros(0, np.int64),
+            np.zeros((0, plan.pixel_count + plan.norm_count)),
+        )
+        forward_rows(tag, plan.kinds, view, *none)
+        backward_rows(tag, plan.kinds, view, *none, room.pooled.ctypes.data, by, room.left_found, out)
+
+    compiling(compile_all)
+    run_parallel(iter(list(tasks)), work, lambda: _Room(plan, plan.rows), left.n_jobs, None)
+    if advance is not None:
+        advance(len(left) * (len(left) - 1) // 2 if upper else cotangent.size)
+
+
+def _tasks(plan: Plan, rows: int, columns: int, upper: bool) -> Iterator[tuple[int, int, int]]:
+    """(first row, end row, block of columns), row by row."""
+    for first in range(0, rows, plan.rows):
+        for block in range(-(-columns // plan.fused.lanes)):
+            if not upper or (block + 1) * plan.fused.lanes > first:
+                yield first, min(first + plan.rows, rows), block
+
+
+def _pull_values(graph: Graph, plan: Plan, totals: Array, near: Any, far: Any, by: Array) -> tuple[Array, Array, Array]:
+    """Cotangents of the sums of the last pool, and of squared norms at the output of both sides."""
+    factor = np.full((len(near), len(far)), plan.fused.total_scale())
+    if not graph.scale_free:
+        factor *= np.multiply.outer(near.scales, far.scales)
+    values = totals[:, : len(far)] * factor
+    ends = np.repeat(near.totals, len(far)), np.tile(far.totals, len(near))  # of every entry, as the head takes them
+    (output,) = graph.outputs
+    given = by[:, : len(far)].reshape(-1)
+    found = pull_head(graph, [(values.reshape(-1), None)], [ends[0]], [ends[1]], given, parameters=False)
+    seeds = np.zeros_like(totals)
+    seeds[:, : len(far)] = found.values[output][0].reshape(values.shape) * factor
+    zeros = np.zeros(values.size)
+    rows, columns = (side.get(output, zeros).reshape(values.shape) for side in (found.left, found.right))
+    return seeds, rows.sum(axis=1), columns.sum(axis=0)
+
+
+def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Room) -> Array:
+    """Pixels' cotangents of at most a vector of images, from their norms' and from each one's pair with itself."""
+    from .back_sweep import backward_rows, forward_rows
+
+    plan, images = gradient.plan, gradient.images[part]
+    lanes, count, last = plan.fused.lanes, len(images), len(plan.stages) - 1
+    tag = lanes_tag(plan.fused.dtype, lanes, paired=True)
+    sides = tuple(_in_lanes(one, slice(0, lanes), lanes) for one in _expand(plan, images))
+    room.set_right(*sides)
+    room.left_found[:] = 0
+    room.pooled[:] = 0
+    room.cotangents[:] = 0
+    view, addresses = room.view(itself=True), tuple(number for one in sides for number in (one.ctypes.data, 0))
+    rows = addresses, 0, 1, room.pooled.ctypes.data, room.row_bytes
+    nothing = 0, np.zeros(0, dtype=np.int64), room.left_found, np.zeros((0, 0))
+    forward_rows(tag, plan.kinds, view, 0, last, *rows)
+    entrances = _entrances(plan, images)
+    pixels, norms = np.split(gradient.found[part], [plan.pixel_count], axis=1)
+    by, end, top = squares.reshape(count, 1), plan.norm_count, _power_of_two(squares)
+
+    def own(first: int, end: int) -> Array:
+        """What was found so far for some of the images' numbers, on both sides."""
+        both = room.left_found.reshape(-1, lanes)[first:end] + room.right_found.reshape(-1, lanes)[first:end]
+        return np.asarray(both.T[:count] * top, dtype=np.float64)
+
+    for place in reversed(range(last + 1)):
+        stage = plan.stages[place]
+        positions, start = math.prod(stage.exits[0].grid), int(plan.stage_table[place, -1])
+        cotangents = room.cotangents.reshape(-1, lanes)[start : start + positions**2]
+        cotangents[:: positions + 1, :count] += (by.T / top).astype(cotangents.dtype)
+        backward_rows(tag, plan.kinds, view, place, place + 1, *rows, *nothing)
+        begin = end - len(stage.steps) * math.prod(stage.grid)
+        scales = norms[:, begin:end] + own(plan.pixel_count + begin, plan.pixel_count + end)
+        by = _pull_norms(stage, entrances[place], scales).reshape(count, -1)
+        by = by * float(plan.scales[place - 1]) if place else by
+        end = begin
+    lengths = 2.0 * _pixels(images).reshape(count, -1, plan.graph.channels) * by[:, :, None]
+    total: Array = pixels + own(0, plan.pixel_count) + lengths.reshape(count, -1)
+    return total
+
+
+def _pull_norms(stage: Segment, entrance: Array, scales: Array) -> Array:
+    """Cotangents of squared norms at the entrance of a stage from those of logarithms of norms at its steps."""
+    squares, found = entrance, []
+    for step in stage.steps:
+        squares = _window(step.window, stage.grid, squares)
+        found.append(squares)
+        squares = squares if step.embedding is None else step.embedding.squares(squares)
+    by: Array = np.zeros_like(entrance)
+    for place in reversed(range(len(stage.steps))):
+        step, own = stage.steps[place], scales.reshape(len(scales), len(stage.steps), *stage.grid)[:, place]
+        if isinstance(step.embedding, Nonlinearity):
+            by = by * step.embedding.gain()
+        elif isinstance(step.embedding, Normalize):
+            by = np.zeros_like(by)
+        if step.embedding is not None:
+            by = by + to_squares(own, found[place])
+        by = spread(by, _axes(step.window, stage.grid), stage.grid)
+    return by
+
+
+def _axes(size: tuple[int, int], grid: tuple[int, int]) -> tuple[Windows, Windows]:
+    rows, columns = (Windows(k, n, start=-(k // 2)) for k, n in zip(size, grid, strict=True))
+    return rows, columns
+
+
+def _window(size: tuple[int, int], grid: tuple[int, int], squares: Array) -> Array:
+    sums: Array = window_sums(squares, _axes(size, grid))
+    return sums
+
+
+class _Room:
+    """What one thread needs: planes, pools of some rows, and cotangents."""
+
+    def __init__(self, plan: Plan, rows: int) -> None:
+        lanes, dtype = plan.fused.lanes, plan.fused.dtype
+        self.plan = plan
+        steps = max(len(stage.steps) for stage in plan.stages)
+        self.plane = math.prod(plan.stages[0].grid)
+        self.planes = aligned_zeros(((2 + 2 * max(steps, 1)) * self.plane * lanes,), dtype)
+        self.pooled = aligned_zeros((rows, plan.pooled * lanes), dtype)
+        self.cotangents = aligned_zeros((plan.pooled * lanes,), dtype)
+        size = (plan.pixel_count + plan.norm_count) * lanes
+        self.left_found, self.right_found = (aligned_zeros((size,), dtype) for _ in range(2))
+        self.row_bytes = self.pooled.strides[0]
+        self._right: tuple[NDArray[Any], ...] = ()
+
+    def set_right(self, pixels: NDArray[Any], norms: NDArray[Any], inverses: NDArray[Any]) -> None:
+        """The right images to come, of which nothing is found yet."""
+        self._right = pixels, norms, inverses
+        self.right_found[:] = 0
+
+    def view(self, *, itself: bool) -> Any:
+        """Addresses for the sweep."""
+        from .back_sweep import View
+
+        plan, width = self.plan, self.plan.fused.lanes * self.planes.itemsize
+        left, right = self.left_found.ctypes.data, self.right_found.ctypes.data
+        return View(
+            plan.stage_table.ctypes.data,
+            plan.step_table.ctypes.data,
+            plan.table.ctypes.data,
+            plan.scales.ctypes.data,
+            plan.graph.channels,
+            self.planes.itemsize,
+            self._right[0].ctypes.data,
+            self._right[1].ctypes.data,
+            self._right[2].ctypes.data,
+            self.planes.ctypes.data,
+            self.plane,
+            self.cotangents.ctypes.data,
+            left + plan.pixel_count * width,
+            right + plan.pixel_count * width,
+            left,
+            right,
+            int(itself),
+        )
+
+    def totals(self, rows: int) -> Array:
+        """The sums of the last pool, (rows, lanes)."""
+        lanes = self.plan.fused.lanes
+        return self.pooled[:rows, -lanes:].astype(np.float64)
+
+    def nothing(self, rows: int, columns: int) -> Any:
+        """What pairs without cotangents give."""
+        size = self.plan.pixel_count + self.plan.norm_count
+        return tuple((np.zeros((count, size)), np.zeros(count)) for count in (rows, columns))
+
+
+def _entrances(plan: Plan, images: Any) -> list[Array]:
+    """Squared norms at the entrance of every stage, (N, H, W), as the fused kernel has them."""
+    pixels = _pixels(images).reshape(len(images), *plan.stages[0].grid, -1)
+    return [np.sum(pixels**2, axis=-1), *(one.astype(np.float64) for one in images.squares)]
+
+
+def _expand(plan: Plan, images: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Rows as the sweep reads them: pixels, norms before every step, and their inverses."""
+    dtype, count = plan.fused.dtype, len(images)
+    both = zip(plan.stages, _entrances(plan, images), strict=True)
+    parts = [stage.norms(squares).reshape(count, -1) for stage, squares in both if stage.steps]
+    norms = np.concatenate([*parts, np.zeros((count, 0))], axis=1)
+    norms[norms < _SMALLEST_NORM[dtype]] = 0.0
+    inverses = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
+    pixels = _pixels(images)
+    found = (np.ascontiguousarray(one.astype(dtype)) for one in (pixels, norms, inverses))
+    return tuple(found)  # type: ignore[return-value]  # three of them
+
+
+def _pixels(images: Any) -> Array:
+    """Images over their scales, (N, pixels)."""
+    scales = np.where(images.scales > 0, images.scales, 1.0)
+    return np.asarray(images.images, dtype=np.float64).reshape(len(images), -1) / scales[:, None]
+
+
+def _in_lanes(rows: NDArray[Any], part: slice, lanes: int) -> NDArray[Any]:
+    """Some rows as columns, the last one repeated to fill the lanes."""
+    some = rows[part]
+    laid_out = aligned_zeros((rows.shape[1], lanes), str(rows.dtype))
+    laid_out[:, : len(some)] = some.T
+    laid_out[:, len(some) :] = some[-1][:, None]
+    return laid_out.reshape(-1)
+
+
+def _power_of_two(values: Array) -> float:
+    """One near the largest of the values: multiplying by it rounds nothing."""
+    largest = float(np.abs(values).max())
+    return 2.0 ** math.floor(math.log2(largest)) if largest > 0 else 1.0

@@ -1,0 +1,90 @@
+"""Gradients of kernels of vectors: two matrix products from the derivatives of entries by inner products and norms."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backends import AnyDevice
+from ..devices import Device
+from ..errors import BackendError
+from ..gradients import Branches, Slopes, Tile
+from ..kernel import Elementary
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class VectorGradient:
+    """Vectors, and cotangents of their rows and of parameters so far."""
+
+    images: Any  # Vectors
+    shape: tuple[int, ...]
+    rows: Array
+    parameters: dict[str, Array]
+    tile: ClassVar[int] = 1024
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, part: slice) -> VectorGradient:
+        slopes = {name: one[part] for name, one in self.parameters.items()}
+        return VectorGradient(self.images[part], self.shape, self.rows[part], slopes)
+
+
+class DifferentiableVectors(Elementary):
+    """What kernels of vectors do with the derivatives of their entries."""
+
+    unit: ClassVar[bool]
+
+    def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
+        if Device.of(device).name == "cuda":
+            raise BackendError("gradients of kernels of vectors are computed by the processor; use backend='cpu'")
+        prepared: Any = self.prepare(device, images)
+        slopes = {name: np.zeros(len(prepared)) for name in self.parameters} if parameters else {}
+        part = VectorGradient(prepared, images.shape[1:], np.zeros_like(prepared.rows), slopes)
+        return Branches((part,), lambda vectors, _: vectors, prepared.diagonal)
+
+    def pullback(self, tile: Tile) -> None:
+        (left,), (right,) = tile.left.parts, tile.right.parts
+        products = left.images.rows @ right.images.rows.T
+        by_product, by_length, slopes = self._slopes(products, left.images, right.images)
+        by_product, by_length = tile.cotangent * by_product, tile.cotangent * by_length
+        left.rows[...] += by_product @ right.images.rows + by_length.sum(axis=1)[:, None] * left.images.rows
+        right.rows[...] += by_product.T @ left.images.rows + by_length.sum(axis=0)[:, None] * right.images.rows
+        for name, total in left.parameters.items():
+            total += (tile.cotangent * slopes[name]).sum(axis=1)
+        if tile.advance is not None:
+            pairs = len(left) * (len(left) - 1) // 2 if tile.upper else tile.cotangent.size
+            tile.advance(pairs)
+
+    def pull_diagonal(self, device: AnyDevice, images: Branches, cotangent: Array) -> None:
+        (part,) = images.parts
+        by_length, slopes = self._diagonal_slopes(part.images)
+        part.rows[...] += (2.0 * cotangent * by_length)[:, None] * part.images.rows
+        for name, total in part.parameters.items():
+            total += cotangent * slopes[name]
+
+    def finish(self, images: Branches) -> tuple[Array, Slopes]:
+        (part,) = images.parts
+        norms = np.where(part.images.norms > 0, part.images.norms, 1.0) if self.unit else np.ones(len(part))
+        return (part.rows / norms[:, None]).reshape(len(part), *part.shape), part.parameters
+
+    parameters: ClassVar[tuple[str, ...]] = ()  # the names of real ones
+
+    @abstractmethod
+    def _slopes(self, products: Array, left: Any, right: Any) -> tuple[Array, Array, dict[str, Array]]:
+        """Derivatives of entries: `by_product`, `by_length` and those by parameters; products may be overwritten.
+
+        They are such that the gradient by a row is by_product times the other row and by_length times the row itself;
+        for rows of length one, divided by its norm. Where a kernel has a kink, as tangent kernels between parallel
+        rows, the infinite slope counts as zero.
+        """
+
+    @abstractmethod
+    def _diagonal_slopes(self, vectors: Any) -> tuple[Array, dict[str, Array]]:
+        """by_product + by_length on the diagonal, and the derivatives of k(x, x) by parameters."""

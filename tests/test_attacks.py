@@ -1,0 +1,81 @@
+"""Saliency and attacks: gradients of scores, and images that stay within eps and are misread."""
+
+import numpy as np
+import pytest
+from sklearn.pipeline import make_pipeline
+
+import tangentless as tl
+from conftest import frozen
+from tangentless.attacks import fgsm, pgd, robust_accuracies
+from tangentless.demo import load_digits
+from tangentless.errors import InputError, ParameterError
+
+KERNEL = "conv3 relu pool2 conv3 relu globalpool normalize relu"
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    split = load_digits(seed=0)
+    model = tl.KernelRidgeClassifier(KERNEL, backend="cpu", precision="float64")
+    model.fit(split.train_images[:150], split.train_labels[:150])
+    return model, frozen(split.test_images[:40].astype(np.float64)), frozen(split.test_labels[:40])
+
+
+@pytest.mark.parametrize("flips", [False, True])
+def test_saliency_is_the_slope_of_the_winning_score(fitted, flips):
+    model, X, _ = fitted
+    if flips:
+        images, labels = X[:30], fitted[2][:30]
+        model = tl.KernelRidgeClassifier(KERNEL, flips=True, backend="reference").fit(images, labels)
+    X = X[:2] + 0.05
+    step = 1e-5 * np.random.default_rng(0).standard_normal(X.shape)
+    winners = model.decision_function(X).argmax(axis=1)
+    above, below = (model.decision_function(X + sign * step)[np.arange(2), winners] for sign in (1, -1))
+    found = (model.saliency(X) * 2 * step).sum(axis=(1, 2, 3))
+    np.testing.assert_allclose(found, above - below, rtol=1e-5)
+
+
+@pytest.mark.parametrize("attack", [fgsm, pgd])
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 0.05), ("l2", 0.5)])
+def test_attacks_stay_within_eps_and_lower_the_accuracy(fitted, attack, norm, eps):
+    model, X, y = fitted
+    moved = attack(model, X, y, eps, norm=norm)
+    change = (moved - X).reshape(len(X), -1)
+    lengths = np.abs(change).max(axis=1) if norm == "linf" else np.linalg.norm(change, axis=1)
+    assert lengths.max() <= eps * (1 + 1e-12)
+    assert moved.min() >= 0
+    assert moved.max() <= 1
+    assert model.score(moved, y) < model.score(X, y)
+
+
+def test_more_room_and_more_steps_do_more_harm(fitted):
+    model, X, y = fitted
+    found = robust_accuracies(model, X, y, eps=(0.02, 0.1), steps=5)
+    assert found["clean"] >= found["fgsm 0.02"] >= found["fgsm 0.1"] >= found["pgd 0.1"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"eps": 0.0}, ParameterError, "eps is a finite number above 0"),
+        ({"norm": "l1"}, ParameterError, "'linf' or 'l2'"),
+        ({"y": np.zeros(3)}, InputError, "a label for each"),
+        ({"y": np.full(40, 11)}, InputError, "does not know"),
+        ({"clip": (0.0, 0.5)}, InputError, "reaches beyond"),
+        ({"steps": 0}, ParameterError, "at least one step"),
+        ({"step_size": -1.0}, ParameterError, "finite size"),
+        ({"model": make_pipeline(tl.ZCA(), tl.KernelRidgeClassifier())}, ParameterError, "of a pipeline"),
+        ({"model": tl.KernelRidgeClassifier()}, ParameterError, "fitted"),
+    ],
+)
+def test_what_cannot_be_attacked_is_refused(fitted, changes, error, message):
+    model, X, y = fitted
+    with pytest.raises(error, match=message):
+        pgd(**{"model": model, "X": X, "y": y, "eps": 0.1, **changes})
+
+
+def test_a_model_of_a_matrix_has_no_saliency(fitted):
+    _, _, y = fitted
+    model = tl.KernelRidgeClassifier("precomputed").fit(np.eye(40), y)
+    with pytest.raises(ParameterError, match="has no pixels"):
+        model.saliency(np.eye(40))

@@ -1,0 +1,123 @@
+"""Distillation: what is learned is better, a run goes on where it was, and what cannot be distilled is refused."""
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import tangentless as tl
+from conftest import frozen
+from tangentless import demo
+from tangentless.cli import app
+from tangentless.distillation import Settings, distill, kernel_gradients
+from tangentless.errors import InputError, ParameterError
+from tangentless.experiments.distillation import reproduce
+from tangentless.models import load_model, save_model
+from toys import toy
+
+KERNEL = "conv3 relu pool2 conv3 relu globalpool normalize relu"
+
+
+@pytest.fixture(scope="module")
+def digits():
+    split = demo.load_digits(seed=0)
+    few = np.isin(split.train_labels, (0, 1, 2))
+    others = np.isin(split.test_labels, (0, 1, 2))
+    parts = split.train_images[few], split.train_labels[few], split.test_images[others], split.test_labels[others]
+    return tuple(frozen(one) for one in parts)
+
+
+def test_gradients_of_the_loss_are_slopes():
+    rng = np.random.default_rng(0)
+    root, cross, targets, batch = (rng.standard_normal(shape) for shape in ((4, 6), (4, 5), (4, 3), (5, 3)))
+    K = root @ root.T
+    _, *found = kernel_gradients(K, cross, targets, batch, 0.01)
+    moves = [rng.standard_normal(one.shape) for one in (K, cross, targets)]
+
+    def loss(s):
+        moved = (one + s * move for one, move in zip((K, cross, targets), moves, strict=True))
+        return kernel_gradients(*moved, batch, 0.01)[0]
+
+    expected = (8 * (loss(1e-4) - loss(-1e-4)) - loss(2e-4) + loss(-2e-4)) / 12e-4
+    assert sum((by * move).sum() for by, move in zip(found, moves, strict=True)) == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize("options", [{}, {"learn_labels": True}, {"start": "noise"}, {"flips": True}], ids=str)
+def test_learned_images_classify_better_than_those_they_were(digits, options):
+    X, y, test, labels = digits
+    settings = {"steps": 25, "batch": 60, "rate": 0.05, "backend": "cpu", **options}
+    found = distill(X, y, 3, KERNEL, **settings)
+    before = tl.KernelRidgeClassifier(KERNEL, backend="cpu").fit(found.before, found.labels).score(test, labels)
+    assert found.images.shape == (3, 8, 8, 1)
+    assert sorted(found.labels) == [0, 1, 2]
+    assert found.losses[-1] < found.losses[0]
+    assert found.model.score(test, labels) > before
+
+
+def test_a_distilled_model_is_saved_and_predicts_the_same(digits, tmp_path):
+    X, y, test, _ = digits
+    found = distill(X, y, 3, KERNEL, steps=2, batch=30, learn_labels=True, preprocessing=tl.ZCA(), backend="cpu")
+    save_model(tmp_path / "model.npz", found.model)
+    again = load_model(tmp_path / "model.npz", backend="cpu")
+    assert np.array_equal(again.predict_proba(test), found.model.predict_proba(test))
+
+
+def test_a_run_goes_on_where_it_was(digits, tmp_path):
+    X, y, *_ = digits
+    settings = {"steps": 52, "batch": 20, "backend": "cpu", "learn_labels": True, "flips": True}
+
+    def stop(done, total, loss):
+        if done == 51:
+            raise KeyboardInterrupt
+
+    whole = distill(X, y, 3, KERNEL, **settings)
+    with pytest.raises(KeyboardInterrupt):
+        distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", watch=stop, **settings)
+    seen = []
+    found = distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", watch=lambda *at: seen.append(at[0]), **settings)
+    assert seen == [51, 52]
+    assert np.array_equal(found.images, whole.images)
+    assert np.array_equal(found.targets, whole.targets)
+    with pytest.raises(InputError, match="another distillation: its settings differ"):
+        distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", **settings | {"seed": 1})
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"images": 41}, ParameterError, "41 images cannot be distilled from 40"),
+        ({"images": 2}, ParameterError, "3 classes need at least as many images"),
+        ({"batch": 2}, ParameterError, "a batch of 2 cannot hold 3 classes"),
+        ({"steps": 0}, ParameterError, "steps must be a whole number of at least 1"),
+        ({"rate": 0.0}, ParameterError, "rate must be a finite number above 0"),
+        ({"start": "nothing"}, ParameterError, "'images' or 'noise'"),
+        ({"y": np.zeros(40)}, InputError, "same label"),
+        ({"y": np.zeros(3)}, InputError, "a label for each"),
+        ({"X": np.full((40, 8, 8, 1), np.nan)}, InputError, "NaN"),
+    ],
+)
+def test_what_cannot_be_distilled_is_refused(digits, changes, error, message):
+    X, y, *_ = digits
+    arguments = {"X": X[:40], "y": y[:40], "images": 3, "kernel": KERNEL, "backend": "cpu", **changes}
+    with pytest.raises(error, match=message):
+        distill(**arguments)
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_data_sets_are_distilled_to_model_picture_and_record(name, tmp_path):
+    data = toy(side=8, channels=1 if name == "mnist" else 3, name=name)
+    settings = Settings(images=4, steps=3, batch=20)
+    record = reproduce(data, settings, kernel=KERNEL, epsilon=1e-4, test=20, folder=tmp_path, backend="cpu")
+    assert {path.name for path in tmp_path.glob(f"distillation-{name}-4.*")} == {
+        f"distillation-{name}-4.{suffix}" for suffix in ("checkpoint", "json", "npz", "png")
+    }
+    model = load_model(tmp_path / f"distillation-{name}-4.npz", backend="cpu")
+    assert model.score(data.test.images[:20], data.test.labels[:20]) == record["accuracy"]["distilled"]
+
+
+def test_the_demonstration_distils_digits(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "DISTILLATION_STEPS", 3)
+    result = CliRunner().invoke(app, ["demo", "distill", "-o", str(tmp_path), "--kernel", KERNEL])
+    assert result.exit_code == 0, result.output
+    assert "as learned" in result.output
+    assert (tmp_path / "distilled.png").exists()
+    assert CliRunner().invoke(app, ["demo", "nothing"]).exit_code != 0
