@@ -5,19 +5,21 @@ from .calibration import fit_scale, probabilities
 from .checks import check_ridge, check_targets, check_weights, is_number
 from .conjugate import ConjugateSolution, NotConverged, Step, solve_conjugate
 from .diagnosis import Diagnosis, diagnose
+from .factor import Factor, factorise
 from .memory import memory_needed
 from .nystroem import NystroemSolution, choose_landmarks, solve_nystroem
 from .path import RidgePath, ridge_path
-from .ridge import RidgeSolution, solve_ridge
+from .ridge import solve_ridge
 from .scores import Criterion
 from .svm import Separators
-from .tilt import check_tilt
+from .tilt import RidgeSolution, check_tilt
 
 __all__ = [
     "ConjugateSolution",
     "Criterion",
     "Diagnosis",
     "DoesNotFit",
+    "Factor",
     "NotConverged",
     "NystroemSolution",
     "RidgePath",
@@ -30,6 +32,7 @@ __all__ = [
     "check_weights",
     "choose_landmarks",
     "diagnose",
+    "factorise",
     "fit_scale",
     "is_number",
     "memory_needed",
