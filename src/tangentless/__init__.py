@@ -40,8 +40,10 @@ from .layers import (
 )
 
 if TYPE_CHECKING:
+    from .choosing import choose
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
     from .preprocessing import ZCA, RandAugment, Standardize
+    from .processes import GaussianProcessClassifier, GaussianProcessRegressor
 
 __all__ = [
     "GELU",
@@ -54,6 +56,8 @@ __all__ = [
     "Device",
     "Erf",
     "Gaussian",
+    "GaussianProcessClassifier",
+    "GaussianProcessRegressor",
     "GlobalPool",
     "GramMatrix",
     "KernelRidgeClassifier",
@@ -75,6 +79,7 @@ __all__ = [
     "Sum",
     "Tanh",
     "Windows",
+    "choose",
     "classical",
     "gram",
     "kernel",
@@ -84,12 +89,15 @@ __all__ = [
 __version__ = "0.2.0"
 
 _LAZY = {  # scikit-learn takes a while to import
+    "GaussianProcessClassifier": "processes",
+    "GaussianProcessRegressor": "processes",
     "KernelRidgeClassifier": "estimators",
     "KernelRidgeRegressor": "estimators",
     "KernelSVC": "estimators",
     "RandAugment": "preprocessing",
     "Standardize": "preprocessing",
     "ZCA": "preprocessing",
+    "choose": "choosing",
 }
 
 

@@ -7,6 +7,8 @@ nothing do not pay for it. The same picture is always the same file, byte for by
 from __future__ import annotations
 
 import io
+import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .files import atomic_file, make_folder
+from .solve import Calibration
 
 Array = NDArray[np.float64]
 COLOURS = ("#2b5a8c", "#c8372e", "#3f8f5b", "#8a5a9e", "#c98a1b", "#5c6b78")
@@ -145,6 +148,22 @@ def draw_report(
         _draw_mistakes(figure, grid[1], images, truth, predicted)
         figure.suptitle(title, fontsize=14, fontweight="bold", x=0.5, y=0.965, color=_INK)
     save_figure(figure, path)
+
+
+def draw_reliability(calibrations: Mapping[str, Calibration]) -> Any:
+    """A reliability diagram: accuracy against confidence, one line for each way of making probabilities."""
+    figure, axes = new_axes(5.2, 4.6, "Reliability", "confidence", "accuracy")
+    axes.plot([0, 1], [0, 1], color=_FAINT, linewidth=0.9, linestyle="--")
+    for (name, found), colour in zip(calibrations.items(), itertools.cycle(COLOURS), strict=False):
+        seen = found.counts > 0
+        label = f"{name}: error {found.ece:.3f}, log loss {found.nll:.3f}"
+        axes.plot(found.confidences[seen], found.accuracies[seen], color=colour, linewidth=1.4, label=label)
+        sizes = 4 + 120 * found.counts[seen] / found.counts.sum()
+        axes.scatter(found.confidences[seen], found.accuracies[seen], sizes, color=colour)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    axes.legend(frameon=False, fontsize=8.5, loc="upper left")
+    return figure
 
 
 def confusion_matrix(truth: NDArray[Any], predicted: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.intp]:

@@ -1,7 +1,7 @@
 """Solving with kernel matrices: everything here takes a matrix and knows nothing of images."""
 
 from ..errors import DoesNotFit
-from .calibration import fit_scale, probabilities
+from .calibration import Calibration, calibration, fit_scale, probabilities
 from .checks import check_ridge, check_targets, check_weights, is_number
 from .conjugate import ConjugateSolution, NotConverged, Step, solve_conjugate
 from .diagnosis import Diagnosis, diagnose
@@ -15,6 +15,7 @@ from .svm import Separators
 from .tilt import RidgeSolution, check_tilt
 
 __all__ = [
+    "Calibration",
     "ConjugateSolution",
     "Criterion",
     "Diagnosis",
@@ -26,6 +27,7 @@ __all__ = [
     "RidgeSolution",
     "Separators",
     "Step",
+    "calibration",
     "check_ridge",
     "check_targets",
     "check_tilt",

@@ -13,7 +13,6 @@ column, and a variance n^2. With weights w the sum of `w_i (Y_i - f(x_i))^2` is 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +27,7 @@ from ..errors import InputError, NotPositiveDefinite
 from . import blocked
 from .checks import check_ridge, check_targets, check_weights
 from .failure import explain
+from .likelihood import log_likelihood
 from .matrices import bring, check_kernel, load, receive, send
 from .memory import check_fits
 from .scores import Criterion
@@ -135,6 +135,11 @@ class Factor:
             rows = self._rows(C)
             return self._send(self._covariance(rows, self._among(S, len(rows))))
 
+    def whiten(self, C: Any) -> Any:
+        """`L^-1 C'`, (n, m): the products of its columns are what the old rows explain of the new ones."""
+        with self.on.working():
+            return self._send(blocked.forward(self.on, self.work, self._rows(C).T, self._block))
+
     def sample(self, Y: Any, C: Any, S: Any, count: int = 1, *, scale: Any = 1.0, seed: Any = 0) -> Any:
         """Draws of the posterior at m new rows, (m, count) or (m, targets, count).
 
@@ -162,11 +167,17 @@ class Factor:
         """The diagonal of Q; its inverse is the variance of each row given all others, with that of the noise."""
         return self._send(self._inverse_diagonal)
 
-    def residual(self, coefficients: Any, Y: Any) -> float:
-        """How well a system was solved: `|(K + ridge I) coefficients - Y| / |Y|`."""
-        values = self._columns(check_targets(Y, len(self)))
-        found = bring(self.on, coefficients, "coefficients").reshape(values.shape)
-        return self._residual(found, values)
+    def misfits(self, Y: Any) -> Array:
+        """`y' Q y` of every target y, (targets,): how far the targets are from what the prior expects."""
+        with self.on.working():
+            values = self._columns(check_targets(Y, len(self)))
+            half = blocked.forward(self.on, self.work, values, self._block)
+            return np.asarray(self.on.download((half**2).sum(axis=0)))
+
+    def log_likelihood(self, Y: Any, scale: Any = 1.0) -> float:
+        """The logarithm of the likelihood of targets with the covariance `scale (K + ridge I)`, summed over targets."""
+        misfits = self.misfits(Y)
+        return log_likelihood(misfits, self.log_determinant, len(self), np.broadcast_to(scale, misfits.shape))
 
     def update(self, C: Any, S: Any, *, weights: Any = None) -> Factor:
         """The factor with m more rows: C is their kernel with the old rows, (m, n), S among themselves, (m, m).
@@ -333,19 +344,3 @@ def _absorb(on: Algebra, work: Any, missing: Any, part: slice) -> None:
 
 def _join(first: Array | None, second: Array | None) -> Array | None:
     return None if first is None or second is None else np.concatenate([first, second])
-
-
-def log_likelihood(factor: Factor, Y: Any, scale: Any) -> float:
-    """The logarithm of the likelihood of targets with covariance `scale (K + ridge I)`, summed over targets."""
-    targets = check_targets(Y, len(factor)).reshape(len(factor), -1)
-    squares = misfits(factor, targets)
-    scales = np.broadcast_to(scale, squares.shape)
-    rows = len(targets)
-    constant = rows * math.log(2 * math.pi) + factor.log_determinant
-    return float(-0.5 * np.sum(squares / scales + rows * np.log(scales) + constant))
-
-
-def misfits(factor: Factor, targets: Array) -> Array:
-    """`y' Q y` of every column of the targets."""
-    half = blocked.forward(factor.on, factor.work, factor.on.xp.asarray(targets), factor._block)
-    return np.asarray(factor.on.download((half**2).sum(axis=0)))
