@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
     from .preprocessing import ZCA, RandAugment, Standardize
     from .processes import GaussianProcessClassifier, GaussianProcessRegressor
+    from .searching import search
+    from .sklearn_kernels import sklearn_kernel
 
 __all__ = [
     "GELU",
@@ -85,6 +87,8 @@ __all__ = [
     "kernel",
     "open_gram",
     "register",
+    "search",
+    "sklearn_kernel",
 ]
 __version__ = "0.2.0"
 
@@ -98,6 +102,8 @@ _LAZY = {  # scikit-learn takes a while to import
     "Standardize": "preprocessing",
     "ZCA": "preprocessing",
     "choose": "choosing",
+    "search": "searching",
+    "sklearn_kernel": "sklearn_kernels",
 }
 
 

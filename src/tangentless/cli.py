@@ -19,6 +19,7 @@ from .errors import InputError, ParameterError, TangentlessError
 from .experiments.cli import app as experiments_app
 from .experiments.cli import compare
 from .gram.cli import app as gram_app
+from .search_command import search
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,6 +58,7 @@ app = typer.Typer(
 app.add_typer(gram_app, name="gram")
 app.add_typer(experiments_app, name="reproduce")
 app.command()(compare)
+app.command()(search)
 
 ArchitectureArgument = Annotated[
     str, typer.Argument(metavar="ARCH", help="A name, such as myrtle5, or layers in quotes.")

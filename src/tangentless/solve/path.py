@@ -153,16 +153,19 @@ class Spectrum:
         """That of a Gaussian process of this covariance, times the scale or by default the one that fits best."""
         rows, misfits = len(self.values), self.misfits(ridge)
         scales = self._scales(misfits, scale)
-        if not (scales > 0).all():
+        some = scales > 0  # a target that is zero in all rows fits any scale
+        if not some.any():
             return -math.inf
         determinant = float(np.log(self.values + ridge).sum() - 2 * np.log(self.roots).sum())
-        return log_likelihood(misfits, determinant, rows, scales)
+        return log_likelihood(misfits[some], determinant, rows, scales[some])
 
     def log_density(self, ridge: float, scale: float | None = None) -> float:
         """That of all leave-one-out predictions of such a process."""
         shrinkage = self.shrinkages(np.array([ridge]))[:, 0]
         scales = self._scales(self.misfits(ridge), scale)
-        return log_density(self.misses(ridge, shrinkage), shrinkage, scales) if (scales > 0).all() else -math.inf
+        some = scales > 0
+        misses = self.misses(ridge, shrinkage)[:, some]
+        return log_density(misses, shrinkage, scales[some]) if some.any() else -math.inf
 
     def _scales(self, misfits: Array, scale: float | None) -> Array:
         return misfits / len(self.values) if scale is None else np.full(len(misfits), scale)
