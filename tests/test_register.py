@@ -1,6 +1,6 @@
 """A nonlinearity, a window layer and a pool of a user's own, registered once, are citizens of everything."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -122,3 +122,12 @@ def test_files_with_an_unregistered_layer_name_it_and_the_remedy(tmp_path):
         load_model(tmp_path / "model")
     with pytest.raises(ArchitectureError, match=r"swish.*tangentless.register"):
         tl.kernel(TEXTS[0])
+
+
+def test_a_parameter_may_be_absent_whether_its_annotation_is_a_text_or_a_type():
+    for annotation in ("int | None", int | None):
+        layer = make_dataclass(
+            "Hop", [("stride", annotation, None)], bases=(Causal,), namespace={"name": "hop"}, frozen=True
+        )
+        assert str(tl.register(layer)()) == "hop2"
+        del LAYERS["hop"]

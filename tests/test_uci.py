@@ -158,7 +158,7 @@ def test_a_misspelt_table_is_refused_before_anything_is_written(toys, tmp_path):
     result = reproduce(toys, tmp_path, "--datasets", "apart,thre")
     assert result.exit_code == 2
     assert "there is no folder" in result.stderr
-    assert "did you mean three?" in result.stderr
+    assert "did you mean 'three'?" in result.stderr
     assert not list(tmp_path.iterdir())
 
 

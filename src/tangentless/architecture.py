@@ -11,14 +11,13 @@ True
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from .errors import ArchitectureError, ParameterError
+from .errors import ArchitectureError, ParameterError, closest
 from .layers import LAYERS, Grid, Layer, Residual, Sum, Windowed, branches_of, format_grid
 
 if TYPE_CHECKING:
@@ -190,15 +189,19 @@ def _at(where: str, error: Exception) -> str:
 
 
 def _parse_layers(text: str, where: str) -> tuple[Layer, ...]:
-    words = _split(text, " \t\n", where)
+    words = split_text(text, " \t\n", where)
     return tuple(
         _parse_layer(word, f"{where}layer {k} of {len(words)}, {word!r}", len(words) == 1 and not where)
         for k, word in enumerate(words, start=1)
     )
 
 
-def _split(text: str, separators: str, where: str) -> list[str]:
-    """The parts between separators that stand outside parentheses; empty ones only between bars."""
+def split_text(text: str, separators: str, where: str = "") -> list[str]:
+    """The parts between separators that stand outside parentheses; empty ones only between bars.
+
+    >>> split_text("myrtle5, conv3(3, stride=2) relu globalpool", ",")
+    ['myrtle5', ' conv3(3, stride=2) relu globalpool']
+    """
     parts, depth = [""], 0
     for letter in text:
         depth += {"(": 1, ")": -1}.get(letter, 0)
@@ -234,8 +237,7 @@ def _known(name: str, word: str, alone: bool) -> type[Layer]:
         return LAYERS[name]
     names = [*LAYERS, Sum.name, Residual.name]
     known = [*names, *NAMED] if alone else names
-    near = difflib.get_close_matches(word if alone else name, known, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = closest(word if alone else name, known, cutoff=0.4)
     own = "a layer of your own is known after tangentless.register; "
     raise ArchitectureError(f"unknown layer; {hint}{own}known are {', '.join(known)}")
 
@@ -245,7 +247,7 @@ def _parse_branches(name: str, size: str | None, inside: str | None, where: str)
         example = "sum(relu conv3 | conv1)" if name == Sum.name else "residual(relu conv3)"
         raise ArchitectureError(f"branches stand in parentheses, such as {example}")
     branches, weights = [], []
-    texts = _split(inside, "|", f"{where}: ")
+    texts = split_text(inside, "|", f"{where}: ")
     for number, text in enumerate(texts, start=1):
         here = f"{where}, branch {number}: "
         weight = _WEIGHT.fullmatch(text)
@@ -280,10 +282,6 @@ def _parameters(kind: type[Layer], size: str | None, inside: str | None) -> dict
             raise ArchitectureError(f"parameter {name!r} {reason}")
         given[name] = value
     try:
-        return {name: _convert(hints[name], value) for name, value in given.items()}
+        return {name: (float if hints[name] is float else int)(value) for name, value in given.items()}
     except ValueError:
         raise ArchitectureError(f"{' and '.join(given.values())} is not a number of the right kind") from None
-
-
-def _convert(hint: Any, value: str) -> float:
-    return float(value) if hint is float else int(value)

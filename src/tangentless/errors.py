@@ -4,11 +4,24 @@ Every one says what was wrong, where, and what to do about it. All derive from `
 the built-in that scikit-learn or NumPy users already catch.
 """
 
+import difflib
+from collections.abc import Iterable
+
 import numpy as np
 
 
 class TangentlessError(Exception):
     """Base class of every error this package raises on purpose."""
+
+
+def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """A question that names the known word most like another, or nothing where none is like it.
+
+    >>> closest("rulu", ["conv", "relu"])
+    "did you mean 'relu'? "
+    """
+    near = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 class ArchitectureError(TangentlessError, ValueError):

@@ -11,6 +11,7 @@ An archive is read only as far as it is what `save_archive` writes, so nothing i
 from __future__ import annotations
 
 import contextlib
+import csv
 import hashlib
 import json
 import math
@@ -19,6 +20,7 @@ import secrets
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -233,6 +235,12 @@ def write_json(path: Path, content: Any) -> None:
         stream.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
 
 
+def read_csv(package: str, name: str) -> list[dict[str, str]]:
+    """The rows of a table that comes with a package, by the names in its first line."""
+    with resources.files(package).joinpath(name).open(encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder, and those above it, where they are not there yet."""
     try:
@@ -259,18 +267,14 @@ def _load_member(path: Path, name: str | None) -> NDArray[Any]:
         if name is None and len(names) == 1:
             name = names[0]
         if name in names:
-            return _member(archive, name)
+            array = archive[name]
+            if not isinstance(array, np.ndarray):  # NumPy hands out the bytes of what is not an array
+                raise InputError(f"{name!r} is not an array")
+            return array
     if not names:
         raise InputError("it is an empty archive")
     problem = "say which" if name is None else f"{name!r} is not among them"
     raise InputError(f"it holds the arrays {', '.join(names)}; {problem}, as in {path}:{names[0]}")
-
-
-def _member(archive: Any, name: str | None) -> NDArray[Any]:
-    array = archive[name]
-    if not isinstance(array, np.ndarray):  # NumPy hands out the bytes of what is not an array
-        raise InputError(f"{name!r} is not an array")
-    return array
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ nothing do not pay for it. The same picture is always the same file, byte for by
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 from collections.abc import Mapping
@@ -40,11 +41,10 @@ _NO_DATES: dict[str, dict[str, None]] = {".png": {"Software": None}, ".svg": {"D
 
 def new_figure(width: float, height: float) -> Any:
     """An empty figure in inches, in the style of this package."""
-    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE):
+    with _styled():
         figure = Figure(figsize=(width, height), dpi=150, facecolor="white")
     FigureCanvasAgg(figure)
     return figure
@@ -52,10 +52,8 @@ def new_figure(width: float, height: float) -> Any:
 
 def new_axes(width: float, height: float, title: str, across: str, up: str) -> tuple[Any, Any]:
     """A figure with one set of axes, labelled."""
-    import matplotlib
-
     figure = new_figure(width, height)
-    with matplotlib.rc_context(STYLE):
+    with _styled():
         axes = figure.add_subplot()
         axes.set_title(title)
         axes.set_xlabel(across)
@@ -129,20 +127,19 @@ def draw_report(
     predicted: NDArray[Any],
 ) -> None:
     """One page: the kernel matrix of the training images, and the confusion matrix and mistakes on the test images."""
-    import matplotlib
+    from sklearn.metrics import confusion_matrix
 
     classes = np.unique(labels)
-    confusion = confusion_matrix(truth, predicted, classes)
+    confusion = confusion_matrix(truth, predicted, labels=classes)
     figure = new_figure(11.2, 7.1)
-    with matplotlib.rc_context(STYLE):
+    with _styled():
         grid = figure.add_gridspec(
             2, 1, height_ratios=(1, 0.2), left=0.035, right=0.985, top=0.87, bottom=0.055, hspace=0.3
         )
         top = grid[0].subgridspec(1, 2, wspace=0.1)
         left, right = figure.add_subplot(top[0]), figure.add_subplot(top[1])
-        figure.colorbar(draw_kernel_matrix(left, K, labels), ax=left, fraction=0.046, pad=0.03).outline.set_visible(
-            False
-        )
+        bar = figure.colorbar(draw_kernel_matrix(left, K, labels), ax=left, fraction=0.046, pad=0.03)
+        bar.outline.set_visible(False)
         accuracy = f"{100 * np.mean(truth == predicted):.1f} % of {len(truth)} test images right"
         draw_confusion(right, confusion, classes, accuracy)
         _draw_mistakes(figure, grid[1], images, truth, predicted)
@@ -166,18 +163,6 @@ def draw_reliability(calibrations: Mapping[str, Calibration]) -> Any:
     return figure
 
 
-def confusion_matrix(truth: NDArray[Any], predicted: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.intp]:
-    """How often each class (row) was predicted as each class (column).
-
-    >>> confusion_matrix(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([0, 1]))
-    array([[1, 1],
-           [0, 1]])
-    """
-    counts = np.zeros((len(classes), len(classes)), dtype=np.intp)
-    np.add.at(counts, (np.searchsorted(classes, truth), np.searchsorted(classes, predicted)), 1)
-    return counts
-
-
 def save_pictures(figure: Any, folder: Path, name: str) -> list[Path]:
     """Write a figure as `NAME.png`, to look at, and `NAME.svg`, to print; returns the two files."""
     make_folder(folder)
@@ -189,13 +174,17 @@ def save_pictures(figure: Any, folder: Path, name: str) -> list[Path]:
 
 def save_figure(figure: Any, path: Path, **options: Any) -> None:
     """Write a figure in the format that the name of the file ends with, at once."""
-    import matplotlib
-
     content = io.BytesIO()
-    with matplotlib.rc_context(STYLE):
+    with _styled():
         figure.savefig(content, format=path.suffix[1:], metadata=_NO_DATES[path.suffix], **options)
     with atomic_file(path) as stream:
         stream.write(content.getvalue())
+
+
+def _styled() -> contextlib.AbstractContextManager[None]:
+    import matplotlib
+
+    return matplotlib.rc_context(STYLE)
 
 
 def _draw_mistakes(figure: Any, place: Any, images: NDArray[Any], truth: NDArray[Any], predicted: NDArray[Any]) -> None:

@@ -85,11 +85,7 @@ def layer_table(rows: Sequence[LayerRow], shape: tuple[int, ...], elements: int)
 def cost_table(count: int, memory: Memory, speed: Speed | None, solving: float | None) -> Table:
     """What the matrix of `count` images takes; times only where they were measured."""
     pairs = symmetric_pairs(count)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(f"{count:,} images, predicted")
-    table.add_column("how much", justify="right")
-    table.add_column("time", justify="right")
-    table.add_column("memory", justify="right")
+    table = make_table((f"{count:,} images, predicted", "how much", "time", "memory"), ())
 
     def time_of(seconds: float | None) -> str:
         return "not measured" if seconds is None else format_seconds(seconds)

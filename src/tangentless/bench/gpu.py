@@ -7,6 +7,7 @@ few of which the reference computes too, and against themselves in smaller tiles
 
 from __future__ import annotations
 
+import itertools
 import math
 import multiprocessing
 import statistics
@@ -22,12 +23,13 @@ from numpy.typing import NDArray
 from ..backends.cuda import CudaBackend
 from ..backends.cuda.machine import import_cupy
 from ..backends.reference import ReferenceBackend
+from ..chunks import spans
 from ..errors import InputError
 from ..graph import Graph
 from ..inputs import check_images
 from ..kernel import CompositionalKernel, kernel
 from ..layers import format_grid
-from ..timing import environment, random_images, symmetric_pairs, timed
+from ..timing import environment, package_version, random_images, symmetric_pairs, timed
 from .ceilings import Ceilings, gpu_seconds, measure_ceilings
 from .rival import Rival, why_no_rival
 
@@ -225,9 +227,7 @@ def _measure(
         not_finite=int(np.sum(~np.isfinite(values))),
         same_bits=_same_bits(backend, graph, left, right, values),
         rival_pairs_per_second=None if other is None else other.values.size / statistics.median(theirs[0]),
-        rival_difference=None
-        if other is None
-        else _relative(other.values, values[tuple(map(slice, other.values.shape))]),
+        rival_difference=None if other is None else other.difference(values),
         rival_missing=missing,
         seconds=time.perf_counter() - start,
     )
@@ -256,14 +256,22 @@ class _RivalTurns:
         self.values, taken = timed(lambda: self.rival.block(*self.sides))
         return taken
 
+    def difference(self, values: Images) -> float:
+        """Of its entries from ours, relative."""
+        return _relative(self.values, values[tuple(map(slice, self.values.shape))])
+
+
+def _exact(graph: Graph, *images: Images) -> tuple[Images, Images]:
+    """Entries by float64 on the GPU, and the products of norms."""
+    exact = CudaBackend("float64", GPUS)
+    left, right = (exact.prepare(graph, side) for side in images)
+    return exact.block(graph, left, right), np.sqrt(np.multiply.outer(left.diagonal, right.diagonal))
+
 
 def _compare(graph: Graph, first: Images, second: Images, values: Images) -> dict[str, Any]:
     """Random entries against float64 on the GPU."""
     rows, columns = _chosen(len(first))
-    exact = CudaBackend("float64", GPUS)
-    sides = [exact.prepare(graph, images) for images in (first[rows], second[columns])]
-    wanted, found = exact.block(graph, *sides), values[np.ix_(rows, columns)]
-    norms = np.sqrt(np.multiply.outer(*(side.diagonal for side in sides)))
+    (wanted, norms), found = _exact(graph, first[rows], second[columns]), values[np.ix_(rows, columns)]
     return {
         "compared_pairs": wanted.size,
         "error": _relative(found, wanted),
@@ -286,9 +294,7 @@ def _few_pairs(
     first, second, _ = _sides(graph, sources)
     rows, columns = _chosen(len(first))
     left, right = first[rows[:references]], second[columns[:references]]
-    exact = CudaBackend("float64", GPUS)
-    values = exact.block(graph, exact.prepare(graph, left), exact.prepare(graph, right))
-    return architecture, left, right, values
+    return architecture, left, right, _exact(graph, left, right)[0]
 
 
 def _reference_error(architecture: str, left: Images, right: Images, values: Images) -> float:
@@ -297,15 +303,9 @@ def _reference_error(architecture: str, left: Images, right: Images, values: Ima
 
 def _same_bits(backend: CudaBackend, graph: Graph, left: Any, right: Any, values: Images) -> bool:
     """Whether a corner of the block has the same bits when it is computed in small tiles."""
-    count = min(TILED, len(left))
-    return all(
-        np.array_equal(
-            backend.block(graph, left[a : min(a + TILE_ROWS, count)], right[b : min(b + TILE_COLUMNS, count)]),
-            values[a : min(a + TILE_ROWS, count), b : min(b + TILE_COLUMNS, count)],
-        )
-        for a in range(0, count, TILE_ROWS)
-        for b in range(0, count, TILE_COLUMNS)
-    )
+    rows, columns = (spans(min(TILED, len(left)), tile) for tile in (TILE_ROWS, TILE_COLUMNS))
+    tiles = itertools.product(rows, columns)
+    return all(np.array_equal(backend.block(graph, left[a], right[b]), values[a, b]) for a, b in tiles)
 
 
 def _matrix(
@@ -381,14 +381,8 @@ def _environment() -> dict[str, Any]:
         "cuda_driver": int(cupy.cuda.runtime.driverGetVersion()),
         "nvrtc": ".".join(map(str, cupy.cuda.nvrtc.getVersion())),
         "cupy": cupy.__version__,
-        "torch": _torch_version(),
+        "torch": package_version("torch"),
     }
-
-
-def _torch_version() -> str:
-    from .rival import torch
-
-    return "not installed" if torch is None else str(torch.__version__)
 
 
 def _relative(found: Images, wanted: Images) -> float:

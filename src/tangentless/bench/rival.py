@@ -7,6 +7,7 @@ Gaussian, 2×2 pools and a global one at the end.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 from dataclasses import dataclass
@@ -24,14 +25,9 @@ LARGEST_BATCH = 256  # pairs at a time: 1 GB for each tensor of 32×32 images, b
 TENSORS_AT_ONCE = 6  # in memory, of a batch
 
 
-def _import_torch() -> Any:
-    try:
-        return importlib.import_module("torch")
-    except ImportError:
-        return None
-
-
-torch = _import_torch()
+torch: Any = None
+with contextlib.suppress(ImportError):
+    torch = importlib.import_module("torch")
 
 
 def why_no_rival(graph: Graph) -> str | None:

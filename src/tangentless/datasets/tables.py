@@ -11,21 +11,19 @@ small data use are checked, by sha256 over their contents, against copies that w
 
 from __future__ import annotations
 
-import csv
-import difflib
 import functools
 import hashlib
 import math
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DatasetDamagedError, DatasetMissingError, InputError
+from ..errors import DatasetDamagedError, DatasetMissingError, InputError, closest
+from ..files import read_csv
 from . import data_folders
 from .download import fetch
 
@@ -75,8 +73,7 @@ def known_tables() -> dict[str, str]:
     >>> len(known_tables()), "iris" in known_tables()
     (90, True)
     """
-    with resources.files(__package__).joinpath("tables.csv").open(encoding="utf-8") as stream:
-        return {row["table"]: row["sha256"] for row in csv.DictReader(stream)}
+    return {row["table"]: row["sha256"] for row in read_csv(__package__, "tables.csv")}
 
 
 def find_tables(folder: str | Path | None = None, *, download: bool = True) -> Path:
@@ -263,7 +260,6 @@ def _parse_splits(path: Path, lines: dict[int, str], rows: int, count: int) -> t
 def missing_table(name: str, folder: Path, most: int = 6) -> DatasetMissingError:
     """The message for a table without a folder: it suggests similar names, or lists some of all."""
     names = sorted(path.parent.name for path in folder.glob(f"*/{_FOLDS}"))
-    if near := difflib.get_close_matches(name, names, n=1):
-        return DatasetMissingError(f"there is no folder {folder / name}; did you mean {near[0]}?")
     others = f" and {len(names) - most} others" if len(names) > most else ""
-    return DatasetMissingError(f"there is no folder {folder / name}; there are {', '.join(names[:most])}{others}")
+    hint = closest(name, names) or f"there are {', '.join(names[:most])}{others}"
+    return DatasetMissingError(f"there is no folder {folder / name}; {hint}".strip())

@@ -33,6 +33,7 @@ from ..datasets import Dataset, Split
 from ..errors import NotPositiveDefinite, ParameterError
 from ..kernel import kernel
 from ..networks.inputs import balanced
+from ..paper import SUBSETS
 from ..plots import COLOURS, new_axes, save_pictures
 from ..preprocessing import ZCA
 from ..progress import progress_bar
@@ -40,7 +41,6 @@ from ..solve import solve_ridge
 from ..solve.scores import accuracy, squared_error
 from ..statistics import deviation, mean_interval
 from ..timing import describe_machine, format_seconds
-from .paper import SUBSETS
 from .records import Outcome, Row, Run, View, backend_name
 from .whitening import Whitening
 

@@ -1,7 +1,7 @@
 """`tangentless reproduce NAME`: every experiment is one command, with options in a shared style.
 
 A command turns texts into plain values and calls its experiment, which is imported when it is run. To add an
-experiment, add a command here, and the paper's numbers to `paper.py`.
+experiment, add a command here, and the paper's numbers to `paper.csv`.
 """
 
 from __future__ import annotations
@@ -93,19 +93,10 @@ def parse_names(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def split_names(text: str) -> list[str]:
-    """The parts of a text between its commas; commas in parentheses do not count.
+    """The parts of a text between its commas; commas in parentheses do not count."""
+    from ..architecture import split_text
 
-    >>> split_names("myrtle5, conv3(3, stride=2) relu globalpool")
-    ['myrtle5', 'conv3(3, stride=2) relu globalpool']
-    """
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts if part.strip()]
+    return [part.strip() for part in split_text(text, ",") if part.strip()]
 
 
 def parse_kernels(text: str, known: tuple[str, ...]) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from ..networks.recipes import Inputs, Ramp, Recipe
 from ..plots import COLOURS, new_axes, save_pictures
 from ..statistics import Score, deviation, rank_correlation
 from ..timing import describe_machine
-from .networks import Prepared, Task, machine_name, prepare
+from .networks import Prepared, Task, prepare
 from .records import Clock, Outcome, Row, Run, View, backend_name
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def compare(
     settings: Settings,
     *,
     backend: str = "auto",
-    machine: Machine | None = None,
+    machine: Machine,
     folder: Path,
     stop_after: float | None = None,
 ) -> Outcome:
@@ -108,12 +108,13 @@ def compare(
         raise ParameterError(f"{dataset.name} has test images only, and a comparison needs images to train on")
     for architecture in shapes.values():
         architecture.grids(dataset.train.images.shape[1:-1])
-    recipes = {
-        name: settings.recipe(dataset.name, name) for name in shapes
-    }  # checks settings before anything is written
+    # Making recipes checks the settings before anything is written.
+    recipes = {name: settings.recipe(dataset.name, name) for name in shapes}
     backend, clock, hits = backend_name(backend), Clock(stop_after), []
     run = Run(EXPERIMENT, folder, configuration=asdict(settings), data=dataset.hashes)
-    data = functools.cache(functools.partial(_prepare, dataset, settings))
+    fitted = functools.partial(make_transform, settings.inputs, dataset.train.images, settings.epsilon)
+    # The images are transformed once for all architectures.
+    data = functools.cache(lambda: prepare(dataset, fitted, settings.train, settings.test, settings.seed))
     images = len(dataset.test.labels[: settings.test])
 
     def rows() -> Iterator[Row]:
@@ -127,7 +128,7 @@ def compare(
                 of = {"network": recipe.to_json(), "trial": trial, "seed": settings.seed, "test": settings.test}
                 label = f"{name}, trial {trial + 1}"
                 task = Task(run, EXPERIMENT, of, recipe, settings.seed + trial, machine, clock, recipe.epochs, label)
-                trials.append(task.piece(data, machine=lambda: machine_name(machine)).value)
+                trials.append(task.piece(data, machine=machine.describe).value)
             hits.append([_hits([kernel], images), _hits(trials, images)])
             yield _row(name, kernel, trials, images)
 
@@ -141,12 +142,6 @@ def compare(
     if not outcome.unfinished:
         say(describe_correlation(about()["correlation"]))
     return outcome
-
-
-def _prepare(dataset: Dataset, settings: Settings) -> Prepared:
-    """The images, transformed once for all architectures."""
-    fitted = functools.partial(make_transform, settings.inputs, dataset.train.images, settings.epsilon)
-    return prepare(dataset, fitted, settings.train, settings.test, settings.seed)
 
 
 def _fit_kernel(

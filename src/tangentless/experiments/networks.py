@@ -21,9 +21,8 @@ from ..datasets import Dataset
 from ..files import make_folder
 from ..networks.inputs import Images, Transform, balanced, make_transform
 from ..networks.recipes import RECIPES, Recipe, recipe_of
+from ..paper import printed
 from ..statistics import Score, deviation
-from ..timing import describe_machine
-from .paper import TABLES
 from .records import Clock, Outcome, Piece, Row, Run, Unfinished, View, digest
 
 if TYPE_CHECKING:
@@ -47,14 +46,14 @@ class Settings:
     stop_after: float | None = None  # seconds in all; the same call goes on from there
 
 
-def reproduce(load: Load, settings: Settings, *, machine: Machine | None, folder: Path) -> Outcome:
+def reproduce(load: Load, settings: Settings, *, machine: Machine, folder: Path) -> Outcome:
     """Train every recipe, or go on with it; when all are finished, write the record."""
     recipes = {name: recipe_of(name) for name in settings.recipes}
     if settings.changes:
         recipes = {name: recipe.change(**settings.changes) for name, recipe in recipes.items()}
     changes = {name: recipe.to_json()[name] for recipe in recipes.values() for name in settings.changes}  # as JSON
     configuration = {"trials": settings.trials, "test": settings.test, "changes": changes}
-    run = Run(EXPERIMENT, folder, configuration=configuration, data={}, machine=lambda: machine_name(machine))
+    run = Run(EXPERIMENT, folder, configuration=configuration, data={}, machine=machine.describe)
     load, clock = functools.cache(load), Clock(settings.stop_after)
 
     tested = {"test": settings.test, "test_every": settings.test_every}
@@ -86,15 +85,6 @@ def record_name(recipes: Sequence[str], changes: Mapping[str, Any]) -> str:
     return "-".join([EXPERIMENT, *of, *plain])
 
 
-def machine_name(machine: Machine | None) -> str:
-    """The GPU or processor that trains, in words."""
-    from ..networks.pytorch import torch
-    from ..networks.training import Machine as Choice
-
-    device = (machine or Choice()).resolve().device
-    return str(torch.cuda.get_device_name(device)) if device.startswith("cuda") else describe_machine()
-
-
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """Inputs and labels to train on and to test with, and the number of classes."""
@@ -124,17 +114,14 @@ class Task:
     of: Row
     recipe: Recipe
     seed: int
-    machine: Machine | None
+    machine: Machine
     clock: Clock
     test_every: int
     label: str
 
     def piece(self, fetch: Callable[[], Prepared], **options: Any) -> Piece:
         """The result, from its file or trained on data that are fetched for it; `options` are those of `Run.piece`."""
-        asked = (
-            {} if self.machine is None or self.machine.precision == "auto" else {"precision": self.machine.precision}
-        )
-        of = {**self.of, **asked}
+        of = {**self.of, **({} if self.machine.precision == "auto" else {"precision": self.machine.precision})}
         hashes = options.get("data", self.run.data)
         checkpoint = self.run.folder / "checkpoints" / f"{self.name}-{digest([of, hashes])}.npz"
         piece = self.run.piece(of, lambda: self._train(fetch(), checkpoint), **options)
@@ -213,8 +200,8 @@ def _row(name: str, recipe: Recipe, pieces: Sequence[Piece]) -> dict[str, Any]:
         "precision": finished[0].get("precision") if finished else None,
         "training accuracies": [trial["history"][-1][1] for trial in finished if "history" in trial],
     }
-    printed = name in (line.method for line in TABLES[recipe.data]) and recipe == RECIPES[name] and mean is not None
-    return row | ({"table": recipe.data, "method": name, "test set": recipe.data} if printed else {})
+    in_table = printed(recipe.data, name, recipe.data) is not None and recipe == RECIPES[name] and mean is not None
+    return row | ({"table": recipe.data, "method": name, "test set": recipe.data} if in_table else {})
 
 
 def cells(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The page of results: every row of the paper's image tables beside ours, written from stored records alone.
 
-A record counts here if its results name a `table` and a `method` of `paper.py`, with the fields that `tables.py` writes
+A record counts here if its results name a `table` and a `method` of `paper.csv`, with the fields of `tables.py`
 (train, test set, rows, accuracy, interval, seconds, machine, date, and where they apply tilt, ridge, leave-one-out
 accuracy), or if it is that of subsets, of networks or of a comparison. Of several results for a row, that from the most
 training images is shown. Kernels that are not in the paper have a table of their own.
@@ -14,11 +14,11 @@ from pathlib import Path
 
 from ..console import markdown, percent, span, with_deviation
 from ..files import atomic_file, make_folder
+from ..paper import SUBSETS, TABLES, PaperRow, printed
 from ..plots import COLOURS, new_axes, save_pictures
 from ..timing import format_seconds
 from . import architectures, cifar10_subsets, compare, networks, nonlinearities
 from .cifar10_subsets import DRAWS, WAYS
-from .paper import SUBSETS, TABLES, PaperRow
 from .records import Row, read_records
 from .uci_report import write_page
 
@@ -117,8 +117,8 @@ def learning_curve(rows: Iterable[Row], subsets: Iterable[Row], folder: Path) ->
         ours = sorted(points[method].items())
         across, up = [n for n, _ in ours], [100 * share for _, share in ours]
         axes.plot(across, up, "o-", color=colour, label=label, markersize=4)
-        theirs = {size: mean for size, (mean, _) in SUBSETS.get(method, {}).items()}
-        theirs[FULL_SETS["cifar10"]] = next(r.accuracies["cifar10"] for r in TABLES["cifar10"] if r.method == method)
+        theirs: dict[int, float | None] = {size: mean for size, (mean, _) in SUBSETS.get(method, {}).items()}
+        theirs[FULL_SETS["cifar10"]] = printed("cifar10", method, "cifar10")
         hollow = {"color": colour, "markerfacecolor": "white", "markersize": 6, "zorder": 1}
         axes.plot(list(theirs), list(theirs.values()), "o", **hollow)
     axes.plot([], [], "o", color="#5c6b78", markerfacecolor="white", label="the paper's")

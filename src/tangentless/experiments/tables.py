@@ -22,13 +22,13 @@ from ..console import percent, span
 from ..datasets import Dataset, Split
 from ..errors import ParameterError
 from ..kernel import Crossed, Kernel, kernel
+from ..paper import printed
 from ..progress import progress_bar
 from ..solve import factorise, ridge_path
 from ..solve.path import DECADES
 from ..solve.scores import accuracy
 from ..statistics import Score
 from ..timing import describe_machine, symmetric_pairs, timed
-from .paper import TABLES
 from .records import Outcome, Row, Run, View, backend_name, digest
 
 Array = NDArray[np.float64]
@@ -201,7 +201,8 @@ class _Work:
             about |= {"machine": piece.machine, "date": piece.date}
             about |= {key: value for key, value in piece.value.items() if key != "scores"}
             for result in piece.value["scores"]:
-                yield {**about, **result, "paper": _paper(self.table.name, name, result["test set"])}
+                theirs = printed(self.table.name, name, result["test set"])
+                yield {**about, **result, "paper": None if theirs is None else theirs / 100}
 
     def evaluate(self, method: Method, ridge: float | None) -> dict[str, Any]:
         """Train and test a method: its scores for every tilt and test set, and what was chosen and spent."""
@@ -284,9 +285,3 @@ class _Work:
         place = self.settings.store / f"{self.table.name}-{method.name.partition('+')[0]}-{key}.zarr"
         options: dict[str, Any] = {"preprocessing": about, "extend": tested is None, "backend": self.backend}
         return np.asarray(gram(kernel, images, others, store=place, **options))
-
-
-def _paper(table: str, method: str, test_set: str) -> float | None:
-    row = next((row for row in TABLES[table] if row.method == method), None)
-    found = None if row is None else row.accuracies.get(test_set)
-    return None if found is None else found / 100

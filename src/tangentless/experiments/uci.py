@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from ..datasets.tables import Rowsets, Table, read_table
 from ..errors import DatasetError, InputError, TangentlessError
@@ -234,7 +235,8 @@ def study(
         return
     processes = max(1, min(jobs, len(questions)))
     # Spawned, not forked: a fork would inherit the locks of threads, such as that of the progress bar.
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_one_thread)
+    # Matrix products have one thread each: the processes share out the cores.
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=threadpool_limits, initargs=(1,))
     try:
         waiting: dict[Future[Piece], Question] = {
             pool.submit(solve, question, tables, folder, max(1, jobs // processes)): question for question in questions
@@ -255,10 +257,3 @@ def _outcome(result: Callable[[], Piece]) -> Piece | TangentlessError:
 def accuracy(value: Mapping[str, Any], protocol: str) -> float:
     """The mean accuracy of an answer over the four splits."""
     return float(np.mean(np.array(value["right"][protocol]) / np.array(value["tests"])))
-
-
-def _one_thread() -> None:
-    """Matrix products of one thread each: the processes share out the cores."""
-    from threadpoolctl import threadpool_limits
-
-    threadpool_limits(1)

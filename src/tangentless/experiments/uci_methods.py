@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..classical import median_squared_distance, ntk_family, squared_distances
+from ..classical.vectors import bell
 from ..datasets.tables import Rowsets, Table
 from ..solve.board import Array, Cells, Kernels
 
@@ -31,12 +32,7 @@ class Machine(Cells):
 def _gaussian(table: Table) -> Kernels:
     distances = squared_distances(table.features, n_jobs=1)
     unit = median_squared_distance(table.features)
-
-    def kernel(place: int) -> Array:
-        values = np.multiply(distances, -unit * POWERS_OF_TWO[place])
-        return np.exp(values, out=values)
-
-    return kernel
+    return lambda place: bell(distances, unit * POWERS_OF_TWO[place])
 
 
 def _tangent(table: Table) -> Kernels:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import numpy as np
 from ..console import markdown, say, say_files, show_table
 from ..datasets.tables import Results, find_results, find_tables, known_tables, missing_table, read_results
 from ..errors import DatasetError, ParameterError
-from ..files import atomic_file, make_folder
+from ..files import atomic_file, make_folder, read_csv
 from ..plots import COLOURS, new_axes, save_pictures
 from ..progress import progress_bar
 from ..solve.board import MARGIN, MOST_STEPS, PATIENCE, mean_accuracies
@@ -62,8 +60,8 @@ def paper_rows() -> dict[str, dict[str, float]]:
     >>> paper_rows()["iris"]["gaussian"], len(paper_rows())
     (98.65, 90)
     """
-    with resources.files(__package__).joinpath("uci_paper.csv").open(encoding="utf-8") as stream:
-        return {row.pop("table"): {key: float(value) for key, value in row.items()} for row in csv.DictReader(stream)}
+    rows = read_csv(__package__, "uci_paper.csv")
+    return {row.pop("table"): {key: float(value) for key, value in row.items()} for row in rows}
 
 
 def run_study(

@@ -145,10 +145,11 @@ class Polynomial(Nonlinearity):
         return (0.0,) * self.degree + (1.0,)
 
 
+@dataclass(frozen=True)
 class _Scaled(Nonlinearity):
     """A nonlinearity with a factor on its input: `erf(2)` is erf(2 x), divided so that f(1) = 1."""
 
-    scale: float
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         if not is_real(self.scale) or not 0 < self.scale <= 100:
@@ -173,7 +174,6 @@ class Erf(_Scaled):
     0.465704
     """
 
-    scale: float = 1.0
     name: ClassVar[str] = "erf"
 
     def dual(self, cosine: Array) -> Array:
@@ -192,7 +192,6 @@ class Erf(_Scaled):
 class GELU(_Scaled):
     """The dual of x Phi(x), Phi the distribution function of a standard Gaussian."""
 
-    scale: float = 1.0
     name: ClassVar[str] = "gelu"
 
     def usual_activation(self, preactivation: Any) -> Any:
@@ -204,7 +203,6 @@ class GELU(_Scaled):
 class Tanh(_Scaled):
     """The dual of tanh."""
 
-    scale: float = 1.0
     name: ClassVar[str] = "tanh"
 
     def usual_activation(self, preactivation: Any) -> Any:
@@ -219,7 +217,6 @@ class Sin(_Scaled):
     ('sin(2)', 0.0)
     """
 
-    scale: float = 1.0
     name: ClassVar[str] = "sin"
 
     def dual(self, cosine: Array) -> Array:
@@ -234,7 +231,6 @@ class Sin(_Scaled):
 class Cos(_Scaled):
     """The dual of cos(scale x): cosh(scale² c) / cosh(scale²)."""
 
-    scale: float = 1.0
     name: ClassVar[str] = "cos"
 
     def dual(self, cosine: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
-from typing import TypeVar
+from typing import TypeVar, get_type_hints
 
 from ..errors import ParameterError
 from .base import Average, Layer, Nonlinearity, Stack
@@ -42,11 +42,12 @@ def register(layer: _L) -> _L:
         raise ParameterError(f"there is a layer {name!r} already; give {layer.__name__} another name")
     if layer.__abstractmethods__:
         raise ParameterError(f"{layer.__name__} must define {', '.join(sorted(layer.__abstractmethods__))}")
-    parameters = {field.name: field.type for field in fields(layer)}
+    hints = get_type_hints(layer)
+    parameters = {field.name: hints[field.name] for field in fields(layer)}
     if any(name not in parameters for name in vars(layer).get("__annotations__", {}) if name != "name"):
         raise ParameterError(f"{layer.__name__} has parameters, so it needs the decorator @dataclass(frozen=True)")
     for parameter, kind in parameters.items():
-        if kind not in ("int", "float", "int | None", int, float):
+        if kind not in (int, float, int | None):
             raise ParameterError(
                 f"parameter {parameter} of {layer.__name__} must be an int or a float, for its text form"
             )

@@ -17,15 +17,15 @@ myrtle5, 1,024 filters, zca; mse, sgd at 0.1, 60 epochs in batches of 128
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import ParameterError
+from ..errors import ParameterError, closest
 from ..layers import is_real
+from ..paper import SUBSETS, printed
 from .checks import check_choice, check_counts, require
 
 Loss = Literal["mse", "squares", "cross-entropy"]
@@ -223,35 +223,25 @@ _SUBSET = replace(
     output_scale=0.125,
     batch_norm_parameters=False,
 )
-_SUBSET_ACCURACY = {  # training images: (mean, deviation) without and with batch norm
-    10: ((11.29, 1.48), (19.60, 3.32)),
-    20: ((11.83, 1.34), (22.82, 2.56)),
-    40: ((12.16, 2.20), (27.53, 1.61)),
-    80: ((18.96, 2.04), (33.58, 1.22)),
-    160: ((20.36, 1.68), (39.96, 1.44)),
-    320: ((34.79, 4.60), (46.96, 1.29)),
-    640: ((43.36, 3.80), (56.03, 0.80)),
-    1280: ((53.27, 1.55), (61.94, 0.74)),
+_FULL = {  # on whole data sets
+    "mnist-myrtle5": _MNIST,
+    "cifar10-myrtle5": _DECAYED,
+    "cifar10-myrtle5-no-zca": replace(_DECAYED, inputs="standardize"),
+    "cifar10-myrtle7": replace(_DEEP, architecture="myrtle7"),
+    "cifar10-myrtle10": _DEEP,
+    "cifar10-myrtle10-flips": replace(_DEEP, flips=True),
+    "cifar10-myrtle10-augmented": replace(_AUGMENTED, flips=True),
+    "cifar100-myrtle10": replace(_CIFAR100, learning_rate=0.01),
+    "cifar100-myrtle10-flips": replace(_CIFAR100, learning_rate=0.05, flips=True),
+    "cifar100-myrtle10-bn": _BATCH_NORM,
+    "cifar100-myrtle10-bn-flips": replace(_BATCH_NORM, flips=True),
 }
-
 RECIPES: dict[str, Recipe] = {
-    "mnist-myrtle5": replace(_MNIST, paper=99.5),
-    "cifar10-myrtle5": replace(_DECAYED, paper=89.8),
-    "cifar10-myrtle5-no-zca": replace(_DECAYED, inputs="standardize", paper=87.8),
-    "cifar10-myrtle7": replace(_DEEP, architecture="myrtle7", paper=90.2),
-    "cifar10-myrtle10": replace(_DEEP, paper=91.2),
-    "cifar10-myrtle10-flips": replace(_DEEP, flips=True, paper=93.4),
-    "cifar10-myrtle10-augmented": replace(_AUGMENTED, flips=True, paper=96.0),
-    "cifar100-myrtle10": replace(_CIFAR100, learning_rate=0.01, paper=64.7),
-    "cifar100-myrtle10-flips": replace(_CIFAR100, learning_rate=0.05, flips=True, paper=71.4),
-    "cifar100-myrtle10-bn": replace(_BATCH_NORM, paper=70.3),
-    "cifar100-myrtle10-bn-flips": replace(_BATCH_NORM, flips=True, paper=74.7),
+    **{name: replace(recipe, paper=printed(recipe.data, name, recipe.data)) for name, recipe in _FULL.items()},
     **{
-        f"subset{'-bn' if batch_norm else ''}-{images}": replace(
-            _SUBSET, batch_norm=batch_norm, images=images, paper=mean, paper_deviation=deviation
-        )
-        for images, rows in _SUBSET_ACCURACY.items()
-        for batch_norm, (mean, deviation) in zip((False, True), rows, strict=True)
+        f"{name}-{images}": replace(_SUBSET, batch_norm=bn, images=images, paper=mean, paper_deviation=deviation)
+        for name, bn, row in (("subset", False, "myrtle5-cnn"), ("subset-bn", True, "myrtle5-cnn+batchnorm"))
+        for images, (mean, deviation) in SUBSETS[row].items()
     },
 }
 
@@ -264,7 +254,6 @@ def recipe_of(name: str) -> Recipe:
         ...
     tangentless.errors.ParameterError: there is no recipe 'cifar-myrtle5'; did you mean 'cifar10-myrtle5'?
     """
-    if name in RECIPES:
-        return RECIPES[name]
-    near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.0)
-    raise ParameterError(f"there is no recipe {name!r}; did you mean {near[0]!r}?")
+    if name not in RECIPES:
+        raise ParameterError(f"there is no recipe {name!r}; {closest(name, RECIPES, cutoff=0.0)}".strip())
+    return RECIPES[name]

@@ -28,8 +28,9 @@ from ..errors import InputError, ParameterError, TangentlessError
 from ..files import check_output
 from ..inputs import to_numpy
 from ..layers import is_real
+from ..progress import Bar, progress_bar
+from ..timing import describe_machine
 from .augmentation import augment
-from .bar import Report, training_bar
 from .checkpoint import CheckpointError, load_checkpoint, restore, save_checkpoint
 from .checks import check_choice, check_counts, require
 from .model import Network
@@ -121,6 +122,11 @@ class Machine:
         precision = self.precision if self.precision != "auto" else "bfloat16" if fast else "float32"
         mode = self.compile if self.compile != "auto" else "default" if fast else "off"
         return Machine(device, precision, mode)
+
+    def describe(self) -> str:
+        """The GPU or processor that trains, in words."""
+        device = self.resolve().device
+        return str(torch.cuda.get_device_name(device)) if device.startswith("cuda") else describe_machine()
 
 
 def network_of(recipe: Recipe, shape: tuple[int, ...], classes: int, seed: int = 0) -> Network:
@@ -214,7 +220,7 @@ def train(
     objective, scores = _compiled(network, recipe, run, batch=min(recipe.batch, len(labels)))
     _check_classes(network, scores, held, *([] if held_test is None else [held_test]))
     saved = time.perf_counter()
-    with training_bar(label, recipe.epochs * len(labels)) as report, _tuned(run):
+    with progress_bar(label, unit="images", after=0.0) as report, _tuned(run):
         while len(history) < recipe.epochs:
             number = len(history)
             epoch = _train_epoch(network, held, recipe, optimizer, objective, number, seed, report)
@@ -294,7 +300,7 @@ def _train_epoch(
     objective: Objective,
     epoch: int,
     seed: int,
-    report: Report | None,
+    report: Bar,
 ) -> Epoch:
     device, count = held.images.device, len(held.labels)
     drawn = np.random.SeedSequence((seed, epoch)).generate_state(2, np.uint64) >> np.uint64(1)
@@ -315,11 +321,15 @@ def _train_epoch(
         optimizer.step()
         loss_sum += loss.detach() * len(index)
         right += hits
-        if report is not None and report.is_due():
-            done = min((step + 1) * recipe.batch, count)
-            report.show(epoch * count + done, float(loss_sum) / done, float(right) / done)
+        done = min((step + 1) * recipe.batch, count)
+        state = functools.partial(_describe_state, loss_sum, right, done)
+        report(epoch * count + done, recipe.epochs * count, state)
     totals = float(loss_sum) / count, float(right) / count  # waits for the device
     return Epoch(*totals, seconds=time.perf_counter() - started)
+
+
+def _describe_state(loss_sum: Tensor, right: Tensor, done: int) -> str:
+    return f"loss {float(loss_sum) / done:.4g}  accuracy {100 * float(right) / done:.1f} %"
 
 
 def _scores(network: nn.Module, precision: str, x: Tensor) -> Tensor:
