@@ -61,29 +61,31 @@ def cholesky(matrix: Any) -> Any:
     return np.tril(matrix) if failure is None else None
 
 
-def forward(on: Algebra, matrix: Any, values: Any, block: int) -> Any:
-    """L^-1 @ values, a new array; what lies above the diagonal of `matrix` is not looked at."""
-    found = values.copy()
+def forward(on: Algebra, matrix: Any, values: Any, block: int, *, overwrite: bool = False) -> Any:
+    """L^-1 @ values; what lies above the diagonal of `matrix` is not looked at."""
+    found = values if overwrite else on.xp.empty_like(values)  # in the order of the values: no library transposes them
     for rows in spans(len(matrix), block):
+        rest = values[rows]
         if rows.start:
-            found[rows] -= on.product(matrix[rows, : rows.start], found[: rows.start])
-        found[rows] = on.solve(matrix[rows, rows], found[rows])
+            rest = rest - on.product(matrix[rows, : rows.start], found[: rows.start])
+        found[rows] = on.solve(matrix[rows, rows], rest)
     return found
 
 
-def backward(on: Algebra, matrix: Any, values: Any, block: int) -> Any:
-    """L'^-1 @ values, a new array."""
-    found = values.copy()
+def backward(on: Algebra, matrix: Any, values: Any, block: int, *, overwrite: bool = False) -> Any:
+    """L'^-1 @ values."""
+    found = values if overwrite else on.xp.empty_like(values)
     for rows in reversed(list(spans(len(matrix), block))):
+        rest = values[rows]
         if rows.stop < len(matrix):
-            found[rows] -= on.product(matrix[rows.stop :, rows].T, found[rows.stop :])
-        found[rows] = on.solve(matrix[rows, rows], found[rows], transposed=True)
+            rest = rest - on.product(matrix[rows.stop :, rows].T, found[rows.stop :])
+        found[rows] = on.solve(matrix[rows, rows], rest, transposed=True)
     return found
 
 
 def solve(on: Algebra, matrix: Any, values: Any, block: int) -> Any:
     """The solution x of L L' x = values, two triangular systems."""
-    return backward(on, matrix, forward(on, matrix, values, block), block)
+    return backward(on, matrix, forward(on, matrix, values, block), block, overwrite=True)
 
 
 def inverse_panels(on: Algebra, matrix: Any) -> Iterator[tuple[slice, Any]]:
@@ -95,7 +97,7 @@ def inverse_panels(on: Algebra, matrix: Any) -> Iterator[tuple[slice, Any]]:
     for columns in spans(len(matrix), size):
         unit = on.xp.zeros((len(matrix) - columns.start, columns.stop - columns.start))
         set_diagonal(on, unit[: unit.shape[1]], 1.0)
-        yield columns, forward(on, matrix[columns.start :, columns.start :], unit, size)
+        yield columns, forward(on, matrix[columns.start :, columns.start :], unit, size, overwrite=True)
 
 
 def symmetric_product(on: Algebra, matrix: Any, diagonal: Any, values: Any) -> Any:

@@ -145,7 +145,7 @@ class ClassFactors:
         corners = [on.xp.zeros((len(rows), len(rows))) for rows in members]
         for part, panel in blocked.inverse_panels(on, factor.work):
             rest = slice(part.start, None)
-            entries = blocked.backward(on, factor.work[rest, rest], panel, on.panel_rows())
+            entries = blocked.backward(on, factor.work[rest, rest], panel, on.panel_rows(), overwrite=True)
             for rows, corner in zip(members, corners, strict=True):
                 first, end = np.searchsorted(rows, [part.start, part.stop])
                 if end > first:

@@ -126,7 +126,7 @@ class Factor:
             rows, own = self._rows(C), bring(self.on, d, "d")
             if own.shape != (len(rows),):
                 raise InputError(f"d must hold the kernel of each of {len(rows)} rows with itself, not {own.shape}")
-            explained = [(half**2).sum(axis=0) for half in self._halves(rows)]
+            explained = [self._squares(half) for half in self._halves(rows)]
             return self._send(self.on.xp.maximum(own - self.on.xp.concatenate(explained), 0.0))
 
     def covariance(self, C: Any, S: Any) -> Any:
@@ -257,7 +257,7 @@ class Factor:
     def _inverse_diagonal(self) -> Any:
         with self.on.working():
             panels = blocked.inverse_panels(self.on, self.work)
-            return self.on.xp.concatenate([(panel**2).sum(axis=0) for _, panel in panels])
+            return self.on.xp.concatenate([self._squares(panel) for _, panel in panels])
 
     @property
     def _block(self) -> int:
@@ -305,8 +305,12 @@ class Factor:
         before, corner = len(self), work[len(self) :, len(self) :]
         block = self.on.block_rows(len(corner))
         across = blocked.forward(self.on, corner, blocked.backward(self.on, self.work, half, self._block).T, block)
-        own = [(panel**2).sum(axis=0) for _, panel in blocked.inverse_panels(self.on, corner)]
+        own = [self._squares(panel) for _, panel in blocked.inverse_panels(self.on, corner)]
         return self.on.xp.concatenate([self._inverse_diagonal + (across**2).sum(axis=0)[:before], *own])
+
+    def _squares(self, columns: Any) -> Any:
+        """The squared lengths of columns, without a copy of them."""
+        return self.on.xp.einsum("ij,ij->j", columns, columns)
 
     def _columns(self, targets: Array) -> Any:
         return self.on.xp.asarray(targets.reshape(len(targets), -1))

@@ -120,7 +120,9 @@ def leave_two_out(factor: Factor, alpha: Any) -> Any:
     sums, weights = on.xp.zeros_like(alpha), on.xp.zeros(len(alpha))
     for rows, panel in inverse_panels(on, factor.work):
         rest, beyond = slice(rows.start, None), slice(rows.stop, None)
-        entries = backward(on, factor.work[rest, rest], panel, on.panel_rows()).T  # of Q, from the diagonal on
+        entries = backward(
+            on, factor.work[rest, rest], panel, on.panel_rows(), overwrite=True
+        ).T  # of Q, from the diagonal on
         own = on.xp.arange(len(entries))
         ratios = shrinkage[rows, None] * shrinkage[None, rest]
         ratios -= entries**2
