@@ -311,6 +311,7 @@ def test_bad_parameters_are_refused(parameters, error, complaint):
         (points(4), 1e200 * np.arange(4.0), {}, "no scale that float64 can hold"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:overflow")
 def test_bad_data_are_refused(X, y, parameters, complaint):
     with pytest.raises(InputError, match=complaint):
         GaussianProcessRegressor("relu", **parameters).fit(X, y)
@@ -330,6 +331,10 @@ def test_bad_questions_are_refused(monkeypatch):
         precomputed.predict(np.eye(4), return_std=True)
     with pytest.raises(ParameterError, match=r"kernel among the new rows, \(M, M\): prior="):
         precomputed.predict(np.eye(4), return_cov=True)
+    with pytest.raises(InputError, match="d holds NaN"):
+        precomputed.predict(np.eye(4), return_std=True, prior=np.full(4, np.nan))
+    with pytest.raises(ParameterError, match="number of samples must be at least 1, not 0"):
+        model.sample_y(X, 0)
     assert not hasattr(precomputed, "partial_fit")
     assert not hasattr(precomputed, "choose")
     monkeypatch.setattr(CpuAlgebra, "free_bytes", lambda self: 10**6)
@@ -341,6 +346,31 @@ def test_bad_questions_are_refused(monkeypatch):
 def test_a_bad_concentration_is_refused(concentration):
     with pytest.raises(ParameterError, match="concentration must be a number from 1e-12 to 1"):
         GaussianProcessClassifier("relu", concentration=concentration).fit(points(4), [0, 1, 0, 1])
+
+
+def test_what_is_no_kernel_matrix_is_refused():
+    K, y = -Gaussian(0.3)(points(10)), np.arange(10.0)
+    with pytest.raises(NotPositiveDefinite, match="no noise makes it positive definite"):
+        GaussianProcessRegressor("precomputed", noise="mle").fit(K, y)
+    with pytest.raises(NotPositiveDefinite, match="the mean of its diagonal is -1"):
+        GaussianProcessClassifier("precomputed").fit(K, y > 4)
+    fitted = GaussianProcessClassifier("precomputed").fit(-K, y > 4)
+    for prior in (np.full(10, np.nan), np.ones(3)):
+        with pytest.raises(InputError, match=r"d (holds NaN|must hold the kernel of each of 10 rows)"):
+            fitted.predict_proba(-K, prior=prior)
+
+
+def test_kernels_and_targets_of_any_scale_give_the_same_posterior():
+    X = points(30)
+    K, y = Gaussian(0.3)(X), smooth(X)
+    plain = GaussianProcessRegressor("precomputed", noise=0.01).fit(K, y).predict(K, True, prior=K.diagonal())
+    shares = GaussianProcessClassifier("precomputed").fit(K, y > 0).predict_proba(K, prior=K.diagonal())
+    for size in (1e-100, 1e100):
+        scaled = GaussianProcessRegressor("precomputed", noise=0.01 * size).fit(size * K, y / size)
+        for one, other in zip(scaled.predict(size * K, True, prior=size * K.diagonal()), plain, strict=True):
+            np.testing.assert_allclose(one * size, other, rtol=1e-6, atol=1e-9)
+        found = GaussianProcessClassifier("precomputed").fit(size * K, y > 0)
+        np.testing.assert_allclose(found.predict_proba(size * K, prior=size * K.diagonal()), shares, atol=1e-3)
 
 
 def test_a_store_keeps_the_matrix(tmp_path):

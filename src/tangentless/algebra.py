@@ -70,9 +70,10 @@ class CpuAlgebra:
     def add_square(self, total: Any, rows: Any) -> Any:
         """total + rows' rows, or without a total rows' rows, in the memory of the total; `fill` makes it whole."""
         # One triangle is half the work.
+        factor, flipped = (rows, 1) if _by_columns(rows) else (rows.T, 0)
         if total is None:
-            return blas.dsyrk(1.0, rows.T, lower=1)
-        return blas.dsyrk(1.0, rows.T, beta=1.0, c=total, lower=1, overwrite_c=1)
+            return blas.dsyrk(1.0, factor, trans=flipped, lower=1)
+        return blas.dsyrk(1.0, factor, beta=1.0, c=total, trans=flipped, lower=1, overwrite_c=1)
 
     def fill(self, total: Any) -> Any:
         """The symmetric matrix that `add_square` was summing."""

@@ -27,7 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 from .backends import AnyDevice, Precision
 from .choosing import BLOCK, choose_images
 from .devices import Device
-from .errors import InputError, ParameterError
+from .errors import InputError, NotPositiveDefinite, ParameterError
 from .fitting import AnyKernel, KernelEstimator, part_of
 from .inputs import put_beside, to_host
 from .labels import LabelledEstimator
@@ -297,6 +297,10 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
         with on.working():
             spectrum = Spectrum.of(on, check_kernel(matrix), targets)
             grid = spectrum.default_ridges[spectrum.usable(spectrum.default_ridges)]
+            if not grid.size:
+                raise NotPositiveDefinite(
+                    f"K has the eigenvalue {spectrum.values[0]:.2g}, and no noise makes it positive definite"
+                )
             value = spectrum.log_likelihood if self.noise == "mle" else spectrum.log_density
             scale = None if self.scale == "mle" else float(self.scale)
             return maximise(lambda noise: value(noise, scale), grid)

@@ -296,6 +296,8 @@ def _read_targets(y: Any, rows: int) -> tuple[Array, bool]:
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise InputError("y holds NaN or infinite values")
     if type_of_target(values).startswith("continuous"):
+        if (values == values[0]).all():
+            raise InputError(f"all rows have the same target, {values[0]}; there is nothing to learn from them")
         return check_targets(values, rows), True
     classes, codes = read_classes(values)
     return np.eye(len(classes))[codes], False

@@ -96,7 +96,8 @@ class ClassFactors:
         """Means and variances of all classes at new rows, (m, classes) each; C and d are as for `Factor.variance`."""
         on = self.factor.on
         with on.working():
-            rows, own = self.factor._rows(C), on.xp.asarray(d)
+            rows = self.factor._rows(C)
+            own = self.factor._own(d, len(rows))
             across = self.factor._solve(rows.T)
             shared = own - (rows.T * across).sum(axis=0)
             variances = on.xp.empty((len(rows), self.classes))
@@ -171,7 +172,9 @@ def pick(
 
     What is given is kept.
     """
-    unit, found = float(K.diagonal().mean()) or 1.0, []
+    unit, found = float(K.diagonal().mean()), []
+    if not unit > 0:
+        raise NotPositiveDefinite(f"K is not a kernel matrix: the mean of its diagonal is {unit:g}")
     for one in _CONCENTRATIONS if concentration is None else [concentration]:
         fitted: Callable[[float], ClassFactors] = functools.partial(ClassFactors.of, K, codes, classes, one, **options)
         best = _best_scale(fitted, unit) if scale is None else scale

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ..algebra import Algebra
 from ..chunks import spans
 from ..devices import Device
-from ..errors import InputError, NotPositiveDefinite
+from ..errors import InputError, NotPositiveDefinite, ParameterError
 from . import blocked
 from .checks import check_ridge, check_targets, check_weights
 from .failure import explain
@@ -123,9 +123,8 @@ class Factor:
         Where rounding leaves less than nothing, as it may where a new row is an old one, it is 0.
         """
         with self.on.working():
-            rows, own = self._rows(C), bring(self.on, d, "d")
-            if own.shape != (len(rows),):
-                raise InputError(f"d must hold the kernel of each of {len(rows)} rows with itself, not {own.shape}")
+            rows = self._rows(C)
+            own = self._own(d, len(rows))
             explained = [self._squares(half) for half in self._halves(rows)]
             return self._send(self.on.xp.maximum(own - self.on.xp.concatenate(explained), 0.0))
 
@@ -146,6 +145,8 @@ class Factor:
         The prior covariance is `scale (K + ridge I)`, one scale for all targets or one for each; C and S are as for
         `covariance`, and do not include the scale.
         """
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+            raise ParameterError(f"the number of samples must be at least 1, not {count!r}")
         with self.on.working():
             targets, rows = check_targets(Y, len(self)), self._rows(C)
             covariance = self._covariance(rows, self._among(S, len(rows)))
@@ -202,7 +203,7 @@ class Factor:
                 work[part, :before] = self.work[part]
             half = blocked.forward(on, self.work, rows.T, self._block)
             work[:before, before:], work[before:, :before] = rows.T, half.T
-            work[before:, before:] = on.xp.triu(corner, 1) + on.xp.tril(corner - on.product(half.T, half))
+            work[before:, before:] = on.xp.triu(corner, 1) + on.xp.tril(corner - on.add_square(None, half))
             self._close(work, own, added, before)
             factor = replace(self, work=work, own=own, added=added, weights=_join(self.weights, scales))
             if "_inverse_diagonal" in self.__dict__:
@@ -323,6 +324,12 @@ class Factor:
                 f"but its shape is {tuple(rows.shape)}"
             )
         return rows
+
+    def _own(self, d: Any, rows: int) -> Any:
+        own = bring(self.on, d, "d")
+        if own.shape != (rows,):
+            raise InputError(f"d must hold the kernel of each of {rows} rows with itself, not {tuple(own.shape)}")
+        return own
 
     def _among(self, S: Any, rows: int) -> Any:
         matrix = bring(self.on, S, "S")
