@@ -24,7 +24,7 @@ import torch._dynamo
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tangentless.backends.stages import Stage, chain
+from tangentless.backends.segments import Segment, chain
 from tangentless.graph import Graph
 from tangentless.layers import Gaussian, Nonlinearity, ReLU
 
@@ -115,14 +115,14 @@ class TorchKernel:
             kernels = self._stage(stage, kernels, *norms, left.inverses[place][i], right.inverses[place][j])
         return kernels.reshape(len(i)).double()
 
-    def _stage(self, stage: Stage, kernels: Tensor, *sides: Tensor) -> Tensor:
+    def _stage(self, stage: Segment, kernels: Tensor, *sides: Tensor) -> Tensor:
         """`sides` are the norms left and right, then their inverses, each (pairs, steps, H, W)."""
         on_left, on_right = self.axes.on_left, self.axes.on_right
         for place, step in enumerate(stage.steps):
             left, right, left_inverse, right_inverse = (side[:, place] for side in sides)
             scales = on_left(left), on_right(right), on_left(left_inverse), on_right(right_inverse)
             kernels = self._layer(kernels, *scales, isinstance(step.embedding, ReLU), self.axes)
-        if stage.pooled == (1, 1):
+        if stage.exits[0].grid == (1, 1):
             return kernels.mean(dim=(1, 2, 3, 4), keepdim=True)
         return self._pool(kernels)
 
@@ -156,12 +156,12 @@ class TorchKernel:
         return [buffer for buffer in buffers if buffer.data_ptr() != kernels.data_ptr()][:2]
 
 
-def _stages(graph: Graph) -> tuple[Stage, ...]:
+def _stages(graph: Graph) -> tuple[Segment, ...]:
     stages = chain(graph)
     if isinstance(stages, str):
         raise ValueError(f"only chains, and {stages}")
     for stage in stages:
-        if stage.pooled != (1, 1) and stage.pool != (2, 2):
+        if stage.exits[0].grid != (1, 1) and stage.pool != (2, 2):
             raise ValueError(f"only 2×2 and global pools, not {stage.pool}")
         for step in stage.steps:
             if step.window != (3, 3) or not _is_known(step.embedding):

@@ -38,6 +38,7 @@ GRAPHS = [
     ("relu residual(relu relu) gaussian", (5,)),  # vectors
     ("conv3 relu residual(relu conv3 residual(relu conv3)) relu pool2 residual(relu conv5) relu globalpool", (6, 6, 2)),
     ("sum(normalize conv3 | conv3) relu globalpool", (5, 4, 2)),  # no power of the scale of the images
+    ("conv3 sum(relu conv3 | conv5) relu globalpool", (3, 12, 1)),  # a sum that windows of five read, at many offsets
     ("conv3 erf conv3 gelu globalpool normalize tanh", (6, 5, 2)),
     ("conv3 abs conv3 sin globalpool normalize cos", (6, 5, 2)),
 ]
@@ -50,7 +51,7 @@ LAYOUTS = [
     ("conv3 normalize conv3 relu pool2 conv3 relu globalpool normalize", (14, 10, 5)),
     ("conv3 gaussian conv3 gaussian conv3 gaussian pool2 conv3 gaussian globalpool normalize gaussian", (12, 16, 3)),
     ("conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (10, 20, 1)),
-    ("conv3 polynomial3 conv3 gaussian(2) globalpool", (9, 13, 2)),
+    ("conv3 polynomial3 conv3 gaussian(1.5) globalpool", (9, 13, 2)),
     ("conv3 relu conv3 gaussian conv3 relu pool2 conv3 relu pool2 conv3 gaussian globalpool normalize", (8, 32, 3)),
     ("conv3 relu conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (8, 4, 4)),
     ("conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (4, 32, 3)),
@@ -64,7 +65,7 @@ MORE_LAYOUTS = [
     ("conv3 gaussian conv3 gaussian pool2 conv3 relu conv3 relu globalpool", (18, 32, 1)),
     ("conv3 relu conv3 relu pool2 conv3 relu globalpool", (16, 16, 16)),
     ("conv3 leakyrelu(0.2) conv3 leakyrelu(0.1) conv3 relu pool2 conv3 leakyrelu(0.3) globalpool", (8, 32, 2)),
-    ("conv3 relu conv3 polynomial3 pool2 conv3 polynomial2 globalpool normalize", (6, 24, 2)),
+    ("conv3 relu conv3 polynomial3 pool2 conv3 gaussian globalpool normalize", (6, 24, 2)),
     ("conv3 gaussian(0.5) conv3 gaussian(2) conv3 gaussian(0.7) pool2 conv3 gaussian(2) globalpool", (8, 20, 3)),
     ("conv3 relu conv3 normalize conv3 pool2 conv3 relu globalpool", (6, 18, 1)),
     ("conv3 relu pool2 conv3 relu globalpool", (28, 12, 2)),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import tangentless as tl
 from tangentless.architecture import NAMED, Architecture
-from tangentless.backends.stages import chain
+from tangentless.backends.segments import chain
 from tangentless.errors import ArchitectureError
 from tangentless.graph import EmbedNode, PoolNode, SumNode, WindowNode, compile_graph
 

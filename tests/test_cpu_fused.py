@@ -13,8 +13,8 @@ from conformance import GRAPHS, graphs, hostile_images, images, relative_error
 from tangentless.backends import get_backend
 from tangentless.backends.cpu import CpuBackend
 from tangentless.backends.cpu.plan import Fused, fuse
-from tangentless.backends.segments import cut
-from tangentless.backends.stages import chain
+from tangentless.backends.segments import chain, cut
+from tangentless.classical import ConvolutionalNTK
 
 MYRTLE_LIKE = "conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu"
 RESNET = (
@@ -79,14 +79,33 @@ def test_segments_of_chains_are_stages():
     assert "strides" in chain(tl.kernel(RESNET).graph((16, 16, 3)))
 
 
+def check_with_reference(kernel, shape):
+    X, Z = images(shape, 3), images(shape, 9, seed=1)
+    exact = kernel(X, Z, backend="reference")
+    assert relative_error(kernel(X, Z, backend="cpu", precision="float64"), exact) < 1e-12
+
+
 @settings(max_examples=25, deadline=None)
 @given(graphs(layers=("conv1", "conv3", "conv5", "conv3(dilation=2)", "relu")))
 def test_any_graph_agrees_with_the_reference(case):
+    check_with_reference(tl.kernel(case[0]), case[1])
+
+
+@settings(max_examples=8, deadline=None)
+@given(graphs(layers=("conv1", "conv3", "relu")))
+def test_tangents_of_any_graph_agree_with_the_reference(case):
+    check_with_reference(ConvolutionalNTK(case[0]), case[1])
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in GRAPHS if isinstance(fused(*case, "float64"), Fused)], ids=lambda case: case[0][:30]
+)
+def test_tangents_are_fused_where_kernels_in_float64_are(case):
     text, shape = case
-    X, Z = images(shape, 3), images(shape, 9, seed=1)
-    kernel = tl.kernel(text)
-    exact = kernel(X, Z, backend="reference")
-    assert relative_error(kernel(X, Z, backend="cpu", precision="float64"), exact) < 1e-12
+    kernel, X, Z = ConvolutionalNTK(text), images(shape), images(shape, 9, seed=1)
+    assert "fused tangents, float64" in get_backend("cpu").describe(kernel.graph(shape))
+    assert relative_error(kernel(X, Z), kernel(X, Z, backend="reference")) < 1e-12
+    assert relative_error(kernel.diag(X), kernel.diag(X, backend="reference")) < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -108,6 +127,7 @@ def test_hostile_images_are_computed_exactly(text, precision, bound):
     kernel = tl.kernel(text)
     values = kernel(X, backend="cpu", precision=precision)
     assert np.abs(values - kernel(X, backend="reference")).max() < bound
+    assert np.isfinite(ConvolutionalNTK(text)(X, backend="cpu")).all()
 
 
 def test_long_windows_add_up_in_several_parts():

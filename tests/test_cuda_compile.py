@@ -13,6 +13,7 @@ from tangentless.architecture import Architecture
 from tangentless.backends.cuda.compile import ADDED_BY_CUPY, OPTIONS, source, stage_options
 from tangentless.backends.cuda.layout import StagePlan
 from tangentless.backends.cuda.nodes import module_text
+from tangentless.backends.cuda.offsets import plan_offsets, write
 from tangentless.backends.cuda.plan import plan_graph
 from tangentless.bench import ceilings
 from tangentless.graph import compile_graph
@@ -127,6 +128,20 @@ def test_stages_compile_within_their_registers(
 def test_kernels_of_the_general_path_compile(text: str, tangent: bool, capability: int) -> None:
     graph = compile_graph(Architecture.parse(text), (16, 16), 3, tangent=tangent)
     assert compile_cubin(module_text(graph), OPTIONS, capability)
+
+
+@pytest.mark.parametrize("capability", known_architectures())
+@pytest.mark.parametrize(("text", "side"), [("resnet8", 32), ("conv7 gelu pool3(stride=2) conv3 relu globalpool", 64)])
+@pytest.mark.parametrize(("precision", "tangent"), [("float32", False), ("float64", False), ("float64", True)])
+def test_kernels_that_follow_offsets_compile(
+    text: str, side: int, precision: str, tangent: bool, capability: int
+) -> None:
+    graph = compile_graph(Architecture.parse(text), (side, side), 3, tangent=tangent)
+    plan = plan_offsets(graph, precision, 1024 * SHARED_KILOBYTES[capability])
+    if isinstance(plan, str):
+        assert "more than the" in plan
+        return
+    assert compile_cubin(write(plan)[0], OPTIONS, capability)
 
 
 @pytest.mark.parametrize("capability", known_architectures())

@@ -150,7 +150,7 @@ def test_workers_that_lack_the_package_are_named(tmp_path: Path) -> None:
 
 
 def test_workers_that_cannot_run_the_backend_are_named(cluster: Processes, tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match=r"tcp://.*cannot run backend 'cuda'"):
+    with pytest.raises(ClusterError, match=r"tcp://.*cannot run the backend: .*cuda"):
         make(tmp_path / "k.zarr", 20, scheduler=cluster_address(cluster), backend="cuda")
     assert not (tmp_path / "k.zarr").exists()
 

@@ -56,7 +56,7 @@ def finished_names(store: Path) -> list[str]:
     if not (store / "zarr.json").exists():
         return []
     files = LocalFiles(store)
-    manifest = read_manifest(files, derived=False)
+    manifest = read_manifest(files)
     if manifest.shape[0] < COUNT:
         manifest = manifest.grown_to(Data.of(vectors(COUNT)))
     return [tile_name(tile) for tile in Store(files, manifest).finished()]

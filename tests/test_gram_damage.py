@@ -63,11 +63,19 @@ def test_every_bit_and_every_length_of_the_manifest_is_checked_on_opening(store:
 
 
 @pytest.mark.parametrize("name", METADATA)
-def test_every_byte_and_every_length_of_the_metadata_is_checked_on_opening(store: Path, name: str) -> None:
+def test_verify_checks_every_byte_and_every_length_of_the_metadata(store: Path, name: str) -> None:
     data, chance = (store / name).read_bytes(), random.Random(0)
     flipped = [flip(data, 8 * place + chance.randrange(8)) for place in range(len(data))]
-    cut = [data[:length] for length in range(len(data))]
-    assert assert_found(store / name, iter(flipped + cut), lambda: open_gram(store)) == 2 * len(data)
+    for damaged in [*flipped, *(data[:length] for length in range(len(data)))]:
+        (store / name).write_bytes(damaged)
+        assert verify(store).metadata == (name,)
+
+
+@pytest.mark.parametrize("name", METADATA[:-1])
+def test_a_matrix_is_read_while_an_extension_replaces_its_metadata(store: Path, name: str) -> None:
+    make(store.with_name("longer.zarr"), 2 * COUNT)
+    (store / name).write_bytes((store.with_name("longer.zarr") / name).read_bytes())
+    assert np.array_equal(np.asarray(open_gram(store)), expected(COUNT))
 
 
 def test_images_are_checked_on_read(store: Path) -> None:

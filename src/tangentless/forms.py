@@ -385,17 +385,12 @@ def _reached(places: Array, k: int) -> Array:
     return np.unique((1.0 - cosines) * scale - 3)
 
 
-def _arc_remainder(t: Array) -> Array:
-    """Q(t), summed without cancellation: kappa(1 - t) integrates acos, whose series in t has positive terms."""
+def _angle_remainder(t: Array, integrated: bool = False) -> Array:
+    """R(t), from the series of acos in t, whose terms are positive: it is summed without cancellation."""
     total = np.zeros_like(t)
     for k in range(64, -1, -1):
-        total = total * t + math.comb(2 * k, k) / (8.0**k * (2 * k + 1) * (k + 1.5))
+        total = total * t + math.comb(2 * k, k) / (8.0**k * (2 * k + 1) * (k + 1.5 if integrated else 1.0))
     return total * math.sqrt(2.0) / math.pi
 
 
-def _angle_remainder(t: Array) -> Array:
-    """R(t), from the same series."""
-    total = np.zeros_like(t)
-    for k in range(64, -1, -1):
-        total = total * t + math.comb(2 * k, k) / (8.0**k * (2 * k + 1))
-    return total * math.sqrt(2.0) / math.pi
+_arc_remainder = functools.partial(_angle_remainder, integrated=True)  # Q(t): kappa(1 - t) integrates acos

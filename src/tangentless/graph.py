@@ -39,7 +39,7 @@ Pair = tuple[int, int]
 Axes = tuple[Windows, Windows]  # along the height and the width
 Offsets = tuple[frozenset[int], frozenset[int]]  # of the right image's position from the left one's: rows, columns
 
-STEEPEST = 8.0  # slope of a dual at c = 1 up to which float32 keeps seven digits
+STEEPEST = 5.0  # slopes of duals at c = 1, taken together, up to which float32 keeps seven digits
 
 
 @dataclass(frozen=True)
@@ -183,11 +183,15 @@ class Graph:
     @functools.cached_property
     def delicate(self) -> str | None:
         """Why float32 would not keep seven digits up to the last pool, or None where it does."""
-        embeddings = [self.nodes[place] for place in self.body]
-        layers = [node.layer for node in embeddings if isinstance(node, EmbedNode)]
-        steepest = max((one.steepness() for one in layers if isinstance(one, Nonlinearity)), default=1.0)
+        slopes: list[float] = []  # of all duals up to a node, at 1: one multiplies the errors of those before it
+        for node in self.nodes:
+            slope = (
+                node.layer.steepness() if isinstance(node, EmbedNode) and isinstance(node.layer, Nonlinearity) else 1.0
+            )
+            slopes.append(max(1.0, slope) * max((slopes[source] for source in node.sources), default=1.0))
+        steepest = max(slopes[place] for place in self.body)
         if steepest > STEEPEST:
-            return f"a dual with the slope {steepest:.3g} at 1 multiplies rounding errors"
+            return f"duals with slopes of {steepest:.3g} at 1, taken together, multiply rounding errors"
         return "its first pool may take small differences of large numbers" if self._cancels else None
 
     @property

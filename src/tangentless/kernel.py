@@ -84,7 +84,9 @@ class Kernel(ABC):
         with device_of(images):
             left = self.prepare(device, images)
             right = left if others is None else self.prepare(device, others)
-            matrix = fill(self, device, left, right, symmetric=others is None, progress=progress)
+            pairs = len(left) * (len(left) + 1) // 2 if others is None else len(left) * len(right)
+            advance = _counter(progress, pairs * sum(1 for _ in self.leaves())) if progress else None
+            matrix = fill(self, device, left, right, symmetric=others is None, advance=advance)
             return matrix if stay else restore(matrix)
 
     def diag(
@@ -333,15 +335,14 @@ class Scaled(Kernel):
 
 
 def fill(
-    kernel: Kernel, device: AnyDevice, left: Any, right: Any, *, symmetric: bool, progress: Progress | None = None
+    kernel: Kernel, device: AnyDevice, left: Any, right: Any, *, symmetric: bool, advance: Advance | None = None
 ) -> Array:
     """The matrix between two prepared sets, tile by tile; of a symmetric one, each unordered pair once.
 
-    It is the kind of array that the diagonal is: NumPy's functions hand arrays on a GPU to CuPy's.
+    It is the kind of array that the diagonal is: NumPy's functions hand arrays on a GPU to CuPy's. `advance` is told
+    how many pairs were finished, once for each leaf of the kernel.
     """
     values: Array = np.empty_like(left.diagonal, shape=(len(left), len(right)))
-    pairs = len(left) * (len(left) + 1) // 2 if symmetric else values.size
-    advance = _counter(progress, pairs * sum(1 for _ in kernel.leaves())) if progress else None
     for rows in spans(len(left), left.tile):
         for columns in spans(len(right), right.tile):
             if symmetric and columns.start < rows.start:

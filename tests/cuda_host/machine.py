@@ -6,6 +6,7 @@ import ctypes
 import functools
 import hashlib
 import itertools
+import re
 import shutil
 import subprocess
 import tempfile
@@ -46,6 +47,7 @@ class HostMachine:
     """What `CudaMachine` is to a GPU."""
 
     order: ClassVar[Order] = ORDERS[0]
+    all_threads: ClassVar[bool] = False  # of kernels made from text, not one in the place of all
     mistake: ClassVar[tuple[str, str] | None] = None  # made on purpose in the source of the first stage: (right, wrong)
 
     xp = DeviceModule()
@@ -92,10 +94,10 @@ class HostMachine:
 
         return launch
 
-    def load_nodes(self, text: str) -> Callable[..., None]:
-        library = compiled_text(text)
+    def load_text(self, text: str) -> Callable[..., None]:
+        library = compiled_text(text, self.all_threads)
 
-        def launch(name: str, elements: int, arguments: list[Any]) -> None:
+        def launch(name: str, blocks: int, threads: int, shared: int, arguments: list[Any]) -> None:
             values = [_argument(one) for one in arguments]
             getattr(library, name)(*values)
 
@@ -179,18 +181,27 @@ def _argument(value: Any) -> Any:
 
 
 @functools.cache
-def compiled_text(text: str) -> ctypes.CDLL:
-    """Kernels that walk over their elements with the stride of the grid, as one thread on the host."""
+def compiled_text(text: str, all_threads: bool) -> ctypes.CDLL:
+    """Kernels that a backend has written, as functions of the host."""
     assert COMPILER is not None
-    shim = (
-        "#include <cmath>\n#include <algorithm>\nusing std::max; using std::min; using std::fabs; using std::fmax;\n"
-        "using std::fmin; using std::sqrt; using std::exp; using std::frexp; using std::ldexp;\n"
-        "#define __global__\n#define __device__\nstruct { unsigned x; } blockIdx, threadIdx, blockDim{1}, gridDim{1};\n"
-    )
+    runs: list[str] = []
+
+    def in_threads(match: re.Match[str]) -> str:
+        threads, name, parameters = match.groups()
+        arguments = ", ".join(re.findall(r"(\w+)(?:,|$)", parameters))
+        body = f"emulation::run({threads}, [=] {{ {name}_body({arguments}); }});"
+        runs.append(f'extern "C" void {name}({parameters}) {{ {body} }}')
+        return f"void {name}_body({parameters})"
+
+    kernel = r'extern "C" __global__ void __launch_bounds__\((\d+), \d+\) (\w+)\(\s*([^)]*)\)'
+    text = re.sub(kernel, in_threads, text)
+    spaces = re.findall(r"^namespace (segment\d+)", text, re.MULTILINE)
+    using = [f"using namespace {space};" for space in spaces]
     with tempfile.TemporaryDirectory() as folder:
         file, library = Path(folder) / "nodes.cpp", Path(folder) / "nodes.so"
-        file.write_text(shim + text)
-        options = ["-std=c++20", "-O1", "-shared", "-fPIC", "-w"]
+        file.write_text("\n".join(['#include "nodes.hpp"', text, *using, *runs]))
+        options = ["-std=c++20", "-O1", "-shared", "-fPIC", "-w", "-pthread", f"-I{HERE}"]
+        options += ["-DALL_THREADS"] * all_threads
         subprocess.run([COMPILER, *options, str(file), "-o", str(library)], check=True)
         return ctypes.CDLL(str(library))
 

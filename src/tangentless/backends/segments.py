@@ -4,7 +4,7 @@ Between two cuts the offset between a position of the left image and one of the 
 streamed offset by offset. It consists of *steps*: a weighted sum of windows, then an embedding. A segment has one or
 more *exits*, which pools and strides feed, and these are the entrances of the next one.
 
-A pool of disjoint windows of size p adds up p positions of either side. A stride s keeps every s-th position, so that
+A pool of windows of size p adds up p positions of either side. A stride s keeps every s-th position, so that
 only offsets that are multiples of s are needed; its window is a step before the exit.
 """
 
@@ -59,17 +59,29 @@ class Step:
 
     terms: tuple[Term, ...]
     embedding: Embedding
+    weighs: bool = False  # a layer of weights stands between them: kernels are added to tangents
+
+    @property
+    def window(self) -> Pair:
+        """The size of the first term's windows."""
+        rows, columns = self.terms[0].axes
+        return rows.size, columns.size
 
 
 @dataclass(frozen=True)
 class Exit:
-    """What the next segment reads: means of disjoint windows of `size` at every `stride`, in a grid of its own."""
+    """What the next segment reads: means of windows of `size` at every `stride`, in a grid of its own."""
 
     value: int
     size: Pair
     stride: Pair
     grid: Pair
     pooled: bool  # its squared norms need each image's kernel with itself
+
+    @property
+    def tiles(self) -> bool:
+        """Whether windows are disjoint and leave no gaps, or are single positions."""
+        return self.size in ((1, 1), self.stride)
 
 
 @dataclass(frozen=True)
@@ -92,6 +104,24 @@ class Segment:
     def normalizes(self) -> bool:
         """Whether a step divides by norms."""
         return any(isinstance(step.embedding, Normalize) for step in self.steps)
+
+    @property
+    def pool(self) -> Pair:
+        """The size of the windows at the first exit."""
+        return self.exits[0].size
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether it is a chain of centred windows before one pool that tiles its grid."""
+        value = 0
+        for number, step in enumerate(self.steps):
+            rows, columns = (Windows(k, n, start=-(k // 2)) for k, n in zip(step.window, self.grid, strict=True))
+            if step.terms != (Term(value, (rows, columns)),):
+                return False
+            value = self.sum_of(number) + (step.embedding is not None)
+        one = self.exits[0]
+        tiles = one.size == one.stride and tuple(n * p for n, p in zip(one.grid, one.size, strict=True)) == self.grid
+        return tiles and one.value == value and self.entrances == len(self.exits) == 1
 
     @property
     def gain(self) -> float:
@@ -118,6 +148,11 @@ class Segment:
             values += [total, total if step.embedding is None else step.embedding.squares(total)]
         return values
 
+    def norms(self, squares: Array) -> Array:
+        """Of a chain, norms before each step's embedding, (N, steps, H, W), from squared norms at the entrance."""
+        values = self.squares([squares])
+        return np.sqrt(np.stack([values[self.sum_of(number)] for number in range(len(self.steps))], axis=1))
+
 
 @functools.lru_cache(maxsize=256)
 def cut(graph: Graph) -> tuple[Segment, ...] | str:
@@ -130,6 +165,14 @@ def cut(graph: Graph) -> tuple[Segment, ...] | str:
         return _Cutter(graph).segments()
     except _UncutError as reason:
         return str(reason)
+
+
+def chain(graph: Graph) -> tuple[Segment, ...] | str:
+    """The segments of a graph that is a plain chain, or the reason why it is none."""
+    segments = cut(graph)
+    if isinstance(segments, str) or all(segment.is_chain for segment in segments):
+        return segments
+    return "it is no plain chain: it has strides, dilations, patches, sums, or pools that leave positions out"
 
 
 class _UncutError(Exception):
@@ -192,13 +235,20 @@ class _Cutter:
         """The sum that a node is, made a step where more than one reads it."""
         node = self.graph.nodes[place]
         if isinstance(node, EmbedNode):
-            self._step(place, level, self.sums[node.sources[0]], node)
+            (source,) = node.sources
+            self._step(place, level, self.sums[source], node.layer, self._weighs_embedding(source))
+            return
+        if isinstance(node, WeightsNode):
+            self.sums[place] = self.sums[node.sources[0]]
+            if not self._weighs_embedding(place):
+                self._step(place, level, self.sums[place], weighs=True)
             return
         self.sums[place] = self._sum(node, level)
         reading = [one for one in self.readers[place] if isinstance(self.graph.nodes[one], EmbedNode)]
         if len(self.readers[place]) > 1 and not self._is_value(self.sums[place]):
             embed = self.graph.nodes[reading[0]] if reading else None
-            number = self._step(reading[0] if reading else place, level, self.sums[place], embed)
+            embedding = embed.layer if isinstance(embed, EmbedNode) else None
+            number = self._step(reading[0] if reading else place, level, self.sums[place], embedding)
             self.sums[place] = (self._term(number, level),)
 
     def _sum(self, node: Node, level: int) -> tuple[Term, ...]:
@@ -209,23 +259,27 @@ class _Cutter:
                     key = term.value, term.axes
                     weights[key] = weights.get(key, 0.0) + weight * term.weight
             return tuple(Term(*key, weight) for key, weight in weights.items())
-        if isinstance(node, WindowNode):
-            return (Term(self._value(node.sources[0], level), node.axes, node.scale),)
-        assert isinstance(node, WeightsNode), node
-        return self.sums[node.sources[0]]
+        assert isinstance(node, WindowNode), node
+        return (Term(self._value(node.sources[0], level), node.axes, node.scale),)
 
-    def _step(self, place: int, level: int, terms: tuple[Term, ...], node: Node | None) -> int:
+    def _weighs_embedding(self, place: int) -> bool:
+        """Whether a node is a layer of weights that only an embedding reads, and so a part of its step."""
+        readers = [type(self.graph.nodes[one]) for one in self.readers[place]]
+        return isinstance(self.graph.nodes[place], WeightsNode) and readers == [EmbedNode]
+
+    def _step(
+        self, place: int, level: int, terms: tuple[Term, ...], embedding: Embedding = None, weighs: bool = False
+    ) -> int:
         """Add a step whose value after embedding is that of a node; gives the number of its sum."""
         number = self.entrances[level] + 2 * len(self.steps[level])
-        embedding = node.layer if isinstance(node, EmbedNode) else None
-        self.steps[level].append(Step(terms, embedding))
+        self.steps[level].append(Step(terms, embedding, weighs))
         self.sums[place] = (self._term(number + (embedding is not None), level),)
         return number
 
     def _value(self, place: int, level: int) -> int:
         """The number of a node's value, made a step if it is still a sum."""
         if not self._is_value(self.sums[place]):
-            self._step(place, level, self.sums[place], None)
+            self._step(place, level, self.sums[place])
         return self.sums[place][0].value
 
     def _exit(self, place: int, level: int) -> None:
@@ -237,8 +291,8 @@ class _Cutter:
         if isinstance(node, PoolNode):
             size = node.axes[0].size, node.axes[1].size
             stride = _stride(node.axes[0]), _stride(node.axes[1])
-            if any(w.start != 0 or w.dilation != 1 for w in node.axes) or size not in ((1, 1), stride):
-                raise _UncutError("the windows of a pool overlap, or leave gaps")
+            if any(w.start != 0 or w.dilation != 1 for w in node.axes):
+                raise _UncutError("the windows of a pool are not blocks of positions")
         else:
             dense = tuple(
                 Windows(w.size, n, 1, w.dilation, w.start) for w, n in zip(node.axes, self.grids[level], strict=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backends.stages import Stage, Step, chain
+from ..backends.segments import Segment, Step, chain
 from ..graph import Graph
 from ..layers import Gaussian, ReLU
 
@@ -45,7 +45,7 @@ def _suits(graph: Graph) -> bool:
     stages = chain(graph)
     if isinstance(stages, str):
         return False
-    pools = all(stage.pool == (2, 2) or stage.pooled == (1, 1) for stage in stages)
+    pools = all(stage.pool == (2, 2) or stage.exits[0].grid == (1, 1) for stage in stages)
     return pools and all(_is_written(step) for stage in stages for step in stage.steps)
 
 
@@ -115,16 +115,16 @@ class Rival:
             kernels = self._stage(stage, kernels, every[-1], every[-1])
         return every, kernels
 
-    def _stage(self, stage: Stage, kernels: Any, left: Any, right: Any) -> Any:
+    def _stage(self, stage: Segment, kernels: Any, left: Any, right: Any) -> Any:
         for place, step in enumerate(stage.steps):
             layer = self.relu if isinstance(step.embedding, ReLU) else self.gaussian
             kernels = layer(kernels, left[:, :, place, :, :, None, None], right[:, :, place, None, None])
-        if stage.pooled == (1, 1):
+        if stage.exits[0].grid == (1, 1):
             return kernels.mean(dim=(1, 2, 3, 4), dtype=torch.float64)
         return self.pool(kernels)
 
 
-def _largest_batch(first: Stage, device: str) -> int:
+def _largest_batch(first: Segment, device: str) -> int:
     free = torch.cuda.mem_get_info()[0] if device == "cuda" else 1 << 30
     tensor = 4 * math.prod(first.grid) ** 2
     return int(max(1, min(LARGEST_BATCH, free // (TENSORS_AT_ONCE * tensor))))

@@ -21,7 +21,7 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from ..backends import Backend, Precision, get_backend
+from ..devices import Device
 from ..errors import ClusterError, ParameterError, StoreError, TangentlessError
 from .compute import Computer, Job, parse_memory
 from .manifest import read_manifest
@@ -37,33 +37,31 @@ _IMPATIENCE = 20.0  # seconds without news before the state of the cluster is lo
 
 
 @contextlib.contextmanager
-def connect(scheduler: Any, backend: str | Backend, precision: Precision, n_jobs: int | None) -> Iterator[Cluster]:
+def connect(scheduler: Any, choose: Callable[[], Device]) -> Iterator[Cluster]:
     """The cluster of a scheduler's address, a `distributed.Client` or a cluster object. Its workers are checked."""
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError:
         raise ParameterError("a cluster needs Dask: pip install 'tangentless[distributed]'") from None
-    if not isinstance(backend, str):
-        raise ParameterError("on a cluster a backend is given by name, since every worker makes its own")
     if isinstance(scheduler, distributed.Client):
-        yield _introduce(scheduler, backend, precision, n_jobs)
+        yield _introduce(scheduler, choose)
         return
     try:
         client = distributed.Client(scheduler, set_as_default=False)
     except (OSError, TypeError, ValueError) as error:
         raise ClusterError(f"there is no Dask scheduler at {scheduler!r}: {error}") from error
     try:
-        yield _introduce(client, backend, precision, n_jobs)
+        yield _introduce(client, choose)
     finally:
         client.close(timeout=5)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Workers of one version and one backend; `memory` is the default budget of each."""
+    """Workers of one version and one device; `memory` is the default budget of each."""
 
     client: Any
-    backend: str
+    device: Device
     memory: int
 
     def compute(self, job: Job, tiles: Sequence[Tile], meter: Meter, check: Callable[[], None]) -> None:
@@ -184,13 +182,15 @@ def sees_store(store: Store) -> bool:
         return False
 
 
-def introduce(
-    backend: str | Backend, precision: Precision, n_jobs: int | None, dask_worker: Any = None
-) -> tuple[str, int] | TangentlessError:
-    """The backend and the memory budget of this worker, or why it cannot run; Dask passes `dask_worker`."""
+def introduce(choose: Callable[[], Device], dask_worker: Any = None) -> tuple[Device, int] | TangentlessError:
+    """The device and the memory budget of this worker, or why it cannot run; Dask passes `dask_worker`."""
     limit, memory = dask_worker.memory_manager.memory_limit, parse_memory(None)
     try:
-        return get_backend(backend, precision, n_jobs).name, min(memory, limit // 2) if limit else memory
+        device = choose()
+        if device.given is not None:
+            raise ParameterError("on a cluster a backend is given by name, since every worker makes its own")
+        device.backend.name  # noqa: B018 (refuses now what cannot run here)
+        return device, min(memory, limit // 2) if limit else memory
     except TangentlessError as error:
         return error
 
@@ -203,11 +203,11 @@ def forget() -> None:
 @functools.lru_cache(maxsize=1)
 def _session(job: Job) -> tuple[Computer, threading.Lock]:
     """What a worker keeps between tiles."""
-    threads = job.n_jobs or _worker().state.nthreads
-    return Computer(job, get_backend(job.backend, job.precision, threads)), threading.Lock()
+    device = replace(job.device, n_jobs=job.device.n_jobs or _worker().state.nthreads)
+    return Computer(replace(job, device=device)), threading.Lock()
 
 
-def _introduce(client: Any, backend: str | Backend, precision: Precision, n_jobs: int | None) -> Cluster:
+def _introduce(client: Any, choose: Callable[[], Device]) -> Cluster:
     """Check that every worker has this version of the package and can run the backend."""
     from .. import __version__ as here
 
@@ -217,14 +217,15 @@ def _introduce(client: Any, backend: str | Backend, precision: Precision, n_jobs
         raise ClusterError(
             f"the workers {_listed(without)} lack {_PACKAGE} {here}: {_first(without)}; install the same version there"
         )
-    answers = _ask(client, introduce, backend, precision, n_jobs)
+    answers = _ask(client, introduce, choose)
     unable = {address: answer for address, answer in answers.items() if isinstance(answer, BaseException)}
     if unable:
-        raise ClusterError(f"the workers {_listed(unable)} cannot run backend {backend!r}: {_first(unable)}")
-    names = {name for name, _ in answers.values()}
-    if len(names) > 1:
-        raise ClusterError(f"the workers would compute with different backends, {', '.join(sorted(names))}; name one")
-    return Cluster(client, names.pop(), min(memory for _, memory in answers.values()))
+        raise ClusterError(f"the workers {_listed(unable)} cannot run the backend: {_first(unable)}")
+    devices = {device for device, _ in answers.values()}
+    if len(devices) > 1:
+        names = sorted(device.name for device in devices)
+        raise ClusterError(f"the workers would compute with different backends, {', '.join(names)}; name one")
+    return Cluster(client, devices.pop(), min(memory for _, memory in answers.values()))
 
 
 def _ask(client: Any, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ handles well. The two panels of images that meet in a tile are prepared, and kep
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
 from collections import OrderedDict
@@ -19,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backends import Backend, Precision, get_backend
 from ..chunks import machine_memory
+from ..devices import Device
 from ..errors import ParameterError
 from ..kernel import Kernel, fill
 from .progress import Meter
@@ -110,9 +111,7 @@ class Job:
 
     store: Store
     kernel: Kernel
-    backend: str | Backend
-    precision: Precision
-    n_jobs: int | None
+    device: Device
     memory: int
     read: ReadPanel | None = None
 
@@ -127,20 +126,20 @@ class Panels:
     """Prepared panels of images. The least recently used one is dropped first.
 
     >>> from tangentless import kernel
-    >>> panels = Panels(kernel("normalize relu"), get_backend("reference"), lambda name, panel: np.ones((2, 5)), 3)
+    >>> panels = Panels(kernel("normalize relu"), Device("reference"), lambda name, panel: np.ones((2, 5)), 3)
     >>> len(panels["x", 0]), panels["x", 0] is panels["x", 0]
     (2, True)
     """
 
-    def __init__(self, kernel: Kernel, backend: Backend, read: ReadPanel, capacity: int) -> None:
-        self._kernel, self._backend, self._read, self._capacity = kernel, backend, read, capacity
+    def __init__(self, kernel: Kernel, device: Device, read: ReadPanel, capacity: int) -> None:
+        self._kernel, self._device, self._read, self._capacity = kernel, device, read, capacity
         self._kept: OrderedDict[tuple[str, int], Any] = OrderedDict()
 
     def __getitem__(self, key: tuple[str, int]) -> Any:
         if key not in self._kept:
             while len(self._kept) >= self._capacity:  # first, so that memory never holds one more
                 self._kept.popitem(last=False)
-            self._kept[key] = self._kernel.prepare(self._backend, self._read(*key))
+            self._kept[key] = self._kernel.prepare(self._device, self._read(*key))
         self._kept.move_to_end(key)
         return self._kept[key]
 
@@ -148,39 +147,25 @@ class Panels:
 class Computer:
     """Computes the tiles of a job, one at a time."""
 
-    def __init__(self, job: Job, backend: Backend) -> None:
-        self._store, self._kernel, self._backend = job.store, job.kernel, backend
-        self._panels = Panels(job.kernel, backend, job.read or job.store.read_images, job.panels_kept)
+    def __init__(self, job: Job, advance: Advance | None = None) -> None:
+        self._store = job.store
+        self._panels = Panels(job.kernel, job.device, job.read or job.store.read_images, job.panels_kept)
+        leaves = sum(1 for _ in job.kernel.leaves())  # each reports every pair
+        report = advance and (lambda pairs: advance(pairs / leaves))
+        self._fill = functools.partial(fill, job.kernel, job.device, advance=report)
 
-    def compute(self, tile: Tile, advance: Advance | None = None) -> Array:
+    def compute(self, tile: Tile) -> Array:
         """The entries of a tile. Entries known from before the matrix was extended are kept."""
         symmetric = self._store.manifest.symmetric
         left, right = self._panels["x", tile[0]], self._panels["x" if symmetric else "z", tile[1]]
-        known = self._store.known_part(tile)
-        if symmetric and tile[0] == tile[1]:
-            return self._on_diagonal(left, known, advance)
-        done = 0 if known is None else known.shape[1]
-        new = self._fill(left, right[done:], advance)
-        return new if known is None else np.hstack([known, new])
-
-    def _on_diagonal(self, images: Any, known: Array | None, advance: Advance | None) -> Array:
+        on_diagonal, known = symmetric and tile[0] == tile[1], self._store.known_part(tile)
         if known is None:
-            return self._fill(images, images, advance, symmetric=True)
-        old, new = images[: len(known)], images[len(known) :]
-        beside = self._fill(old, new, advance)
-        return np.block([[known, beside], [beside.T, self._fill(new, new, advance, symmetric=True)]])
-
-    def _fill(self, left: Any, right: Any, advance: Advance | None, *, symmetric: bool = False) -> Array:
-        passes = max(1, sum(1 for _ in self._kernel.leaves()))
-        reported = 0
-
-        def report(done: int, total: int) -> None:
-            nonlocal reported
-            if advance is not None:
-                advance((done - reported) / passes)
-            reported = done
-
-        return fill(self._kernel, self._backend, left, right, symmetric=symmetric, progress=report)
+            return self._fill(left, right, symmetric=on_diagonal)
+        new = right[known.shape[1] :]
+        beside = self._fill(left[: len(known)], new, symmetric=False)
+        if not on_diagonal:
+            return np.hstack([known, beside])
+        return np.block([[known, beside], [beside.T, self._fill(new, new, symmetric=True)]])
 
 
 # Engines
@@ -190,36 +175,34 @@ class Computer:
 class Local:
     """The engine of this process. A thread writes one tile while the next is computed.
 
-    As of every engine, `backend` is the name that the manifest records, and `memory` the default budget of a process.
+    As of every engine, `memory` is the default budget of a process.
     """
 
-    backend: str
+    device: Device
     memory: int
-    arithmetic: Backend
 
     def compute(self, job: Job, tiles: Sequence[Tile], meter: Meter, check: Callable[[], None]) -> None:
         """Compute tiles into the store. `check` raises when another process has taken the store over."""
-        computer = Computer(job, self.arithmetic)
+        computer = Computer(job, meter.advance)
         writing: Future[None] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="tile-writer") as writer:
             for tile in tiles:
                 check()
-                values = computer.compute(tile, meter.advance)
+                values = computer.compute(tile)
                 _await(writing, meter)
                 writing = writer.submit(job.store.write_tile, tile, values)
             _await(writing, meter)
 
 
-def find_engine(
-    scheduler: Any, backend: str | Backend, precision: Precision, n_jobs: int | None
-) -> contextlib.AbstractContextManager[Local | Cluster]:
-    """The engine of this process, or the cluster of a Dask scheduler."""
+def find_engine(scheduler: Any, choose: Callable[[], Device]) -> contextlib.AbstractContextManager[Local | Cluster]:
+    """The engine of this process, or the cluster of a Dask scheduler; whichever it is chooses its own device."""
     if scheduler is None:
-        arithmetic = get_backend(backend, precision, n_jobs)
-        return contextlib.nullcontext(Local(arithmetic.name, parse_memory(None), arithmetic))
+        device = choose()
+        device.backend.name  # noqa: B018 (refuses now what cannot run here)
+        return contextlib.nullcontext(Local(device, parse_memory(None)))
     from .cluster import connect
 
-    return connect(scheduler, backend, precision, n_jobs)
+    return connect(scheduler, choose)
 
 
 def _await(writing: Future[None] | None, meter: Meter) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, cast
@@ -27,7 +26,6 @@ from ..errors import (
     StoreVersionError,
 )
 from .files import Files
-from .lock import find_owner
 
 FORMAT = 2  # 1: stores of version 0.1.0, which name no arithmetic; it is 1
 GROUP, COPY = "zarr.json", "kernel/manifest.json"  # the manifest is kept twice
@@ -35,7 +33,6 @@ _ATTRIBUTE = "tangentless"
 _OURS = {GROUP, "kernel", "x", "z"}
 _NOT_COMPARED = {"package", "grown_from", "format"}
 _HASHED_AT_ONCE = 32 << 20
-_MOMENT = 0.5
 
 
 @dataclass(frozen=True)
@@ -144,7 +141,7 @@ def settle(files: Files, given: Manifest, x: NDArray[Any], *, extend: bool, tile
         for name in [*files.sizes("x"), *files.sizes("z")]:  # of an interrupted start, which may have been others
             files.remove(name)
         return given
-    stored = read_manifest(files, derived=False)
+    stored = read_manifest(files)
     longer = stored.symmetric and given.symmetric and _continues(stored.x, given.x, x)
     if longer and extend:
         stored = stored.grown_to(given.x)
@@ -253,25 +250,12 @@ def render(manifest: Manifest) -> dict[str, bytes]:
     return {name: json.dumps(content, indent=1).encode() for name, content in files.items()}
 
 
-def read_manifest(files: Files, *, derived: bool = True) -> Manifest:
-    """The manifest of a store, every byte checked; with `derived`, the files that follow from it are checked too."""
-    manifest = _read_copy(files, GROUP)
-    wrong = damaged_metadata(files, manifest) if derived else []
-    if wrong and find_owner(files) is not None:  # an extension may be writing them at this moment
-        time.sleep(_MOMENT)
-        manifest = _read_copy(files, GROUP)
-        wrong = damaged_metadata(files, manifest)
-    if wrong:
-        raise StoreDamagedError(f"{', '.join(wrong)} of {files.address} is damaged or missing: run repair")
-    return manifest
-
-
 def recover_manifest(files: Files) -> Manifest:
     """The manifest from whichever of its two copies is whole."""
     try:
-        return _read_copy(files, GROUP)
+        return read_manifest(files)
     except StoreDamagedError:
-        return _read_copy(files, COPY)
+        return read_manifest(files, COPY)
 
 
 def damaged_metadata(files: Files, manifest: Manifest) -> list[str]:
@@ -300,8 +284,11 @@ def is_vacant(files: Files) -> bool:
     return True
 
 
-def _read_copy(files: Files, name: str) -> Manifest:
-    """The manifest from one of its copies, which must be exactly what it renders to."""
+def read_manifest(files: Files, name: str = GROUP) -> Manifest:
+    """The manifest from one of its copies, which must be exactly what it renders to.
+
+    Opening a store reads no other metadata: when a matrix is extended, replacing this one file is the step.
+    """
     data, where = _read(files, name), f"{name} of {files.address}"
     if data is None and GROUP not in files.entries() and not files.sizes("kernel/c"):
         raise NotAStoreError(f"there is no store at {files.address}")

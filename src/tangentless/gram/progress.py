@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 from ..errors import ParameterError
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.table import Table
 
 Show = Callable[["Snapshot"], None]
 ProgressOption = bool | Literal["json"] | Show
@@ -71,11 +71,12 @@ class Snapshot:
         return values
 
     def __str__(self) -> str:
-        share = 100 * self.pairs_done / self.pairs
-        text = f"{self.tiles_done} of {self.tiles} tiles, {share:.1f} % of {self.pairs:,} pairs, {format_pace(self)}"
-        if self.workers:
-            text += f", {len(self.workers)} workers"
-        return text
+        share, left = 100 * self.pairs_done / self.pairs, self.seconds_left
+        text = f"{self.tiles_done:,} of {self.tiles:,} tiles, {share:.1f} % of {self.pairs:,} pairs, "
+        text += "no pace yet" if left is None else f"{self.pairs_per_second:,.0f} pairs/s"
+        if left:
+            text += f", {timedelta(seconds=round(left))} left"
+        return text + (f", {len(self.workers)} workers" if self.workers else "")
 
 
 def check_option(option: ProgressOption) -> None:
@@ -122,57 +123,43 @@ class Meter:
 @contextlib.contextmanager
 def metered(start: Snapshot, option: ProgressOption, stream: TextIO | None = None) -> Iterator[Meter]:
     """A meter with the display asked for. True means a bar on a terminal and a line a minute elsewhere."""
+    stream = stream or (sys.stdout if option == "json" else sys.stderr)
     if callable(option):
         yield Meter(start, option, 0.0)
     elif option == "json":
-        out = stream or sys.stdout
-        yield Meter(start, lambda now: _print(json.dumps({"event": "progress", **now.to_json()}), out), 1.0)
+        yield Meter(
+            start, lambda now: print(json.dumps({"event": "progress", **now.to_json()}), file=stream, flush=True), 1.0
+        )
     elif not option:
-        yield Meter(start, lambda snapshot: None, float("inf"))
-    elif (stream or sys.stderr).isatty():
+        yield Meter(start, lambda now: None, float("inf"))
+    elif stream.isatty():
         from rich.console import Console
         from rich.live import Live
 
-        with Live(console=Console(file=stream or sys.stderr), refresh_per_second=10) as live:
-            yield Meter(start, lambda snapshot: live.update(draw(snapshot)), 0.1)
+        with Live(console=Console(file=stream), refresh_per_second=10) as live:
+            yield Meter(start, lambda now: live.update(draw(now)), 0.1)
     else:
-        log = stream or sys.stderr
-        yield Meter(start, lambda now: _print(f"{time.strftime('%H:%M:%S')} {now}", log), 60.0)
+        yield Meter(start, lambda now: print(time.strftime("%H:%M:%S"), now, file=stream, flush=True), 60.0)
 
 
-def draw(snapshot: Snapshot) -> Group:
-    """The bar with its figures, and the workers.
+def draw(snapshot: Snapshot) -> Table:
+    """The bar, its figures below it, and the workers.
 
     >>> from rich.console import Console
     >>> Console(width=90).print(draw(Snapshot(2, 10, 500, 1000, 50.0)))  # doctest: +ELLIPSIS
-    ━━━...  50.0 %  2 of 10 tiles  50 pairs/s, 0:00:10 left
+    ━━━...
+    2 of 10 tiles, 50.0 % of 1,000 pairs, 50 pairs/s, 0:00:10 left
     """
-    from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
+    from rich.text import Text
 
-    line, workers = Table.grid(padding=(0, 2)), Table.grid(padding=(0, 2))
-    line.add_row(
-        ProgressBar(total=snapshot.pairs, completed=snapshot.pairs_done, width=30),
-        f"{100 * snapshot.pairs_done / snapshot.pairs:.1f} %",
-        f"{snapshot.tiles_done:,} of {snapshot.tiles:,} tiles",
-        format_pace(snapshot),
-    )
-    paces = sorted(snapshot.workers.items())
-    for name, pace in paces[:_WORKERS_SHOWN]:
-        workers.add_row(f"  {name}", f"{pace.tiles:,} tiles", f"{pace.pairs_per_second:,.0f} pairs/s")
-    if len(paces) > _WORKERS_SHOWN:
-        workers.add_row(f"  and {len(paces) - _WORKERS_SHOWN} more")
-    return Group(line, workers)
-
-
-def format_pace(snapshot: Snapshot) -> str:
-    """Pairs a second and the time left, as text."""
-    left = snapshot.seconds_left
-    if not left:
-        return "no pace yet" if left is None else f"{snapshot.pairs_per_second:,.0f} pairs/s"
-    return f"{snapshot.pairs_per_second:,.0f} pairs/s, {timedelta(seconds=round(left))} left"
-
-
-def _print(text: str, stream: TextIO) -> None:
-    print(text, file=stream, flush=True)
+    shown = Table.grid()
+    shown.add_row(ProgressBar(total=snapshot.pairs, completed=snapshot.pairs_done, width=60))
+    lines = [str(snapshot)]
+    for name, pace in sorted(snapshot.workers.items())[:_WORKERS_SHOWN]:
+        lines.append(f"  {name}  {pace.tiles:,} tiles  {pace.pairs_per_second:,.0f} pairs/s")
+    if len(snapshot.workers) > _WORKERS_SHOWN:
+        lines.append(f"  and {len(snapshot.workers) - _WORKERS_SHOWN} more")
+    shown.add_row(Text("\n".join(lines)))
+    return shown

@@ -7,6 +7,7 @@ continued from itself alone, and whatever ends a run costs at most the tiles in 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 from numpy.typing import NDArray
 
 from ..architecture import Architecture
-from ..backends import ARITHMETIC, Backend, Precision
+from ..backends import ARITHMETIC, AnyDevice, Precision
 from ..classical.vectors import VectorKernel
+from ..devices import Device
 from ..errors import ParameterError, StoreDamagedError, StoreMismatchError
 from ..expression import read_kernel
 from ..inputs import check_images, check_pair, to_numpy
@@ -54,7 +56,7 @@ def gram(
     store: Address,
     preprocessing: str = "",
     extend: bool = False,
-    backend: str | Backend = "auto",
+    backend: str | AnyDevice = "auto",
     precision: Precision = "float32",
     n_jobs: int | None = None,
     tile: int | None = None,
@@ -76,13 +78,12 @@ def gram(
     ((20, 20), 1.0, True)
     """
     kernel = kernel if isinstance(kernel, Kernel) else make_kernel(kernel)
-    precision = precision if isinstance(backend, str) else getattr(backend, "precision", precision)
     images = _check_sets(X, Z)
     files = find_files(store)
     if not is_vacant(files):  # a place that is not ours is refused before anything is put there, even a lock
-        read_manifest(files, derived=False)
-    with find_engine(scheduler, backend, precision, n_jobs) as engine:
-        run = _Run(engine, kernel, backend, precision, n_jobs, memory, progress)
+        read_manifest(files)
+    with find_engine(scheduler, functools.partial(Device.of, backend, precision, n_jobs)) as engine:
+        run = _Run(engine, kernel, memory, progress)
         given = run.describe(images, preprocessing, tile)
         with hold(files) as check:
             manifest = settle(files, given, images["x"], extend=extend, tile=tile)
@@ -96,7 +97,7 @@ class Options(TypedDict, total=False):
     """How a store is continued; what is not given is as the store says. The rest is as for `gram`."""
 
     kernel: Kernel | None
-    backend: str | Backend | None
+    backend: str | AnyDevice | None
     n_jobs: int | None
     memory: int | str | None
     scheduler: Any
@@ -114,9 +115,9 @@ def resume(store: Address, **options: Unpack[Options]) -> GramMatrix:
     (20, 20)
     """
     files = find_files(store)
-    manifest = read_manifest(files, derived=False)
+    manifest = read_manifest(files)
     with _continuing(manifest, **options) as run, hold(files) as check:
-        made = _keep(files, read_manifest(files, derived=False), {})
+        made = _keep(files, read_manifest(files), {})
         run.compute(made, None, check)
     return GramMatrix(made)
 
@@ -225,9 +226,6 @@ class _Run:
 
     engine: Local | Cluster
     kernel: Kernel
-    backend: str | Backend
-    precision: Precision
-    n_jobs: int | None
     memory: int | str | None
     progress: ProgressOption
 
@@ -242,7 +240,7 @@ class _Run:
     @property
     def identity(self) -> dict[str, Any]:
         """What decides the bits of the entries, besides data and precision: values of the manifest."""
-        leaves, name = list(self.kernel.leaves()), self.engine.backend
+        leaves, name = list(self.kernel.leaves()), self.engine.device.name
         parts = ["vectors" if isinstance(leaf, VectorKernel) else name for leaf in leaves]
         return {
             "kernel": repr(self.kernel),
@@ -258,7 +256,7 @@ class _Run:
         x, z = images["x"], images.get("z")
         shape, size = x.shape[1:], (len(x), len(x if z is None else z))
         if tile is None:
-            tile = choose_tile(self.kernel, shape, size, self.engine.backend, self.budget)
+            tile = choose_tile(self.kernel, shape, size, self.engine.device.name, self.budget)
         elif isinstance(tile, bool) or not isinstance(tile, int) or tile < 1:
             raise ParameterError(f"tile is a whole number of rows, at least 1, not {tile!r}")
         plan_memory(self.kernel, shape, tile, self.budget)
@@ -267,7 +265,7 @@ class _Run:
             preprocessing=preprocessing,
             x=Data.of(x),
             z=None if z is None else Data.of(z),
-            precision=self.precision,
+            precision=self.engine.device.precision,
             tile=tile,
             package=__version__,
         )
@@ -276,7 +274,7 @@ class _Run:
         self, store: Store, tiles: Collection[Tile] | None, check: Callable[[], None], read: ReadPanel | None = None
     ) -> None:
         """Compute tiles into the store: those given, or all that are missing."""
-        job = Job(store, self.kernel, self.backend, self.precision, self.n_jobs, self.budget, read)
+        job = Job(store, self.kernel, self.engine.device, self.budget, read)
         layout, finished = store.layout, store.finished()
         wanted = set(layout.tiles()) - finished if tiles is None else set(tiles)
         ordered = [tile for tile in layout.tiles(job.panels_kept) if tile in wanted]
@@ -291,7 +289,7 @@ class _Run:
 def _continuing(
     manifest: Manifest,
     kernel: Kernel | None = None,
-    backend: str | Backend | None = None,
+    backend: str | AnyDevice | None = None,
     n_jobs: int | None = None,
     memory: int | str | None = None,
     scheduler: Any = None,
@@ -299,9 +297,9 @@ def _continuing(
 ) -> Iterator[_Run]:
     """A run that agrees with a manifest."""
     kernel = kernel or read_kernel(manifest.kernel)
-    backend, precision = backend or manifest.backend, cast(Precision, manifest.precision)
-    with find_engine(scheduler, backend, precision, n_jobs) as engine:
-        run = _Run(engine, kernel, backend, precision, n_jobs, memory, progress)
+    choose = functools.partial(Device.of, backend or manifest.backend, cast(Precision, manifest.precision), n_jobs)
+    with find_engine(scheduler, choose) as engine:
+        run = _Run(engine, kernel, memory, progress)
         refuse_differences(manifest, replace(manifest, **run.identity), "the store")
         yield run
 

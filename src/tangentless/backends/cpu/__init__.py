@@ -2,6 +2,7 @@
 
 Graphs that the fused kernel cannot take (`fuse` says why) run on a general path in NumPy, correct and slower.
 Up to the last pool arithmetic is float32, or float64 on request; the last pool, normalisation and head are float64.
+Tangents are float64 throughout. They fill lanes of their own beside the kernel values, so all linear code is shared.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...chunks import spans
 from ...graph import Graph
 from .. import Advance, Precision
 from ..general import GeneralImages, general_block, prepare_general
+from ..segmented import keeps_scales
 from ..segments import Segment
 from ..workers import count_workers, run_parallel
-from .plan import Fused, aligned_zeros, fuse, keeps_scales
+from .plan import Fused, aligned_zeros, fuse
 from .simd import host_lanes
-from .tangent import TangentImages, plan_tangent, prepare_tangent, tangent_block
 
 Array = NDArray[np.float64]
 _TILE_BYTES = 48 << 20  # expanded images of one side of a block
@@ -40,10 +42,7 @@ class FusedImages:
     scales: Array  # (N,), root mean square of each image
     squares: tuple[NDArray[Any], ...]  # at every entrance but the first, (N, H, W)
     totals: Array  # (N,), squared norms after the last pool
-
-    @property
-    def diagonal(self) -> Array:
-        return self.fused.graph.head_diagonal([self.totals])
+    diagonal: Array  # (N,)
 
     @property
     def tile(self) -> int:
@@ -54,7 +53,8 @@ class FusedImages:
 
     def __getitem__(self, part: slice) -> FusedImages:
         squares = tuple(one[part] for one in self.squares)
-        return FusedImages(self.fused, self.images[part], self.scales[part], squares, self.totals[part])
+        alone = self.scales[part], squares, self.totals[part], self.diagonal[part]
+        return FusedImages(self.fused, self.images[part], *alone)
 
 
 class CpuBackend:
@@ -73,106 +73,103 @@ class CpuBackend:
     def __repr__(self) -> str:
         return f"CpuBackend(precision={self.precision!r}, n_jobs={self.n_jobs})"
 
-    def prepare(self, graph: Graph, images: NDArray[Any]) -> FusedImages | GeneralImages | TangentImages:
-        if graph.tangent and (plan := plan_tangent(graph, host_lanes("float64"))) is not None:
-            return prepare_tangent(plan, images, self.n_jobs)
+    def prepare(self, graph: Graph, images: NDArray[Any]) -> FusedImages | GeneralImages:
         fused = self._fuse(graph)
         if not isinstance(fused, Fused):
             return prepare_general(graph, images, self.n_jobs)
-        parts = [
-            self._prepare_part(fused, images[start : start + _PREPARED_AT_ONCE])
-            for start in range(0, len(images), _PREPARED_AT_ONCE)
-        ]
-        scales, totals = (np.concatenate([part[i] for part in parts]) for i in (0, 2))
+        parts = [self._prepare_part(fused, images[part]) for part in spans(len(images), _PREPARED_AT_ONCE)]
+        scales, totals, diagonal = (np.concatenate([part[i] for part in parts]) for i in (0, 2, 3))
         squares = tuple(np.concatenate(stage) for stage in zip(*(part[1] for part in parts), strict=True))
-        return FusedImages(fused, images, scales, squares, totals)
+        return FusedImages(fused, images, scales, squares, totals, diagonal)
 
     def block(
         self, graph: Graph, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
     ) -> Array:
-        if isinstance(left, TangentImages):
-            return tangent_block(left, right, self.n_jobs, upper=upper, advance=advance)
         if isinstance(left, GeneralImages):
             return np.asarray(general_block(left, right, upper=upper, advance=advance, n_jobs=self.n_jobs))
         from .sweep import run_rows
         from .tables import Scratch, tables_of
 
-        fused, lanes = left.fused, left.fused.lanes
+        fused, lanes, width = left.fused, left.fused.lanes, left.fused.width
         (tables, _), needed = tables_of(fused), fused.needed(len(fused.segments) - 1)
         rows = _expand(left)
-        blocks = tuple(_in_lanes(values, lanes) for values in _expand(right))
-        totals = np.zeros((len(left), len(blocks[0]) * lanes))
+        blocks = tuple(_in_lanes(values, fused) for values in _expand(right))
+        totals = np.zeros((len(left), len(blocks[0]) * width))
         addresses = tuple(number for one in rows for number in (one.ctypes.data, one.strides[0]))
 
         def work(task: tuple[int, int, int], scratch: Scratch) -> int:
             first, end, block = task
             scratch.set_right(*(one[block] for one in blocks))
-            run_rows(scratch.view, first, end, addresses, scratch.total, totals, block * lanes)
+            run_rows(scratch.view, first, end, addresses, scratch.total, totals, block * width)
             return _count_pairs(first, end, block * lanes, min((block + 1) * lanes, len(right)), upper)
 
         tasks = _tasks(fused, len(left), len(right), upper)
         run_parallel(tasks, work, lambda: Scratch(tables, needed), self.n_jobs, advance)
-        values = totals[:, : len(right)] * fused.total_scale()
+        values = [one.reshape(len(left), -1)[:, : len(right)] * fused.total_scale() for one in fused.parts(totals)]
         if not graph.scale_free:
-            values *= np.multiply.outer(left.scales, right.scales)
-        return graph.apply_head([values], [left.totals], [right.totals])
+            values = [one * np.multiply.outer(left.scales, right.scales) for one in values]
+        if graph.tangent:
+            return graph.apply_tangent_head(values[:1], values[1:], [left.totals], [right.totals])
+        return graph.apply_head(values, [left.totals], [right.totals])
 
     def describe(self, graph: Graph) -> str:
-        if graph.tangent and plan_tangent(graph, host_lanes("float64")) is not None:
-            lanes = host_lanes("float64")
-            return f"cpu: fused tangents, float64, {lanes} images at a time on each of {self.n_jobs} threads"
         fused = self._fuse(graph)
         if isinstance(fused, Fused):
-            return f"cpu: fused, {fused.dtype}, {fused.lanes} images at a time on each of {self.n_jobs} threads"
+            what = "fused tangents" if graph.tangent else "fused"
+            return f"cpu: {what}, {fused.dtype}, {fused.lanes} images at a time on each of {self.n_jobs} threads"
         return f"cpu: general path in float64, because {fused}"
 
     def _fuse(self, graph: Graph) -> Fused | str:
-        """What is too delicate for float32 runs in float64, as do images that must keep their scales."""
-        dtype = "float64" if graph.delicate or keeps_scales(graph) else self.precision
+        """What is too delicate for float32 runs in float64, as do tangents and images that must keep their scales."""
+        dtype = "float64" if graph.tangent or graph.delicate or keeps_scales(graph) else self.precision
         return fuse(graph, dtype, host_lanes(dtype))
 
-    def _prepare_part(self, fused: Fused, images: NDArray[Any]) -> tuple[Array, list[NDArray[Any]], Array]:
-        """Scales, squared norms at the entrances of all segments but the first, and at the output."""
-        lanes, dtype, count = fused.lanes, fused.dtype, len(images)
-        scales = np.ones(count) if keeps_scales(fused.graph) else _root_mean_squares(images)
+    def _prepare_part(self, fused: Fused, images: NDArray[Any]) -> tuple[Array, list[NDArray[Any]], Array, Array]:
+        """Scales, squared norms at the entrances of all segments but the first, and at the output; the diagonal."""
+        graph, width, dtype, count = fused.graph, fused.width, fused.dtype, len(images)
+        scales = np.ones(count) if keeps_scales(graph) else _root_mean_squares(images)
         pixels = _normalized(images, scales)
-        in_lanes = _in_lanes(pixels.reshape(count, -1).astype(dtype), lanes)
-        blocks = in_lanes, aligned_zeros((len(in_lanes), 2 * fused.norm_count * lanes), dtype)
+        in_lanes = _in_lanes(pixels.reshape(count, -1).astype(dtype), fused)
+        blocks = in_lanes, aligned_zeros((len(in_lanes), 2 * fused.norm_count * width), dtype)
         found: list[NDArray[Any]] = []
         entrances: list[NDArray[Any]] = [_pixel_squares(fused, pixels)]
         for place, segment in enumerate(fused.segments):
             squares = _squares(segment, entrances)
             for part, norms in _norms(fused, place, squares):
-                blocks[1][:, part.start * lanes : part.stop * lanes] = _in_lanes(norms, lanes)
-            sums = self._run_alone(fused, place, blocks) if any(one.pooled for one in segment.exits) else []
+                blocks[1][:, part.start * width : part.stop * width] = _in_lanes(norms, fused)
+            alone = graph.tangent or any(one.pooled for one in segment.exits)
+            sums = self._run_alone(fused, place, blocks) if alone else []
             entrances = []
             for number, one in enumerate(segment.exits):
                 rows, columns = one.stride
-                alone = squares[one.value][:, ::rows, ::columns][:, : one.grid[0], : one.grid[1]]
+                entrance = squares[one.value][:, ::rows, ::columns][:, : one.grid[0], : one.grid[1]]
                 if one.pooled:
-                    alone = sums[number].transpose(0, 2, 1).reshape(-1, *one.grid)[:count]
+                    entrance = fused.parts(sums[number])[0].transpose(0, 2, 1).reshape(-1, *one.grid)[:count]
                 if place < len(fused.segments) - 1:
                     scale = float(np.dtype(dtype).type(fused.exit_scale(place, one)))
-                    alone = (alone * scale).astype(dtype)
-                entrances.append(alone)
+                    entrance = (entrance * scale).astype(dtype)
+                entrances.append(entrance)
             found += entrances
-        totals = found.pop().reshape(count) * fused.total_scale()
-        return scales, found, totals if fused.graph.scale_free else totals * scales**2
+        outputs = [found.pop().reshape(count)]
+        outputs += [one.reshape(-1)[:count] for one in fused.parts(sums[0])[1:]] if graph.tangent else []
+        outputs = [one * fused.total_scale() * (1.0 if graph.scale_free else scales**2) for one in outputs]
+        diagonal = graph.head_tangent_diagonal if graph.tangent else graph.head_diagonal
+        return scales, found, outputs[0], diagonal(*([one] for one in outputs))
 
     def _run_alone(self, fused: Fused, last: int, blocks: tuple[NDArray[Any], ...]) -> list[Array]:
-        """Each image with itself: what every exit of a segment holds at equal positions, (blocks, positions, lanes)."""
+        """Each image with itself: what every exit of a segment holds at equal positions, (blocks, positions, width)."""
         from .sweep import run_rows
         from .tables import Scratch, tables_of
 
         (_, tables), needed = tables_of(fused), fused.needed(last)
         final = last == len(fused.segments) - 1
-        sums = [np.zeros((len(blocks[0]), math.prod(one.grid), fused.lanes)) for one in fused.segments[last].exits]
+        sums = [np.zeros((len(blocks[0]), math.prod(one.grid), fused.width)) for one in fused.segments[last].exits]
 
         def work(block: int, scratch: Scratch) -> int:
             pixels, norms = (one[block] for one in blocks)
             scratch.set_right(pixels, norms)
             scratch.slots[:] = 0.0
-            row = np.zeros((1, fused.lanes))
+            row = np.zeros((1, fused.width))
             run_rows(scratch.view, 0, 1, (pixels.ctypes.data, 0, norms.ctypes.data, 0), scratch.total, row, 0)
             for number, one in enumerate(sums):
                 one[block] = row if final else tables.slots_of(scratch, last, number)
@@ -237,30 +234,29 @@ def _root_mean_squares(images: NDArray[Any]) -> Array:
     return root
 
 
-def _in_lanes(rows: NDArray[Any], lanes: int) -> NDArray[Any]:
-    """Blocks of so many images, position by position; the last image fills what is left of the last block."""
-    blocks = -(-len(rows) // lanes)
-    laid_out = aligned_zeros((blocks, rows.shape[1], lanes), str(rows.dtype))
-    whole = len(rows) // lanes
+def _in_lanes(rows: NDArray[Any], fused: Fused) -> NDArray[Any]:
+    """Blocks of as many images as there are lanes, position by position; lanes of tangents hold zeros.
+
+    The last image fills what is left of the last block.
+    """
+    lanes, blocks = fused.lanes, -(-len(rows) // fused.lanes)
+    vectors = aligned_zeros((blocks, rows.shape[1], fused.width), str(rows.dtype))
+    laid_out, whole = vectors[..., :lanes], len(rows) // lanes
     laid_out[:whole] = rows[: whole * lanes].reshape(whole, lanes, rows.shape[1]).transpose(0, 2, 1)
     if whole < blocks:
         rest = rows[whole * lanes :]
         laid_out[whole, :, : len(rest)] = rest.T
         laid_out[whole, :, len(rest) :] = rest[-1][:, None]
-    return laid_out.reshape(blocks, -1)
+    return vectors.reshape(blocks, -1)
 
 
 def _tasks(fused: Fused, rows: int, columns: int, upper: bool) -> Iterator[tuple[int, int, int]]:
     """(first row, end row, block of columns), longest columns first where only the upper triangle is asked for."""
-    lanes, per_task = fused.lanes, _rows_per_task(fused)
+    lanes, per_task = fused.lanes, max(1, _TASK_ELEMENTS // (fused.graph.elements * fused.lanes))
     for block in reversed(range(-(-columns // lanes))):
         end = min(rows, (block + 1) * lanes) if upper else rows
         for first in range(0, end, per_task):
             yield first, min(first + per_task, end), block
-
-
-def _rows_per_task(fused: Fused) -> int:
-    return max(1, _TASK_ELEMENTS // (fused.graph.elements * fused.lanes))
 
 
 def _count_pairs(first: int, end: int, begin: int, stop: int, upper: bool) -> int:

@@ -12,6 +12,9 @@ given a = A A' and r = scale / a (0 for zero features), where the embedding choo
     exp2     a 2^(p0 s r - p0)                         split into an integer power and a polynomial
     series   a P(s r)
 
+Of tangent kernels, a vector has as many lanes again, for the tangents t: these become t f'(c), after t + s where a
+layer of weights stands before the embedding. The slope f' is a polynomial too, in y (with sqrt(y)) or in s r.
+
 Multiplications are what the time goes into; additions run beside them. With leading coefficient one, which the scale
 provides, the five highest terms of P cost two multiplications instead of four (Knuth, The Art of Computer
 Programming, 4.6.4), in `relu`, `leaky` and `exp`, whose coefficients keep that well-conditioned.
@@ -19,18 +22,18 @@ Programming, 4.6.4), in `relu`, `leaky` and `exp`, whose coefficients keep that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ...forms import MAX_DEGREE, TOLERANCE, Arc, Exponential, at_unit_scale
+from ...forms import MAX_DEGREE, TOLERANCE, Arc, Exponential, at_unit_scale, lower_slope
 from ...forms import lower as lower_form
-from ...layers import Normalize
-from ..segments import Embedding
+from ...layers import Nonlinearity, Normalize
+from ..segments import Embedding, Step
 from .simd import (
     CONTRACT,
     Tag,
@@ -47,16 +50,37 @@ from .simd import (
 )
 
 _SHARE = {"float32": 0.1, "float64": 1.0}  # of the tolerance: in float32 a longer polynomial costs the same time
+Product = Callable[[bool], ir.Value]
 _LONGEST_SERIES = 12  # beyond it, range reduction is cheaper
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """The kind of an embedding, with the length of its polynomial, its parameters, and its scale of r."""
+    """The kind of an embedding, with the length of its polynomial, its parameters, and its scale of r.
 
-    kind: tuple[str, int]
+    Of tangents the kind goes on: where the slope's parameters begin, how many there are, and whether weights precede.
+    """
+
+    kind: tuple[Any, ...]
     parameters: tuple[float, ...]
     scale: float = 1.0
+
+
+def lower_step(step: Step, dtype: str, tangent: bool) -> Lowered | None:
+    """The embedding of a step, with its slope where there are tangents, or None if no form is known for it."""
+    value = lower(step.embedding, dtype)
+    if value is None or not tangent:
+        return value
+    slope: tuple[float, ...] = ()
+    if isinstance(step.embedding, Nonlinearity):
+        form = step.embedding.form()
+        lowered = None if form is None else lower_slope(form, TOLERANCE[dtype])
+        if lowered is None:
+            return None
+        power = 0.5 if lowered.kind == "angle" else 0.0
+        slope = tuple(c / value.scale ** (k + power) for k, c in enumerate(lowered.coefficients))
+    tail = len(value.parameters), len(slope), step.weighs
+    return replace(value, kind=(*value.kind, *tail), parameters=value.parameters + slope)
 
 
 def lower(embedding: Embedding, dtype: str) -> Lowered | None:
@@ -123,53 +147,37 @@ def embed(
 
     Norms lie beside their inverses. Parameters begin at `start` of the table.
     """
-    _, name, length = dual.choices
+    _, name, length, *tangent = dual.choices
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, _, table_value, start_value, left, right, i, j, value = arguments
-        if name == "linear":
+        if name == "linear" and not any(tangent):
             return value
-        twice, beside = builder.shl(i, ir.Constant(i.type, 1)), ir.Constant(i.type, 1)
-        vectors = builder.shl(j, ir.Constant(j.type, 1)), ir.Constant(j.type, s.lanes)
-        norms = load_value(builder, lanes, left, twice), load_lanes(builder, s, right, vectors[0])
-        inverses = (
-            load_value(builder, lanes, left, builder.add(twice, beside)),
-            load_lanes(builder, s, right, builder.add(*vectors)),
-        )
-        a, r = (builder.fmul(*both, flags=CONTRACT) for both in (norms, inverses))
-        return _DualEmitter(builder, s, table_value, start_value).emit((name, length), value, a, r)
+        one, width = ir.Constant(i.type, 1), ir.Constant(j.type, s.lanes)
+
+        def product(inverse: bool) -> ir.Value:
+            """Of the norms of both sides, or of their inverses."""
+            places = [builder.shl(place, one) for place in (i, j)]
+            if inverse:
+                places = [builder.add(place, beside) for place, beside in zip(places, (one, width), strict=True)]
+            sides = load_value(builder, lanes, left, places[0]), load_lanes(builder, s, right, places[1])
+            return builder.fmul(*sides, flags=() if tangent else CONTRACT)
+
+        if tangent:
+            itself = builder.icmp_signed("==", builder.mul(i, width), j) if lanes.choices[3] else None
+            emitter = Emitter(builder, VectorType(s.dtype, s.lanes // 2), table_value, start_value)
+            return emitter.emit_both((name, length), tangent, value, product, itself)
+        return Emitter(builder, s, table_value, start_value).emit((name, length), value, product)
 
     return s(lanes, dual, *(types.intp,) * 6, s), generate
 
 
 class Emitter:
-    """Writes vector instructions that take their parameters from a table."""
+    """Writes the vector instructions of one kind, which take their parameters from a table."""
 
     def __init__(self, builder: ir.IRBuilder, vector: VectorType, table: ir.Value, start: ir.Value) -> None:
         self.builder, self.vector = builder, vector
         self._table, self._start = table, start
-
-    def choose(
-        self, chosen: ir.Value, kinds: Sequence[Any], emit: Callable[[Any], tuple[ir.Value, ...]]
-    ) -> tuple[ir.Value, ...]:
-        """The vectors that `emit` gives for the kind which is chosen at run time."""
-        builder = self.builder
-        if len(kinds) == 1:
-            return emit(kinds[0])
-        done = builder.append_basic_block("embedded")
-        switch = builder.switch(chosen, done)
-        slots: list[ir.Value] = []
-        for place, one in enumerate(kinds):
-            block = builder.append_basic_block(f"{one[0]}{place}")
-            switch.add_case(ir.Constant(chosen.type, place), block)
-            builder.position_at_end(block)
-            values = emit(one)
-            slots = slots or [self._stack_slot() for _ in values]
-            for slot, value in zip(slots, values, strict=True):
-                builder.store(value, slot)
-            builder.branch(done)
-        builder.position_at_end(done)
-        return tuple(builder.load(slot) for slot in slots)
 
     def parameter(self, k: int) -> ir.Value:
         """A parameter, in all lanes."""
@@ -202,35 +210,68 @@ class Emitter:
         """A number, in all lanes."""
         return constant(self.vector, value)
 
-    def _stack_slot(self) -> ir.Value:
-        """Room for a vector in the entry block, where LLVM can turn it into a register."""
-        with self.builder.goto_entry_block():
-            return self.builder.alloca(self.vector.llvm)
-
-
-class _DualEmitter(Emitter):
-    """Writes the instructions of one kind."""
-
-    def emit(self, kind: tuple[str, int], s: ir.Value, a: ir.Value, r: ir.Value) -> ir.Value:
+    def emit(self, kind: tuple[str, int], s: ir.Value, product: Product) -> ir.Value:
+        """The embedded inner product; `product` gives a, or r, where it is called: held longer, it costs a register."""
         name, length = kind
         b = self.builder
         if name == "linear":
             return s
-        if name == "cosine":
-            return b.fmul(s, r)
-        if name == "relu":
-            return self._arc(s, a, r, first=0, length=length)
-        if name == "leaky":
+        if name in ("relu", "leaky"):
+            a, r = product(False), product(True)
+            if name == "relu":
+                return self._arc(s, a, r, first=0, length=length)
             arc = b.fmul(self.parameter(1), self._arc(s, a, r, first=2, length=length))
             return self.multiply_add(self.parameter(0), s, arc)
-        if name == "exp":
-            return b.fmul(a, self._adapted(b.fmul(s, r), first=0, length=length))
-        if name == "series":
-            return b.fmul(a, self.polynomial(b.fmul(s, r), first=0, length=length))
-        assert name == "exp2", name
-        return b.fmul(a, self._exp2(b.fmul(s, r), length))
+        cosine = b.fmul(s, product(True))
+        if name == "cosine":
+            return cosine
+        if name == "exp2":
+            value = self._exp2(cosine, length)
+        else:
+            value = (self._adapted if name == "exp" else self.polynomial)(cosine, first=0, length=length)
+        return b.fmul(product(False), value)
+
+    def emit_both(
+        self, kind: tuple[str, int], tangent: list[int], value: Any, product: Product, itself: ir.Value | None
+    ) -> ir.Value:
+        """Kernel values and tangents of a vector that holds both; `itself`: whether both images are at one position.
+
+        A feature with itself has the cosine one, whatever rounding says: near one, slopes lose half the digits.
+        """
+        b, (first, length, weighs) = self.builder, tangent
+        (s, t), (a, _), (r, _) = (self._halves(one) for one in (value, product(False), product(True)))
+        t = b.fadd(s, t) if weighs else t
+        if kind[0] != "linear":
+            s = s if itself is None else b.select(itself, a, s)
+            t = b.fmul(t, r if kind[0] == "cosine" else self._slope(kind[0], s, a, r, first, length))
+        value = self.emit(kind, s, lambda inverse: r if inverse else a)
+        return b.shuffle_vector(value, t, self._places(0, 2 * self.vector.lanes))
+
+    def _halves(self, value: ir.Value) -> tuple[ir.Value, ir.Value]:
+        lanes = self.vector.lanes
+        low, high = (self.builder.shuffle_vector(value, value, self._places(k, lanes)) for k in (0, lanes))
+        return low, high
+
+    def _places(self, first: int, count: int) -> ir.Constant:
+        return ir.Constant(ir.VectorType(ir.IntType(32), count), list(range(first, first + count)))
+
+    def _slope(self, name: str, s: ir.Value, a: ir.Value, r: ir.Value, first: int, length: int) -> ir.Value:
+        b = self.builder
+        if name not in ("relu", "leaky"):
+            return self.polynomial(b.fmul(s, r), first, length)
+        _, y, root = self._distance(s, a, r)
+        angle = b.fmul(root, self.polynomial(y, first, length))
+        positive = b.fcmp_ordered(">", s, self.constant(0.0))
+        slope = b.select(positive, b.fsub(self.constant(1.0), angle), angle)
+        return slope if name == "relu" else self.multiply_add(self.parameter(1), slope, self.parameter(0))
 
     def _arc(self, s: ir.Value, a: ir.Value, r: ir.Value, first: int, length: int) -> ir.Value:
+        d, y, root = self._distance(s, a, r)
+        positive = self.larger(s, self.constant(0.0))
+        return self.multiply_add(self.builder.fmul(d, root), self._adapted(y, first, length), positive)
+
+    def _distance(self, s: ir.Value, a: ir.Value, r: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """d, y and its square root."""
         b = self.builder
         d = b.fsub(a, self.apply("fabs", s), flags=CONTRACT)
         d = self.larger(d, self.constant(0.0))
@@ -240,8 +281,7 @@ class _DualEmitter(Emitter):
         else:
             y = b.fmul(d, r)
             root = self.apply("sqrt", y)
-        positive = self.larger(s, self.constant(0.0))
-        return self.multiply_add(b.fmul(d, root), self._adapted(y, first, length), positive)
+        return d, y, root
 
     def _root_by_newton(self, w: ir.Value) -> ir.Value:
         """sqrt(w) from the 14-bit reciprocal root and one Newton step: on Intel's, half the cost of the instruction."""

@@ -116,9 +116,14 @@ def rows(lanes: Any, dual: Any, height: int, count: int, weighted: bool, plain: 
                     store(ring, out2 + (length - 1) * width, before2 + now2)
             else:
                 for k in range(length, length + integer(frame, PADDING)):
-                    store(ring, out + k * width, zero(lanes))
+                    here = k * width
+                    store(ring, out + here, zero(lanes))
+                    if plain:
+                        store(ring, integer(frame, PLAIN) + shift + here, zero(lanes))
                     if height == 2:
-                        store(ring, out2 + k * width, zero(lanes))
+                        store(ring, out2 + here, zero(lanes))
+                    if height == 2 and plain:
+                        store(ring, integer(frame, PLAIN2) + shift + here, zero(lanes))
 
     return run
 

@@ -1,9 +1,8 @@
 """Explicit SIMD for numba: a vector type, its arithmetic, and tags that choose the machine code.
 
-Functions of this package are compiled once per *tag*: a Python object whose numba type carries the lanes, the
-element type and the kinds of embedding, and no run-time data. Numba caches compiled code on disk by argument types,
-so a tag is also the name of a cache entry; it holds a digest of the sources, so that code of another version is
-never picked up.
+Vector code is compiled once per *tag*: a Python object whose numba type carries the lanes and the element type, or the
+kind of an embedding, and no run-time data. Tags are part of the name of compiled code on disk; they hold a digest of
+the sources, so that code of another version is never picked up.
 """
 
 from __future__ import annotations
@@ -24,15 +23,7 @@ from numba import cfunc, njit, types
 from numba.core import cgutils
 from numba.core.imputils import lower_constant
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import (
-    NativeValue,
-    intrinsic,
-    lower_builtin,
-    models,
-    register_model,
-    typeof_impl,
-    unbox,
-)
+from numba.extending import intrinsic, lower_builtin, models, register_model, typeof_impl
 
 _ELEMENTS = {
     "float32": (types.float32, ir.FloatType(), ir.IntType(32)),
@@ -152,7 +143,7 @@ class TagType(types.Opaque):
 
     def __init__(self, key: tuple[Any, ...]) -> None:
         self.choices = key
-        super().__init__(name=f"Tag({key!r}, {_DIGEST})")
+        super().__init__(name=f"Tag({key!r})")
 
 
 register_model(TagType)(models.OpaqueModel)
@@ -166,11 +157,6 @@ def _typeof_tag(tag: Tag, context: Any) -> TagType:
 @lower_constant(TagType)
 def _constant_tag(context: Any, builder: Any, tag_type: TagType, value: Any) -> Any:
     return context.get_dummy_value()
-
-
-@unbox(TagType)
-def _unbox_tag(tag_type: TagType, value: Any, context: Any) -> NativeValue:
-    return NativeValue(context.context.get_dummy_value())
 
 
 def lanes_tag(dtype: str, lanes: int, paired: bool) -> Tag:
@@ -300,37 +286,22 @@ def lane_count(typing: Any, tag: Any) -> Any:
     return types.int64(tag), generate
 
 
-@intrinsic
-def load(typing: Any, tag: Any, address: Any, index: Any) -> Any:
-    """Elements [index, index + lanes) of the array at an address."""
-    vector = _vector_type(tag)
+def _loader(load_vector: Callable[..., ir.Value]) -> Any:
+    """A function of a tag, an address and an index that gives a vector."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return load_lanes(builder, vector, arguments[1], arguments[2])
+    @intrinsic
+    def load(typing: Any, tag: Any, address: Any, index: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return load_vector(builder, tag, arguments[1], arguments[2])
 
-    return vector(tag, types.intp, types.intp), generate
+        return _vector_type(tag)(tag, types.intp, types.intp), generate
 
-
-@intrinsic
-def load_left(typing: Any, tag: Any, address: Any, index: Any) -> Any:
-    """The left image's value: one element in every lane, or lanes of its own where images are paired."""
-    vector = _vector_type(tag)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return load_value(builder, tag, arguments[1], arguments[2])
-
-    return vector(tag, types.intp, types.intp), generate
+    return load
 
 
-@intrinsic
-def broadcast(typing: Any, tag: Any, address: Any, index: Any) -> Any:
-    """One element in every lane."""
-    vector = _vector_type(tag)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _broadcast(builder, vector, arguments[1], arguments[2])
-
-    return vector(tag, types.intp, types.intp), generate
+load_left = _loader(load_value)
+load = _loader(lambda builder, tag, *place: load_lanes(builder, _vector_type(tag), *place))
+broadcast = _loader(lambda builder, tag, *place: _broadcast(builder, _vector_type(tag), *place))  # one element
 
 
 @intrinsic

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..segmented import Offsets, crop
 from ..segments import Segment, Term
 from . import leaves as f
 from . import sweep as t
 from .compiling import announced
 from .duals import Lowered, dual_tag
-from .plan import Fused, Offsets, aligned_zeros, crop, slot_count
+from .plan import Fused, aligned_zeros, slot_count
 from .simd import lanes_tag, leaf
 
 _MARGIN = 1
@@ -57,10 +58,10 @@ class Scratch:
     """What one thread writes while it sweeps, and the view that names it."""
 
     def __init__(self, tables: Tables, needed: list[Offsets]) -> None:
-        dtype, lanes = tables.fused.dtype, tables.fused.lanes
-        self.ring = aligned_zeros((tables.scratch_rows * lanes,), dtype)
-        self.slots = aligned_zeros((max(1, tables.slots) * lanes,), dtype)
-        self.total = aligned_zeros((lanes,), "float64")
+        dtype, width = tables.fused.dtype, tables.fused.width
+        self.ring = aligned_zeros((tables.scratch_rows * width,), dtype)
+        self.slots = aligned_zeros((max(1, tables.slots) * width,), dtype)
+        self.total = aligned_zeros((width,), "float64")
         self.frame = np.zeros(f.FRAME_FIELDS, np.int64)
         self._kept = tables  # its arrays are read by address
         arrays = (self.ring, self.slots, self.total, tables.parameters, tables.weights)
@@ -89,8 +90,8 @@ class Tables:
 
     def __post_init__(self) -> None:
         fused = self.fused
-        self.tag = lanes_tag(fused.dtype, fused.lanes, self.paired)
-        self.plain_tag = lanes_tag(fused.dtype, fused.lanes, paired=False)
+        self.tag = lanes_tag(fused.dtype, fused.width, self.paired)
+        self.plain_tag = lanes_tag(fused.dtype, fused.width, paired=False)
         self._weights, parameters = [1.0], [0.0]
         self.stride = max(segment.grid[1] for segment in fused.segments) + 2 * _MARGIN
         self.slots, self.ring_rows, self.padding = 0, 1, 0
@@ -112,7 +113,7 @@ class Tables:
         self.parameters = np.array(parameters, fused.dtype)
         self.weights = np.array(self._weights, fused.dtype)
         self.line_stride = self.stride + 2 * self.padding
-        rings_bytes = self.ring_rows * self.stride * fused.lanes * np.dtype(fused.dtype).itemsize
+        rings_bytes = self.ring_rows * self.stride * fused.width * np.dtype(fused.dtype).itemsize
         self.together = max(1, min(_MOST_TOGETHER, _RINGS_BYTES // rings_bytes))
         self.rings_size = self.ring_rows * self.stride + 4 * self.line_stride
         self.scratch_rows = self.together * self.rings_size + _MARGIN
@@ -147,7 +148,7 @@ class Tables:
             first=first,
             end=end,
             last=len(needed) - 1,
-            lanes=fused.lanes,
+            lanes=fused.width,
             channels=fused.graph.channels,
             stride=self.stride,
             margin=_MARGIN,
@@ -161,11 +162,11 @@ class Tables:
         return view, arrays
 
     def slots_of(self, scratch: Scratch, segment: int, number: int) -> NDArray[Any]:
-        """What an exit of a segment holds at offset zero, (positions, lanes)."""
+        """What an exit of a segment holds at offset zero, (positions, elements of a vector)."""
         row = self.exits[self.stages[segment][t.FIRST_EXIT] + number]
         tall, wide = row[t.EXIT_TALL], row[t.EXIT_WIDE]
         place = row[t.EXIT_SLOTS] + wide * tall * wide
-        return scratch.slots.reshape(-1, self.fused.lanes)[place : place + tall * wide]
+        return scratch.slots.reshape(-1, self.fused.width)[place : place + tall * wide]
 
     def _add_exits(self, segment: Segment, final: bool) -> None:
         for one in segment.exits:
@@ -241,7 +242,7 @@ class Tables:
         weighted = chunk.term.weight != 1.0 or number > 0 or chunk.beside is not None
         if weighted and number == 0 and chunk.beside is None:  # the leaf adds a row all the same: one of zeros
             added, row = ring.place * self.stride + _MARGIN, t.OUTSIDE
-        tag = self.plain_tag if dual.kind == _LINEAR.kind else self.tag
+        tag = self.plain_tag if dual.kind[0] == "linear" else self.tag  # norms are not read
         makers: list[tuple[Any, ...]]
         if mode == t.HALVES:
             makers = [(f.halves, tag, dual_tag(dual), *choice) for choice in ((1, False), (2, True), (2, False))]
@@ -300,7 +301,7 @@ def tables_of(fused: Fused) -> tuple[Tables, Tables]:
     with announced():
         pairs, alone = Tables(fused, paired=False), Tables(fused, paired=True)
         scratch = Scratch(pairs, fused.needed(0))
-        t.run_rows(scratch.view, 0, 0, (0,) * 4, scratch.total, np.zeros((1, fused.lanes)), 0)
+        t.run_rows(scratch.view, 0, 0, (0,) * 4, scratch.total, np.zeros((1, fused.width)), 0)
     return pairs, alone
 
 

@@ -1,9 +1,10 @@
 """The CUDA backend: kernels on NVIDIA GPUs.
 
-Chains of 3×3 convolutions and 2×2 pools run fused, stage by stage, in float32, and in float64 after the last pool
-(`stage.cu`). All other graphs, tangent kernels, and `precision="float64"` run on the general path. Results do not
-depend on tiles, batches, order or the number of GPUs: the same images give the same bits. Images may be CuPy arrays as
-well; everything then stays on the GPUs, and entries come out beside the images.
+Three paths, the fastest that takes a graph. Chains of 3×3 convolutions and 2×2 pools run stage by stage, tuned for them
+(`stage.cu`), in float32, and in float64 after the last pool. Nearly all other graphs, tangent kernels, and
+`precision="float64"` follow offsets (`offsets.cuh`). What is left, such as branches of different resolution, runs node
+by node (`nodes.cuh`). Results do not depend on tiles, batches, order or the number of GPUs: the same images give the
+same bits. Images may be CuPy arrays as well; everything then stays on the GPUs, and entries come out beside the images.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ import numpy as np
 from ...errors import BackendError
 from ...graph import Graph
 from .. import Advance, Precision
+from .following import OffsetPath
 from .fused import FusedPath
 from .general import GeneralPath
 from .layout import StagePlan
 from .machine import CudaMachine, check_gpus, count_gpus, gpu_present
+from .offsets import OffsetPlan, plan_offsets
 from .plan import plan_graph
 
 __all__ = ["CudaBackend", "CudaImages", "check_gpus", "gpu_present"]
 
-Path = FusedPath | GeneralPath
+Path = FusedPath | OffsetPath | GeneralPath
 T = TypeVar("T")
 logger = logging.getLogger("tangentless")
 
@@ -73,10 +76,13 @@ class CudaBackend:
         self._paths: dict[tuple[int, Graph], Path] = {}
 
     def describe(self, graph: Graph) -> str:
-        plan = self._plan(graph)
+        plan, stages = self._plan(graph), self._stages(graph)
         gpus = ", ".join(machine.name for machine in self.machines)
         if isinstance(plan, str):
             return f"cuda: general path, float64, because {plan} ({gpus})"
+        if isinstance(plan, OffsetPlan):
+            kind = "tangents by offsets" if graph.tangent else "by offsets"
+            return f"cuda: fused {kind}, {plan.dtype}, not by stages, because {stages} ({gpus})"
         return f"cuda: fused, {len(plan)} stages, float32 and float64 after the last pool ({gpus})"
 
     def prepare(self, graph: Graph, images: Any) -> CudaImages:
@@ -148,18 +154,30 @@ class CudaBackend:
             batch = max(1, batch // 2)
             logger.info("out of memory on %s; going on with batches of %d pairs", machine.name, batch)
 
-    def _plan(self, graph: Graph) -> tuple[StagePlan, ...] | str:
+    @property
+    def _shared_limit(self) -> int:
+        return min(machine.shared_limit for machine in self.machines)
+
+    def _stages(self, graph: Graph) -> tuple[StagePlan, ...] | str:
         if self.precision == "float64" and not graph.tangent:
             return "float64 was asked for"
-        return plan_graph(graph, min(machine.shared_limit for machine in self.machines))
+        return plan_graph(graph, self._shared_limit)
+
+    def _plan(self, graph: Graph) -> tuple[StagePlan, ...] | OffsetPlan | str:
+        """The fastest of the paths that take a graph, or why it must be the general one."""
+        stages = self._stages(graph)
+        return plan_offsets(graph, self.precision, self._shared_limit) if isinstance(stages, str) else stages
 
     def _path(self, index: int, graph: Graph) -> Path:
         key = index, graph
         if key not in self._paths:
-            plans, machine = self._plan(graph), self.machines[index]
-            self._paths[key] = (
-                GeneralPath(graph, machine) if isinstance(plans, str) else FusedPath(graph, plans, machine)
-            )
+            plan, machine = self._plan(graph), self.machines[index]
+            if isinstance(plan, str):
+                self._paths[key] = GeneralPath(graph, machine)
+            elif isinstance(plan, OffsetPlan):
+                self._paths[key] = OffsetPath(plan, machine)
+            else:
+                self._paths[key] = FusedPath(graph, plan, machine)
         return self._paths[key]
 
     def _on_every_gpu(self, work: Callable[[int], T]) -> list[T]:

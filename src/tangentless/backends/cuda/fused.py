@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...graph import Graph
 from .. import Advance
-from ..stages import chain
+from ..segments import chain
 from .layout import StagePlan
 from .planes import StageUnits, image_scales, pooled_sums, stage_rows, stage_units
 from .portable import make_portable
@@ -26,6 +26,7 @@ from .portable import make_portable
 Units = NDArray[np.int32]
 Heights = NDArray[np.int64]
 Launch = Callable[..., None]
+LaunchText = Callable[..., None]
 Stream = AbstractContextManager[Any]  # launches and copies within it run in order
 
 STREAMS = 3  # faster than one or two of larger batches, in less memory
@@ -41,8 +42,9 @@ class Machine(Protocol):
         """The compiled kernel: call it with (left, right, input, output, units, left_step, right_step)."""
         ...
 
-    def load_nodes(self, text: str) -> Callable[[str, int, Sequence[Any]], None]:
-        """The compiled kernels of a text: call it with a kernel's name, elements to compute, and its arguments."""
+    def load_text(self, text: str) -> LaunchText:
+        """The compiled kernels of a text: call it with a kernel's name, blocks, threads and bytes that they share, and
+        its arguments. Kernels that share nothing walk over their elements, by fewer blocks where that is better."""
         ...
 
     def upload(self, values: NDArray[Any]) -> Any:
@@ -111,7 +113,7 @@ class FusedPath:
         scales = image_scales(images, xp)
         scaled = images / scales.reshape(-1, 1, 1, 1)
         squares = xp.sum(xp.square(scaled), axis=-1)
-        units = self.machine.upload(_selves(len(images)))
+        units = self.machine.upload(selves(len(images)))
         left, right = [], []
         kernels: Any = None
         for stage, plan, of_stage, launch in zip(self.stages, self.plans, self.units, self.launches, strict=True):
@@ -194,7 +196,7 @@ class FusedPath:
         return FusedImages(self.graph, left, right, scales, squares)
 
 
-def _selves(count: int) -> Units:
+def selves(count: int) -> Units:
     """Units of work for every image with itself."""
     index = np.arange(count, dtype=np.int32)
     return np.stack([index, index, np.ones_like(index), index], axis=1)

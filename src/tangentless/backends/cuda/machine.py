@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from ...errors import BackendError
 from .compile import OPTIONS, source, stage_options
-from .fused import Launch, Stream
+from .fused import Launch, LaunchText, Stream
 from .layout import StagePlan
 
 INSTALL = "pip install 'tangentless[cuda]'"
-_THREADS = 256  # of a block, for kernels that are not fussy
 OLDEST = (8, 0)  # compute capability: the fused stages ask for the shared memory and registers of such a GPU
 
 
@@ -127,14 +126,17 @@ class CudaMachine:
             self._stages[plan] = launch
         return self._stages[plan]
 
-    def load_nodes(self, text: str) -> Callable[[str, int, Sequence[Any]], None]:
-        module = self._module("nodes.cuh", text, OPTIONS)
-        most = 16 * int(self.device.attributes["MultiProcessorCount"])
+    def load_text(self, text: str) -> LaunchText:
+        module = self._module("the kernels of a graph", text, OPTIONS)
+        walking = 16 * int(self.device.attributes["MultiProcessorCount"])
+        kernels: dict[str, Any] = {}
 
-        def launch(name: str, elements: int, arguments: Sequence[Any]) -> None:
+        def launch(name: str, blocks: int, threads: int, shared: int, arguments: Sequence[Any]) -> None:
+            if name not in kernels:
+                kernels[name] = module.get_function(name)
+                kernels[name].max_dynamic_shared_size_bytes = shared
             values = [np.uintp(0) if a is None else np.int32(a) if isinstance(a, int) else a for a in arguments]
-            blocks = min(most, -(-elements // _THREADS))
-            module.get_function(name)((blocks,), (_THREADS,), tuple(values))
+            kernels[name]((blocks if shared else min(blocks, walking),), (threads,), tuple(values), shared_mem=shared)
 
         return launch
 

@@ -9,6 +9,8 @@
 typedef double real;
 typedef long long index;
 
+#include "duals.cuh"
+
 // An inner product k and, in a tangent graph, the tangent t beside it.
 struct Value {
     real k, t;
@@ -57,31 +59,6 @@ __device__ inline Value window(const Source& source, const int* taps, int start,
         }
     }
     return {total.k * scale, total.t * scale};
-}
-
-template <int Count>
-__device__ inline real polynomial(const real (&coefficients)[Count], real x) {
-    real total = coefficients[Count - 1];
-    for (int k = Count - 2; k >= 0; --k) total = total * x + coefficients[k];
-    return total;
-}
-
-// f or f' from a table of `forms.tabulate`: pieces that halve towards c = 1 and -1, a polynomial on each.
-template <int Pieces, int Terms>
-__device__ inline real tabulated(const real* table, real cosine) {
-    const real t = real(1) - fabs(cosine);
-    const real* side = table + (cosine < 0 ? (Pieces + 1) * Terms : 0);
-    int piece = Pieces, exponent = 0;
-    real x = 0;
-    if (t > 0) {
-        frexp(t, &exponent);
-        piece = exponent > 0 ? 0 : min(-exponent, Pieces - 1);
-        x = ldexp(t, piece + 2) - 3;
-    }
-    const real* coefficients = side + piece * Terms;
-    real total = coefficients[Terms - 1];
-    for (int k = Terms - 2; k >= 0; --k) total = total * x + coefficients[k];
-    return total;
 }
 
 // Norms of both images at an element, and whether its two features are one and the same.

@@ -8,21 +8,22 @@ is written is a table, node by node: one line of C++ for every window, sum and e
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...forms import TABLE_PIECES, TABLE_TERMS, TOLERANCE, Arc, Exponential, Series, lower, lower_slope, slopes
 from ...graph import EmbedNode, Graph, Pair, PoolNode, SumNode, WeightsNode, WindowNode
-from ...layers import Nonlinearity, Normalize
+from ...layers import Normalize
 from ..general import Run, Value, index_of, node_pairs, places, window_taps
 from .compile import source as device_source
+from .duals import dual_lines, form_of, indented, real
 from .fused import Machine
-from .portable import exact_form, table_of
+from .portable import table_of
 
+_THREADS = 256  # of a block
 _FEW_TAPS = 16  # up to which one thread adds all of a window
 
 
@@ -89,10 +90,10 @@ class _Writer:
         shape = "int rows, int columns, const int* pairs, int height, int width, int u, int itself"
         code = f"""
 extern "C" __global__ void node_{self.place}({", ".join(parameters)}, real* k, real* t, index elements, {shape}) {{
-{_indented(made, 4)}
+{indented(made, 4)}
     for (index i = first_element(); i < elements; i += element_step()) {{
         const Place place = place_of(i, rows, columns);
-{_indented(self.lines, 8)}
+{indented(self.lines, 8)}
         k[i] = {result}.k;
         if (t) t[i] = {result}.t;
     }}
@@ -115,7 +116,7 @@ extern "C" __global__ void node_{self.place}({", ".join(parameters)}, real* k, r
             self.lines.append(f"const Value {name} = {self._window(node)};")
         elif isinstance(node, SumNode):
             terms = [(float(w), self._value(s)) for w, s in zip(node.weights, node.sources, strict=True)]
-            sums = [" + ".join(f"{_real(w)} * {v}.{part}" for w, v in terms) for part in "kt"]
+            sums = [" + ".join(f"{real(w)} * {v}.{part}" for w, v in terms) for part in "kt"]
             self.lines.append(f"const Value {name} = {{{sums[0]}, {sums[1]}}};")
         elif isinstance(node, WeightsNode):
             source = self._value(node.sources[0])
@@ -147,50 +148,23 @@ extern "C" __global__ void node_{self.place}({", ".join(parameters)}, real* k, r
         source = self._read(place, rows.stride)
         taps = self._table(window_taps(node, self._pairs, self._index(place)).astype(np.int32))
         sizes = f"{rows.size}, {rows.stride}, {rows.dilation}, {columns.size}"
-        return f"window<{sizes}>({source}, {taps}, {rows.start}, columns, place, {_real(node.scale)})"
+        return f"window<{sizes}>({source}, {taps}, {rows.start}, columns, place, {real(node.scale)})"
 
     def _embed(self, node: EmbedNode, name: str) -> None:
         """The embedding of a value: k times norms, and t times the slope."""
         source = self._value(node.sources[0])
         self.norms.append(node.sources[0])
         n = f"n{len(self.norms) - 1}"
-        self.lines += [
-            f"const real a{name} = {n}.product(place), r{name} = a{name} > 0 ? 1 / a{name} : real(0);",
-            f"const real c{name} = {n}.same(place) ? real(1) : fmin(fmax({source}.k * r{name}, real(-1)), real(1));",
-            f"Value {name} = {{0, 0}};",
+        needed = [] if isinstance(node.layer, Normalize) or form_of(node.layer, "float64") else ["dual", "derivative"]
+        tables = [self._table(table_of(node.layer, what)) for what in needed[: 1 + self.graph.tangent]]
+        lines = [
+            f"const real s = {source}.k, t0 = {source}.t, a = {n}.product(place);",
+            f"const bool same = {n}.same(place);",
+            *(f"const real* table{i} = {table};" for i, table in enumerate(tables)),
+            *dual_lines(node.layer, "float64", self.graph.tangent),
+            f"{name} = {{k, {'t' if self.graph.tangent else 0}}};",
         ]
-        self.lines += [f"if (a{name} > 0) {{", *(f"    {line}" for line in self._dual(node.layer, name, source)), "}"]
-
-    def _dual(self, layer: Nonlinearity | Normalize, name: str, source: str) -> Iterator[str]:
-        a, r, c = (f"{letter}{name}" for letter in "arc")
-        if isinstance(layer, Normalize):
-            yield f"{name} = {{{c}, {source}.t * {r}}};"
-            return
-        form, tangent = exact_form(layer), self.graph.tangent
-        if isinstance(form, Arc):
-            value, angle = (one(form, TOLERANCE["float64"]) for one in (lower, lower_slope))
-            assert value is not None
-            assert angle is not None
-            yield f"const real w = real(1) - fabs({c}), q = sqrt(w);"
-            yield f"{_array('arc', value.coefficients)} {_array('angle', angle.coefficients)}"
-            yield f"const real bend = fmax({c}, real(0)) + w * q * polynomial(arc, w), part = q * polynomial(angle, w);"
-            yield f"{name}.k = {a} * ({_real(form.linear)} * {c} + {_real(form.arc)} * bend);"
-            slope = f"({_real(form.linear)} + {_real(form.arc)} * ({c} > 0 ? 1 - part : part))"
-        elif isinstance(form, Exponential):
-            yield f"const real e = exp({_real(form.gamma)} * ({c} - 1));"
-            yield f"{name}.k = {a} * e;"
-            slope = f"({_real(form.gamma)} * e)"
-        elif isinstance(form, Series):
-            yield f"{_array('powers', form.coefficients)} {_array('slopes', slopes(form.coefficients))}"
-            yield f"{name}.k = {a} * polynomial(powers, {c});"
-            slope = f"polynomial(slopes, {c})"
-        else:
-            values = self._table(table_of(layer, "dual"))
-            pieces = f"tabulated<{TABLE_PIECES}, {TABLE_TERMS}>"
-            yield f"{name}.k = {a} * {pieces}({values}, {c});"
-            slope = f"{pieces}({self._table(table_of(layer, 'derivative'))}, {c})" if tangent else "0"
-        if tangent:
-            yield f"{name}.t = {source}.t * {slope};"
+        self.lines += [f"Value {name};", "{", *(f"    {line}" for line in lines), "}"]
 
 
 class NodeKernels:
@@ -199,11 +173,15 @@ class NodeKernels:
     def __init__(self, graph: Graph, machine: Machine) -> None:
         self.graph, self.machine = graph, machine
         self.kept = kernels_of(graph)
-        self.launch = machine.load_nodes(module_text(graph))
+        self._launch = machine.load_text(module_text(graph))
         self.columns = {place: machine.upload(one.columns) for place, one in self.kept.items()}
         self.tables = {place: [machine.upload(table) for table in one.tables] for place, one in self.kept.items()}
         pools = [place for place in graph.body if isinstance(graph.nodes[place], PoolNode)]
         self.taps = {place: machine.upload(pool_taps(graph, place)) for place in pools}
+
+    def launch(self, name: str, elements: int, arguments: Sequence[Any]) -> None:
+        """Compute so many elements by one kernel."""
+        self._launch(name, -(-elements // _THREADS), _THREADS, 0, arguments)
 
     def __call__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> NodeRun:
         return NodeRun(self, left, right, left_squares, right_squares)
@@ -289,16 +267,3 @@ def pool_taps(graph: Graph, place: int) -> NDArray[np.int32]:
     assert isinstance(node, PoolNode)
     kept = kernels_of(graph)
     return window_taps(node, kept[place].pairs, index_of(kept[node.sources[0]].pairs)).astype(np.int32)
-
-
-def _real(value: float) -> str:
-    """A literal with every digit."""
-    return f"real({float(value)!r})"
-
-
-def _array(name: str, values: Sequence[float]) -> str:
-    return f"const real {name}[{len(values)}] = {{{', '.join(repr(float(v)) for v in values)}}};"
-
-
-def _indented(lines: Sequence[str], by: int) -> str:
-    return "\n".join(" " * by + line for line in lines)

@@ -12,8 +12,7 @@ from dataclasses import replace
 from ...forms import TOLERANCE, at_unit_scale, lower
 from ...graph import Graph
 from ...layers import Normalize
-from ..segments import Embedding
-from ..stages import Stage, chain
+from ..segments import Embedding, Segment, chain
 from .layout import ARC, EXPONENTIAL, IDENTITY, LONG_RING, SERIES, SHORT_RING, LayerForm, StagePlan
 
 # Powers of t for the bend of an arc. Each sum takes a multiplication less than it has powers: t may have any scale, and
@@ -78,7 +77,7 @@ def layer_form(embedding: Embedding) -> LayerForm | None:
 
 
 def _plan_stage(
-    stage: Stage, channels: int, last: bool, source: StagePlan | None, shared_limit: int
+    stage: Segment, channels: int, last: bool, source: StagePlan | None, shared_limit: int
 ) -> StagePlan | str:
     height, width = stage.grid
     if max(height, width) > MAX_GRID:
@@ -105,7 +104,7 @@ def _plan_stage(
     return f"{channels} channels and {len(layers)} layers need more than the {shared_limit // 1024} KB of shared memory"
 
 
-def _forms(stage: Stage, positive: bool) -> tuple[LayerForm, ...] | str:
+def _forms(stage: Segment, positive: bool) -> tuple[LayerForm, ...] | str:
     """The layers of a stage, or why one of them does not fit. `positive`: what enters is never negative."""
     layers: list[LayerForm] = []
     for step in stage.steps:

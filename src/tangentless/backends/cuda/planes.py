@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..segments import Embedding
-from ..stages import Stage
+from ..segments import Embedding, Segment
 from .layout import ARC, EXPONENTIAL, IDENTITY, StagePlan
 
 NEVER = -1e30  # an exponent: two to this power is zero
@@ -36,7 +35,7 @@ class StageUnits:
         return self.layers[-1]
 
 
-def stage_units(stages: tuple[Stage, ...], plans: tuple[StagePlan, ...]) -> tuple[StageUnits, ...]:
+def stage_units(stages: tuple[Segment, ...], plans: tuple[StagePlan, ...]) -> tuple[StageUnits, ...]:
     """Units for every stage, chosen so that typical values stay near one where the kernel is free to choose."""
     units = []
     entrance, square = COLUMN_UNIT if plans[0].patch_steps else 1.0, float(plans[0].channels)
@@ -62,7 +61,7 @@ def image_scales(images: Any, xp: Any) -> Any:
 
 
 def stage_rows(
-    stage: Stage, plan: StagePlan, units: StageUnits, squares: Any, images: Any | None, xp: Any
+    stage: Segment, plan: StagePlan, units: StageUnits, squares: Any, images: Any | None, xp: Any
 ) -> tuple[Any, Any]:
     """Rows of images as x and as z, each (N, H, floats), from squared norms at the entrance, (N, H, W)."""
     left, right = [], []

@@ -1,0 +1,83 @@
+"""Dual functions as lines of C++, for the kernels that are written from a graph; `duals.cuh` has what they call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ...forms import TABLE_PIECES, TABLE_TERMS, TOLERANCE, Arc, Exponential, Form, Series, lower, lower_slope, slopes
+from ...layers import Nonlinearity, Normalize
+from .portable import exact_form
+
+
+def form_of(layer: Nonlinearity, dtype: str) -> Form | None:
+    """The closed form of a nonlinearity that is exact enough for a type of numbers, or None."""
+    exact = exact_form(layer)
+    if exact is not None or dtype == "float64":
+        return exact
+    form = layer.form()
+    return form if form is not None and lower(form, TOLERANCE[dtype]) is not None else None
+
+
+def dual_lines(layer: Nonlinearity | Normalize, dtype: str, tangent: bool) -> Iterator[str]:
+    """C++ for k, and t, after an embedding, from s and t0 before it and the product a of norms; zero where a is."""
+    if isinstance(layer, Normalize):
+        yield "const real r = a > 0 ? reciprocal(a) : real(0);"
+        yield "const real k = same ? real(a > 0) : fmin(fmax(s * r, real(-1)), real(1));"
+        if tangent:
+            yield "const real t = t0 * r;"
+        return
+    form, tolerance = form_of(layer, dtype), TOLERANCE[dtype]
+    if isinstance(form, Arc):  # without a cosine, which would lose digits of s
+        lowered = lower(form, tolerance)
+        assert lowered is not None
+        # Where a is zero, 0 / 0 is NaN, and the maximum is the other number.
+        yield "const real d = a - fabs(s), w = same ? real(0) : fmax(d * reciprocal(a), real(0));"
+        yield f"const real q = root(w); {_array('arc', lowered.coefficients)}"
+        bend = "fmax(s, real(0)) + d * q * polynomial(arc, w)"
+        yield f"const real k = {_weighed((form.linear, 's'), (form.arc, f'({bend})'))};"
+        if tangent:
+            angle = lower_slope(form, tolerance)
+            assert angle is not None
+            yield f"{_array('angle', angle.coefficients)}"
+            yield "const real part = q * polynomial(angle, w);"
+            yield f"const real t = t0 * ({real(form.linear)} + {real(form.arc)} * (s > 0 ? 1 - part : part));"
+        return
+    yield "const real r = a > 0 ? reciprocal(a) : real(0);"
+    yield "const real c = same ? real(1) : fmin(fmax(s * r, real(-1)), real(1));"
+    slope = "real(0)"
+    if isinstance(form, Exponential):
+        rate = real(form.gamma / math.log(2.0))
+        yield f"const real k = a * power({rate} * c - {rate});"
+        slope = f"a > 0 ? {real(form.gamma)} * power({rate} * c - {rate}) : real(0)"
+    elif isinstance(form, Series):
+        yield f"{_array('powers', form.coefficients)}"
+        yield "const real k = a * polynomial(powers, c);"
+        if tangent:
+            yield f"{_array('slopes', slopes(form.coefficients))}"
+            slope = "a > 0 ? polynomial(slopes, c) : real(0)"
+    else:
+        pieces = f"tabulated<{TABLE_PIECES}, {TABLE_TERMS}>"
+        yield f"const real k = a * {pieces}(table0, c);"
+        slope = f"a > 0 ? {pieces}(table1, c) : real(0)"
+    if tangent:
+        yield f"const real t = t0 * ({slope});"
+
+
+def _weighed(*terms: tuple[float, str]) -> str:
+    """A sum of terms with factors; those that are zero or one are not written."""
+    return " + ".join(text if factor == 1 else f"{real(factor)} * {text}" for factor, text in terms if factor)
+
+
+def real(value: float) -> str:
+    """A literal with every digit."""
+    return f"real({float(value)!r})"
+
+
+def _array(name: str, values: Sequence[float]) -> str:
+    return f"const real {name}[{len(values)}] = {{{', '.join(real(v) for v in values)}}};"
+
+
+def indented(lines: Sequence[str], by: int) -> str:
+    """Lines that stand further to the right."""
+    return "\n".join(" " * by + line for line in lines)

@@ -1,0 +1,210 @@
+"""The path that follows offsets: the kernels of `offsets.py` on one machine, segment by segment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...graph import Graph
+from .. import Advance
+from ..general import pixel_squares
+from ..segmented import Offsets, keeps_scales
+from .fused import Machine, batch_units, column_heights, selves
+from .offsets import OffsetPlan, slots, write
+from .planes import image_scales
+from .portable import make_portable
+
+_SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-150}  # of a patch, relative to its image; below it counts as black
+_THREADS = 256
+
+
+@dataclass(frozen=True, eq=False)
+class FollowedImages:
+    """Scaled pixels and norms before every embedding, (N, …), scales, and what the head needs of k(x, x)."""
+
+    graph: Graph
+    pixels: Any
+    norms: Any
+    scales: Any
+    squares: Any  # after the last pool
+    tangents: Any  # of each image with itself there
+
+    @property
+    def diagonal(self) -> Any:
+        if self.graph.tangent:
+            return self.graph.head_tangent_diagonal([self.squares], [self.tangents])
+        return self.graph.head_diagonal([self.squares])
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, part: slice) -> FollowedImages:
+        return FollowedImages(self.graph, *(one[part] for one in self.arrays))
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        return self.pixels, self.norms, self.scales, self.squares, self.tangents
+
+
+class OffsetPath:
+    """The segments of a graph on one machine."""
+
+    def __init__(self, plan: OffsetPlan, machine: Machine) -> None:
+        self.plan, self.machine = plan, machine
+        self.graph = make_portable(plan.graph, plan.graph.head, machine.upload)
+        text, tables = write(plan)
+        self.launch = machine.load_text(text)
+        self.tables = [[machine.upload(table) for table in some] for some in tables]
+        self._lists: dict[int, list[tuple[Any, ...]]] = {}
+
+    @property
+    def pair_bytes(self) -> int:
+        """Scratch memory of one pair, where all units are full."""
+        numbers = sum(self.plan.exit_numbers(one) for segment in self.plan.segments[:-1] for one in segment.exits)
+        size = np.dtype(self.plan.dtype).itemsize
+        return max(8, numbers * (1 + self.graph.tangent) * size)
+
+    def prepare(self, images: Any, batch: int) -> FollowedImages:
+        """Norms and the diagonal of images (N, *grid, C), at most `batch` of them, on the machine."""
+        plan, xp = self.plan, self.machine.xp
+        images = images[: max(1, batch // plan.lanes)]
+        images = images.reshape(len(images), *plan.segments[0].grid, self.graph.channels)
+        count = len(images)
+        scales = xp.ones(count) if keeps_scales(self.graph) else image_scales(images, xp)
+        scaled = images / scales.reshape(-1, 1, 1, 1)
+        pixels = xp.ascontiguousarray(xp.moveaxis(scaled, -1, 1).reshape(count, -1).astype(plan.dtype))
+        norms = xp.zeros((count, plan.norm_count), dtype=plan.dtype)
+        units = self.machine.upload(selves(count))
+        entrances: Sequence[Any] = [pixel_squares(scaled)]
+        tangents: Any = xp.zeros(count)
+        for place, segment in enumerate(plan.segments):
+            squares = segment.squares(entrances)
+            self._set_norms(place, squares, norms)
+            exits: list[Any] = []
+            last = place == len(plan.segments) - 1
+            if last or any(one.pooled for one in segment.exits):
+                exits, found = self._run(place, pixels, norms, pixels, norms, units, itself=True)
+            entrances = []
+            for number, one in enumerate(segment.exits):
+                if last:
+                    out = xp.zeros((1 + self.graph.tangent, count))
+                    self._finish(found, units, out, 0)
+                    alone = out[0] if one.pooled else squares[one.value][:, 0, 0]
+                    tangents = out[-1]
+                elif one.pooled:
+                    alone = self._own(place, number, exits[number])
+                else:
+                    rows, columns = one.stride
+                    alone = squares[one.value][:, ::rows, ::columns][:, : one.grid[0], : one.grid[1]]
+                    alone = alone * plan.exit_scale(place, one)
+                entrances.append(alone)
+        factor = plan.total_scale() * (1.0 if self.graph.scale_free else scales**2)
+        squares_of_scale = scales if not self.graph.scale_free else xp.ones(count)
+        return FollowedImages(self.graph, pixels, norms, squares_of_scale, entrances[0] * factor, tangents * factor)
+
+    def _set_norms(self, place: int, squares: Sequence[Any], norms: Any) -> None:
+        segment = self.plan.segments[place]
+        for number in range(len(segment.steps)):
+            start = self.plan.norm_places.get((place, number))
+            if start is not None:
+                some = np.sqrt(squares[segment.sum_of(number)]).reshape(len(norms), -1)
+                some = some * (some >= _SMALLEST_NORM[self.plan.dtype])
+                norms[:, start : start + some.shape[1]] = some.astype(norms.dtype)
+
+    def _own(self, place: int, number: int, values: Any) -> Any:
+        """What an exit holds at equal positions of equal images, (N, H, W): its squared norms."""
+        one = self.plan.segments[place].exits[number]
+        tall, wide = one.grid
+        shape = len(values), len(slots(one)), tall, wide, tall, wide, self.plan.parts
+        lanes = np.arange(len(values)) % self.plan.lanes  # of the image in its unit
+        at_zero = values.reshape(shape)[np.arange(len(values)), :, 0, 0, :, :, lanes].astype(np.float64)
+        total = at_zero[:, 0]
+        for slot in range(1, len(slots(one))):
+            total = total + at_zero[:, slot]
+        return total * self.plan.exit_scale(place, one)
+
+    def block(
+        self, left: FollowedImages, right: FollowedImages, batch: int, first: int | None, advance: Advance | None
+    ) -> Any:
+        """Entries (n, m) in float64, on the machine.
+
+        The columns are images number `first` and following of the rows: then only entries on and right of the diagonal
+        are needed. None: all of them are.
+        """
+        xp, last = self.machine.xp, len(self.plan.segments) - 1
+        out = xp.zeros((1 + self.graph.tangent, len(left), len(right)))
+        heights = column_heights(len(left), len(right), first)
+        total = int(heights.sum())
+        for start in range(0, total, batch):
+            stop = min(start + batch, total)
+            units = self.machine.upload(batch_units(heights, start, stop, self.plan.lanes))
+            _, totals = self._run(last, left.pixels, left.norms, right.pixels, right.norms, units)
+            self._finish(totals, units, out, len(right))
+            if advance is not None:
+                self.machine.mark()()  # progress counts what is finished
+                advance(stop - start)
+        out *= self.plan.total_scale()
+        out *= left.scales[:, None] * right.scales
+        if self.graph.tangent:
+            return self.graph.apply_tangent_head([out[0]], [out[1]], [left.squares], [right.squares])
+        return self.graph.apply_head([out[0]], [left.squares], [right.squares])
+
+    def _run(
+        self, last: int, x: Any, a: Any, z: Any, b: Any, units: Any, itself: bool = False
+    ) -> tuple[list[Any], Any]:
+        """All segments up to the last one, for all units; its exits, or totals (units, groups, parts)."""
+        plan, xp = self.plan, self.machine.xp
+        entrances: list[Any] = []
+        totals: Any = None
+        x, a = self._beside(x), self._beside(a)
+        for place, (groups, needed, offsets) in enumerate(self._lists_of(last)):
+            segment = plan.segments[place]
+            blocks = len(units) * len(groups)
+            if place == len(plan.segments) - 1:
+                totals = xp.empty((len(units), len(groups), plan.parts))
+                outputs = [totals]
+            else:
+                shapes = [(len(units), plan.exit_numbers(one) * plan.parts) for one in segment.exits]
+                outputs = [xp.empty(shape, dtype=plan.dtype) for shape in shapes]
+            inside = entrances if place else [None]
+            work = [units, groups, needed, offsets, len(groups), len(offsets), int(itself), np.int64(blocks)]
+            arguments = [x, z, a, b, *inside, *outputs, *self.tables[place], *work]
+            threads, shared = plan.plans[place].threads, plan.shared_bytes(place)
+            self.launch(f"segment_{place}", blocks, threads, shared, arguments)
+            entrances = outputs
+        return entrances, totals
+
+    def _beside(self, rows: Any) -> Any:
+        """Left images as kernels read them, (n, numbers, lanes): those of a unit beside each other."""
+        xp, lanes = self.machine.xp, self.plan.lanes
+        filled = xp.concatenate([rows, rows[:1].repeat(-len(rows) % lanes, axis=0)])
+        return xp.ascontiguousarray(xp.moveaxis(filled.reshape(len(filled) // lanes, lanes, rows.shape[1]), 1, 2))
+
+    def _lists_of(self, last: int) -> list[tuple[Any, ...]]:
+        """For every segment up to the last one: groups of u, flags of needed u, and all v."""
+        if last not in self._lists:
+            plan, upload = self.plan, self.machine.upload
+            needed: list[Offsets] = plan.needed(last)
+            found = []
+            for place, (rows, columns) in enumerate(needed):
+                height, width = plan.segments[place].grid
+                targets = needed[place + 1][0] if place < last else [0]
+                flags = np.isin(np.arange(1 - height, height), rows).astype(np.int8)
+                offsets = sorted({v % width for v in columns})
+                lists = plan.groups(place, targets), offsets
+                groups, offsets_there = (upload(np.array(one, dtype=np.int32)) for one in lists)
+                found.append((groups, upload(flags), offsets_there))
+            self._lists[last] = found
+        return self._lists[last]
+
+    def _finish(self, totals: Any, units: Any, out: Any, columns: int) -> None:
+        sizes = np.int64(len(units)), totals.shape[1], columns, np.int64(out[0].size)
+        self.launch("finish", -(-len(units) // _THREADS), _THREADS, 0, [totals, units, out, *sizes])
+
+    def join(self, parts: list[FollowedImages]) -> FollowedImages:
+        """One set of images from several."""
+        arrays = zip(*(part.arrays for part in parts), strict=True)
+        return FollowedImages(self.graph, *(self.machine.xp.concatenate(one) for one in arrays))

@@ -1,0 +1,270 @@
+// Segments of a graph, offset by offset, in shared memory.
+//
+// Fix the offset (u, v) between a position of the left image and one of the right: windows are then plain sums over
+// positions. A block follows one u after the other, and for each u all v, COLUMNS / WIDTH of them at a time. A value is a
+// plane: rows of the left image, and beside each other the columns of these v. Offsets v and v - WIDTH share a row, of which
+// each needs what the other leaves; so do u and u - HEIGHT share a column. Beside the columns of each offset stand PAD zeros,
+// for what a window has outside.
+//
+// `offsets.py` writes one kernel for every segment from the functions here. Every element is computed by one thread, in a
+// fixed order of sums, so bits depend neither on the launch nor on the batch.
+#pragma once
+
+#include "duals.cuh"
+
+typedef long long index;
+
+#ifdef __CUDACC__  // the tests provide these names themselves
+#define THREADS_OF_BLOCK(count) count
+#define SHARED(type, name)                                 \
+    extern __shared__ __align__(16) char shared_bytes[];   \
+    type* name = reinterpret_cast<type*>(shared_bytes)
+__device__ inline void sync_block() { __syncthreads(); }
+#endif
+
+// Inner products of LANES left images with one right image, and in a tangent graph as many tangents after them.
+struct alignas(sizeof(real) * PARTS) Value {
+    real v[PARTS];
+};
+__device__ inline Value nothing() {
+    Value value;
+    for (int i = 0; i < PARTS; ++i) value.v[i] = 0;
+    return value;
+}
+__device__ inline Value operator+(const Value& a, const Value& b) {
+    Value sum;
+    for (int i = 0; i < PARTS; ++i) sum.v[i] = a.v[i] + b.v[i];
+    return sum;
+}
+__device__ inline Value operator*(real factor, const Value& a) {
+    Value product;
+    for (int i = 0; i < PARTS; ++i) product.v[i] = factor * a.v[i];
+    return product;
+}
+// Kernels are added to tangents: a layer of weights.
+__device__ inline Value weighed(Value value) {
+    for (int i = LANES; i < PARTS; ++i) value.v[i] += value.v[i - LANES];
+    return value;
+}
+
+// As many numbers of left images, which stand beside each other in memory.
+struct alignas(sizeof(real) * LANES) Lanes {
+    real v[LANES];
+};
+
+// A run of left images, all of one number of LANES, and the right image they meet.
+struct Unit {
+    int right, left, count, slot;
+};
+
+// Rows of the left image that one value of u has. Where HEIGHT is a multiple of the exit's stride, u and u - HEIGHT are
+// followed together: each needs the rows that the other leaves.
+template <int HEIGHT, bool PAIRED>
+struct Rows {
+    int begin, split, end;  // part 0 is [begin, split), part 1 is [split, end)
+    int u;
+
+    __device__ explicit Rows(int u) : begin(max(0, -u)), split(HEIGHT - max(0, u)), end(PAIRED ? HEIGHT : split), u(u) {}
+    __device__ int offset(int part) const { return part ? u - HEIGHT : u; }
+    __device__ int low(int part) const { return part ? split : begin; }
+    __device__ int high(int part) const { return part ? end : split; }
+};
+
+// A column of the planes, and a band of its rows: the work of one thread.
+template <int WIDTH, int PAD, int COLUMNS, int BANDS>
+struct Column {
+    int place, k, n;  // in a plane's rows, and in both images
+    int v, first, last;
+
+    template <class Rows>
+    __device__ Column(int item, const int* __restrict__ offsets, int count, const Rows& rows) {
+        const int number = item % COLUMNS / WIDTH, band = item / COLUMNS;
+        const int tall = (rows.end - rows.begin + BANDS - 1) / BANDS;
+        v = number < count ? offsets[number] : 0;
+        k = item % WIDTH;
+        const bool beyond = k >= WIDTH - v;
+        n = k + v - (beyond ? WIDTH : 0);
+        place = PAD + number * (WIDTH + 2 * PAD) + k + (beyond ? PAD : 0);
+        first = rows.begin + band * tall;
+        last = number < count ? min(first + tall, rows.end) : first;
+    }
+};
+
+// Zeros between the columns of v and those of v - WIDTH, in all rows of all planes.
+template <int WIDTH, int PAD, int STRIDE, int ROWS, int THREADS>
+__device__ inline void separate(Value* planes, const int* __restrict__ offsets, int count) {
+    if constexpr (PAD > 0)
+        for (int i = threadIdx.x; i < count * ROWS; i += THREADS) {
+            const int number = i / ROWS, row = i % ROWS;
+            Value* seam = planes + row * STRIDE + PAD + number * (WIDTH + 2 * PAD) + WIDTH - offsets[number];
+            for (int j = 0; j < PAD; ++j) seam[j] = nothing();
+        }
+}
+
+// The other zeros, which stay: before the first column, and after those of every offset.
+template <int WIDTH, int PAD, int STRIDE, int ROWS, int THREADS>
+__device__ inline void frame(Value* planes) {
+    for (int i = threadIdx.x; i < ROWS; i += THREADS)
+        for (int j = 0; j < PAD; ++j)
+            for (int place = j; place < STRIDE; place += WIDTH + 2 * PAD) planes[i * STRIDE + place] = nothing();
+}
+
+__device__ inline int floor_divided(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+
+// Windows of SIZE at every STRIDE along an axis of POSITIONS, LENGTH of them; an offset u of positions feeds offsets U of
+// windows. A group of u, those from STRIDE g on, feeds U = g + lowest and following, a slot each.
+template <int SIZE, int STRIDE, int POSITIONS, int LENGTH>
+struct Axis {
+    static constexpr int size = SIZE, stride = STRIDE, positions = POSITIONS, length = LENGTH;
+    static constexpr int lowest = -((SIZE - 1) / STRIDE), slots = (STRIDE + SIZE - 2) / STRIDE - lowest + 1;
+    static constexpr bool tiles = SIZE == STRIDE && LENGTH * STRIDE == POSITIONS;
+    // Whether u and u - POSITIONS belong to groups that are whole numbers apart, so that one slot serves both.
+    static constexpr bool around = POSITIONS % STRIDE == 0;
+
+    __device__ static bool has(int window, int U) { return unsigned(window + U) < unsigned(LENGTH); }
+    // Positions [begin, end) of a window that have their partner in the window U further.
+    __device__ static int begin(int u, int U) { return max(0, U * STRIDE - u); }
+    __device__ static int end(int u, int U) { return min(SIZE, SIZE + U * STRIDE - u); }
+    // Of the two offsets that share a slot, the one at which a window has its partner, if there is one.
+    __device__ static int at(int window, int U) { return around && window + U >= LENGTH ? U - POSITIONS / STRIDE : U; }
+    __device__ static int wrapped(int U) { return U < 0 ? U + LENGTH : U; }
+};
+
+// Values of windows: (slot, U, V, row, column), where U and U - height share their rows, and so do V and V - width. A thread
+// owns (row, column), so it alone ever adds to what it has set to zero.
+template <class Down, class Across, int THREADS>
+struct Exit {
+    static constexpr int TALL = Down::length, WIDE = Across::length, WIDTH = Across::positions;
+    Value* __restrict__ values;
+
+    __device__ Value* at(int slot, int U, int V, int item) const {
+        return values + ((slot * TALL + U) * WIDE + V) * (TALL * WIDE) + item;
+    }
+    __device__ void clear(int group) const {
+        for (int item = threadIdx.x; item < TALL * WIDE; item += THREADS)
+            for (int slot = 0; slot < Down::slots; ++slot) {
+                const int U = Down::at(item / WIDE, group + Down::lowest + slot);
+                if (!Down::has(item / WIDE, U)) continue;
+                for (int V = 0; V < WIDE; ++V) *at(slot, Down::wrapped(U), V, item) = nothing();
+            }
+    }
+    // Adds what a plane holds at offset u and those v to all windows that they feed.
+    template <int STRIDE, int PAD>
+    __device__ void add(const Value* plane, int group, int u, const int* __restrict__ offsets, int count) const {
+        for (int item = threadIdx.x; item < TALL * WIDE; item += THREADS) {
+            const Value* corner = plane + item / WIDE * Down::stride * STRIDE + PAD + item % WIDE * Across::stride;
+            for (int number = 0; number < count; ++number, corner += WIDTH + 2 * PAD) {
+                const int v = offsets[number], left = WIDTH - v - item % WIDE * Across::stride;  // columns before the seam
+                if constexpr (Down::tiles && Across::tiles)
+                    add_tile<STRIDE, PAD>(corner, left, u, v, item);
+                else
+                    add_window<STRIDE, PAD>(corner, left, group, u, v, item);
+            }
+        }
+    }
+    // Windows tile the grid: going around, each has a partner, and no position is in two of them.
+    template <int STRIDE, int PAD>
+    __device__ void add_tile(const Value* corner, int left, int u, int v, int item) const {
+        constexpr int P = Down::size, Q = Across::size;
+        const int U = u / P, a = P - u % P, V = v / Q, b = Q - v % Q;
+        const int below = U + 1 == TALL ? 0 : U + 1, beside = V + 1 == WIDE ? 0 : V + 1;
+        Value sums[2][2] = {{nothing(), nothing()}, {nothing(), nothing()}};
+#pragma unroll(P > 8 ? 1 : P)
+        for (int i = 0; i < P; ++i) {
+            Value before = nothing(), after = nothing();
+#pragma unroll(Q > 8 ? 1 : Q)
+            for (int j = 0; j < Q; ++j) {
+                const Value value = corner[i * STRIDE + j + (j >= left ? PAD : 0)];
+                if (j < b)
+                    before = before + value;
+                else
+                    after = after + value;
+            }
+            if (i < a)
+                sums[0][0] = sums[0][0] + before, sums[0][1] = sums[0][1] + after;
+            else
+                sums[1][0] = sums[1][0] + before, sums[1][1] = sums[1][1] + after;
+        }
+        add_to(0, U, V, item, sums[0][0]);
+        if (b < Q) add_to(0, U, beside, item, sums[0][1]);
+        if (a == P) return;
+        add_to(1, below, V, item, sums[1][0]);
+        if (b < Q) add_to(1, below, beside, item, sums[1][1]);
+    }
+    // Any windows. All loops have fixed bounds: of one whose bounds are a maximum and a minimum, NVRTC makes code that runs
+    // once too often.
+    template <int STRIDE, int PAD>
+    __device__ void add_window(const Value* corner, int left, int group, int u, int v, int item) const {
+        constexpr int P = Down::size, Q = Across::size, parts = Across::around ? 1 : 2;
+        const int J = item / WIDE, K = item % WIDE;
+        for (int target = 0; target < parts * Across::slots; ++target) {
+            const int offset = v - target / Across::slots * WIDTH;
+            const int V0 = floor_divided(offset, Across::stride) + Across::lowest + target % Across::slots;
+            const int begin = Across::begin(offset, V0), end = Across::end(offset, V0), V = Across::at(K, V0);
+            if (begin >= end || !Across::has(K, V)) continue;
+            const Value* first = corner + (begin >= left ? PAD : 0);
+            Value sums[Down::slots];
+            for (int slot = 0; slot < Down::slots; ++slot) sums[slot] = nothing();
+#pragma unroll(P > 8 ? 1 : P)
+            for (int i = 0; i < P; ++i) {
+                Value line = nothing();
+#pragma unroll(Q > 8 ? 1 : Q)
+                for (int j = 0; j < Q; ++j)
+                    if (j >= begin && j < end) line = line + first[i * STRIDE + j];
+#pragma unroll
+                for (int slot = 0; slot < Down::slots; ++slot) {
+                    const int U0 = group + Down::lowest + slot;
+                    if (i >= Down::begin(u, U0) && i < Down::end(u, U0)) sums[slot] = sums[slot] + line;
+                }
+            }
+#pragma unroll
+            for (int slot = 0; slot < Down::slots; ++slot) {
+                const int U0 = group + Down::lowest + slot, U = Down::at(J, U0);
+                if (Down::begin(u, U0) >= Down::end(u, U0) || !Down::has(J, U)) continue;
+                add_to(slot, Down::wrapped(U), Across::wrapped(V), item, sums[slot]);
+            }
+        }
+    }
+    __device__ void add_to(int slot, int U, int V, int item, const Value& sum) const {
+        Value* place = at(slot, U, V, item);
+        *place = *place + sum;
+    }
+};
+
+// The sum over slots of what a segment before has left at offset (u, v).
+template <class Down, int WIDTH>
+__device__ inline Value entered(const Value* __restrict__ values, int u, int v, int row, int k) {
+    constexpr int HEIGHT = Down::length;
+    const int place = ((Down::wrapped(u) * WIDTH + v) * HEIGHT + row) * WIDTH + k;
+    Value sum = values[place];
+    for (int slot = 1; slot < Down::slots; ++slot) sum = sum + values[slot * (HEIGHT * WIDTH * HEIGHT * WIDTH) + place];
+    return sum;
+}
+
+// The sum over all threads of a block, in a fixed order; the first thread has it.
+template <int THREADS>
+__device__ inline void add_up(double (&total)[PARTS], double* room) {
+    for (int i = 0; i < PARTS; ++i) room[threadIdx.x * PARTS + i] = total[i];
+    for (int count = THREADS; count > 1; count = (count + 1) / 2) {
+        sync_block();
+        const int half = (count + 1) / 2, other = threadIdx.x + half;
+        if (threadIdx.x < half && other < count)
+            for (int i = 0; i < PARTS; ++i) room[threadIdx.x * PARTS + i] += room[other * PARTS + i];
+    }
+    for (int i = 0; i < PARTS; ++i) total[i] = room[threadIdx.x * PARTS + i];
+}
+
+// Entries from the totals of all groups of a unit, added in order: kernels, and tangents after all of them.
+extern "C" __global__ void finish(const double* totals, const Unit* units, double* out, index elements, int groups, int columns,
+                                  index size) {
+    for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += index(gridDim.x) * blockDim.x) {
+        const Unit unit = units[i];
+        for (int part = 0; part < PARTS; ++part) {
+            double total = 0;
+            for (int group = 0; group < groups; ++group) total += totals[(i * groups + group) * PARTS + part];
+            const int row = unit.left / LANES * LANES + part % LANES;
+            if (row >= unit.left && row < unit.left + unit.count)
+                out[part / LANES * size + index(row) * columns + unit.right] = total;
+        }
+    }
+}

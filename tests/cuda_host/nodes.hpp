@@ -1,0 +1,52 @@
+// What kernels made from text ask of the machine, on the host. With ALL_THREADS, a thread of the host runs for each of theirs,
+// so that a missing barrier shows; without, one thread does the work of all, which is much faster.
+#include <algorithm>
+#include <barrier>
+#include <cmath>
+#include <memory>
+#include <thread>
+#include <vector>
+
+using std::abs, std::exp, std::exp2, std::fabs, std::fmax, std::fmin, std::frexp, std::ldexp, std::max, std::min, std::sqrt;
+
+#define __global__
+#define __device__
+#define __launch_bounds__(...)
+#ifdef ALL_THREADS
+#define THREADS_OF_BLOCK(count) count
+#else
+#define THREADS_OF_BLOCK(count) 1
+#endif
+#define SHARED(type, name) type* name = reinterpret_cast<type*>(emulation::shared)
+
+struct Index {
+    unsigned x;
+};
+static Index blockIdx{0}, blockDim{1}, gridDim{1};
+static thread_local Index threadIdx{0};
+
+namespace emulation {
+alignas(128) static char shared[227 * 1024];
+static std::unique_ptr<std::barrier<>> barrier;
+
+template <class Body>
+void run(unsigned threads, Body body) {
+    std::fill(shared, shared + sizeof shared, char(255));  // NaN: nothing may be read that was not stored before
+    if (THREADS_OF_BLOCK(threads) == 1) return body();
+    barrier = std::make_unique<std::barrier<>>(threads);
+    std::vector<std::thread> running;
+    for (unsigned i = 0; i < threads; ++i)
+        running.emplace_back([=] {
+            threadIdx.x = i;
+            body();
+        });
+    for (std::thread& thread : running) thread.join();
+}
+}  // namespace emulation
+
+inline void sync_block() {
+    if (emulation::barrier) emulation::barrier->arrive_and_wait();
+}
+inline float reciprocal(float x) { return 1 / x; }
+inline float root(float x) { return std::sqrt(x); }
+inline float power(float x) { return std::exp2(x); }
