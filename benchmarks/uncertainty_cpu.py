@@ -1,11 +1,12 @@
 """Uncertainty on a CPU: what questions to a factor cost, active choice on digits, and calibration there.
 
-    python benchmarks/uncertainty_cpu.py [--rows 10000] [--parts cost,active,calibration] [--output RECORD.json]
+    python benchmarks/uncertainty_cpu.py [--rows 10000] [--parts cost,active,...] [--output RECORD.json]
 
 Costs: the factor of `--rows` rows, the variance of 1,000 new ones, and an update by a tenth of the rows against a fresh
 factor, in turns, the best of three of each. They are of processor time, with OMP_NUM_THREADS=1 that of one core, since
 a busy machine tells nothing in wall-clock time. Active choice: 100 of the digits by `choose` against 100 at random, 20
-splits into pool and test. Calibration: three ways of making probabilities from 500 digits, 10 splits.
+splits into pool and test. Calibration: three ways of making probabilities from 500 digits, 10 splits. Novelty and
+landmarks: on digits too.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 
 import tangentless as tl
 from solve_cpu import fill
 from tangentless.files import write_json
-from tangentless.solve import calibration, factorise
+from tangentless.solve import calibration, choose_landmarks, factorise, solve_nystroem
 from tangentless.solve.pivoted import choose_rows
 from tangentless.timing import environment
 
@@ -71,6 +73,20 @@ def measure_cost(rows: int) -> dict[str, Any]:
         "update, of the factor": best["update"] / best["factor"],
         "update and fresh coefficients differ by": agreement,
     }
+
+
+def measure_partial() -> dict[str, Any]:
+    images, labels = load_digits(return_X_y=True)
+    X, Y = images.reshape(-1, 8, 8, 1)[:1100], np.eye(10)[labels[:1100]] - 0.1
+    model = tl.GaussianProcessRegressor(KERNEL, backend="cpu", n_jobs=1)
+    clone(model).fit(X[:50], Y[:50])  # compiles
+    whole, parts = [], []
+    for _ in range(3):
+        whole.append(timed(lambda: clone(model).fit(X, Y))[1])
+        some = clone(model).fit(X[:1000], Y[:1000])
+        parts.append(timed(lambda some=some: some.partial_fit(X[1000:], Y[1000:]))[1])
+    seconds = {"fit of 1,100 images": min(whole), "partial_fit of 100 to 1,000": min(parts)}
+    return {"kernel": KERNEL, "processor seconds": seconds, "partial_fit, of the fit": min(parts) / min(whole)}
 
 
 def digits_matrix() -> tuple[np.ndarray, np.ndarray]:
@@ -139,22 +155,40 @@ def measure_novelty() -> dict[str, Any]:
     }
 
 
+def measure_landmarks(K: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    train, test, targets = np.arange(1000), np.arange(1000, len(labels)), np.eye(10)[labels]
+    own = K[np.ix_(train, train)]
+    order = choose_rows(lambda rows, columns: own[rows][:, columns], own.diagonal(), 500)
+
+    def accuracy(chosen: np.ndarray) -> float:
+        found = solve_nystroem(own[:, chosen], own[np.ix_(chosen, chosen)], targets[:1000], RIDGE).coefficients
+        return float(np.mean((K[np.ix_(test, train[chosen])] @ found).argmax(axis=1) == labels[test]))
+
+    ways = {}
+    for count in (50, 100, 250, 500):
+        random = spread([accuracy(choose_landmarks(1000, count, seed=seed)) for seed in range(SEEDS)])
+        ways[str(count)] = {"by variance": accuracy(order[:count]), "random": random}
+    exact = tl.KernelRidgeClassifier("precomputed", RIDGE).fit(own, labels[:1000])
+    return {"kernel": KERNEL, "exact": float(exact.score(K[np.ix_(test, train)], labels[test])), "landmarks": ways}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=10_000)
-    parser.add_argument("--parts", default="cost,active,calibration,novelty")
+    parser.add_argument("--parts", default="cost,partial,active,calibration,novelty,landmarks")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     command = f"OMP_NUM_THREADS=1 python benchmarks/uncertainty_cpu.py --rows {options.rows} --parts {options.parts}"
     report: dict[str, Any] = {"environment": {**environment(), "command": command}}
-    matrix = digits_matrix() if set(options.parts.split(",")) & {"active", "calibration"} else None
+    matrix = digits_matrix() if set(options.parts.split(",")) & {"active", "calibration", "landmarks"} else None
     for part in options.parts.split(","):
         if part == "cost":
             report[part] = measure_cost(options.rows)
-        elif part == "novelty":
-            report[part] = measure_novelty()
+        elif part in ("novelty", "partial"):
+            report[part] = {"novelty": measure_novelty, "partial": measure_partial}[part]()
         else:
-            report[part] = {"active": measure_active, "calibration": measure_calibration}[part](*matrix)
+            parts = {"active": measure_active, "calibration": measure_calibration, "landmarks": measure_landmarks}
+            report[part] = parts[part](*matrix)
         print(part, report[part], flush=True)
         if options.output is not None:
             write_json(options.output, report)

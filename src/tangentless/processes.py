@@ -210,7 +210,8 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Add rows and their targets: the model that `fit` gives on all rows, with the noise of the first fit.
 
-        For a tenth more rows it takes about a quarter of the time. A store is not extended.
+        For a tenth more rows it takes a sixth of the kernel entries and a quarter of the operations. A store is not
+        extended.
         """
         if not hasattr(self, "factor_"):
             return self.fit(X, y)

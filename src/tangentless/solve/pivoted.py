@@ -64,9 +64,10 @@ def check_count(count: Any, rows: int) -> None:
 
 
 def _batch(covariances: Columns, left: Array, roots: Array, size: int, floor: float) -> Indices:
+    # What differs by noise alone is equal, and the first is taken: every backend chooses the same rows.
     if size == 1:
-        return np.array([left.argmax()], dtype=np.intp)
-    candidates = np.argsort(-left, kind="stable")[: _CANDIDATES * size]
+        return np.array([np.argmax(left >= left.max() - floor)], dtype=np.intp)
+    candidates = np.argsort(-np.round(left / floor), kind="stable")[: _CANDIDATES * size]
     candidates = candidates[left[candidates] > floor]
     among = np.asarray(covariances(candidates, candidates), dtype=np.float64)
     among = among - roots[:, candidates].T @ roots[:, candidates]
