@@ -142,7 +142,7 @@ def test_what_cannot_fit_is_refused_before_it_starts_and_named(monkeypatch):
 
 
 def test_memory_is_said_beforehand():
-    assert memory_needed(10_000, 10, block=10_000) == pytest.approx(8e8 + 8 * 1024 * 10_000, rel=0.01)
+    assert memory_needed(10_000, 10, block=10_000) == pytest.approx(8e8 + 3 * 8 * 1024 * 10_000, rel=0.01)
     assert memory_needed(50_000, 10, block=4096) < 1.35 * 8 * 50_000**2
     assert CpuAlgebra().free_bytes() > 0
 
