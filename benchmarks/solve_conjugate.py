@@ -23,7 +23,7 @@ import numpy as np
 
 from tangentless.gram import gram, open_gram
 from tangentless.solve import Step, solve_conjugate, solve_ridge
-from tangentless.solve.conjugate import multiply
+from tangentless.solve.spread import multiply
 from tangentless.timing import environment
 
 KERNEL = "normalize relu relu"

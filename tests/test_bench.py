@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+import conformance
+from conformance import CHAINS, GRAPHS, relative_error
 from cuda_host.machine import COMPILER, emulate
 from tangentless.backends.cuda import CudaBackend
-from tangentless.bench import gpu, rival
+from tangentless.bench import gpu, rival, shapes
 from tangentless.bench.ceilings import Ceilings
+from tangentless.bench.photographs import has_pieces
+from tangentless.classical import ConvolutionalNTK
 from tangentless.cli import app
-from tangentless.errors import InputError
+from tangentless.errors import InputError, ParameterError
 from tangentless.kernel import kernel
 from tangentless.reports import gpu_table, matrix_line
-from tangentless.timing import random_images
 
 CASE = gpu.GpuCase(
     architecture="myrtle5",
@@ -44,23 +52,44 @@ CASE = gpu.GpuCase(
 )
 
 
-@pytest.mark.parametrize("name", ["myrtle5", "myrtle10-gaussian"])
-def test_the_rival_computes_the_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+WRITTEN = [case for case in (*CHAINS, *GRAPHS) if not set(case[0].split()) & {"erf", "gelu", "tanh", "sin", "cos"}]
+
+
+@pytest.mark.parametrize("case", WRITTEN, ids=conformance.name)
+def test_the_rival_computes_the_kernel(case: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is an extra")
     monkeypatch.setattr(torch, "compile", lambda layer, **options: layer)  # takes a minute, and changes no arithmetic
-    graph = kernel(name).graph((8, 8, 2))
-    images = random_images(graph, 7)
-    contender = rival.Rival(graph, device="cpu")
-    found = contender.block(contender.prepare(images[:3]), contender.prepare(images[3:]))
-    np.testing.assert_allclose(found, kernel(name)(images[:3], images[3:], backend="reference"), rtol=2e-6)
+    text, shape = case
+    graph, X = kernel(text).graph(shape), conformance.images(shape, 7)
+    assert rival.why_not_written(graph) is None
+    wanted = kernel(text)(X[:3], X[3:], backend="reference")
+    for precision, bound in (("float64", 1e-10), ("float32", 1e-5)):
+        contender = rival.Rival(graph, precision, device="cpu")
+        contender.batch = 5  # pairs, so that there are several batches
+        found = contender.block(contender.prepare(X[:3]), contender.prepare(X[3:]))
+        assert relative_error(found, wanted) < bound
+
+
+def test_turns_of_the_rival_have_full_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is an extra")
+    monkeypatch.setattr(torch, "compile", lambda layer, **options: layer)
+    k, X = kernel("myrtle5"), conformance.images((8, 8, 2), 12)
+    contender = rival.Rival(k.graph((8, 8, 2)), "float64", device="cpu")
+    turns = rival.RivalTurns(contender, X[:5], X[5:])
+    assert turns.turn() > 0
+    assert turns.values.shape == (4, 4)
+    assert contender.batch == 16
+    wanted = k(X[:5], X[5:], backend="reference")[turns.part]
+    np.testing.assert_allclose(turns.values, wanted, rtol=1e-10)
 
 
 def test_graphs_that_the_rival_cannot_run_are_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is an extra")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    for text in ("conv5 relu globalpool", "conv3 gaussian(2) globalpool", "conv3 relu pool4 conv3 relu globalpool"):
-        assert "3×3 windows" in (rival.why_no_rival(kernel(text).graph((8, 8, 1))) or "")
-    assert rival.why_no_rival(kernel("myrtle10").graph((32, 32, 3))) is None
+    for text in ("conv3 gelu globalpool", "conv3 relu conv3 step globalpool"):
+        assert "closed form" in (rival.why_no_rival(kernel(text).graph((8, 8, 1))) or "")
+    assert "tangent" in (rival.why_no_rival(ConvolutionalNTK("myrtle5").graph((8, 8, 1))) or "")
+    assert rival.why_no_rival(kernel("resnet14").graph((32, 32, 3))) is None
 
 
 def test_without_pytorch_there_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +99,7 @@ def test_without_pytorch_there_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_given_images_are_used_where_they_have_the_shape() -> None:
     graph = kernel("myrtle5").graph((16, 16, 1))
-    grey = gpu._as_images(np.random.default_rng(0).integers(0, 255, (5, 16, 16), dtype=np.uint8))
+    grey = gpu.as_images(np.random.default_rng(0).integers(0, 255, (5, 16, 16), dtype=np.uint8))
     sources = {grey.shape[1:]: grey}
     assert gpu._images(graph, 4, sources)[1] == "given"
     shifted, origin = gpu._images(graph, 12, sources)
@@ -84,7 +113,7 @@ def test_given_images_are_used_where_they_have_the_shape() -> None:
 @pytest.mark.parametrize("shape", [(1, 8, 8, 1), (4, 8), (2, 3, 4, 5, 6)])
 def test_what_cannot_be_compared_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError):
-        gpu._as_images(np.ones(shape))
+        gpu.as_images(np.ones(shape))
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")
@@ -119,3 +148,88 @@ def test_the_table_shows_what_was_measured() -> None:
     assert gpu.summary(CASE) == "myrtle5 32×32×3: 500,000 pairs/s, 10.0 times PyTorch, error 3e-08 (9 s)"
     matrix = gpu.GpuMatrix("myrtle5", (32, 32, 3), "synthetic", 10_000, 100.0, 500_050.0, 0.97, True, 0)
     assert "97 % of the rate of a block" in matrix_line(matrix)
+
+
+SMALL = (
+    shapes.Shape("tuned", "conv3 relu globalpool normalize relu", (4, 4, 3), finite=True),
+    shapes.Shape("conv5", "conv5 relu pool3(stride=2) conv3 relu globalpool normalize relu", (7, 6, 3)),
+    shapes.Shape("too small", "pool4 conv3 relu globalpool", (6, 6, 3)),
+    shapes.Shape("sequence, float64", "conv3 relu globalpool", (8, 4), precision="float64"),
+    shapes.Shape("tangents", "conv3 relu globalpool", (4, 4, 12), precision="float64", tangent=True),
+)
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    if COMPILER is None:
+        pytest.skip("no C++ compiler to build the kernels for the host")
+    emulate(monkeypatch)
+    monkeypatch.setattr(shapes, "gpu_environment", lambda: {"gpu": "the host", "date": "today"})
+    monkeypatch.setattr(shapes, "gpu_seconds", lambda work: (work(), 0.5)[1])
+    monkeypatch.setattr(shapes, "FINITE", 4)
+    monkeypatch.setattr(shapes, "EXPECTED", {"float32": 1.0, "float64": 1.0})
+    monkeypatch.setattr(shapes, "FEWEST", 3)
+
+
+def test_shapes_are_measured_beside_the_first(emulated: None) -> None:
+    photographs = np.random.default_rng(0).integers(0, 256, (2, 40, 50, 3), dtype=np.uint8)
+    reports: list[shapes.ShapeRecord] = []
+    record = shapes.bench_shapes(SMALL, (), photographs, rival=False, processes=0, report=reports.append)
+    tuned, conv5, sequence, tangents = record.rows
+    assert [len(report.rows) for report in reports] == [1, 2, 2, 3, 4, 4]
+    assert list(record.left_out) == ["too small"]
+    assert tuned.share == 1.0
+    assert conv5.share == conv5.elements_per_second / tuned.elements_per_second
+    assert tuned.finite_pairs == 16
+    assert {row.not_finite for row in record.rows} == {0}
+    assert all(row.same_bits for row in record.rows)
+    assert max(tuned.error, conv5.error) < 3e-7
+    assert max(sequence.error, tangents.error) < 1e-12
+    assert "by offsets, float32" in conv5.path
+    assert "tangents by offsets" in tangents.path
+    assert {row.images for row in record.rows} == {"pieces of photographs, standardised"}
+    assert json.loads(json.dumps(record.to_json()))["rows"][1]["ratio"] is None
+    table = shapes.shapes_table([replace(conv5, rival_pairs_per_second=conv5.pairs_per_second / 4), tangents])
+    assert "7×6×3, pieces of photographs" in table
+    assert "| 4.0 |" in table
+    assert "fused by offsets, float32 |" in table
+
+
+def test_shapes_that_come_too_late_are_left_out(emulated: None) -> None:
+    record = shapes.bench_shapes(SMALL[:2], seconds=-1.0, rival=False, processes=0)
+    assert record.rows == ()
+    assert list(record.left_out) == ["tuned", "conv5"]
+
+
+def test_a_run_of_shapes_leaves_a_record(
+    emulated: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photographs = tmp_path / "photographs.npy"
+    np.save(photographs, np.random.default_rng(0).integers(0, 256, (2, 40, 50, 3), dtype=np.uint8))
+    monkeypatch.setattr(shapes, "STANDARD", SMALL)
+    monkeypatch.setattr(shapes, "BASE", SMALL[0])
+    monkeypatch.setattr(shapes, "MOST", 3)
+    monkeypatch.setattr(shapes, "bench_shapes", functools.partial(shapes.bench_shapes, processes=0))
+    arguments = [
+        "shapes",
+        "conv5",
+        "--photographs",
+        str(photographs),
+        "--no-rival",
+        "--output",
+        str(tmp_path / "r.json"),
+    ]
+    monkeypatch.setattr(sys, "argv", arguments)
+    shapes.main()
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert [row["name"] for row in record["rows"]] == ["tuned", "conv5"]
+    assert "| conv5 | 7×6×3" in capsys.readouterr().out
+    with pytest.raises(ParameterError, match="'conv5'"):
+        shapes.run_shapes([], None, None, 1.0, False, ["conv6"])
+
+
+def test_every_standard_shape_has_a_graph_and_real_images() -> None:
+    for shape in shapes.STANDARD:
+        assert shape.graph.elements > 0
+        assert has_pieces(shape.shape)
+    assert sum(shape.finite for shape in shapes.STANDARD) >= 5

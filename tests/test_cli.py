@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner, Result
 
 import tangentless as tl
@@ -270,6 +272,86 @@ def test_predict_refuses_bad_input(data: Path):
     assert "no header" in refuse("predict", data / "one.npz", data / "x.npy", "-o", data / "p.npy")
     assert "not a .npz file" in refuse("predict", data / "x.npy", data / "x.npy", "-o", data / "p.npy")
     assert not (data / "p.npy").exists()
+
+
+# Photographs
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> Path:
+    """Folders of red and blue pictures, with a file of a file manager, and some without labels."""
+    generator = np.random.default_rng(0)
+    for name, channel in (("blue sky", 2), ("roses", 0)):
+        for folder, count in ((tmp_path / "photos" / name, 5), (tmp_path / "new", 2)):
+            folder.mkdir(parents=True, exist_ok=True)
+            for number in range(count):
+                pixels = generator.integers(0, 100, (20, 30, 3), dtype=np.uint8)
+                pixels[..., channel] += 120
+                Image.fromarray(pixels).save(folder / f"{name[0]}{number}.png")
+    (tmp_path / "photos" / "roses" / "Thumbs.db").write_text("not an image")
+    return tmp_path
+
+
+@pytest.mark.parametrize("options", [("--zca",), ("--patch", 3), ("--zca", "--color", "grey"), ()])
+def test_folders_of_photographs_become_a_model_and_a_table(photographs: Path, options: tuple[Any, ...]):
+    model, table = photographs / "model", photographs / "out.csv"
+    fitted = ("fit", TEXT, photographs / "photos", "--size", 8, "--flips", "--ridge", "loo", "-o", model)
+    text = succeed(*fitted, *options, *SLOW)
+    assert "on 10 images, ridge" in text
+    text = succeed("predict", model, photographs / "new", "--csv", table, *SLOW)
+    assert "accuracy" not in text  # nobody knows
+    rows = list(csv.reader(table.open()))
+    assert rows[0] == ["file", "predicted", "p(blue sky)", "p(roses)"]
+    assert [row[0] for row in rows[1:]] == ["b0.png", "b1.png", "r0.png", "r1.png"]
+    if "grey" not in options:
+        assert [row[1] for row in rows[1:]] == ["blue sky", "blue sky", "roses", "roses"]
+    for row in rows[1:]:
+        assert abs(float(row[2]) + float(row[3]) - 1) < 1e-5
+    assert "accuracy" in succeed("predict", model, photographs / "photos", "--csv", table, "--force", *SLOW)
+
+
+def test_files_that_cannot_be_read_are_named_or_skipped_and_listed(photographs: Path):
+    (photographs / "photos" / "roses" / "bad.jpg").write_text("not an image")
+    arguments = ("fit", TEXT, photographs / "photos", "--size", "8x12", "-o", photographs / "model", *SLOW)
+    assert "bad.jpg cannot be read as an image" in refuse(*arguments)
+    assert "Skipped" in (text := succeed(*arguments, "--skip"))
+    assert "bad.jpg: cannot identify" in text
+    assert "on 10 images" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("fit", TEXT, "photos", "y.npy"), "leave out Y"),
+        (("fit", TEXT, "photos", "--regression"), "leave out Y"),
+        (("fit", TEXT, "x.npy"), "give labels too"),
+        (("fit", TEXT, "photos", "--size", "large"), "a size is a number of pixels"),
+        (("fit", TEXT, "photos", "--size", "0"), "from 1 to 4096"),
+        (("fit", TEXT, "photos", "--ridge", "small"), "a number or loo"),
+        (("fit", TEXT, "photos", "--patch", "99"), "at least 99×99"),
+        (("fit", TEXT, "new"), "has no folders"),
+    ],
+)
+def test_what_makes_no_model_of_photographs_is_refused(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], complaint: str
+):
+    monkeypatch.chdir(photographs)
+    assert complaint in refuse(*arguments, "-o", "model", *SLOW)
+
+
+def test_photographs_for_a_model_of_something_else_are_refused(photographs: Path, data: Path):
+    succeed("fit", TEXT, data / "x.npy", data / "y.npy", "-o", data / "model", *SLOW)
+    assert "rows of shape (4, 4, 2)" in refuse("predict", data / "model", photographs / "new", "--csv", data / "t.csv")
+
+
+def test_a_place_that_may_not_be_written_is_one_line(data: Path, monkeypatch: pytest.MonkeyPatch):
+    def denied(self: Path, *given: Any, **options: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "is_dir", denied)  # what systems answer within folders that may not be entered
+    line = refuse("kernel", TEXT, data / "x.npy", "-o", "/secret/K.npy", *SLOW)
+    assert "Permission denied" in line
+    assert "secret" in line
 
 
 # describe and bench

@@ -16,6 +16,7 @@ from tangentless.backends.cuda.nodes import module_text
 from tangentless.backends.cuda.offsets import plan_offsets, write
 from tangentless.backends.cuda.plan import plan_graph
 from tangentless.bench import ceilings
+from tangentless.classical import gpu
 from tangentless.graph import compile_graph
 
 nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="CuPy, and NVRTC with it, is not installed")
@@ -142,6 +143,11 @@ def test_kernels_that_follow_offsets_compile(
         assert "more than the" in plan
         return
     assert compile_cubin(write(plan)[0], OPTIONS, capability)
+
+
+@pytest.mark.parametrize("capability", known_architectures())
+def test_kernels_of_vectors_compile(capability: int) -> None:
+    assert compile_cubin(gpu.module_text(), OPTIONS, capability)
 
 
 @pytest.mark.parametrize("capability", known_architectures())

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import conformance
+import test_cuda_vectors
 from conformance import CHAINS, GRAPHS, LAYOUTS, MORE_LAYOUTS, hostile_images, relative_error
 from nonlinearities import Step
 from tangentless.architecture import Architecture
@@ -18,7 +19,8 @@ from tangentless.backends.cuda import CudaBackend, fused, gpu_present
 from tangentless.backends.cuda.machine import CudaMachine
 from tangentless.backends.reference import ReferenceBackend
 from tangentless.bench.gpu import GpuRecord, bench_gpu
-from tangentless.classical import ConvolutionalNTK
+from tangentless.bench.shapes import Shape, bench_shapes
+from tangentless.classical import NNGP, ConvolutionalNTK, Gaussian, Linear
 from tangentless.errors import BackendError, InputError
 from tangentless.graph import Graph, compile_graph
 from tangentless.kernel import Kernel, kernel
@@ -101,6 +103,17 @@ def test_bits_do_not_depend_on_streams_or_the_current_one(count: int, monkeypatc
         assert np.array_equal(backend.block(graph, prepared, prepared), whole)
 
 
+@pytest.mark.parametrize("k", test_cuda_vectors.KERNELS, ids=repr)
+@pytest.mark.parametrize("features", [1, 50, 512])
+def test_kernels_of_vectors_match_the_processor(k: Kernel, features: int) -> None:
+    X = test_cuda_vectors.hostile_rows(features)
+    diagonal, found = k.diag(X, backend="cpu"), k(X, backend="cuda")
+    assert np.array_equal(found, found.T)
+    test_cuda_vectors.assert_equal_entries(found, k(X, backend="cpu"), diagonal, diagonal)
+    other = k(X[:7], X, backend="cuda")
+    test_cuda_vectors.assert_equal_entries(other, k(X[:7], X, backend="cpu"), diagonal[:7], diagonal)
+
+
 def test_symmetric_matrix_through_the_kernel() -> None:
     k = kernel("myrtle5")
     images = make_images(k.graph((16, 16, 1)), 30)
@@ -113,6 +126,7 @@ KERNELS = [
     kernel("conv3 relu pool2 conv3 gaussian globalpool normalize relu"),
     kernel("conv5 relu globalpool"),
     0.5 * kernel("conv3 gaussian globalpool normalize gaussian").mirrored() + kernel("conv3 relu globalpool"),
+    Linear() + Gaussian(0.1) * NNGP(3).mirrored(),
 ]
 
 
@@ -199,6 +213,24 @@ def test_the_benchmark_has_pytorch_beside_it() -> None:
     assert case.rival_missing is None
     assert case.ratio > 0
     assert case.rival_difference < 1e-4  # float32 throughout
+
+
+def test_shapes_off_the_tuned_path_are_measured_beside_pytorch() -> None:
+    pytest.importorskip("torch")
+    rows = (
+        Shape("tuned", "conv3 relu globalpool normalize relu", (8, 8, 3)),
+        Shape("conv5", "conv5 relu pool3(stride=2) conv3 relu globalpool normalize relu", (9, 8, 3)),
+        Shape("tangents", "conv3 relu globalpool", (8, 8, 3), precision="float64", tangent=True),
+    )
+    record = bench_shapes(rows, processes=0)
+    assert not record.left_out
+    tuned, conv5, tangents = record.rows
+    assert conv5.rival_missing is None
+    assert conv5.rival_difference < 1e-4  # float32 throughout
+    assert "tangent" in tangents.rival_missing
+    assert max(tuned.error, conv5.error) < 3e-7
+    assert tangents.error < 1e-12
+    assert all(row.same_bits and not row.not_finite for row in record.rows)
 
 
 def test_automatic_choice_is_the_gpu() -> None:

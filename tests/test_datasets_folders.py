@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tangentless.datasets import from_folder
+from tangentless.datasets import find_photographs, folders, from_folder, read_photographs
 from tangentless.errors import DatasetDamagedError, DatasetError, DatasetMissingError, ParameterError
 
 
@@ -93,8 +93,65 @@ def test_images_in_a_folder_within_a_class_are_not_left_out_in_silence(folder):
 
 @pytest.mark.parametrize(
     "options",
-    [{"size": 32}, {"size": (0, 3)}, {"size": (32,)}, {"size": (2.5, 3)}, {"crop": "left"}, {"colour": "cmyk"}],
+    [
+        {"size": 0},
+        {"size": True},
+        {"size": (0, 3)},
+        {"size": (32,)},
+        {"size": (2.5, 3)},
+        {"crop": "left"},
+        {"colour": "cmyk"},
+        {"on_error": "ignore"},
+    ],
 )
 def test_parameters_out_of_range_are_refused(folder, options):
     with pytest.raises(ParameterError, match=f"{next(iter(options))} must be"):
         from_folder(folder, **options)
+
+
+def test_one_number_is_both_sides_and_gray_is_grey(folder):
+    np.testing.assert_array_equal(from_folder(folder, 20)[0], from_folder(folder, (20, 20))[0])
+    np.testing.assert_array_equal(from_folder(folder, colour="gray")[0], from_folder(folder, colour="grey")[0])
+
+
+def test_what_file_managers_leave_behind_is_left_out(folder):
+    for name in ("Thumbs.db", "desktop.ini", ".DS_Store", "ehthumbs.db"):
+        (folder / "cat" / name).write_text("not an image")
+    (folder / "__MACOSX").mkdir()
+    (folder / "cat" / "@eaDir").mkdir()
+    images, labels, classes = from_folder(folder)
+    assert (len(images), labels.tolist(), classes) == (3, [0, 0, 1], ("cat", "dog"))
+
+
+def test_unreadable_files_are_skipped_and_listed(folder):
+    (folder / "cat" / "bad.png").write_text("not an image")
+    with pytest.warns(UserWarning, match=r"skipped 1 of 4 files: .*bad\.png: cannot identify"):
+        images, labels, _ = from_folder(folder, on_error="skip")
+    assert (len(images), labels.tolist()) == (3, [0, 0, 1])
+    found = read_photographs(find_photographs(folder / "cat"), on_error="skip")
+    assert [file.name for file in found.files] == ["a.bmp", "b.png"]
+    assert [file.name for file, _ in found.skipped] == ["bad.png"]
+    np.testing.assert_array_equal(found.images, images[:2])
+    with pytest.raises(DatasetDamagedError, match="none of 1 files can be read"):
+        read_photographs([folder / "cat" / "bad.png"], on_error="skip")
+
+
+def test_unlabelled_photographs_are_found_at_any_depth(folder):
+    found = find_photographs(folder)
+    assert [str(file.relative_to(folder)) for file in found] == ["cat/a.bmp", "cat/b.png", "dog/c.jpg", "notes.txt"]
+    (folder / "empty").mkdir()
+    with pytest.raises(DatasetMissingError, match="empty has no images"):
+        find_photographs(folder / "empty")
+
+
+def test_a_photograph_of_108_megapixels_is_reduced_while_it_is_decoded(tmp_path, monkeypatch):
+    (tmp_path / "x").mkdir()
+    pixels = np.zeros((9_000, 12_000, 3), np.uint8)  # as phones make them
+    pixels[:, 6_000:] = (255, 0, 0)
+    Image.fromarray(pixels).save(tmp_path / "x" / "1.jpg", quality=50)
+    decoded, flatten = [], folders._flatten
+    monkeypatch.setattr(folders, "_flatten", lambda image: decoded.append(image.size) or flatten(image))
+    images, *_ = from_folder(tmp_path, 32)
+    assert decoded == [(1500, 1125)]  # an eighth
+    assert images[0, :, :15].max() < 10
+    assert images[0, :, 17:, 0].min() > 240

@@ -379,6 +379,66 @@ def test_at_ridge_zero_duplicate_images_are_named_and_the_suggested_ridge_works(
     assert np.isfinite(model.set_params(ridge=float(suggested)).fit(images, labels).loo_decision_).all()
 
 
+@pytest.mark.parametrize("flips", [False, True])
+def test_near_duplicates_at_ridge_zero_are_told_of_float64_which_fits_them(flips):
+    images, labels = digits(40)
+    noise = np.random.default_rng(0).standard_normal(images.shape)
+    images, labels = np.concatenate([images, images + 1e-3 * noise]), np.concatenate([labels, labels])
+    model = KernelRidgeClassifier(SMALL, ridge=0, flips=flips)
+    with pytest.raises(NotPositiveDefinite, match="precision='float64': no two rows are the same") as caught:
+        model.fit(images, labels)
+    assert "is not a kernel matrix" not in str(caught.value)
+    assert model.set_params(precision="float64").fit(images, labels).loo_score_ > 0.8
+
+
+def test_duplicates_are_not_told_of_float64():
+    images, labels = digits(20)
+    with pytest.raises(NotPositiveDefinite) as caught:
+        KernelRidgeClassifier(SMALL, ridge=0).fit(np.concatenate([images, images[:2]]), [*labels, 0, 1])
+    assert "float64" not in str(caught.value)
+
+
+@pytest.mark.parametrize("model", [KernelRidgeClassifier(TINY), KernelSVC(TINY), KernelRidgeRegressor(TINY)])
+@pytest.mark.parametrize("flips", ["no", 1, None])
+def test_flips_are_true_or_false(model, flips):
+    with pytest.raises(ParameterError, match="flips must be True or False"):
+        clone(model).set_params(flips=flips).fit(random_images(4), random_labels(4, 2))
+
+
+def test_a_machine_reads_digits_by_default():
+    images, labels = load_digits(return_X_y=True)
+    images = images.reshape(-1, 8, 8, 1)
+    order = np.random.default_rng(0).permutation(len(images))  # they are sorted by writer
+    train, test = order[:500], order[500:800]
+    model = KernelSVC().fit(images[train], labels[train])
+    assert model.score(images[test], labels[test]) >= 0.97
+    assert model.C_ > 500  # entries of K lie close to 1
+
+
+def test_the_default_price_does_not_depend_on_the_scale_of_the_kernel():
+    images, labels = digits(150)
+    K, L = tl.kernel(SMALL)(images[:100]), tl.kernel(SMALL)(images[100:], images[:100])
+    plain = KernelSVC("precomputed").fit(K, labels[:100]).decision_function(L)
+    scaled = KernelSVC("precomputed").fit(1000 * K + 7, labels[:100]).decision_function(1000 * L + 7)
+    np.testing.assert_allclose(scaled, plain, atol=1e-2)  # libsvm stops at 1e-3, and rounds entries to float32
+
+
+def test_tensors_are_read_and_wrong_axes_are_named():
+    torch = pytest.importorskip("torch", reason="PyTorch is an extra")
+    images, labels = random_images(6), [0, 1] * 3
+    model = KernelRidgeClassifier(TINY, backend="reference").fit(torch.from_numpy(images.copy()), torch.tensor(labels))
+    np.testing.assert_array_equal(model.X_fit_, images)
+    with pytest.warns(UserWarning, match="requires gradients"):
+        model.predict(torch.from_numpy(images.copy()).requires_grad_())
+    for given, hint in (
+        (images.transpose(0, 3, 1, 2), r"channels come first in it: X\.transpose"),
+        (images[0], r"a single one is X\[None\]"),
+        (images[..., 0], r"add a channel axis, X\[\.\.\., None\]"),
+    ):
+        with pytest.raises(InputError, match=hint):
+            model.predict(given)
+
+
 @pytest.mark.parametrize("ridge", [1e-3, "loo"])
 def test_a_tilted_classifier_is_the_solver_on_one_hot_targets(ridge):
     images, labels = digits(60)
@@ -468,7 +528,7 @@ def test_a_support_vector_machine_decides_as_scikit_learn_does(classes, kernel):
 @pytest.mark.parametrize(
     ("model", "error", "complaint"),
     [
-        (KernelSVC(SMALL, C=0.0), ParameterError, "C must be a finite number above 0, not 0.0"),
+        (KernelSVC(SMALL, C=0.0), ParameterError, "C must be a finite number above 0 or 'scale', not 0.0"),
         (KernelSVC(SMALL, C="1"), ParameterError, "C must be"),
         (KernelRidgeClassifier(SMALL, tilt="much"), ParameterError, "tilt must be"),
         (KernelRidgeClassifier(SMALL, ridge="cv"), ParameterError, "ridge must be"),

@@ -32,16 +32,20 @@ def test_a_second_writer_is_refused_while_the_first_is_at_work(store: Path) -> N
         owner = status(store).writer
         assert owner is not None
         assert (owner.process, owner.host) == (os.getpid(), socket.gethostname())
+        assert np.array_equal(np.asarray(make(store, 39)), expected(39))  # a complete store is only read
+        assert repair(store).good
+        (store / "kernel/c/0/1").write_bytes(b"nonsense")
         with pytest.raises(StoreLockedError, match=f"process {os.getpid()} on"):
             make(store, 39)
         with pytest.raises(StoreLockedError):
             repair(store)
-        assert np.array_equal(np.asarray(open_gram(store)), expected(39))
+        assert len(np.asarray(open_gram(store)[8:, 8:])) == 31
     assert status(store).writer is None
     make(store, 39)
 
 
 def test_a_writer_of_version_0_1_0_keeps_others_out(store: Path) -> None:
+    (store / "kernel/c/0/1").unlink()
     with (store / lock.LOCK).open("r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # which is all it did
         with pytest.raises(StoreLockedError, match="another process"):
@@ -49,7 +53,11 @@ def test_a_writer_of_version_0_1_0_keeps_others_out(store: Path) -> None:
     make(store, 39)
 
 
+PARENT = os.getppid()  # a process that is not this one, and alive
+
+
 def named_lock(files: Any, **changes: Any) -> None:
+    changes = {"process": PARENT, "born": lock._birth(PARENT)} | changes
     files.write(lock.owner_file(files), replace(lock.Owner.me(), **changes).to_bytes())
 
 
@@ -84,13 +92,19 @@ def test_without_system_locks_an_owner_is_named_and_outlived(tmp_path: Path, mon
     ("changes", "gone"),
     [
         ({}, False),
+        (
+            {"process": os.getpid(), "born": lock._birth(os.getpid())},
+            True,
+        ),  # an earlier call of this process, which could not release it
         ({"host": "elsewhere", "process": 1}, False),
         ({"host": "elsewhere", "seen": 0.0}, True),
         ({"process": 2**22 + 1}, True),
         ({"born": "another time"}, True),
     ],
 )
-def test_a_lock_is_taken_over_only_from_the_dead_or_silent(changes: dict[str, Any], gone: bool) -> None:
+def test_a_lock_is_taken_over_only_from_the_dead_or_silent_or_by_force(
+    changes: dict[str, Any], gone: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     files = find_files("memory://taken-over.zarr")
     named_lock(files, token="other", **changes)
     if gone:
@@ -99,6 +113,30 @@ def test_a_lock_is_taken_over_only_from_the_dead_or_silent(changes: dict[str, An
         assert lock.find_owner(files) is None
     else:
         assert lock.find_owner(files) is not None
-        with pytest.raises(StoreLockedError), lock.hold(files):
+        with pytest.raises(StoreLockedError, match="force_unlock"), lock.hold(files):
             pass
-        files.remove(lock.owner_file(files))
+        with caplog.at_level("WARNING"), lock.hold(files, force=True) as check:
+            check()
+        assert (
+            f"breaking the lock of {files.address}, held by {replace(lock.Owner.me(), **changes)}"[:60] in caplog.text
+        )
+
+
+def test_the_lock_is_renewed_whatever_happens_and_given_up_when_it_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lock, "_RENEWED", 0.02)
+    files = find_files(f"memory://{tmp_path.name}.zarr")
+    with lock.hold(files) as check, monkeypatch.context() as broken:
+        broken.setattr(type(files), "write", lambda *_: 1 / 0)  # nothing that anyone foresaw
+        wait_until(lambda: "could not be renewed: division by zero" in caplog.text)
+        check()
+        broken.setattr(lock, "_SILENT", 0.01)
+        with pytest.raises(StoreLockedError):
+            check()
+        broken.undo()
+        renewed = lock.Owner.read(files)
+        assert renewed is not None
+        wait_until(lambda: (owner := lock.Owner.read(files)) is not None and owner.seen > renewed.seen)
+        check()
+    assert lock.find_owner(files) is None

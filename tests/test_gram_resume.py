@@ -16,7 +16,7 @@ from crash.stores import KERNEL, contents, expected, finished_tiles, make, store
 from tangentless.backends import ARITHMETIC, NAMES
 from tangentless.errors import ParameterError, StoreIncompleteError, StoreMismatchError
 from tangentless.expression import read_kernel
-from tangentless.gram import gram, open_gram, repair, resume, status, verify
+from tangentless.gram import gram, open_gram, repair, resume, run, status, verify
 from tangentless.gram.files import LocalFiles
 from tangentless.gram.manifest import Manifest, differences, read_manifest
 
@@ -114,6 +114,30 @@ def test_each_part_of_a_kernel_has_the_arithmetic_that_computes_it(
 
 def test_every_backend_has_an_arithmetic() -> None:
     assert set(ARITHMETIC) == {*NAMES, "vectors"} - {"auto"}
+
+
+def test_a_processor_that_rounds_differently_continues_a_store_only_if_it_may(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = read_manifest(LocalFiles(store)).bits
+    whole = contents(store)
+    monkeypatch.setattr(run, "fingerprint", lambda *_: "00ff (another processor)")
+    make(store, 39)  # nothing is computed, so it does not matter
+    (store / "kernel/c/0/1").unlink()
+    damaged = contents(store)
+    for attempt in (make, lambda store, _, **options: resume(store, **options)):
+        with pytest.raises(StoreMismatchError, match=r"rounds differently: its bits are 00ff .*pass mixed=True"):
+            attempt(store, 39)
+        assert contents(store) == damaged
+    matrix = resume(store, mixed=True, progress=False)
+    assert matrix.manifest.bits == (*own, "00ff (another processor)")
+    assert contents(store)["kernel/c/0/1"] == whole["kernel/c/0/1"]
+    assert verify(store).good
+    (store / "kernel/c/0/1").unlink()
+    make(store, 39)  # both may continue it now
+    monkeypatch.undo()
+    (store / "kernel/c/0/1").unlink()
+    make(store, 39)
 
 
 # Stores of earlier versions
@@ -271,6 +295,7 @@ def test_extending_twice_before_the_first_is_done(tmp_path: Path) -> None:
         assert not status(store).complete
     with pytest.raises(StoreIncompleteError):
         open_gram(store)[:8, 8:16]
+    assert np.array_equal(open_gram(store)[:10, :10], expected(10))  # the old part stays readable
     assert np.array_equal(np.asarray(make(store, 30)), expected(30))
 
 
@@ -279,7 +304,7 @@ def test_extending_needs_permission_the_same_first_rows_and_a_symmetric_matrix(s
     with pytest.raises(StoreMismatchError, match="extend=True"):
         make(store, 50)
     other = np.concatenate([vectors(39, seed=3), vectors(3)])
-    with pytest.raises(StoreMismatchError, match="sha256 of X"):
+    with pytest.raises(StoreMismatchError, match=r"sha256 of X.*only if it begins with the rows that are stored"):
         gram(KERNEL, other, store=store, backend="reference", extend=True)
     with pytest.raises(StoreMismatchError, match="shape of X"):
         make(store, 30, extend=True)

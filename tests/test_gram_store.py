@@ -333,3 +333,12 @@ def test_the_manifest_says_what_the_store_is(store: Path) -> None:
     assert manifest["package"] == tl.__version__
     assert manifest["arithmetic"] == [ARITHMETIC["reference"]]
     assert len(manifest["checksum"]) == 64
+
+
+def test_the_module_is_imported_by_its_name_and_can_be_called(tmp_path: Path) -> None:
+    import tangentless.gram as module
+
+    assert module is tl.gram is sys.modules["tangentless.gram"]
+    assert module.open_gram is open_gram
+    matrix = module(KERNEL, vectors(5), store=tmp_path / "k.zarr", backend="reference", progress=False)
+    assert np.array_equal(np.asarray(matrix), expected(5))

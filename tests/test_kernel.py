@@ -9,6 +9,7 @@ import pytest
 import tangentless as tl
 from conftest import frozen
 from tangentless.errors import ArchitectureError, InputError, ParameterError, TangentlessError
+from tangentless.inputs import check_images
 
 SMALL = "conv3 relu pool2 conv3 relu globalpool normalize relu"
 
@@ -161,6 +162,38 @@ def test_vectors_have_no_mirror_image():
 def test_square_sequences_are_taken_with_a_warning():
     with pytest.warns(UserWarning, match="for grey images add a channel axis"):
         tl.kernel(SMALL)(np.random.default_rng(0).standard_normal((3, 8, 8)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "remedy"),
+    [
+        ((2, 3, 32, 32), np.float32, r"images of 3×32 with 32 channels; channels come first in it: X\.transpose\(0, 2"),
+        ((2, 1, 28, 20), np.float32, r"X\.permute\(0, 2, 3, 1\)"),
+        ((32, 32, 3), np.float32, r"sequences of length 32 with 3 channels; a single image is X\[None\]"),
+        ((48, 64, 3), np.uint8, r"a single image is X\[None\]"),
+        ((28, 28, 1), np.float32, r"a single image is X\[None\]"),
+        ((2, 28, 20), np.uint8, r"for grey images add a channel axis, X\[\.\.\., None\]"),
+        ((2, 28, 20), np.float32, r"for grey images add a channel axis"),
+    ],
+)
+def test_axes_that_are_probably_wrong_are_named_with_the_remedy(shape, dtype, remedy):
+    pixels = np.random.default_rng(0).integers(0, 256, shape).astype(dtype)
+    with pytest.warns(UserWarning, match=remedy):
+        check_images(pixels)
+
+
+@pytest.mark.parametrize("shape", [(5, 32, 32, 3), (5, 7, 9, 24), (5, 4, 6, 2), (5, 50, 1), (100, 50, 300), (9, 4)])
+def test_axes_that_are_right_are_taken_without_a_word(shape, recwarn):
+    check_images(np.random.default_rng(0).standard_normal(shape))
+    one_hot = np.eye(20)[np.random.default_rng(0).integers(0, 20, (3, 30))]
+    check_images(one_hot)
+    assert not len(recwarn)
+
+
+def test_values_whose_products_leave_float64_are_refused_for_that_reason():
+    tl.kernel("relu")(np.full((2, 3), 1e100))
+    with pytest.raises(InputError, match=r"values of size 2e\+100 in row 0; kernels multiply four of them"):
+        tl.kernel("relu")(np.full((2, 3), 2e100))
 
 
 def run_python(script):

@@ -118,7 +118,7 @@ def test_a_model_is_not_overwritten_unless_forced(path: Path):
     ("changes", "complaint"),
     [
         ({"header": {"format": "other"}}, "something else"),
-        ({"header": {"version": 2}}, "version 2"),
+        ({"header": {"version": 3}}, "version 3"),
         ({"header": {"kind": "oracle"}}, "oracle"),
         ({"header": {"kind": None}}, "it is a None"),
         ({"header": {"kernel": "kernel('conv3 rulu globalpool')"}}, "relu"),
@@ -449,6 +449,8 @@ def test_every_kind_of_preprocessing_travels_with_the_model(path: Path):
     for steps in (
         [Standardize(mean=[100.0] * 3), ZCA(1e-2)],
         [ZCA(1e-2, copies=2, augmentation=augmentation), Standardize(scale=2.0)],
+        [Standardize(), ZCA(1e-2, mirrors=True)],
+        [ZCA(1e-2, patch=2)],
     ):
         model = make_pipeline(*steps, KernelRidgeClassifier(TEXT, backend="reference")).fit(images, CLASSES)
         save_model(path, model, force=True)
@@ -456,6 +458,27 @@ def test_every_kind_of_preprocessing_travels_with_the_model(path: Path):
         for ours, theirs in zip(loaded[:-1], model[:-1], strict=True):
             assert repr(ours) == repr(theirs)
         np.testing.assert_array_equal(loaded.decision_function(images), model.decision_function(images))
+
+
+@pytest.mark.parametrize("kind", [KernelRidgeClassifier, KernelSVC])
+@pytest.mark.parametrize("mirrors", [False, True])
+def test_a_model_of_a_few_photographs_keeps_their_bytes_and_no_matrix(path: Path, kind: type, mirrors: bool):
+    photographs = np.random.default_rng(0).integers(0, 256, (42, 16, 16, 3), dtype=np.uint8)
+    labels = np.arange(42) % 3
+    model = make_pipeline(ZCA(mirrors=mirrors), kind(TEXT, backend="cpu"))
+    save_model(path, model.fit(photographs, labels))
+    assert path.stat().st_size < (100_000 if mirrors else 60_000)  # bytes of the photographs: 32,256
+    loaded = load_model(path, backend="cpu")
+    np.testing.assert_array_equal(loaded[0].form_.images, photographs)
+    np.testing.assert_array_equal(loaded[1].X_fit_, model[1].X_fit_)
+    np.testing.assert_array_equal(loaded.decision_function(photographs), model.decision_function(photographs))
+
+
+def test_a_model_of_other_images_than_its_whitening_keeps_its_own(path: Path):
+    zca = ZCA(1e-2).fit(IMAGES[:10])
+    model = Pipeline([("zca", zca), ("model", classifier())])
+    save_model(path, model)
+    np.testing.assert_array_equal(load_model(path)[1].X_fit_, IMAGES)
 
 
 def test_parameters_of_numpy_from_a_search_are_saved(path: Path):
@@ -479,6 +502,9 @@ def test_parameters_of_numpy_from_a_search_are_saved(path: Path):
         {"kind": "zca", "epsilon": 1, "mirrors": False, "augmentation": {"operation": 1}},
         {"kind": "zca", "epsilon": 1, "mirrors": False, "augmentation": {"seed": "x"}},
         {"kind": "zca", "epsilon": 1, "mirrors": False, "augmentation": [1]},
+        {"kind": "zca", "epsilon": 1, "mirrors": False, "form": "patches"},
+        {"kind": "zca", "epsilon": 1, "mirrors": False, "patch": 2},
+        {"kind": "zca", "epsilon": 1, "mirrors": False, "form": "other"},
     ],
 )
 def test_forged_preprocessing_is_refused(change, path: Path):

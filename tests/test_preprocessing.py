@@ -7,9 +7,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tangentless.algebra import CpuAlgebra
-from tangentless.errors import InputError, ParameterError
+from tangentless.errors import DoesNotFit, InputError, ParameterError
 from tangentless.estimators import KernelRidgeClassifier
-from tangentless.preprocessing import CIFAR10, ZCA, RandAugment, Standardize, add_mirrors, mirror, rows, zca
+from tangentless.preprocessing import CIFAR10, ZCA, RandAugment, Standardize, add_mirrors, mirror, rows
+from tangentless.preprocessing.whitening import Dense, LowRank, Patches, to_unit
 
 SMALL = "conv3 relu pool2 conv3 relu globalpool normalize relu"
 
@@ -55,7 +56,7 @@ def test_scale_and_brightness_of_an_image_do_not_matter_and_one_colour_is_zero()
 def test_an_image_of_one_colour_is_zero_where_its_mean_is_rounded():
     images = np.full((1, 32, 32, 3), 77 / 255)
     assert images.reshape(1, -1).mean() != images[0, 0, 0, 0]  # what must not be whitened
-    assert not zca._to_unit(CpuAlgebra(), images).any()
+    assert not to_unit(CpuAlgebra(), images).any()
 
 
 def test_integers_and_any_number_at_once_give_the_same(monkeypatch):
@@ -130,6 +131,88 @@ def test_the_arithmetic_of_the_gpu_is_that_of_the_cpu(fake_cupy):
     np.testing.assert_allclose(found.transform(images), expected.transform(images), atol=1e-10)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+@pytest.mark.parametrize("mirrors", [False, True])
+def test_few_images_are_whitened_as_by_the_matrix_and_no_matrix_is_kept(mirrors, backend, fake_cupy):
+    few, new = random_images(20), random_images(7, seed=1)
+    unit = to_unit(CpuAlgebra(), add_mirrors(few, np.zeros(20))[0] if mirrors else few)
+    values, vectors = np.linalg.eigh(unit.T @ unit / len(unit))
+    expected = vectors * (values.clip(0) + 1e-3) ** -0.5 @ vectors.T
+    zca = ZCA(1e-3, mirrors=mirrors, backend=backend).fit(few)
+    assert isinstance(zca.form_, LowRank)
+    np.testing.assert_allclose(zca.whitening_, expected, atol=1e-10)
+    np.testing.assert_allclose(zca.transform(new).reshape(7, -1), to_unit(CpuAlgebra(), new) @ expected, atol=1e-10)
+    assert zca.form_.images.shape == few.shape
+    assert not np.shares_memory(zca.form_.images, few)
+
+
+@pytest.mark.parametrize(("mirrors", "count"), [(False, 48), (True, 24)])
+def test_as_many_images_as_numbers_in_one_are_summed_up_in_a_matrix(mirrors, count):
+    assert isinstance(ZCA(1e-3, mirrors=mirrors).fit(random_images(count)).form_, Dense)
+    assert isinstance(ZCA(1e-3, mirrors=mirrors).fit(random_images(count - 1)).form_, LowRank)
+
+
+def test_large_photographs_are_whitened_without_a_matrix():
+    photographs = np.random.default_rng(0).integers(0, 256, (6, 200, 200, 3), dtype=np.uint8)
+    assert np.isfinite(ZCA().fit_transform(photographs)).all()  # the matrix would take 115 GB
+
+
+@pytest.mark.parametrize("count", [20, 60])
+def test_whitening_that_does_not_fit_names_patches(monkeypatch, count):
+    monkeypatch.setattr(CpuAlgebra, "free_bytes", lambda self: 1000)
+    with pytest.raises(DoesNotFit, match=r"shape \(4, 6, 2\).*ZCA\(patch=8\).*smaller"):
+        ZCA().fit(random_images(count))
+
+
+def test_patches_are_whitened_alike_everywhere():
+    noise = np.random.default_rng(0).standard_normal((40, 31, 31, 3))
+    images = noise[:, :-1, :-1] + 0.5 * (noise[:, 1:, :-1] + noise[:, :-1, 1:] + noise[:, :-1, :-1, [1, 2, 0]])
+    zca = ZCA(1e-5, patch=6)
+    white = zca.fit_transform(images)
+    assert isinstance(zca.form_, Patches)
+    assert white.shape == images.shape
+
+    def correlations(fields):
+        shifts = [fields[:, 8:-8, 8 + shift : 22 + shift] for shift in (0, 1, 2)] + [fields[:, 9:-7, 8:22]]
+        return np.corrcoef([channel.ravel() for field in shifts for channel in np.moveaxis(field, -1, 0)])
+
+    for fields, least, most in ((images, 0.25, 1.0), (white, 0.0, 0.1)):
+        found = np.abs(correlations(fields) - np.eye(12)).max()
+        assert least < found < most
+    moved = zca.transform(np.roll(images, (3, 4), axis=(1, 2)))
+    np.testing.assert_allclose(moved[:, 12:22, 12:22], white[:, 9:19, 8:18], atol=1e-10)
+
+
+def test_a_filter_is_the_mean_over_patches_that_cover_a_pixel():
+    images = random_images(9, (7, 8, 2))
+    zca = ZCA(1e-2, patch=3).fit(images)
+    unit = to_unit(CpuAlgebra(), images).reshape(images.shape) * (images[0].size / 18) ** 0.5
+    windows = np.lib.stride_tricks.sliding_window_view(unit, (3, 3), axis=(1, 2)).transpose(0, 1, 2, 4, 5, 3)
+    patches = windows.reshape(9, 5, 6, 18)
+    rows = patches.reshape(-1, 18)
+    values, vectors = np.linalg.eigh(rows.T @ rows / len(rows))
+    each = (patches @ (vectors * (values + 1e-2) ** -0.5 @ vectors.T)).reshape(9, 5, 6, 3, 3, 2)
+    expected = np.mean([each[:, 2 - a, 3 - b, a, b] for a in range(3) for b in range(3)], axis=0)
+    np.testing.assert_allclose(zca.transform(images)[:, 2, 3], expected, atol=1e-10)
+
+
+def test_patches_with_mirrors_commute_with_mirroring_in_memory_that_images_do_not_set(fake_cupy):
+    images = random_images(12, (20, 24, 3))
+    zca = ZCA(mirrors=True, patch=4).fit(images)
+    white = zca.transform(images)
+    np.testing.assert_allclose(zca.transform(np.flip(images, axis=-2)), np.flip(white, axis=-2), atol=1e-9)
+    assert zca.form_.filters.shape == (7, 7, 3, 3)
+    np.testing.assert_allclose(ZCA(mirrors=True, patch=4, backend="cuda").fit_transform(images), white, atol=1e-10)
+    whole = to_unit(CpuAlgebra(), images[:2]) @ zca.whitening_
+    np.testing.assert_allclose(whole, white[:2].reshape(2, -1), atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 2), (9, 3), (9,)])
+def test_patches_of_what_has_none_are_refused(shape):
+    with pytest.raises(InputError, match="at least 5×5, not rows of shape"):
+        ZCA(patch=5).fit(random_images(5, shape))
+
+
 @pytest.mark.gpu
 def test_the_gpu_gives_the_matrix_of_the_cpu():
     images = np.random.default_rng(0).integers(0, 256, (500, 16, 16, 3), dtype=np.uint8)
@@ -139,7 +222,18 @@ def test_the_gpu_gives_the_matrix_of_the_cpu():
 
 
 @pytest.mark.parametrize(
-    "options", [{"copies": -1}, {"copies": 1.5}, {"augmentation": "random"}, {"backend": "tpu"}, {"backend": "auto"}]
+    "options",
+    [
+        {"copies": -1},
+        {"copies": 1.5},
+        {"augmentation": "random"},
+        {"backend": "tpu"},
+        {"backend": "auto"},
+        {"patch": 0},
+        {"patch": 2.5},
+        {"patch": True},
+        {"mirrors": "no"},
+    ],
 )
 def test_other_bad_parameters_are_refused(options):
     with pytest.raises(ParameterError, match=next(iter(options))):

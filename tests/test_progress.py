@@ -1,20 +1,26 @@
-"""Progress bars appear on terminals, after two seconds, and nowhere else."""
+"""Progress appears after two seconds: a bar on terminals, a line in notebooks, stamped lines elsewhere."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import pickle
+import re
+import sys
 import threading
+import types
 
 import numpy as np
 import pytest
 from sklearn.base import clone
 
+import tangentless.progress
 from conftest import wait_until
 from tangentless import fitting
 from tangentless.estimators import KernelRidgeClassifier, KernelSVC
-from tangentless.progress import SHOWN_AFTER, progress_bar
+from tangentless.preprocessing import ZCA
+from tangentless.progress import SHOWN_AFTER, Forecast, progress_bar
 from tangentless.timing import symmetric_pairs
 
 TEXT = "conv3 relu globalpool normalize relu"
@@ -41,15 +47,9 @@ def test_two_seconds_is_when_bars_appear():
     assert SHOWN_AFTER == 2.0
 
 
-def test_nothing_is_written_when_not_on_a_terminal():
-    stream = io.StringIO()
-    with progress_bar("kernel", stream=stream, after=0.0) as progress:
-        progress(1, 2)
-    assert stream.getvalue() == ""
-
-
-def test_nothing_is_written_when_it_is_done_soon():
-    stream = Terminal()
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_nothing_is_written_when_it_is_done_soon(kind):
+    stream = kind()
     with progress_bar("kernel", stream=stream, after=3600.0) as progress:
         progress(1, 2)
     assert stream.getvalue() == ""
@@ -67,6 +67,95 @@ def test_a_bar_appears_even_while_nothing_is_reported():
     stream = Terminal()
     with progress_bar("prepare", stream=stream, after=0.01):
         wait_until(lambda: "prepare" in stream.getvalue())
+
+
+def test_where_there_is_no_terminal_lines_are_stamped():
+    stream, done = io.StringIO(), itertools.count(1)
+
+    def is_shown():
+        progress(next(done), 1_000_000)
+        return " left" in stream.getvalue()
+
+    with progress_bar("kernel", stream=stream, after=0.01) as progress:
+        wait_until(is_shown)
+    line = stream.getvalue().splitlines()[-1]
+    assert re.match(r"\d\d:\d\d:\d\d kernel: 0 % of 1,000,000 pairs, [\d,]+ pairs/s, \d+:\d\d:\d\d left", line)
+
+
+def test_lines_appear_even_while_nothing_is_reported():
+    stream = io.StringIO()
+    with progress_bar("fitting ZCA", stream=stream, after=0.01):
+        wait_until(lambda: stream.getvalue().endswith("fitting ZCA\n"))
+
+
+def test_notebooks_have_one_line_that_changes(monkeypatch):
+    shown = []
+
+    class Handle:
+        def display(self, content, raw):
+            shown.append(("new", content["text/plain"]))
+
+        def update(self, content, raw):
+            shown.append(("again", content["text/plain"]))
+
+    notebook = types.ModuleType("IPython")
+    notebook.get_ipython = lambda: types.SimpleNamespace(kernel="of a notebook")
+    notebook.display = types.SimpleNamespace(DisplayHandle=Handle)
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    monkeypatch.setitem(sys.modules, "IPython.display", notebook.display)
+    with progress_bar("kernel", stream=io.StringIO(), after=0.01) as progress:
+        progress(1, 4)
+        wait_until(lambda: len(shown) > 2)
+    assert shown[0] == ("new", "kernel: 25 % of 4 pairs")
+    assert {kind for kind, _ in shown[1:]} == {"again"}
+
+
+def test_what_will_take_minutes_says_so_at_the_start(monkeypatch, caplog):
+    clock = [0.0]
+    monkeypatch.setattr("tangentless.progress.time.monotonic", lambda: clock[0])
+    for seconds, told in ((100.0, 0), (1000.0, 1)):
+        caplog.clear()
+        forecast = Forecast()
+        with caplog.at_level("INFO", "tangentless"):
+            for done in range(0, 1001, 10):
+                forecast(done, 1000)
+                clock[0] += seconds / 100
+        assert len(caplog.messages) == told
+    assert "kernel: 1 % of 1,000 pairs, 1 pairs/s, 0:16:30 left" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "model", [KernelRidgeClassifier(TEXT, backend="reference"), KernelSVC(TEXT, backend="reference")]
+)
+def test_verbose_estimators_show_what_they_do(model, monkeypatch):
+    labels = []
+
+    @contextlib.contextmanager
+    def listen(label, **options):
+        labels.append(label)
+        yield lambda done, total: None
+
+    monkeypatch.setattr(fitting, "progress_bar", listen)
+    X = np.random.default_rng(0).standard_normal((6, 4, 4, 1))
+    clone(model).fit(X, [0, 1] * 3).predict(X)
+    assert not labels
+    clone(model).set_params(verbose=True).fit(X, [0, 1] * 3).predict(X)
+    assert labels[0] == "training kernel"
+    assert labels[-1] == "kernel"
+    assert len(labels) == 3  # the solution too
+
+
+def test_verbose_whitening_shows_what_it_does(monkeypatch):
+    labels = []
+
+    @contextlib.contextmanager
+    def listen(label, **options):
+        labels.append(label)
+        yield lambda done, total: labels.append((done, total))
+
+    monkeypatch.setattr(tangentless.progress, "progress_bar", listen)
+    ZCA(verbose=True).fit_transform(np.random.default_rng(0).standard_normal((6, 4, 4, 1)))
+    assert labels == ["fitting ZCA", "whitening", (6, 6)]
 
 
 def test_an_error_ends_the_bar_and_its_thread():

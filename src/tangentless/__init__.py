@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import classical
 from .architecture import Architecture
 from .devices import Device
-from .gram import GramMatrix, gram, open_gram
+from .gram import GramMatrix, open_gram
 from .kernel import kernel
 from .layers import (
     GELU,
@@ -42,6 +42,7 @@ from .layers import (
 if TYPE_CHECKING:
     from .choosing import choose
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
+    from .gram import gram  # at run time the module, which can be called
     from .preprocessing import ZCA, RandAugment, Standardize
     from .processes import GaussianProcessClassifier, GaussianProcessRegressor
     from .searching import search

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def spans(length: int, size: int, start: int = 0) -> Iterator[slice]:
@@ -15,6 +21,28 @@ def spans(length: int, size: int, start: int = 0) -> Iterator[slice]:
     """
     for first in range(start, length, size):
         yield slice(first, min(first + size, length))
+
+
+def ahead(function: Callable[[Item], Result], items: Iterable[Item], count: int) -> Iterator[tuple[Item, Result]]:
+    """Items with their results, in order, while threads work on up to `count` of them: for what waits for a disk.
+
+    >>> list(ahead(abs, [-1, -2, 3], 2))
+    [(-1, 1), (-2, 2), (3, 3)]
+    """
+    waiting: deque[tuple[Item, Future[Result]]] = deque()
+    with ThreadPoolExecutor(count) as pool:
+        try:
+            for item in items:
+                waiting.append((item, pool.submit(function, item)))
+                if len(waiting) > count:
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            while waiting:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()
 
 
 def machine_memory() -> int:

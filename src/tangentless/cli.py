@@ -9,22 +9,31 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from .console import percent, print_table, say
-from .errors import InputError, ParameterError, TangentlessError
+from .commands import (
+    ArchitectureArgument,
+    BackendOption,
+    ForceOption,
+    JobsOption,
+    KeyOption,
+    OutputOption,
+    PrecisionOption,
+    device_of,
+    fit,
+    load_images,
+    pace_text,
+    predict,
+)
+from .console import percent, print_table, say, say_aside
+from .errors import ParameterError, TangentlessError
 from .experiments.cli import app as experiments_app
 from .experiments.cli import compare
 from .gram.cli import app as gram_app
 from .search_command import search
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from .devices import Device, Precision
 
 
 class _Commands(TyperGroup):
@@ -32,14 +41,17 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *rest: _say_aside(f"Note: {message}")
+            warnings.showwarning = lambda message, *rest: say_aside(f"Note: {message}")
             try:
                 return super().invoke(ctx)
             except TangentlessError as error:
-                _say_aside(f"Error: {error}")
+                say_aside(f"Error: {error}")
+                raise typer.Exit(2) from None
+            except PermissionError as error:
+                say_aside(f"Error: {error.filename}: {error.strerror}; choose a place that may be read and written")
                 raise typer.Exit(2) from None
             except KeyboardInterrupt:
-                _say_aside("Interrupted.")
+                say_aside("Interrupted.")
                 raise typer.Exit(130) from None
 
 
@@ -57,19 +69,10 @@ app = typer.Typer(
 
 app.add_typer(gram_app, name="gram")
 app.add_typer(experiments_app, name="reproduce")
-app.command()(compare)
-app.command()(search)
+for _command in (fit, predict, compare, search):
+    app.command()(_command)
 
-ArchitectureArgument = Annotated[
-    str, typer.Argument(metavar="ARCH", help="A name, such as myrtle5, or layers in quotes.")
-]
 ImagesArgument = Annotated[str, typer.Argument(metavar="X", help="Images (N, H, W, C): a .npy file, or FILE.npz:NAME.")]
-KeyOption = Annotated[str | None, typer.Option(help="Name of the array of images, where X is an .npz file.")]
-BackendOption = Annotated[str, typer.Option(help="What computes the kernel: auto, cpu, cuda or reference.")]
-PrecisionOption = Annotated[str, typer.Option(help="Arithmetic up to the last pool: float32 or float64.")]
-JobsOption = Annotated[int | None, typer.Option(help="Threads; all cores by default.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output if it is there.")]
-OutputOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
 ShapeOption = Annotated[str, typer.Option(help="Shape of one image: height,width,channels.")]
 
 
@@ -124,15 +127,15 @@ def demo(
     from . import demo as demonstration
     from .kernel import kernel as kernel_of
 
-    device = _device("auto", "float32", jobs)
+    device = device_of("auto", "float32", jobs)
     k = kernel_of(kernel)
     path = device.backend.describe(k.graph((8, 8, 1)))
     _print(f"[bold]Handwritten digits with {k.architecture.short_name}[/bold], ridge {ridge:g}, seed {seed}")
     _print(f"[dim]{k.architecture}\n{path}[/dim]\n")
     found = demonstration.run_demo(kernel, ridge, seed, output, device, _say_step)
     _say_step("picture", str(found.picture))
-    _print(f"\nleave-one-out accuracy  [bold]{_percent(found.leave_one_out)}[/bold]  of the training images")
-    _print(f"test accuracy           [bold]{_percent(found.accuracy)}[/bold]  {found.mistakes} mistakes")
+    _print(f"\nleave-one-out accuracy  [bold]{percent(found.leave_one_out, 2)} %[/bold]  of the training images")
+    _print(f"test accuracy           [bold]{percent(found.accuracy, 2)} %[/bold]  {found.mistakes} mistakes")
     images, labels = output / "train_images.npy", output / "train_labels.npy"
     model, test = output / "model.npz", f"{output / 'test_images.npy'} --labels {output / 'test_labels.npy'}"
     _print("\n[bold]Try next[/bold]")
@@ -167,90 +170,16 @@ def kernel(
     from .timing import format_bytes, symmetric_pairs, timed
 
     base = kernel_of(architecture)
-    check_output(output, force=force)
-    run, images = _device(backend, precision, jobs), _load_images(x, key)
-    others = None if z is None else _load_images(z, key)
+    check_output(output, force=force, option="--force")
+    run, images = device_of(backend, precision, jobs), load_images(x, key)
+    others = None if z is None else load_images(z, key)
     k = base.mirrored() if mirrored else base
     with progress_bar("kernel") as progress:
         matrix, taken = timed(lambda: k(images, others, backend=run, progress=progress))
     save_array(output, matrix)
     pairs = symmetric_pairs(len(images)) if others is None else matrix.size
     shape = " × ".join(f"{side:,}" for side in matrix.shape)
-    print(f"{output}: {shape} float64, {format_bytes(matrix.nbytes)}; {_pace(pairs, taken)}")
-
-
-@app.command()
-def fit(
-    architecture: ArchitectureArgument,
-    x: ImagesArgument,
-    y: Annotated[str, typer.Argument(metavar="Y", help="Labels (N,), or numbers with --regression; a file like X.")],
-    output: OutputOption,
-    ridge: Annotated[
-        float, typer.Option(help="What is added to the diagonal of the kernel matrix; 0 interpolates.")
-    ] = 1e-4,
-    flips: Annotated[bool, typer.Option("--flips", help="Train as if all mirror images were there too.")] = False,
-    regression: Annotated[bool, typer.Option("--regression", help="Predict numbers, not classes.")] = False,
-    key: KeyOption = None,
-    backend: BackendOption = "auto",
-    precision: PrecisionOption = "float32",
-    jobs: JobsOption = None,
-    force: ForceOption = False,
-) -> None:
-    """Train exactly, score by leave-one-out, and write a model file."""
-    from .estimators import KernelRidgeClassifier, KernelRidgeRegressor
-    from .files import check_output, load_array
-    from .models import save_model
-    from .progress import progress_bar
-    from .timing import format_bytes, format_seconds, timed
-
-    check_output(output, force=force)
-    images, targets, device = _load_images(x, key), load_array(y), _device(backend, precision, jobs)
-    kind = KernelRidgeRegressor if regression else KernelRidgeClassifier
-    model = kind(architecture, ridge=ridge, flips=flips, backend=device)
-    with progress_bar("kernel") as progress, model.reporting(progress):
-        _, taken = timed(lambda: model.fit(images, targets))
-    save_model(output, model, force=force)
-    score = _score(model.loo_score_, regression)
-    print(f"leave-one-out {score} on {len(images):,} images; trained in {format_seconds(taken)}")
-    print(f"{output}: {format_bytes(output.stat().st_size)}")
-
-
-@app.command()
-def predict(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file written by `tangentless fit`.")],
-    x: ImagesArgument,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File for the predictions, .npy.")] = None,
-    labels: Annotated[str | None, typer.Option(help="True labels, a file like X: print the accuracy.")] = None,
-    key: KeyOption = None,
-    backend: BackendOption = "auto",
-    jobs: JobsOption = None,
-    force: ForceOption = False,
-) -> None:
-    """Predict the classes (or numbers) of images with a model."""
-    from sklearn.pipeline import Pipeline
-
-    from .estimators import KernelRidgeRegressor
-    from .files import check_output, load_array, save_array
-    from .models import load_model
-    from .progress import progress_bar
-    from .timing import timed
-
-    if output is None and labels is None:
-        raise ParameterError("say where predictions go with --output, or give true --labels to score them")
-    if output is not None:
-        check_output(output, force=force)
-    fitted, images = load_model(model, backend=backend, n_jobs=jobs), _load_images(x, key)
-    truth = None if labels is None else _load_truth(load_array(labels), len(images))
-    estimator = fitted[-1] if isinstance(fitted, Pipeline) else fitted
-    pairs = len(images) * len(estimator.X_fit_) * (2 if estimator.flips else 1)
-    with progress_bar("kernel") as progress, estimator.reporting(progress):
-        predictions, taken = timed(lambda: fitted.predict(images))
-    if output is not None:
-        save_array(output, predictions)
-        print(f"{output}: {len(predictions):,} predictions, {predictions.dtype}; {_pace(pairs, taken)}")
-    if truth is not None:
-        regression = isinstance(estimator, KernelRidgeRegressor)
-        print(f"{_score(_compare(truth, predictions, regression), regression)} on {len(truth):,} images")
+    print(f"{output}: {shape} float64, {format_bytes(matrix.nbytes)}; {pace_text(pairs, taken)}")
 
 
 @app.command()
@@ -269,7 +198,7 @@ def describe(
     from .reports import cost_table, layer_rows, layer_table
 
     k, size = kernel_of(architecture), _parse_shape(shape)
-    graph, run = k.graph(size), _device(backend, precision, jobs).backend
+    graph, run = k.graph(size), device_of(backend, precision, jobs).backend
     _print(f"[bold]{k.architecture.short_name}[/bold] on images of {'×'.join(map(str, size))}")
     print_table(layer_table(layer_rows(graph), size, graph.elements))
     _print(f"{run.describe(graph)}\n")
@@ -307,6 +236,7 @@ def bench(
         int, typer.Option(min=0, help="On cuda: images of the symmetric matrix that k(X) computes; 0: none.")
     ] = 10_000,
     rival: Annotated[bool, typer.Option(help="On cuda: run PyTorch, compiled layer by layer, in turns.")] = True,
+    shapes: Annotated[bool, typer.Option("--shapes", help="On cuda: a table of shapes off the tuned path.")] = False,
 ) -> None:
     """Measure speed, and error against the reference, on this machine.
 
@@ -322,11 +252,14 @@ def bench(
     if backend == "cuda":
         if precision != "float32":
             raise ParameterError("on cuda the benchmark is of float32, whose errors it takes against float64")
-        cases = [(name, size) for name in architectures] if architectures else None
-        _bench_gpu(cases, images or [], seconds, matrix, check, rival, json_file)
+        if shapes:
+            _bench_shapes(architectures or [], images or [], rival, json_file)
+        else:
+            cases = [(name, size) for name in architectures] if architectures else None
+            _bench_gpu(cases, images or [], seconds, matrix, check, rival, json_file)
         return
-    if images:
-        raise ParameterError("--images are for --backend cuda; other backends are timed on synthetic ones")
+    if images or shapes:
+        raise ParameterError("--images and --shapes are for --backend cuda; others are timed on synthetic images")
     for name in architectures or ["myrtle5", "myrtle10", "myrtle10-gaussian"]:
         rows += _bench_one(name, size, seconds, check, backend, precision)
     here = environment()
@@ -335,6 +268,13 @@ def bench(
     if json_file is not None:
         content = {"environment": here, "shape": size, "precision": precision, "rows": [row.to_json() for row in rows]}
         write_json(json_file, content)
+
+
+def _bench_shapes(names: list[str], sources: list[str], rival: bool, json_file: Path | None) -> None:
+    _ = device_of("cuda", "float32", None).backend  # says what is missing before anything is read
+    from .bench.shapes import run_shapes
+
+    run_shapes(sources, None, json_file, float("inf"), rival, names)
 
 
 def _bench_gpu(
@@ -350,7 +290,7 @@ def _bench_gpu(
     from .reports import gpu_table, matrix_line
     from .timing import command
 
-    _ = _device("cuda", "float32", None).backend  # says what is missing before anything is read
+    _ = device_of("cuda", "float32", None).backend  # says what is missing before anything is read
     from .bench.gpu import STANDARD, GpuRecord, bench_gpu, summary
 
     def report(record: GpuRecord) -> None:
@@ -359,7 +299,7 @@ def _bench_gpu(
         if record.cases and record.matrix is None and record.cases[-1].reference_error is None:
             _print(summary(record.cases[-1]))
 
-    images = [_load_images(source, None) for source in sources]
+    images = [load_images(source, None) for source in sources]
     record = bench_gpu(
         cases or STANDARD, images, seconds=seconds, matrix=matrix, references=check, rival=rival, report=report
     )
@@ -384,11 +324,11 @@ def _bench_one(
     from .reports import BenchRow
 
     k = kernel_of(architecture)
-    graph, device = k.graph(shape), _device(backend, precision, None)
+    graph, device = k.graph(shape), device_of(backend, precision, None)
     accuracy = timing.compare_with_reference(k, device.backend, shape, check)
     rows = []
     for count in sorted({1, count_workers(None)}) if device.name == "cpu" else (None,):
-        run = _device(backend, precision, count).backend
+        run = device_of(backend, precision, count).backend
         timing.warm_up(run, graph)
         speed = timing.measure(run, graph, seconds)
         rows.append(
@@ -406,45 +346,6 @@ def _bench_one(
     return rows
 
 
-def _device(name: str, precision: str, jobs: int | None) -> Device:
-    from .devices import Device
-
-    return Device(name, cast("Precision", precision), jobs)
-
-
-def _load_images(source: str, key: str | None) -> NDArray[Any]:
-    from .files import load_array
-
-    images = load_array(source, key)
-    if images.ndim == 0:
-        raise InputError(f"{source} holds one number, not images")
-    return images
-
-
-def _load_truth(labels: NDArray[Any], count: int) -> NDArray[Any]:
-    if labels.ndim == 0 or len(labels) != count:
-        raise InputError(f"there are {count} images, but labels of shape {labels.shape}; they must match")
-    return labels
-
-
-def _compare(truth: NDArray[Any], predictions: NDArray[Any], regression: bool) -> float:
-    """R² of numbers, or the share of labels that are right."""
-    from sklearn.metrics import r2_score
-
-    if regression:
-        if truth.shape != predictions.shape or truth.dtype.kind not in "fiub":
-            raise InputError(
-                f"the model predicts numbers of shape {predictions.shape}, and labels are {truth.dtype} {truth.shape}"
-            )
-        return float(r2_score(truth, predictions))
-    if truth.shape != predictions.shape or (truth.dtype.kind == "U") != (predictions.dtype.kind == "U"):
-        raise InputError(
-            f"labels are {truth.dtype} of shape {truth.shape}, "
-            f"but the model predicts {predictions.dtype} of shape {predictions.shape}"
-        )
-    return float((truth == predictions).mean())
-
-
 def _parse_shape(text: str) -> tuple[int, ...]:
     """`32,32,3` or `32x32x3` as numbers.
 
@@ -457,27 +358,9 @@ def _parse_shape(text: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def _score(value: float, regression: bool) -> str:
-    return f"R² {value:.4f}" if regression else f"accuracy {_percent(value)}"
-
-
-def _percent(share: float) -> str:
-    return f"{percent(share, 2)} %"
-
-
-def _pace(pairs: int, seconds: float) -> str:
-    from .timing import format_seconds
-
-    return f"{format_seconds(seconds)}, {pairs / seconds:,.0f} pairs/s"
-
-
 def _print(text: str) -> None:
     say(text, markup=True)
 
 
 def _say_step(name: str, outcome: str) -> None:
     _print(f"{name:<16} {outcome}")
-
-
-def _say_aside(text: str) -> None:
-    typer.echo(" ".join(text.split()), err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,11 @@ def say(text: str, style: str | None = None, *, markup: bool = False) -> None:
     from rich.console import Console
 
     Console(highlight=False, soft_wrap=True, markup=markup).print(text, style=style)
+
+
+def say_aside(text: str) -> None:
+    """Print one line beside the results, on the error stream."""
+    print(" ".join(text.split()), file=sys.stderr, flush=True)
 
 
 def say_files(paths: Iterable[Path]) -> None:

@@ -96,6 +96,10 @@ class StoreWriteError(StoreError):
     """A store that cannot be written: full, read-only, or gone."""
 
 
+class StoreAccessError(StoreError):
+    """A store whose address or credentials are refused, or that does not answer."""
+
+
 class ClusterError(TangentlessError, RuntimeError):
     """A cluster that is gone, or whose workers cannot do the work."""
 

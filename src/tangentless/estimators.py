@@ -15,6 +15,8 @@ scikit-learn apply.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -28,10 +30,11 @@ from sklearn.utils.validation import check_is_fitted
 from .backends import AnyDevice, Precision
 from .choosing import BLOCK, choose_images
 from .devices import Device
-from .errors import InputError, ParameterError
+from .errors import InputError, NotPositiveDefinite, ParameterError
 from .fitting import AnyKernel, KernelEstimator, part_of
 from .inputs import put_beside, to_host
 from .labels import LabelledEstimator
+from .preprocessing import mirror
 from .preprocessing.rows import input_errors
 from .solve import (
     Criterion,
@@ -43,6 +46,7 @@ from .solve import (
     fit_scale,
     is_number,
     probabilities,
+    scaled_price,
     solve_nystroem,
     solve_ridge,
 )
@@ -68,8 +72,9 @@ class _KernelRidge(KernelEstimator):
         store: str | os.PathLike[str] | None = None,
         landmarks: int | None = None,
         landmarks_by: str = "variance",
+        verbose: bool = False,
     ) -> None:
-        super().__init__(kernel, flips, backend, precision, n_jobs, store)
+        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose)
         self.ridge = ridge
         self.tilt = tilt
         self.landmarks = landmarks
@@ -94,16 +99,17 @@ class _KernelRidge(KernelEstimator):
         self.X_fit_, self.landmarks_ = None if self._precomputed else X, None
         kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
         partial = len(kept) < len(X)  # rows without weight take no part
-        solution = solve_ridge(
-            part_of(K, kept, kept) if partial else K,
-            targets[kept],
-            self.ridge,
-            weights=None if weights is None else weights[kept],
-            tilt=self.tilt,
-            criterion=criterion,
-            overwrite=partial or not self._precomputed,
-            backend=device,
-        )
+        with self._shown("solution"), self._advice(X):
+            solution = solve_ridge(
+                part_of(K, kept, kept) if partial else K,
+                targets[kept],
+                self.ridge,
+                weights=None if weights is None else weights[kept],
+                tilt=self.tilt,
+                criterion=criterion,
+                overwrite=partial or not self._precomputed,
+                backend=device,
+            )
         self.ridge_, self.tilt_ = solution.ridge, solution.tilt
         self.dual_coef_, left_out = np.zeros_like(targets), np.empty_like(targets)
         self.dual_coef_[kept], left_out[kept] = to_host(solution.coefficients), to_host(solution.leave_one_out)
@@ -140,6 +146,18 @@ class _KernelRidge(KernelEstimator):
             return choose_images(self.kernel_, device, X[kept], count, block=BLOCK)
         K = part_of(X, kept, kept)
         return choose_rows(lambda rows, columns: K[rows][:, columns], K.diagonal(), count)
+
+    @contextmanager
+    def _advice(self, X: NDArray[Any]) -> Iterator[None]:
+        """Adds to the error of a singular matrix that more digits would do, where no two rows are the same."""
+        try:
+            yield
+        except NotPositiveDefinite as error:
+            if self._precomputed or self.precision_ == "float64" or _has_duplicates(X, self.flips):
+                raise
+            raise NotPositiveDefinite(
+                f"{error}; or compute with more digits, precision='float64': no two rows are the same"
+            ) from None
 
     def _values(self, X: Any) -> Array:
         """Predicted targets."""
@@ -207,6 +225,8 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
         A number of training rows, m, to write predictions with (Nyström): n m kernel entries and memory, and time
         n m^2, where exact training takes n^2 and n^3. They are chosen by "variance" (greedily, see
         `tangentless.choose`) or at "random". `ridge` means the same, and must be above 0.
+    verbose
+        Show how far `fit` and `predict` are: a bar, or stamped lines where there is no terminal.
 
     Attributes
     ----------
@@ -254,8 +274,11 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
         store: str | os.PathLike[str] | None = None,
         landmarks: int | None = None,
         landmarks_by: str = "variance",
+        verbose: bool = False,
     ) -> None:
-        super().__init__(kernel, ridge, flips, backend, precision, n_jobs, tilt, store, landmarks, landmarks_by)
+        super().__init__(
+            kernel, ridge, flips, backend, precision, n_jobs, tilt, store, landmarks, landmarks_by, verbose
+        )
         self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -330,15 +353,18 @@ class KernelSVC(_Classifier):
 
     Parameters
     ----------
-    kernel, flips, backend, precision, n_jobs, class_weight, store
+    kernel, flips, backend, precision, n_jobs, class_weight, store, verbose
         As of `KernelRidgeClassifier`; `flips` uses the kernel summed over an image and its mirror image.
     C
-        The price of a violated margin: smaller is smoother.
+        The price of a violated margin: smaller is smoother. "scale" is 10 over the spread of the kernel, which is the
+        mean squared distance of the training rows from their centre: entries of K that all lie near 1 need a large C.
 
     Attributes
     ----------
     classes_
         The labels, sorted.
+    C_
+        The price used.
     support_
         The training rows that are support vectors, in the order of their classes.
     separators_
@@ -359,15 +385,16 @@ class KernelSVC(_Classifier):
     def __init__(
         self,
         kernel: AnyKernel = "myrtle5",
-        C: float = 1.0,
+        C: float | str = "scale",
         flips: bool = False,
         backend: str | AnyDevice = "auto",
         precision: Precision = "float32",
         n_jobs: int | None = None,
         class_weight: Any = None,
         store: str | os.PathLike[str] | None = None,
+        verbose: bool = False,
     ) -> None:
-        super().__init__(kernel, flips, backend, precision, n_jobs, store)
+        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose)
         self.C = C
         self.class_weight = class_weight
 
@@ -376,9 +403,12 @@ class KernelSVC(_Classifier):
         X, y, codes, weights = self._read_labelled(X, y, sample_weight)
         kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
         K = np.asarray(to_host(self._training_matrix(self._device(), X)))  # libsvm runs on the host
-        machine = SVC(C=self.C, kernel="precomputed").fit(
-            K[np.ix_(kept, kept)], codes[kept], None if weights is None else weights[kept]
-        )
+        K = K[np.ix_(kept, kept)]
+        self.C_ = scaled_price(K) if self.C == "scale" else float(self.C)
+        with self._shown("support vectors"):
+            machine = SVC(C=self.C_, kernel="precomputed").fit(
+                K, codes[kept], None if weights is None else weights[kept]
+            )
         self.support_ = kept[machine.support_]
         self.separators_ = Separators.of(machine)
         self.X_fit_ = None if self._precomputed else X[self.support_]
@@ -393,8 +423,15 @@ class KernelSVC(_Classifier):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        if not is_number(self.C) or self.C <= 0:
-            raise ParameterError(f"C must be a finite number above 0, not {self.C!r}")
+        price: Any = self.C
+        if price != "scale" and (not is_number(price) or price <= 0):
+            raise ParameterError(f"C must be a finite number above 0 or 'scale', not {self.C!r}")
+
+
+def _has_duplicates(X: NDArray[Any], flips: bool) -> bool:
+    """Whether two rows are the same, with flips also up to mirroring."""
+    seen = {min(row.tobytes(), mirror(row[None]).tobytes()) if flips else row.tobytes() for row in X}
+    return len(seen) < len(X)
 
 
 def _combine(weights: Array | None, class_weight: Any, y: NDArray[Any]) -> Array | None:

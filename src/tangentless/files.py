@@ -63,7 +63,7 @@ def load_array(source: str | Path, key: str | None = None, *, mapped: bool = Fal
         raise InputError("it is not a .npy or .npz file; write one with numpy.save")
 
 
-def check_output(path: Path, *, force: bool = False) -> None:
+def check_output(path: Path, *, force: bool = False, option: str = "force=True") -> None:
     """Refuse a place that cannot be written, or is taken, before anything is computed for it.
 
     >>> check_output(Path("no/such/folder/K.npy"))
@@ -74,7 +74,7 @@ def check_output(path: Path, *, force: bool = False) -> None:
     if path.is_dir():
         raise OutputError(f"cannot write {path}: it is a folder; name a file in it")
     if path.exists() and not force:
-        raise OutputError(f"{path} is there already; choose another name, or overwrite it with --force")
+        raise OutputError(f"{path} is there already; choose another name, or overwrite it with {option}")
     if not path.parent.is_dir():
         raise OutputError(f"cannot write {path}: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):

@@ -18,11 +18,12 @@ from .backends import AnyDevice, Precision
 from .chunks import spans
 from .devices import Device
 from .errors import InputError, ParameterError
-from .inputs import put_beside
-from .kernel import Kernel, Progress
+from .inputs import check_switch, put_beside, without_tensor
+from .kernel import Kernel
 from .kernel import kernel as kernel_of
 from .layers import Layer
 from .preprocessing.rows import input_errors, read_rows
+from .progress import Progress, progress_bar
 
 Array = NDArray[np.float64]
 AnyKernel = str | Architecture | Iterable[Layer] | Kernel
@@ -44,6 +45,7 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
         precision: Precision,
         n_jobs: int | None,
         store: str | os.PathLike[str] | None,
+        verbose: bool,
     ) -> None:
         self.kernel = kernel
         self.flips = flips
@@ -51,6 +53,7 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
         self.precision = precision
         self.n_jobs = n_jobs
         self.store = store
+        self.verbose = verbose
 
     @contextmanager
     def reporting(self, progress: Progress) -> Iterator[Self]:
@@ -86,13 +89,14 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
         with input_errors():
             # A single row leaves nothing to predict it from. Of images, the kernel checks that they are finite.
             options |= {"allow_nd": True, "ensure_min_samples": 2, "ensure_all_finite": self._precomputed}
-            X, y = validate_data(self, X, y, **options)
+            X, y = validate_data(self, without_tensor(X), without_tensor(y), **options)
         if self._precomputed and X.shape[0] != X.shape[-1]:
             raise InputError(f"K must be a square matrix, (n, n), but its shape is {X.shape}")
         self.n_features_in_ = math.prod(X.shape[1:])
         return X, y
 
     def _check_parameters(self) -> None:
+        check_switch("flips", self.flips)
         if self._precomputed and self.flips:
             raise ParameterError(
                 "flips=True needs images, and a precomputed matrix has none; compute the matrix with kernel.mirrored()"
@@ -126,11 +130,15 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
     def _matrix(self, device: Device, X: NDArray[Any], others: NDArray[Any] | None = None) -> Any:
         """The matrix of rows with others, or among themselves."""
         if self.store is None:
-            with device.algebra.working():
-                return self.kernel_.on_device(device, X, others, progress=self._progress)
+            with device.algebra.working(), self._shown("training kernel") as progress:
+                return self.kernel_.on_device(device, X, others, progress=progress)
         from .gram import gram
 
-        options: dict[str, Any] = {"precision": device.precision, "n_jobs": device.n_jobs, "progress": False}
+        options: dict[str, Any] = {
+            "precision": device.precision,
+            "n_jobs": device.n_jobs,
+            "progress": bool(self.verbose),
+        }
         return gram(self.kernel_, X, others, store=self.store, backend=device.given or device.name, **options)
 
     def _device(self) -> Device:
@@ -147,12 +155,22 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
         shape = (self.n_features_in_,) if self.X_fit_ is None else self.X_fit_.shape[1:]
         rows = read_rows(self, X, shape, finite=self.X_fit_ is None)  # of images, the kernel checks that
         device = self._device().at(self.precision_)
-        for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // columns)):
-            if self.kernel_ is None:
-                yield rows[part]
-            else:
-                progress = self._progress and _continued(self._progress, part, len(rows))
-                yield self.kernel_.on_device(device, rows[part], self.X_fit_, progress=progress)
+        with self._shown("kernel") as progress:
+            for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // columns)):
+                if self.kernel_ is None:
+                    yield rows[part]
+                else:
+                    report = progress and _continued(progress, part, len(rows))
+                    yield self.kernel_.on_device(device, rows[part], self.X_fit_, progress=report)
+
+    @contextmanager
+    def _shown(self, label: str) -> Iterator[Progress | None]:
+        """What progress is reported to: the function of `reporting`, a display if `verbose`, or nothing."""
+        if self._progress is not None or not self.verbose:
+            yield self._progress
+            return
+        with progress_bar(label) as progress:
+            yield progress
 
 
 def part_of(K: Any, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Any:

@@ -109,6 +109,33 @@ def polynomial(coefficients: Sequence[float], points: Array) -> Array:
     return total
 
 
+def least_squares(basis: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
+    """Coefficients of the columns of a basis that come closest to a target, in extended precision.
+
+    The last digits of LAPACK, of products by BLAS and of functions in float64 depend on the processor. Here columns are
+    made orthogonal in a fixed order, and what is wrong in extended precision is gone when a backend rounds the numbers.
+
+    >>> least_squares(np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]), np.array([1.0, 3.0, 5.0])).astype(float)
+    array([1., 2.])
+    """
+    columns = [np.asarray(column, np.longdouble) for column in basis.T]
+    count, rest = len(columns), np.asarray(target, np.longdouble)
+    upper, right = np.zeros((count, count), np.longdouble), np.zeros(count, np.longdouble)
+    for i, column in enumerate(columns):
+        for _ in range(2):  # the second time takes out what rounding left
+            for j in range(i):
+                part = np.sum(columns[j] * column)
+                upper[j, i] += part
+                column = column - part * columns[j]
+        upper[i, i] = np.sqrt(np.sum(column * column))
+        columns[i] = column / upper[i, i]
+        right[i] = np.sum(columns[i] * rest)
+        rest = rest - right[i] * columns[i]
+    for i in reversed(range(count)):
+        right[i] = (right[i] - np.sum(upper[i, i + 1 :] * right[i + 1 :])) / upper[i, i]
+    return right
+
+
 def fit(
     function: Callable[[Array], Array], low: float, high: float, tolerance: float, weight: Callable[[Array], Array]
 ) -> tuple[float, ...] | None:
@@ -118,14 +145,14 @@ def fit(
     >>> np.round(cubic, 12) + 0.0
     array([0., 0., 0., 1.])
     """
-    nodes = np.cos(np.linspace(0.0, np.pi, 400))  # denser at the ends, as a minimax fit wants
+    nodes = np.cos(np.linspace(0.0, np.pi, 400, dtype=np.longdouble))  # denser at the ends, as a minimax fit wants
     points = low + (high - low) * (nodes + 1) / 2
     weights = weight(points)
     target = function(points)
     checks = np.linspace(low, high, 2001)
     for degree in range(MAX_DEGREE + 1):
         basis = chebyshev.chebvander(nodes, degree)
-        fitted, *_ = np.linalg.lstsq(basis * weights[:, None], target * weights, rcond=None)
+        fitted = least_squares(basis * weights[:, None], target * weights)
         fitted_polynomial = np.polynomial.Chebyshev(fitted, domain=[low, high]).convert(kind=np.polynomial.Polynomial)
         error = np.abs(fitted_polynomial(checks) - function(checks)) * weight(checks)
         if error.max() <= tolerance:
@@ -150,9 +177,9 @@ def arc_powers(powers: tuple[int, ...], tolerance: float) -> tuple[float, ...] |
     >>> [arc_powers(powers, 1e-7) is None for powers in ((0, 1, 2, 3), (0, 1, 2, 4))]
     [True, False]
     """
-    t = (1 + np.cos(np.linspace(0.0, np.pi, 2001))) / 2
+    t = (1 + np.cos(np.linspace(0.0, np.pi, 2001, dtype=np.longdouble))) / 2
     basis, target = t[:, None] ** powers * t[:, None] ** 1.5, _arc_remainder(t) * t**1.5
-    fitted, *_ = np.linalg.lstsq(basis, target, rcond=None)
+    fitted = least_squares(basis, target)
     return tuple(float(a) for a in fitted) if np.abs(basis @ fitted - target).max() <= tolerance else None
 
 

@@ -17,12 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .chunks import spans
-from .errors import InputError
+from .errors import InputError, ParameterError
 from .layers import format_grid
 
 Array = NDArray[Any]
 _ROWS_AT_ONCE = 4096
 _LARGEST, _SMALLEST = 1e100, 1e-100  # beyond, inner products leave the range of float64
+_COLOURS = (1, 3, 4)  # channels of pictures: grey, colours, colours and transparency
+_SMALLEST_PICTURE = 8  # pixels a side; less is no photograph
+_CHANNELS_FIRST = (
+    "channels come first in it: {0}.transpose(0, 2, 3, 1), or of a tensor {0}.permute(0, 2, 3, 1), puts them last"
+)
 _KINDS = {2: "vectors (N, C)", 3: "sequences (N, L, C)", 4: "images (N, H, W, C)"}
 
 
@@ -48,6 +53,11 @@ def to_numpy(values: Any) -> tuple[Array, Callable[[Array], Any]]:
     ((1, 2), True)
     """
     return take(values, on_gpu=False)
+
+
+def without_tensor(values: Any) -> Any:
+    """The values; a tensor of torch as a NumPy array, for libraries that know none."""
+    return to_numpy(values)[0] if _module(values) == "torch" else values
 
 
 def is_cupy(values: Any) -> bool:
@@ -102,15 +112,58 @@ def check_images(values: Any, name: str = "X") -> Any:
         )
     if 0 in values.shape:
         raise InputError(f"{name} is empty: its shape is {values.shape}")
-    if values.ndim == 3 and values.shape[1] == values.shape[2]:
-        warnings.warn(
-            f"{name} of shape {values.shape} is read as sequences of length {values.shape[1]} with {values.shape[2]} "
-            f"channels; for grey images add a channel axis, {name}[..., None]",
-            stacklevel=4,
-        )
+    if mistake := _likely_mistake(values, name):
+        warnings.warn(f"{name} of shape {values.shape} is read as {_reading(values.shape)}; {mistake}", stacklevel=4)
     for part in spans(len(values), _ROWS_AT_ONCE):
         _check_values(values[part], name, part.start)
     return values
+
+
+def shape_hint(shape: tuple[int, ...], expected: tuple[int, ...], name: str = "X") -> str:
+    """What to do with an array whose rows were to have another shape, if the mistake is a usual one.
+
+    >>> shape_hint((9, 3, 32, 32), (32, 32, 3))
+    '; channels come first in it: X.transpose(0, 2, 3, 1), or of a tensor X.permute(0, 2, 3, 1), puts them last'
+    >>> shape_hint((32, 32, 3), (32, 32, 3)), shape_hint((9, 28, 28), (28, 28, 1))
+    ('; a single one is X[None]', '; add a channel axis, X[..., None]')
+    """
+    if shape == expected:
+        return f"; a single one is {name}[None]"
+    if (*shape[1:], 1) == expected:
+        return f"; add a channel axis, {name}[..., None]"
+    return f"; {_CHANNELS_FIRST.format(name)}" if len(shape) == 4 and (*shape[2:], shape[1]) == expected else ""
+
+
+def _likely_mistake(values: Any, name: str) -> str:
+    """What an array probably is, if not what its axes say, and what to do then; text is empty where nothing is odd."""
+    shape = values.shape
+    if values.ndim == 4 and shape[1] in _COLOURS and min(shape[2:]) >= _SMALLEST_PICTURE:
+        return _CHANNELS_FIRST.format(name)
+    if values.ndim != 3:
+        return ""
+    picture = min(shape[:2]) >= _SMALLEST_PICTURE and (
+        shape[2] in _COLOURS[1:] or (shape[2] == 1 and (shape[0] == shape[1] or values.dtype == np.uint8))
+    )
+    if picture:
+        return f"a single image is {name}[None]"
+    grey = shape[1] == shape[2] or (min(shape[1:]) >= _SMALLEST_PICTURE and _like_pixels(values[0]))
+    return f"for grey images add a channel axis, {name}[..., None]" if grey else ""
+
+
+def _like_pixels(row: Any) -> bool:
+    """Whether values are those of a picture: none below zero, and more than two, which one-hot vectors have."""
+    return bool(row.min() >= 0) and len(np.unique(row)) > 2
+
+
+def _reading(shape: tuple[int, ...]) -> str:
+    kind = "sequences of length" if len(shape) == 3 else "images of"
+    return f"{kind} {format_grid(shape[1:-1])} with {shape[-1]} channels"
+
+
+def check_switch(name: str, value: Any) -> None:
+    """Refuse what is neither true nor false, such as "no", which Python would take for true."""
+    if not isinstance(value, bool | np.bool_):
+        raise ParameterError(f"{name} must be True or False, not {value!r}")
 
 
 def check_pair(left: Any, right: Any) -> None:
@@ -118,7 +171,7 @@ def check_pair(left: Any, right: Any) -> None:
     if left.shape[1:] != right.shape[1:]:
         raise InputError(
             f"X and Z differ in shape: X holds {_each(left)}, Z holds {_each(right)}; "
-            "both need the same grid and channels"
+            f"both need the same grid and channels{shape_hint(right.shape, left.shape[1:], 'Z')}"
         )
 
 
@@ -136,8 +189,8 @@ def _check_values(rows: Any, name: str, start: int) -> None:
         bad = np.flatnonzero((largest > _LARGEST) | ((largest > 0) & (largest < _SMALLEST)))
         if len(bad):
             raise InputError(
-                f"{name} has values of size {float(largest[bad[0]]):.0e} in row {start + int(bad[0])}, whose squares "
-                "float64 cannot hold; rescale them"
+                f"{name} has values of size {float(largest[bad[0]]):.2g} in row {start + int(bad[0])}; kernels "
+                "multiply four of them, and float64 holds such products from 1e-100 to 1e100 only; rescale them"
             )
     elif rows.dtype.itemsize == 8 and (rows.max() > 2**53 or rows.min() < -(2**53)):
         raise InputError(f"{name} holds integers beyond 2**53, which float64 would round; rescale them first")
@@ -145,6 +198,8 @@ def _check_values(rows: Any, name: str, start: int) -> None:
 
 def _take_tensor(values: Any, on_gpu: bool) -> tuple[Any, Callable[[Any], Any]]:
     torch, tensor = sys.modules["torch"], values.detach()
+    if values.requires_grad:
+        warnings.warn("a tensor requires gradients, and none are given here: pass X.detach()", stacklevel=6)
     try:
         if on_gpu and values.is_cuda:
             import cupy

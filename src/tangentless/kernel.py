@@ -15,7 +15,7 @@ parameters do. Matrices are filled tile by tile, so memory beyond the result sta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, cast
@@ -31,9 +31,9 @@ from .errors import InputError, ParameterError
 from .graph import Graph, compile_graph
 from .inputs import check_images, check_pair, device_of, take
 from .layers import Layer
+from .progress import Forecast, Progress
 
 Array = NDArray[np.float64]
-Progress = Callable[[int, int], None]
 
 
 def kernel(architecture: str | Architecture | Iterable[Layer]) -> CompositionalKernel:
@@ -85,7 +85,7 @@ class Kernel(ABC):
             left = self.prepare(device, images)
             right = left if others is None else self.prepare(device, others)
             pairs = len(left) * (len(left) + 1) // 2 if others is None else len(left) * len(right)
-            advance = _counter(progress, pairs * sum(1 for _ in self.leaves())) if progress else None
+            advance = _counter(progress or Forecast(), pairs * sum(1 for _ in self.leaves()))
             matrix = fill(self, device, left, right, symmetric=others is None, advance=advance)
             return matrix if stay else restore(matrix)
 
@@ -120,7 +120,7 @@ class Kernel(ABC):
 
     def _stays_on_gpu(self, device: Device) -> bool:
         """Whether all of this kernel can be computed where images on a GPU are."""
-        return device.name == "cuda" and all(isinstance(leaf, CompositionalKernel) for leaf in self.leaves())
+        return device.name == "cuda" and all(leaf.on_gpu for leaf in self.leaves())
 
     def mirrored(self) -> Mirrored:
         """The average over an image and its mirror: training on it equals training with flipped copies.
@@ -145,6 +145,8 @@ class Kernel(ABC):
 class Elementary(Kernel):
     """A kernel that is not made of others: it knows its own work and memory."""
 
+    on_gpu: ClassVar[bool] = False  # whether the cuda backend computes it from images on a GPU
+
     @property
     @abstractmethod
     def definition(self) -> str:
@@ -167,6 +169,7 @@ class CompositionalKernel(Elementary):
     """The kernel of one architecture."""
 
     architecture: Architecture
+    on_gpu = True
 
     @property
     def definition(self) -> str:

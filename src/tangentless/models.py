@@ -1,8 +1,9 @@
 """Model files: a fitted estimator as an archive (see `files`), so that nothing in it can run when read.
 
 The arrays are the training images (or support vectors) in their own dtype, coefficients, leave-one-out values, classes,
-and those of preprocessing. The header holds versions, kernel, parameters, precision and image shape. Whatever is
-damaged, or made by something else, raises `InputError`.
+and those of preprocessing. Where a whitening keeps the images it was fitted to, and the model was trained on these, the
+whitened ones are left out, and computed again when the file is read. The header holds versions, kernel, parameters,
+precision and image shape. Whatever is damaged, or made by something else, raises `InputError`.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from .files import Arrays, Header, check_output, load_archive, save_archive
 from .inputs import check_images
 from .kernel import Kernel
 from .kernel import kernel as kernel_of
+from .layers import is_whole
+from .preprocessing import ZCA
 from .preprocessing.saving import Step, describe_step, restore_step
+from .preprocessing.whitening import LowRank
 from .processes import GaussianProcessClassifier, GaussianProcessRegressor
 from .solve import Factor, Separators, check_ridge, check_targets, check_tilt, is_number
 from .solve.dirichlet import ClassFactors, noises
 
-FORMAT, VERSION = "tangentless model", 1
+FORMAT, VERSION = "tangentless model", 2  # 2: whitening by few images or by patches
 _KINDS: dict[str, type[Any]] = {
     "classifier": KernelRidgeClassifier,
     "regressor": KernelRidgeRegressor,
@@ -57,6 +61,9 @@ def save_model(path: str | Path, model: Any, *, force: bool = False) -> None:
     header, arrays = _describe(estimator)
     steps = [describe_step(step) for step in before]
     header["preprocessing"] = [text for text, _ in steps]
+    again = _whitened_again(before, arrays.get("support"))
+    if again is not None and again.dtype == arrays["images"].dtype and np.array_equal(again, arrays["images"]):
+        del arrays["images"]
     arrays |= {f"{name}{place}": array for place, (_, own) in enumerate(steps) for name, array in own.items()}
     save_archive(path, FORMAT, VERSION, header, arrays)
 
@@ -73,11 +80,12 @@ def load_model(path: str | Path, *, backend: str | AnyDevice = "auto", n_jobs: i
     try:
         _check_header(header)
         restore = _RESTORE.get(header["kind"], _restore_ridge)
-        images = check_images(_numbers(arrays, "images", "fiub"), "images")
+        shape = tuple(header["shape"])
+        steps = [_restore_step(step, place, arrays, shape) for place, step in enumerate(header["preprocessing"])]
+        images = check_images(_training_images(arrays, steps), "images")
         kernel = _read_kernel(header, images.shape[1:])
         options = {"kernel": kernel, "backend": backend, "n_jobs": n_jobs, "precision": header["precision"]}
         model: Any = restore(header, arrays, images, options | {"flips": header["flips"]})
-        steps = [_restore_step(step, place, arrays, images) for place, step in enumerate(header["preprocessing"])]
     except TangentlessError as error:
         raise InputError(f"{path} cannot be used as a model: {error}") from None
     return make_pipeline(*steps, model) if steps else model
@@ -95,6 +103,25 @@ def _split_pipeline(model: Any) -> tuple[list[Step], Any]:
         if not hasattr(step, "n_features_in_"):
             raise ParameterError(f"this {type(step).__name__} is not fitted yet; call fit before saving it")
     return before, estimator
+
+
+def _whitened_again(steps: list[Step], rows: NDArray[Any] | None) -> NDArray[Any] | None:
+    """The images (or some rows) that a whitening was fitted to, whitened, if it is the last step and keeps them."""
+    if not steps or not isinstance(step := steps[-1], ZCA) or not isinstance(step.form_, LowRank):
+        return None
+    white = np.asarray(step.transform(step.form_.images))
+    if rows is None:
+        return white
+    return white[rows] if rows.size and rows.min() >= 0 and rows.max() < len(white) else None
+
+
+def _training_images(arrays: Arrays, steps: list[Step]) -> NDArray[Any]:
+    if "images" not in arrays:
+        rows = _numbers(arrays, "support", "i") if "support" in arrays else None
+        again = _whitened_again(steps, rows)
+        if again is not None:
+            return again
+    return _numbers(arrays, "images", "fiub")
 
 
 def _describe(model: Any) -> tuple[Header, Arrays]:
@@ -119,7 +146,8 @@ def _describe(model: Any) -> tuple[Header, Arrays]:
     if isinstance(model, KernelSVC):
         parts = model.separators_
         arrays |= {"support": model.support_, "coefficients": parts.coefficients, "intercepts": parts.intercepts}
-        return header | {"C": float(model.C)}, arrays | {"counts": parts.counts}
+        price = model.C if model.C == "scale" else float(model.C)
+        return header | {"C": price, "C_": model.C_}, arrays | {"counts": parts.counts}
     chosen = {"ridge_": model.ridge_, "tilt_": model.tilt_, "leave_one_out_score": model.loo_score_}
     asked = {"ridge": model.ridge, "tilt": model.tilt}
     given = {name: value if value == "loo" else float(value) for name, value in asked.items()}
@@ -171,7 +199,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "kernel": lambda value: isinstance(value, str) and len(value) <= _LONGEST_KERNEL,
     "flips": lambda value: isinstance(value, bool),
     "precision": lambda value: value in ("float32", "float64"),
-    "shape": lambda value: isinstance(value, list),
+    "shape": lambda value: isinstance(value, list) and all(is_whole(side) and side > 0 for side in value),
     "preprocessing": lambda value: isinstance(value, list),
 }
 
@@ -244,8 +272,10 @@ def _restore_ridge(header: Header, arrays: Arrays, images: NDArray[Any], options
 
 
 def _restore_machine(header: Header, arrays: Arrays, images: NDArray[Any], options: dict[str, Any]) -> KernelSVC:
-    model = KernelSVC(C=_field(header, "C"), class_weight=_read_weights(header), **options)
+    given: float | str = "scale" if header.get("C") == "scale" else _field(header, "C")
+    model = KernelSVC(C=given, class_weight=_read_weights(header), **options)
     _attach(model, images)
+    model.C_ = _field(header, "C_" if "C_" in header else "C")
     model.classes_ = _read_classes(arrays)
     model.support_ = _numbers(arrays, "support", "i")
     names = {"coefficients": "f", "intercepts": "f", "counts": "i"}
@@ -322,8 +352,10 @@ def _restore_process(header: Header, arrays: Arrays, images: NDArray[Any], optio
 _RESTORE = {"svc": _restore_machine, "process": _restore_process, "process classifier": _restore_process}
 
 
-def _restore_step(step: Any, place: int, arrays: Arrays, images: NDArray[Any]) -> Step:
-    return restore_step(step, lambda name: _numbers(arrays, f"{name}{place}", "f"), images.shape[1:])
+def _restore_step(step: Any, place: int, arrays: Arrays, shape: tuple[int, ...]) -> Step:
+    return restore_step(
+        step, lambda name: _numbers(arrays, f"{name}{place}", "fiub" if name == "images" else "f"), shape
+    )
 
 
 def _numbers(arrays: Arrays, name: str, kinds: str) -> NDArray[Any]:

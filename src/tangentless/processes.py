@@ -64,8 +64,9 @@ class _Process(KernelEstimator):
         precision: Precision,
         n_jobs: int | None,
         store: str | os.PathLike[str] | None,
+        verbose: bool,
     ) -> None:
-        super().__init__(kernel, flips, backend, precision, n_jobs, store)
+        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose)
         self.scale = scale
 
     def _check_parameters(self) -> None:
@@ -129,7 +130,7 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
 
     Parameters
     ----------
-    kernel, flips, backend, precision, n_jobs, store
+    kernel, flips, backend, precision, n_jobs, store, verbose
         As of `KernelRidgeClassifier`.
     noise
         The variance of the noise, relative to the scale of the kernel. "mle" picks the noise of the largest marginal
@@ -171,8 +172,9 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
         n_jobs: int | None = None,
         flips: bool = False,
         store: str | os.PathLike[str] | None = None,
+        verbose: bool = False,
     ) -> None:
-        super().__init__(kernel, scale, flips, backend, precision, n_jobs, store)
+        super().__init__(kernel, scale, flips, backend, precision, n_jobs, store, verbose)
         self.noise = noise
 
     def __sklearn_tags__(self) -> Any:
@@ -342,7 +344,7 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
 
     Parameters
     ----------
-    kernel, flips, backend, precision, n_jobs, store
+    kernel, flips, backend, precision, n_jobs, store, verbose
         As of `KernelRidgeClassifier`.
     concentration
         How much a label says: the Dirichlet concentration of the classes that it does not name. Smaller is surer.
@@ -382,8 +384,9 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
         n_jobs: int | None = None,
         flips: bool = False,
         store: str | os.PathLike[str] | None = None,
+        verbose: bool = False,
     ) -> None:
-        super().__init__(kernel, scale, flips, backend, precision, n_jobs, store)
+        super().__init__(kernel, scale, flips, backend, precision, n_jobs, store, verbose)
         self.concentration = concentration
 
     def _check_parameters(self) -> None:

@@ -1,7 +1,7 @@
-"""Progress on a terminal: a bar with the rate and the time left, for what takes longer than two seconds.
+"""Progress of what takes longer than two seconds: a bar on a terminal, a line in a notebook, else stamped lines.
 
-Nothing is shown when the stream is not a terminal, so logs and pipes stay clean. A bar is told `(done, total)`, which
-is what kernels report to their argument `progress`, and estimators in the context `reporting`; training adds its state.
+A display is told `(done, total)`, which is what kernels report to their argument `progress`, and estimators in the
+context `reporting`; training adds its state. Rates count from the first report, after preparing and compiling.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, TextIO
+
+from .aside import announce
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 Bar = Callable[..., None]  # a Progress that also takes a function that says the state in words
 SHOWN_AFTER = 2.0  # seconds: what is done sooner needs no bar
+# Times that: when lines are written where there is no terminal.
+_FIRST_LINE, _NEXT_LINES, _IN_NOTEBOOKS = 5.0, 30.0, 0.25
+LONG = 180.0  # seconds that nobody waits for unwarned
 REFRESH = 0.5  # seconds between two looks at a state, because reading a loss waits for the device
 
 
@@ -26,7 +32,7 @@ REFRESH = 0.5  # seconds between two looks at a state, because reading a loss wa
 def progress_bar(
     label: str, *, unit: str = "pairs", stream: TextIO | None = None, after: float = SHOWN_AFTER
 ) -> Iterator[Bar]:
-    """A function of pairs (or other units) done and in all, which draws a bar once `after` seconds have passed.
+    """A function of pairs (or other units) done and in all, which is shown once `after` seconds have passed.
 
     A third argument is asked for the state, such as a loss, only where a bar is due to show it.
 
@@ -36,7 +42,8 @@ def progress_bar(
     """
     stream = stream or sys.stderr
     if not stream.isatty():
-        yield lambda done, total, state=None: None
+        with _lines(label, unit, stream, after) as progress:
+            yield progress
         return
     bar = make_bar(stream, unit)
     task = bar.add_task(label, total=None)
@@ -62,6 +69,112 @@ def progress_bar(
             timer.join()
         if bar.live.is_started:
             bar.stop()
+
+
+@contextlib.contextmanager
+def shown(verbose: bool, label: str, unit: str = "pairs") -> Iterator[Progress]:
+    """A display if `verbose`, and otherwise a function that does nothing."""
+    with progress_bar(label, unit=unit) if verbose else contextlib.nullcontext(lambda done, total: None) as progress:
+        yield progress
+
+
+class Pace:
+    """How far something is, and at what rate.
+
+    >>> pace = Pace("kernel", "pairs")
+    >>> str(pace)
+    'kernel'
+    >>> pace(250, 1_000)
+    >>> str(pace)
+    'kernel: 25 % of 1,000 pairs'
+    """
+
+    def __init__(self, label: str, unit: str) -> None:
+        self._label, self._unit = label, unit
+        self._first: tuple[float, int] | None = None
+        self.done, self.total = 0, 0
+
+    def __call__(self, done: int, total: int, state: Callable[[], str] | None = None) -> None:
+        self.done, self.total = done, total
+        self._first = self._first or (time.monotonic(), done)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the first report."""
+        return time.monotonic() - self._first[0] if self._first else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Units a second since the first report."""
+        return (self.done - self._first[1]) / self.elapsed if self._first and self.done > self._first[1] else 0.0
+
+    @property
+    def left(self) -> float:
+        """Seconds left, or 0 before there is a rate."""
+        return (self.total - self.done) / self.rate if self.rate else 0.0
+
+    def __str__(self) -> str:
+        share = f": {100 * self.done / self.total:.0f} % of {self.total:,} {self._unit}" if self.total else ""
+        pace = f", {self.rate:,.0f} {self._unit}/s, {timedelta(seconds=round(self.left))} left" if self.left else ""
+        return f"{self._label}{share}{pace}"
+
+
+class Forecast(Pace):
+    """Says how long something will take, once, if that is longer than anybody waits for unwarned."""
+
+    def __init__(self) -> None:
+        super().__init__("kernel", "pairs")
+        self._said = False
+
+    def __call__(self, done: int, total: int, state: Callable[[], str] | None = None) -> None:
+        super().__call__(done, total)
+        if not self._said and self.elapsed > SHOWN_AFTER and self.rate:
+            self._said = True
+            if self.left > LONG:
+                announce(f"{self}; verbose=True (estimators) or progress= (kernels) shows how far it is")
+
+
+@contextlib.contextmanager
+def _lines(label: str, unit: str, stream: TextIO, after: float) -> Iterator[Bar]:
+    """Lines that a thread writes: what reports nothing may take long too."""
+    pace, ended, show = Pace(label, unit), threading.Event(), _notebook_line()
+    waits = (_FIRST_LINE, _NEXT_LINES) if show is None else (1.0, _IN_NOTEBOOKS)
+
+    def write() -> None:
+        wait = waits[0]
+        while not ended.wait(wait * (after or SHOWN_AFTER)):
+            if show is not None:
+                show(str(pace))
+            else:
+                print(f"{time.strftime('%H:%M:%S')} {pace}", file=stream, flush=True)
+            wait = waits[1]
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    try:
+        yield pace
+    finally:
+        ended.set()
+        writer.join()
+
+
+def _notebook_line() -> Callable[[str], None] | None:
+    """What shows a line in a notebook, in the place of the one before; None where there is no notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    from IPython.display import DisplayHandle
+
+    handle = DisplayHandle()
+    drawn = False
+
+    def show(text: str) -> None:
+        nonlocal drawn
+        (handle.update if drawn else handle.display)({"text/plain": text}, raw=True)
+        drawn = True
+
+    return show
 
 
 def make_bar(stream: TextIO, unit: str) -> RichProgress:

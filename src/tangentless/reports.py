@@ -91,7 +91,7 @@ def cost_table(count: int, memory: Memory, speed: Speed | None, solving: float |
         return "not measured" if seconds is None else format_seconds(seconds)
 
     preparing = None if speed is None else count / speed.images
-    computing = None if speed is None else pairs / speed.pairs
+    computing = None if speed is None else speed.matrix_seconds(count)
     table.add_row("prepare images", f"{count:,} images", time_of(preparing), format_bytes(memory.images))
     table.add_row("kernel matrix", f"{pairs:,} pairs", time_of(computing), format_bytes(memory.result))
     table.add_row("tiles in work", "", "", format_bytes(memory.tiles))

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .aside import seconds_compiling
 from .backends import Backend, Prepared
 from .graph import EmbedNode, Graph, PoolNode
 from .kernel import CompositionalKernel
@@ -41,6 +42,11 @@ class Speed:
     images: float  # prepared
     elements: float
     not_finite: int
+    lanes: int = 1  # images that were computed together
+
+    def matrix_seconds(self, count: int) -> float:
+        """Predicted time of the symmetric matrix of so many images."""
+        return computed_pairs(count, self.lanes) / self.pairs
 
     @property
     def preparation(self) -> float:
@@ -91,25 +97,44 @@ def warm_up(backend: Backend, graph: Graph) -> float:
 def measure(backend: Backend, graph: Graph, seconds: float = 1.0) -> Speed:
     """Measure the speed of a warm backend for about `seconds`.
 
+    The first block has a single row, and as many columns as it takes to fill the SIMD lanes of all threads: of large
+    images, one pair takes as long as that. Blocks then grow until they take long enough to time.
+
     >>> from .backends import get_backend
     >>> from .kernel import kernel
     >>> graph = kernel("conv3 relu globalpool").graph((4, 4, 1))
     >>> measure(get_backend("reference"), graph, seconds=0.01).pairs > 0
     True
     """
-    count = 1
+    lanes = lanes_of(backend.prepare(graph, random_images(graph, 1)))
+    rows, columns = 1, lanes * getattr(backend, "n_jobs", 1)
     while True:
-        images = random_images(graph, 2 * count)
+        images = random_images(graph, rows + columns)
         prepared, preparing = timed(functools.partial(backend.prepare, graph, images))
-        run = _halves(backend, graph, prepared, count)
+        run = functools.partial(backend.block, graph, prepared[:rows], prepared[rows:])
         values, taken = timed(run)
-        if taken > (seconds / 5 if count >= _FEW_IMAGES else seconds / 2) or count >= min(prepared.tile, _MOST_IMAGES):
+        enough = seconds / 5 if rows >= _FEW_IMAGES else seconds / 2
+        if taken > enough or rows >= min(prepared.tile, _MOST_IMAGES):
             break
-        count *= 2
+        rows, columns = 2 * rows, max(columns, 2 * rows)
     for _ in range(2 if 2 * taken < seconds else 0):
         taken = min(taken, timed(run)[1])
-    pairs = count * count / taken
-    return Speed(pairs, 2 * count / preparing, pairs * graph.elements, int(np.sum(~np.isfinite(values))))
+    pairs = rows * columns / taken
+    return Speed(pairs, len(images) / preparing, pairs * graph.elements, int(np.sum(~np.isfinite(values))), lanes)
+
+
+def lanes_of(prepared: Prepared) -> int:
+    """Images of one side that a backend computes together: a block of fewer takes as long."""
+    return int(getattr(prepared, "lanes", 1))
+
+
+def computed_pairs(count: int, lanes: int) -> int:
+    """Pairs that a symmetric matrix makes a backend compute: unordered ones, and those that fill up lanes.
+
+    >>> computed_pairs(3, 1), computed_pairs(48, 16)  # of 6, and of 1,176
+    (6, 1536)
+    """
+    return sum(min(count, start + lanes) * lanes for start in range(0, count, lanes))
 
 
 def compare_with_reference(
@@ -154,10 +179,10 @@ def symmetric_pairs(count: int) -> int:
 
 
 def timed(action: Callable[[], Any]) -> tuple[Any, float]:
-    """What an action returns, and the seconds it took."""
-    start = time.perf_counter()
+    """What an action returns, and the seconds it took, without those of compiling."""
+    start = time.perf_counter() - seconds_compiling()
     result = action()
-    return result, time.perf_counter() - start
+    return result, time.perf_counter() - seconds_compiling() - start
 
 
 def environment() -> dict[str, Any]:
@@ -259,9 +284,3 @@ def format_bytes(count: float) -> str:
             break
         count /= 1000
     return f"{count:.1f} {unit}" if count < 10 and unit != "B" else f"{count:,.0f} {unit}"
-
-
-def _halves(backend: Backend, graph: Graph, prepared: Prepared, count: int) -> Callable[[], Array]:
-    """The block between the first images and the others."""
-    left, right = prepared[:count], prepared[count:]
-    return lambda: backend.block(graph, left, right)

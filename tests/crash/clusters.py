@@ -30,10 +30,11 @@ runpy.run_module("distributed.cli.dask_worker", run_name="__main__")
 
 
 class Processes:
-    """A scheduler and two workers of one thread each, started by their command lines."""
+    """A scheduler and some workers of one thread each, started by their command lines; others may join later."""
 
-    def __init__(self, *, allowed_failures: int = 3, package: bool = True) -> None:
-        self._allowed_failures, self._package = allowed_failures, package
+    def __init__(self, *, allowed_failures: int = 3, package: bool = True, workers: int = 2) -> None:
+        self._allowed_failures, self._package, self._count = allowed_failures, package, workers
+        self._joined: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Processes:
         self._folder = tempfile.TemporaryDirectory()
@@ -50,14 +51,22 @@ class Processes:
             time.sleep(0.02)
         workers = ["-m", "distributed.cli.dask_worker"] if self._package else ["-c", WITHOUT_PACKAGE, "dask-worker"]
         workers += ["--scheduler-file", str(self.file), "--nthreads", "1", "--no-dashboard"]
-        workers += ["--nworkers", "2"] if self._package else ["--no-nanny"]
-        self.workers = self._start(*workers, "--local-directory", self._folder.name)
-        with self.client() as client:
-            client.wait_for_workers(2 if self._package else 1)
+        workers += ["--nworkers", str(self._count)] if self._package else ["--no-nanny"]
+        if self._count:
+            self._joined.append(self._start(*workers, "--local-directory", self._folder.name))
+            with self.client() as client:
+                client.wait_for_workers(self._count if self._package else 1)
         return self
 
+    def join(self, kind: str) -> None:
+        """Start one more worker, of a kind that `preload` knows, or a good one."""
+        worker = ["-m", "distributed.cli.dask_worker", "--scheduler-file", str(self.file), "--nthreads", "1"]
+        worker += ["--no-dashboard", "--no-nanny", "--name", kind, "--local-directory", self._folder.name]
+        worker += ["--preload", str(Path(__file__).with_name("preload.py"))]
+        self._joined.append(self._start(*worker, WORKER_KIND=kind))
+
     def __exit__(self, *_: Any) -> None:
-        for process in (self.workers, self.scheduler):
+        for process in (*self._joined, self.scheduler):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # a group of its own: the process and what it started
             process.wait()
@@ -66,10 +75,10 @@ class Processes:
     def client(self) -> Any:
         return distributed.Client(scheduler_file=str(self.file), set_as_default=False)
 
-    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, *arguments],
-            env=self._environment,
+            env={**self._environment, **environment},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,

@@ -33,7 +33,7 @@ def contents(store: Path) -> dict[str, bytes]:
     return {
         path.relative_to(store).as_posix(): path.read_bytes()
         for path in sorted(store.rglob("*"))
-        if path.is_file() and path.name != "writer.lock" and path.parent.name != "tmp"
+        if path.is_file() and path.stem != "writer" and path.parent.name != "tmp"
     }
 
 

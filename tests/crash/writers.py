@@ -6,6 +6,7 @@ number, and then how it ended.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -38,7 +39,7 @@ class Writers:
 
     def run(
         self,
-        store: Path,
+        store: Path | str,
         count: int,
         *,
         kill_after: float | None = None,
@@ -66,6 +67,8 @@ class Writers:
 def main() -> None:
     from crash.stores import make
 
+    with contextlib.suppress(ImportError):
+        import s3fs  # noqa: F401 (a second less for each process)
     for line in sys.stdin:
         process = os.fork()
         if process == 0:

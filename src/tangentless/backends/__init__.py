@@ -20,7 +20,7 @@ P = TypeVar("P", bound="Prepared")
 
 # The numbers of the arithmetics. A store records them and is continued only with the same, so that all its tiles have
 # the bits of one program. Raise a backend's number by one when a change alters any bit of its results, in either
-# precision. "vectors" stands for the kernels of `classical.vectors`, which run on no backend. Version 0.1.0 had only 1.
+# precision. "vectors" stands for the kernels of `classical.vectors`, alike on all backends but cuda. 0.1.0 had only 1.
 # 2 of "cpu": tangents and windows other than 3×3 are added up in another order. 2 of "cuda": one polynomial for ReLU.
 ARITHMETIC: dict[str, int] = {"reference": 1, "cpu": 2, "cuda": 2, "vectors": 1}
 

@@ -31,14 +31,13 @@ from ..kernel import CompositionalKernel, kernel
 from ..layers import format_grid
 from ..timing import environment, package_version, random_images, symmetric_pairs, timed
 from .ceilings import Ceilings, gpu_seconds, measure_ceilings
-from .rival import Rival, why_no_rival
+from .rival import Rival, RivalTurns, why_no_rival
 
 Images = NDArray[Any]
 
 GPUS = (0,)  # the ceilings are those of one
 SIDE = 528  # images of either side: 278,784 pairs
 FEWEST_TURNS = 3  # of a contender: a median needs them
-RIVAL_ROWS = 128  # PyTorch takes these rows and a batch of columns: one batch size, compiled once
 COMPARED = 15  # images of either side whose 225 pairs are held against float64
 TILED, TILE_ROWS, TILE_COLUMNS = 48, 7, 11
 PROCESSES = 8
@@ -134,12 +133,12 @@ def bench_gpu(
     `references` images of either side are held against the reference, in processes of their own. `report` is given the
     record whenever there is more in it.
     """
-    sources = {images.shape[1:]: images for images in map(_as_images, given)}
+    sources = {images.shape[1:]: images for images in map(as_images, given)}
     backend = CudaBackend(gpus=GPUS)
     with ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn")) as pool:
         _, build_seconds = timed(lambda: list(pool.map(build_kernels, *zip(*cases, strict=True))))
         with backend.machines[0].active():
-            record = GpuRecord(_environment(), build_seconds, measure_ceilings(), (), None)
+            record = GpuRecord(gpu_environment(), build_seconds, measure_ceilings(), (), None)
             report(record)
             for case in cases:
                 found = _measure(backend, *case, sources, record.ceilings, rival, seconds)
@@ -202,7 +201,8 @@ def _measure(
     other = None
     if missing is None:
         try:
-            other = _RivalTurns(graph, first, second)
+            import_cupy().get_default_memory_pool().free_all_blocks()
+            other = RivalTurns(Rival(graph), first, second)
         except Exception as error:  # its compiler may fail in any way, and ours is measured all the same
             missing = f"PyTorch failed: {type(error).__name__}: {error}"[:500]
     contenders = [lambda: gpu_seconds(lambda: backend.block(graph, left, right))]
@@ -225,9 +225,9 @@ def _measure(
         preparation_microseconds=preparing / (2 * side) * 1e6,
         **_compare(graph, first, second, values),
         not_finite=int(np.sum(~np.isfinite(values))),
-        same_bits=_same_bits(backend, graph, left, right, values),
+        same_bits=same_bits(backend, graph, left, right, values),
         rival_pairs_per_second=None if other is None else other.values.size / statistics.median(theirs[0]),
-        rival_difference=None if other is None else other.difference(values),
+        rival_difference=None if other is None else relative_error(other.values, values[other.part]),
         rival_missing=missing,
         seconds=time.perf_counter() - start,
     )
@@ -240,27 +240,6 @@ def _sides(graph: Graph, sources: dict[tuple[int, ...], Images]) -> tuple[Images
     return images[:side], images[side : 2 * side], origin
 
 
-class _RivalTurns:
-    """PyTorch's turns on the first of the same images."""
-
-    def __init__(self, graph: Graph, first: Images, second: Images) -> None:
-        import_cupy().get_default_memory_pool().free_all_blocks()
-        self.rival = Rival(graph)
-        batch = slice(0, self.rival.batch)
-        self.sides = self.rival.prepare(first[batch])[:RIVAL_ROWS], self.rival.prepare(second[batch])
-        self.rival.block(self.sides[0][:1], self.sides[1])
-        self.values: NDArray[np.float64] = np.empty(0)
-
-    def turn(self) -> float:
-        """The seconds it took; it ends with a copy to the host, so a clock is enough."""
-        self.values, taken = timed(lambda: self.rival.block(*self.sides))
-        return taken
-
-    def difference(self, values: Images) -> float:
-        """Of its entries from ours, relative."""
-        return _relative(self.values, values[tuple(map(slice, self.values.shape))])
-
-
 def _exact(graph: Graph, *images: Images) -> tuple[Images, Images]:
     """Entries by float64 on the GPU, and the products of norms."""
     exact = CudaBackend("float64", GPUS)
@@ -270,16 +249,16 @@ def _exact(graph: Graph, *images: Images) -> tuple[Images, Images]:
 
 def _compare(graph: Graph, first: Images, second: Images, values: Images) -> dict[str, Any]:
     """Random entries against float64 on the GPU."""
-    rows, columns = _chosen(len(first))
+    rows, columns = chosen(len(first))
     (wanted, norms), found = _exact(graph, first[rows], second[columns]), values[np.ix_(rows, columns)]
     return {
         "compared_pairs": wanted.size,
-        "error": _relative(found, wanted),
+        "error": relative_error(found, wanted),
         "error_relative_to_distance": float((np.abs(found - wanted) / (norms - wanted)).max()),
     }
 
 
-def _chosen(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def chosen(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Which rows and columns are compared."""
     generator = np.random.default_rng(3)
     rows, columns = (generator.choice(count, min(COMPARED, count), replace=False) for _ in range(2))
@@ -292,16 +271,16 @@ def _few_pairs(
     """The first of the pairs that were compared, by float64 on the GPU: images of both sides, and entries."""
     graph = kernel(architecture).graph(shape)
     first, second, _ = _sides(graph, sources)
-    rows, columns = _chosen(len(first))
+    rows, columns = chosen(len(first))
     left, right = first[rows[:references]], second[columns[:references]]
     return architecture, left, right, _exact(graph, left, right)[0]
 
 
 def _reference_error(architecture: str, left: Images, right: Images, values: Images) -> float:
-    return _relative(values, kernel(architecture)(left, right, backend=ReferenceBackend()))
+    return relative_error(values, kernel(architecture)(left, right, backend=ReferenceBackend()))
 
 
-def _same_bits(backend: CudaBackend, graph: Graph, left: Any, right: Any, values: Images) -> bool:
+def same_bits(backend: CudaBackend, graph: Graph, left: Any, right: Any, values: Images) -> bool:
     """Whether a corner of the block has the same bits when it is computed in small tiles."""
     rows, columns = (spans(min(TILED, len(left)), tile) for tile in (TILE_ROWS, TILE_COLUMNS))
     tiles = itertools.product(rows, columns)
@@ -353,7 +332,7 @@ def _images(
     return shifted, f"{origin}, with shifted copies"
 
 
-def _as_images(images: Images) -> Images:
+def as_images(images: Images) -> Images:
     """Checked, with a channel axis; without one they are grey."""
     images = images[..., None] if images.ndim == 3 else images
     check_images(images, "images")
@@ -370,7 +349,8 @@ def build_kernels(architecture: str, shape: tuple[int, ...]) -> None:
     backend.block(graph, prepared, prepared)
 
 
-def _environment() -> dict[str, Any]:
+def gpu_environment() -> dict[str, Any]:
+    """When, on which GPU and with which versions something was measured."""
     cupy = import_cupy()
     properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
     return {
@@ -385,5 +365,6 @@ def _environment() -> dict[str, Any]:
     }
 
 
-def _relative(found: Images, wanted: Images) -> float:
+def relative_error(found: Images, wanted: Images) -> float:
+    """The largest difference of entries, relative to each."""
     return float(np.abs(found / wanted - 1).max())

@@ -1,33 +1,39 @@
-"""The rival on a GPU: the same kernels in PyTorch, each layer through torch.compile, with norms prepared.
+"""The rival on a GPU: the same graphs in PyTorch, each layer through torch.compile, with norms prepared.
 
 The kernel of a batch of pairs is one tensor (pairs, H, W, H, W), which every layer reads and writes once: this is as
-fast as code gets that treats layers one by one. It takes programs of the Myrtle family: 3×3 windows with ReLU or
-Gaussian, 2×2 pools and a global one at the end.
+fast as code gets that treats layers one by one. A layer is an embedding with the windows and sums before it, or a pool.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backends.segments import Segment, Step, chain
-from ..graph import Graph
-from ..layers import Gaussian, ReLU
+from ..backends.cuda.portable import exact_form
+from ..forms import Arc, Exponential, Form, polynomial
+from ..graph import EmbedNode, Graph, PoolNode, SumNode, WindowNode
+from ..layers import Nonlinearity, Windows
+from ..timing import timed
 
 INSTALL = "pip install torch, 2.6 or newer, built for CUDA"
-LARGEST_BATCH = 256  # pairs at a time: 1 GB for each tensor of 32×32 images, beyond which nothing gets faster
-TENSORS_AT_ONCE = 6  # in memory, of a batch
-
+TENSOR_BYTES = 1 << 30  # of a batch, at most: beyond it nothing gets faster
+TENSORS_AT_ONCE = 8  # in memory, of a batch
+SHARE_OF_MEMORY = 1 / 8  # for these: several processes compile at the same time
+TURN_BATCHES = 16  # of a turn
 
 torch: Any = None
 with contextlib.suppress(ImportError):
     torch = importlib.import_module("torch")
+
+Function = Callable[..., Any]
 
 
 def why_no_rival(graph: Graph) -> str | None:
@@ -36,124 +42,303 @@ def why_no_rival(graph: Graph) -> str | None:
         return f"PyTorch is not installed; {INSTALL}"
     if not torch.cuda.is_available():
         return f"PyTorch {torch.__version__} sees no GPU; {INSTALL}"
-    if not _suits(graph):
-        return "only 3×3 windows with relu or gaussian and 2×2 pools were written in PyTorch"
-    return None
+    return why_not_written(graph)
 
 
-def _suits(graph: Graph) -> bool:
-    stages = chain(graph)
-    if isinstance(stages, str):
-        return False
-    pools = all(stage.pool == (2, 2) or stage.exits[0].grid == (1, 1) for stage in stages)
-    return pools and all(_is_written(step) for stage in stages for step in stage.steps)
-
-
-def _is_written(step: Step) -> bool:
-    return step.window == (3, 3) and (isinstance(step.embedding, ReLU) or step.embedding == Gaussian())
+def why_not_written(graph: Graph) -> str | None:
+    """What in a graph was not written in PyTorch; None if all of it was."""
+    if graph.tangent:
+        return "tangent kernels were not written in PyTorch"
+    layers = [node.layer for node in (graph.nodes[place] for place in graph.body) if isinstance(node, EmbedNode)]
+    tables = [str(one) for one in layers if isinstance(one, Nonlinearity) and exact_form(one) is None]
+    return f"nonlinearities without a closed form were not written in PyTorch: {', '.join(tables)}" if tables else None
 
 
 @dataclass(frozen=True)
 class RivalImages:
-    """Images, norms before every embedding with their inverses, by stage, and squared norms after the last pool."""
+    """Images, norms before every embedding with their inverses, and squared norms at the outputs."""
 
     images: Any  # (N, H, W, C)
-    norms: tuple[Any, ...]  # (2, N, steps, H, W)
-    totals: NDArray[np.float64]
+    norms: Mapping[int, Any]  # (2, N, H, W) by node
+    totals: list[NDArray[np.float64]]
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, part: slice) -> RivalImages:
-        return RivalImages(self.images[part], tuple(norms[:, part] for norms in self.norms), self.totals[part])
+        norms = {place: some[:, part] for place, some in self.norms.items()}
+        return RivalImages(self.images[part], norms, [some[part] for some in self.totals])
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Nodes that are computed together: the last of them, which others they read, and how."""
+
+    end: int
+    reads: tuple[int, ...]
+    plain: Function
+    compiled: Function
 
 
 class Rival:
     """Blocks of a kernel by PyTorch."""
 
-    def __init__(self, graph: Graph, device: str = "cuda") -> None:
-        # Every shape is one more compilation; past the limit layers would silently run without it.
-        importlib.import_module("torch._dynamo").config.recompile_limit = 1024
-        stages = chain(graph)
-        assert not isinstance(stages, str), stages
-        self.graph, self.stages, self.device = graph, stages, device
-        self.batch = _largest_batch(stages[0], device)
-        self.relu, self.gaussian, self.pool = (
-            torch.compile(function, dynamic=False) for function in (_relu_layer, _gaussian_layer, _pool)
-        )
+    def __init__(self, graph: Graph, precision: str = "float32", device: str = "cuda") -> None:
+        # Every shape is one more compilation; past the limit layers would silently run without it. What was compiled
+        # for another graph is forgotten: at every call it would be looked at, whether it fits.
+        dynamo: Any = importlib.import_module("torch._dynamo")
+        dynamo.config.recompile_limit = 1024
+        dynamo.reset()
+        # Processes that compile at the same time disturb each other: each one tunes for itself what it runs.
+        inductor: Any = importlib.import_module("torch._inductor.config")
+        inductor.autotune_local_cache = False
+        self.graph, self.device = graph, device
+        self.dtype = getattr(torch, precision)
+        self.batch = _largest_batch(graph, self.dtype.itemsize, device)
+        self.layers = _layers(graph)
+        self._last = {place: layer.end for layer in self.layers for place in layer.reads}  # who reads a value last
 
     def prepare(self, images: NDArray[Any]) -> RivalImages:
-        """All that is known of each image alone."""
-        x = torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32)).to(self.device)
+        """All that is known of each image alone; not compiled, since other numbers of pairs would be compiled anew."""
+        x = torch.tensor(np.asarray(images, dtype=np.float64)).to(self.device, self.dtype)
+        x = x.reshape(len(x), *self.graph.nodes[0].grid, self.graph.channels)
         with torch.inference_mode():
-            parts = [self._norms(some) for some in x.split(self.batch)]
-        norms = tuple(torch.cat(stage, 1) for stage in zip(*(part[0] for part in parts), strict=True))
-        return RivalImages(x, norms, torch.cat([part[1] for part in parts]).cpu().numpy())
+            parts = [self._alone(some) for some in x.split(max(1, self.batch // 4))]
+        norms = {place: torch.cat([part[0][place] for part in parts], 1) for place in parts[0][0]}
+        totals = [np.concatenate(some) for some in zip(*(part[1] for part in parts), strict=True)]
+        return RivalImages(x, norms, totals)
 
     def block(self, left: RivalImages, right: RivalImages) -> NDArray[np.float64]:
         """Kernel entries between two prepared sets."""
         pairs = torch.cartesian_prod(torch.arange(len(left)), torch.arange(len(right))).to(self.device)
         with torch.inference_mode():
-            totals = torch.cat([self._pairs(left, right, *some.unbind(1)) for some in pairs.split(self.batch)])
-        values = totals.cpu().numpy().reshape(len(left), len(right))
-        return self.graph.apply_head([values], [left.totals], [right.totals])
+            batches = [self._pairs(left, right, *some.unbind(1)) for some in pairs.split(self.batch)]
+        found = [torch.cat(some).cpu().numpy() for some in zip(*batches, strict=True)]
+        values = [some.reshape(len(left), len(right)) for some in found]
+        return self.graph.apply_head(values, left.totals, right.totals)
 
-    def _pairs(self, left: RivalImages, right: RivalImages, i: Any, j: Any) -> Any:
-        kernels = _products(left.images[i], right.images[j])
-        for place, stage in enumerate(self.stages):
-            kernels = self._stage(stage, kernels, left.norms[place][:, i], right.norms[place][:, j])
-        return kernels
+    def _pairs(self, left: RivalImages, right: RivalImages, i: Any, j: Any) -> list[Any]:
+        def norms(place: int) -> tuple[Any, Any]:
+            return left.norms[place][:, i, :, :, None, None], right.norms[place][:, j, None, None]
 
-    def _norms(self, x: Any) -> tuple[list[Any], Any]:
-        """Norms and their inverses by stage, and totals, from the kernels of images with themselves."""
-        every: list[Any] = []
-        kernels = _products(x, x)
-        for stage in self.stages:
-            norms = stage.norms(kernels.diagonal(0, 1, 3).diagonal(0, 1, 2).double().cpu().numpy())
-            inverses = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
-            every.append(torch.from_numpy(np.stack([norms, inverses]).astype(np.float32)).to(self.device))
-            kernels = self._stage(stage, kernels, every[-1], every[-1])
-        return every, kernels
+        return self._run(_products(left.images[i], right.images[j]), norms, compiled=True)
 
-    def _stage(self, stage: Segment, kernels: Any, left: Any, right: Any) -> Any:
-        for place, step in enumerate(stage.steps):
-            layer = self.relu if isinstance(step.embedding, ReLU) else self.gaussian
-            kernels = layer(kernels, left[:, :, place, :, :, None, None], right[:, :, place, None, None])
-        if stage.exits[0].grid == (1, 1):
-            return kernels.mean(dim=(1, 2, 3, 4), dtype=torch.float64)
-        return self.pool(kernels)
+    def _alone(self, x: Any) -> tuple[dict[int, Any], list[NDArray[np.float64]]]:
+        """Norms and their inverses, and totals, from the kernels of images with themselves."""
+        known = {0: (x.double() ** 2).sum(-1).cpu().numpy()}
+        found: dict[int, Any] = {}
+
+        def norms(place: int) -> tuple[Any, Any]:
+            if place not in found:
+                some = np.sqrt(self.graph.squares(known)[place])
+                inverses = np.divide(1.0, some, out=np.zeros_like(some), where=some > 0)
+                found[place] = torch.from_numpy(np.stack([some, inverses])).to(self.device, self.dtype)
+            return found[place][:, :, :, :, None, None], found[place][:, :, None, None]
+
+        def pooled(place: int, value: Any) -> None:
+            if isinstance(self.graph.nodes[place], PoolNode):
+                known[place] = value.diagonal(0, 1, 3).diagonal(0, 1, 2).double().cpu().numpy()
+
+        self._run(_products(x, x), norms, compiled=False, seen=pooled)
+        squares = self.graph.squares(known)
+        return found, [squares[place].reshape(-1) for place in self.graph.outputs]
+
+    def _run(
+        self, products: Any, norms: Function, *, compiled: bool, seen: Function = lambda place, value: None
+    ) -> list[Any]:
+        """The values at the outputs, of every pair."""
+        found, outputs = {0: products}, self.graph.outputs
+        for layer in self.layers:
+            node = self.graph.nodes[layer.end]
+            sides = norms(node.sources[0]) if isinstance(node, EmbedNode) else ()
+            run = layer.compiled if compiled else layer.plain
+            found[layer.end] = run([found[place] for place in layer.reads], *sides)
+            seen(layer.end, found[layer.end])
+            for place in layer.reads:
+                if self._last[place] == layer.end and place not in outputs:
+                    found.pop(place, None)
+        return [found[place].reshape(-1).double() for place in outputs]
 
 
-def _largest_batch(first: Segment, device: str) -> int:
-    free = torch.cuda.mem_get_info()[0] if device == "cuda" else 1 << 30
-    tensor = 4 * math.prod(first.grid) ** 2
-    return int(max(1, min(LARGEST_BATCH, free // (TENSORS_AT_ONCE * tensor))))
+class RivalTurns:
+    """PyTorch's turns on the first of the images of two sides: a power of two of each, so that all batches are full."""
+
+    def __init__(self, rival: Rival, first: NDArray[Any], second: NDArray[Any], batches: int = TURN_BATCHES) -> None:
+        rows = _power_of_two(min(len(first), math.sqrt(batches * rival.batch)))
+        columns = _power_of_two(min(len(second), batches * rival.batch / rows))
+        rival.batch = min(rival.batch, rows * columns)
+        self.rival = rival
+        self.sides = rival.prepare(first[:rows]), rival.prepare(second[:columns])
+        self.values: NDArray[np.float64] = np.empty(0)
+        self.turn()
+
+    def turn(self) -> float:
+        """The seconds it took; it ends with a copy to the host, so a clock is enough."""
+        self.values, taken = timed(lambda: self.rival.block(*self.sides))
+        return float(taken)
+
+    @property
+    def part(self) -> tuple[slice, slice]:
+        """Of a block between both sides, what it computed."""
+        rows, columns = map(slice, self.values.shape)
+        return rows, columns
+
+
+def _largest_batch(graph: Graph, itemsize: int, device: str) -> int:
+    """A power of two, the same in every process of a machine, so that what one compiles serves the others."""
+    total = torch.cuda.mem_get_info()[1] if device == "cuda" else 1 << 36
+    tensor = itemsize * max(math.prod(node.grid) for node in graph.nodes) ** 2
+    return _power_of_two(min(TENSOR_BYTES, total * SHARE_OF_MEMORY / TENSORS_AT_ONCE) / tensor)
+
+
+def _power_of_two(most: float) -> int:
+    """The largest up to a number, at least one."""
+    return 1 << max(0, math.floor(math.log2(most)))
+
+
+def _layers(graph: Graph) -> list[_Layer]:
+    """A window or a sum that one other node reads is part of that node's layer."""
+    reads = [source for place in graph.body for source in graph.nodes[place].sources]
+    inside = {
+        place
+        for place in graph.body
+        if isinstance(graph.nodes[place], WindowNode | SumNode)
+        and place not in graph.outputs
+        and reads.count(place) == 1
+    }
+    return [_layer(graph, end, inside) for end in graph.body if end and end not in inside]
+
+
+def _layer(graph: Graph, end: int, inside: set[int]) -> _Layer:
+    reads: list[int] = []
+    function = _written(graph, end, inside, reads)
+
+    def plain(*arguments: Any) -> Any:  # a compiler takes functions, and no partial ones
+        return function(*arguments)
+
+    return _Layer(end, tuple(reads), plain, torch.compile(plain, dynamic=False))
+
+
+def _written(graph: Graph, place: int, inside: set[int], reads: list[int]) -> Function:
+    """A function of the values that a layer reads, whose numbers join `reads`, and of the norms of its embedding."""
+    node = graph.nodes[place]
+    sources: list[Function] = []
+    for source in node.sources:
+        if source in inside:
+            sources.append(_written(graph, source, inside, reads))
+        else:
+            if source not in reads:
+                reads.append(source)
+            sources.append(functools.partial(_value, reads.index(source)))
+    if isinstance(node, SumNode):
+        return functools.partial(_sum, tuple(sources), node.weights)
+    (before,) = sources
+    grid = graph.nodes[node.sources[0]].grid
+    if isinstance(node, WindowNode):
+        return functools.partial(_windows, before, _shifts(node.axes, grid), node.scale)
+    if isinstance(node, PoolNode):
+        return _written_pool(before, node, grid)
+    assert isinstance(node, EmbedNode), node
+    if isinstance(node.layer, Nonlinearity):
+        return functools.partial(_embed, before, _dual(exact_form(node.layer)))
+    return functools.partial(_normalize, before)
+
+
+def _written_pool(before: Function, node: PoolNode, grid: tuple[int, int]) -> Function:
+    if all(windows.count == 1 and windows.size == length for windows, length in zip(node.axes, grid, strict=True)):
+        return functools.partial(_global_pool, before)
+    if all(windows.count * windows.size == length for windows, length in zip(node.axes, grid, strict=True)):
+        tiles = [number for windows in node.axes for number in (windows.count, windows.size)]
+        return functools.partial(_disjoint_pool, before, (-1, *tiles, *tiles))
+    axes = zip((1, 2, 3, 4), node.axes * 2, strict=True)
+    moves = tuple((axis, _parts(windows, 0)) for axis, windows in axes if windows.size > 1 or windows.stride > 1)
+    return functools.partial(_pool, before, moves, node.scale)
+
+
+def _shifts(axes: tuple[Windows, Windows], grid: tuple[int, int]) -> tuple[tuple[int, list[int], list[slice]], ...]:
+    """For rows and columns, where windows do anything: the axis of x, zeros around all axes, and slices of windows."""
+    found = []
+    for axis, windows, length in zip((1, 2), axes, grid, strict=True):
+        if windows != Windows(1, length):
+            before = max(0, -windows.start)
+            after = max(0, windows.positions(windows.count - 1)[-1] - length + 1)
+            beside = [0, 0, before, after] * 2 if axis == 1 else [before, after, 0, 0] * 2  # the last axis first
+            found.append((axis, beside, _parts(windows, before)))
+    return tuple(found)
+
+
+def _parts(windows: Windows, padding: int) -> list[slice]:
+    """For every place in a window, the positions that all windows along an axis have there."""
+    reach = (windows.count - 1) * windows.stride + 1
+    starts = [position + padding for position in windows.positions(0)]
+    return [slice(start, start + reach, windows.stride) for start in starts]
+
+
+def _dual(form: Form | None) -> Function:
+    if isinstance(form, Arc):
+        return _relu if form == Arc() else functools.partial(_arc, form.linear, form.arc)
+    if isinstance(form, Exponential):
+        return functools.partial(_exponential, form.gamma)
+    assert form is not None
+    return functools.partial(polynomial, form.coefficients)
 
 
 def _products(x: Any, z: Any) -> Any:
     return torch.einsum("pjkc,pmnc->pjkmn", x, z)
 
 
-def _window_sums(kernels: Any) -> Any:
-    """Over 3×3 windows: three shifts along both rows, then three along both columns."""
-    height, width = kernels.shape[1:3]
-    rows = torch.nn.functional.pad(kernels, (0, 0, 1, 1, 0, 0, 1, 1))
-    rows = sum(rows[:, d : d + height, :, d : d + height] for d in range(3))
-    columns = torch.nn.functional.pad(rows, (1, 1, 0, 0, 1, 1))
-    return sum(columns[:, :, d : d + width, :, d : d + width] for d in range(3))
+def _value(number: int, values: list[Any]) -> Any:
+    return values[number]
 
 
-def _relu_layer(kernels: Any, left: Any, right: Any) -> Any:
+def _sum(sources: tuple[Function, ...], weights: tuple[float, ...], values: list[Any]) -> Any:
+    return sum(weight * source(values) for source, weight in zip(sources, weights, strict=True))
+
+
+def _windows(before: Function, shifts: Any, scale: float, values: list[Any]) -> Any:
+    """Shifts along both rows, then along both columns."""
+    kernels = before(values)
+    for axis, beside, parts in shifts:
+        padded = torch.nn.functional.pad(kernels, beside)
+        kernels = sum(_along(_along(padded, axis, part), axis + 2, part) for part in parts)
+    return kernels if scale == 1.0 else kernels * scale
+
+
+def _along(values: Any, axis: int, part: slice) -> Any:
+    return values[(slice(None),) * axis + (part,)]
+
+
+def _pool(before: Function, moves: Any, scale: float, values: list[Any]) -> Any:
+    kernels = before(values)
+    for axis, parts in moves:
+        kernels = sum(_along(kernels, axis, part) for part in parts)
+    return kernels * scale
+
+
+def _disjoint_pool(before: Function, tiles: tuple[int, ...], values: list[Any]) -> Any:
+    return before(values).view(tiles).mean(dim=(2, 4, 6, 8))
+
+
+def _global_pool(before: Function, values: list[Any]) -> Any:
+    return before(values).mean(dim=(1, 2, 3, 4), keepdim=True, dtype=torch.float64)
+
+
+def _embed(before: Function, dual: Function, values: list[Any], left: Any, right: Any) -> Any:
     """Norms of either side come with their inverses."""
-    cosine = (_window_sums(kernels) * (left[1] * right[1])).clamp(-1, 1)
-    dual = (torch.sqrt(1 - cosine * cosine) + cosine * (torch.pi - torch.acos(cosine))) / torch.pi
-    return dual * (left[0] * right[0])
+    return dual(_normalize(before, values, left, right)) * (left[0] * right[0])
 
 
-def _gaussian_layer(kernels: Any, left: Any, right: Any) -> Any:
-    return torch.exp(_window_sums(kernels) * (left[1] * right[1]) - 1) * (left[0] * right[0])
+def _normalize(before: Function, values: list[Any], left: Any, right: Any) -> Any:
+    return (before(values) * (left[1] * right[1])).clamp(-1, 1)
 
 
-def _pool(kernels: Any) -> Any:
-    pairs, height, width = kernels.shape[:3]
-    return kernels.view(pairs, height // 2, 2, width // 2, 2, height // 2, 2, width // 2, 2).mean(dim=(2, 4, 6, 8))
+def _relu(cosine: Any) -> Any:
+    return (torch.sqrt(1 - cosine * cosine) + cosine * (torch.pi - torch.acos(cosine))) / torch.pi
+
+
+def _arc(linear: float, arc: float, cosine: Any) -> Any:
+    return linear * cosine + arc * _relu(cosine)
+
+
+def _exponential(gamma: float, cosine: Any) -> Any:
+    return torch.exp(gamma * (cosine - 1))

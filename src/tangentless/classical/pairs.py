@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..backends.cpu.simd import compiled
+from .vectors import CLOSE, TINY
 
-CLOSE = 2.0**-10  # a difference below this share of its terms has lost digits
-TINY = 1e-300  # the smallest gap of opposite vectors: zero would not show their sign
 SEGMENT = 512  # pairs at a time: all buffers of a segment stay in the first-level cache
 
 

@@ -1,7 +1,8 @@
 """Kernels of vectors: functions of the inner product, the distance or the angle of two points.
 
-Points are (N, C); sequences and images are read as the vectors of all their numbers. Arithmetic is float64 on the
-processor, whatever the backend and precision. Every kernel is defined at zero vectors and exact at duplicates.
+Points are (N, C); sequences and images are read as the vectors of all their numbers. Arithmetic is float64, whatever
+the precision: on the GPU for the cuda backend, on the processor for all others. Every kernel is defined at zero vectors
+and exact at duplicates.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +24,16 @@ from ..forms import TOLERANCE, angle_polynomial, arc_polynomial
 from ..kernel import Elementary
 from ..layers import is_real, is_whole
 
+if TYPE_CHECKING:
+    from ..backends.cuda import CudaBackend
+    from .gpu import Call, GpuVectors
+
 Array = NDArray[np.float64]
 Pair = tuple[int, int]  # (depth, fixed)
 _ROWS_PER_TASK = 16  # a few megabytes of results, which the allocator reuses
 _TOLERANCE = TOLERANCE["float64"]
+CLOSE = 2.0**-10  # a difference below this share of its terms has lost digits
+TINY = 1e-300  # the smallest gap of opposite vectors: zero would not show their sign
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,15 +56,25 @@ class VectorKernel(Elementary):
     """What kernels of vectors share: inner products of all pairs by one matrix product, then a function of each."""
 
     unit: ClassVar[bool] = False  # whether rows are scaled to length one first
+    on_gpu = True
 
-    def prepare(self, device: AnyDevice, images: NDArray[Any]) -> Vectors:
+    def prepare(self, device: AnyDevice, images: Any) -> Vectors | GpuVectors:
+        if Device.of(device).name == "cuda":
+            from . import gpu
+
+            machine = cast("CudaBackend", Device.of(device).backend).machines[0]
+            return gpu.prepare(machine, images, self.unit, self._factors, self._diagonal)
         rows, norms = read_rows(images, unit=self.unit)
         return Vectors(rows, norms, self._diagonal(norms))
 
     def block(
-        self, device: AnyDevice, left: Vectors, right: Vectors, *, upper: bool = False, advance: Advance | None = None
-    ) -> Array:
-        values = left.rows @ right.rows.T
+        self, device: AnyDevice, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
+    ) -> Any:
+        if not isinstance(left, Vectors):
+            from . import gpu
+
+            return gpu.block(left, right, self._call, upper, advance)
+        values: Array = left.rows @ right.rows.T
 
         def work(part: slice) -> int:
             values[part] = self._entries(values[part], left[part], right)
@@ -73,6 +90,15 @@ class VectorKernel(Elementary):
     @abstractmethod
     def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
         """Kernel values of some rows from their inner products, which may be overwritten."""
+
+    @property
+    @abstractmethod
+    def _call(self) -> Call | None:
+        """The kernel of `vectors.cuh` that does the same on a GPU, and its parameters; None: products are entries."""
+
+    def _factors(self, norms: Any) -> Any:
+        """What that kernel has to know of each row: its norm, unless it says otherwise."""
+        return norms
 
     @property
     def definition(self) -> str:
@@ -99,6 +125,10 @@ class Linear(VectorKernel):
 
     def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
         return products
+
+    @property
+    def _call(self) -> None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -129,14 +159,18 @@ class Polynomial(VectorKernel):
     def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
         return self._power(products)
 
+    @property
+    def _call(self) -> Call:
+        return "power_of_products", (np.float64(self.offset), np.float64(self.degree))
+
     def _power(self, products: Array) -> Array:
         products += self.offset
         with np.errstate(over="ignore"):
             values = products**self.degree
         if not np.isfinite(values).all():
             raise InputError(
-                f"inner products of size {np.abs(products).max():.0e} to the power of {self.degree} leave the range of "
-                "float64; rescale the rows"
+                f"inner products of size {float(np.abs(products).max()):.0e} to the power of {self.degree} leave the "
+                "range of float64; rescale the rows"
             )
         return values
 
@@ -177,6 +211,13 @@ class Gaussian(VectorKernel):
 
     def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
         return bell(to_distances(products, left, right), self.gamma, out=products)
+
+    @property
+    def _call(self) -> Call:
+        return "gaussian", (np.float64(self.gamma),)
+
+    def _factors(self, norms: Any) -> Any:
+        return norms**2
 
 
 @dataclass(frozen=True)
@@ -219,6 +260,13 @@ class ArcCosine(VectorKernel):
         values *= np.multiply.outer(self._scale(left.norms), self._scale(right.norms))
         return values
 
+    @property
+    def _call(self) -> Call:
+        return "arc_cosine", (self.order,)
+
+    def _factors(self, norms: Any) -> Any:
+        return self._scale(norms)
+
     def _scale(self, norms: Array) -> Array:
         return np.where(norms > 0, norms**self.order, 0.0)
 
@@ -260,6 +308,10 @@ class NTK(VectorKernel):
         values: Array = relu_networks([(self.depth, self.fixed)], gaps, left.norms, right.norms)[0]
         return values
 
+    @property
+    def _call(self) -> Call:
+        return "relu_network", (self.depth, self.fixed)
+
 
 @dataclass(frozen=True)
 class NNGP(VectorKernel):
@@ -283,6 +335,10 @@ class NNGP(VectorKernel):
     def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
         return NTK(self.depth, self.depth - 1)._entries(products, left, right)
 
+    @property
+    def _call(self) -> Call:
+        return NTK(self.depth, self.depth - 1)._call
+
 
 def check_depth(depth: Any) -> None:
     """Refuse what is not a number of layers."""
@@ -292,8 +348,13 @@ def check_depth(depth: Any) -> None:
 
 def read_rows(images: NDArray[Any], *, unit: bool) -> tuple[Array, Array]:
     """Rows (N, C) and their norms; with `unit`, rows of length one, zero where they were zero."""
-    rows = np.ascontiguousarray(images, dtype=np.float64).reshape(len(images), -1)
-    norms: Array = np.linalg.norm(rows, axis=1)
+    return with_norms(np.ascontiguousarray(images, dtype=np.float64), unit=unit)
+
+
+def with_norms(images: Any, *, unit: bool) -> tuple[Any, Any]:
+    """The same of float64 numbers in order, of NumPy or CuPy."""
+    rows = images.reshape(len(images), -1)
+    norms = np.linalg.norm(rows, axis=1)
     if unit:
         rows = rows / np.where(norms > 0, norms, 1.0)[:, None]
     return rows, norms

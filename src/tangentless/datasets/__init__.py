@@ -23,11 +23,21 @@ from numpy.typing import NDArray
 from ..errors import DatasetDamagedError, DatasetMissingError, ParameterError
 from .catalogue import CATALOGUE, Entry
 from .download import fetch
-from .folders import from_folder
+from .folders import Photographs, find_photographs, from_folder, read_photographs
 from .formats import LayoutError
 from .sources import Source, damaged, find_sources
 
-__all__ = ["NAMES", "Dataset", "Split", "data_folders", "from_folder", "load"]
+__all__ = [
+    "NAMES",
+    "Dataset",
+    "Photographs",
+    "Split",
+    "data_folders",
+    "find_photographs",
+    "from_folder",
+    "load",
+    "read_photographs",
+]
 
 NAMES = (*CATALOGUE, "digits")
 _DIGITS_TRAIN = 1000

@@ -1,10 +1,12 @@
-"""Your own images: one folder per class, any format that Pillow reads, any size."""
+"""Your own images: one folder per class, or any folder of images; any format that Pillow reads, any size."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,29 +18,48 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Crop = Literal["centre", "none"]
-Colour = Literal["rgb", "grey"]
-_MODES = {"rgb": "RGB", "grey": "L"}
+Colour = Literal["rgb", "grey", "gray"]
+OnError = Literal["raise", "skip"]
+_MODES = {"rgb": "RGB", "grey": "L", "gray": "L"}
 _CROPS = ("centre", "none")
+_ON_ERROR = ("raise", "skip")
+_LEFTOVERS = {"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "@eadir", "__macosx"}  # of file managers
+_NAMED = 5  # files that a warning spells out
+
+
+@dataclass(frozen=True, eq=False)
+class Photographs:
+    """Images (N, H, W, C) and where they came from; files that could not be read, with the reasons, if skipped."""
+
+    images: NDArray[np.uint8]
+    files: tuple[Path, ...]
+    skipped: tuple[tuple[Path, str], ...]
 
 
 def from_folder(
-    path: str | Path, size: tuple[int, int] = (32, 32), crop: Crop = "centre", colour: Colour = "rgb"
+    path: str | Path,
+    size: int | tuple[int, int] = (32, 32),
+    crop: Crop = "centre",
+    colour: Colour = "rgb",
+    on_error: OnError = "raise",
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], tuple[str, ...]]:
     """Images (N, H, W, C), the number of the class of each, and the names of the classes, from a folder of folders.
 
     Every folder in `path` is a class; classes, and the images of each, come in the order of their names. Hidden files
-    are left out; a file that Pillow cannot read, or a folder within a class, is an error which names it. A photograph
-    is turned upright as its camera noted, and transparent parts become white.
+    and what file managers leave behind are left out; a file that Pillow cannot read, or a folder within a class, is an
+    error which names it. A photograph is turned upright as its camera noted, and transparent parts become white.
 
     Parameters
     ----------
     size
-        Height and width of all images.
+        Height and width of all images, or one number for both.
     crop
         "centre" scales an image until it covers the size, and cuts off what is left over at both sides; "none"
         stretches it. Either takes means over pixels that become one (antialiasing).
     colour
-        "rgb" for three channels, "grey" for one.
+        "rgb" for three channels, "grey" (or "gray") for one.
+    on_error
+        "skip" leaves out files that cannot be read, and warns of them; `read_photographs` returns a list of them.
 
     Examples
     --------
@@ -48,31 +69,94 @@ def from_folder(
     >>> for name in ("cat", "dog"):
     ...     (folder / name).mkdir()
     ...     Image.new("RGB", (64, 48), "white").save(folder / name / "1.png")
-    >>> images, labels, classes = from_folder(folder, size=(8, 8))
+    >>> images, labels, classes = from_folder(folder, size=8)
     >>> images.shape, labels, classes
     ((2, 8, 8, 3), array([0, 1]), ('cat', 'dog'))
     """
-    sides = size if isinstance(size, tuple | list) else ()
-    if len(sides) != 2 or not all(is_whole(side) and 0 < side <= 4096 for side in sides):
-        raise ParameterError(f"size must be a height and a width from 1 to 4096, not {size!r}")
-    for name, value, known in (("crop", crop, _CROPS), ("colour", colour, _MODES)):
+    files = labelled_files(path)
+    classes = tuple(dict.fromkeys(file.parent.name for file in files))
+    found = read_photographs(files, size, crop, colour, on_error)
+    if found.skipped:
+        named = "; ".join(f"{file}: {reason}" for file, reason in found.skipped[:_NAMED])
+        rest = f"; and {len(found.skipped) - _NAMED} more" if len(found.skipped) > _NAMED else ""
+        warnings.warn(f"skipped {len(found.skipped)} of {len(files)} files: {named}{rest}", stacklevel=2)
+    labels = np.array([classes.index(file.parent.name) for file in found.files], np.int64)
+    return found.images, labels, classes
+
+
+def labelled_files(path: str | Path) -> list[Path]:
+    """The files of all classes; the class of a file is the name of the folder it is in."""
+    classes = [below for below in _inside(_existing(path)) if below.is_dir()]
+    if not classes:
+        raise DatasetMissingError(f"{path} has no folders; put the images of each class in a folder of its own in it")
+    return [file for folder in classes for file in _files(folder)]
+
+
+def find_photographs(path: str | Path) -> list[Path]:
+    """All files in a folder and those within it, in the order of their names, without what file managers leave."""
+    files = list(_walk(_existing(path)))
+    if not files:
+        raise DatasetMissingError(f"{path} has no images in it")
+    return files
+
+
+def read_photographs(
+    files: list[Path],
+    size: int | tuple[int, int] = (32, 32),
+    crop: Crop = "centre",
+    colour: Colour = "rgb",
+    on_error: OnError = "raise",
+) -> Photographs:
+    """Images from files, as `from_folder` reads them."""
+    height, width = _check_size(size)
+    for name, value, known in (("crop", crop, _CROPS), ("colour", colour, _MODES), ("on_error", on_error, _ON_ERROR)):
         if value not in known:
             raise ParameterError(f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}")
-    folder = Path(path)
-    if not folder.is_dir():
-        raise DatasetMissingError(f"there is no folder {folder}; give one that has a folder of images for each class")
-    classes = sorted(below.name for below in folder.iterdir() if below.is_dir() and not below.name.startswith("."))
-    files = [(file, label) for label, name in enumerate(classes) for file in _files(folder / name)]
-    if not classes:
-        raise DatasetMissingError(f"{folder} has no folders; put the images of each class in a folder of its own in it")
-    images = np.empty((len(files), *size, len(_MODES[colour])), np.uint8)
-    for place, (file, _) in enumerate(files):
-        images[place] = _read(file, size, crop, _MODES[colour])
-    return images, np.array([label for _, label in files], np.int64), tuple(classes)
+    images = np.empty((len(files), height, width, len(_MODES[colour])), np.uint8)
+    read: list[Path] = []
+    skipped: list[tuple[Path, str]] = []
+    for file in files:
+        try:
+            images[len(read)] = _read(file, (height, width), crop, _MODES[colour])
+            read.append(file)
+        except DatasetDamagedError as error:
+            if on_error == "raise":
+                raise
+            skipped.append((file, str(error.__cause__)))
+    if not read:
+        raise DatasetDamagedError(
+            f"none of {len(files)} files can be read as an image; {skipped[0][0]}: {skipped[0][1]}"
+        )
+    return Photographs(images[: len(read)], tuple(read), tuple(skipped))
+
+
+def _check_size(size: int | tuple[int, int]) -> tuple[int, int]:
+    sides: Any = size if isinstance(size, tuple | list) else (size, size)
+    if len(sides) != 2 or not all(is_whole(side) and 0 < side <= 4096 for side in sides):
+        raise ParameterError(f"size must be a height and a width from 1 to 4096, or one number for both, not {size!r}")
+    return sides[0], sides[1]
+
+
+def _existing(path: str | Path) -> Path:
+    if not Path(path).is_dir():
+        raise DatasetMissingError(f"there is no folder {path}; give one that has a folder of images for each class")
+    return Path(path)
+
+
+def _inside(folder: Path) -> list[Path]:
+    return sorted(one for one in folder.iterdir() if one.name[0] != "." and one.name.lower() not in _LEFTOVERS)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for one in _inside(folder):
+        if one.is_dir():
+            yield from _walk(one)
+        elif one.is_file():
+            yield one
 
 
 def _files(folder: Path) -> list[Path]:
-    inside = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
+    inside = _inside(folder)
     if below := next((file for file in inside if file.is_dir()), None):
         raise DatasetError(f"{below} is a folder within a class; put its images into {folder}, or take it out")
     files = [file for file in inside if file.is_file()]
@@ -86,13 +170,16 @@ def _read(file: Path, size: tuple[int, int], crop: str, mode: str) -> NDArray[np
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            # Pillow warns of images above 89 megapixels, as cameras make them, and refuses those above 178.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(file) as image:
+                # A JPEG is reduced while it is decoded, by 2, 4 or 8, as long as both sides stay twice what is asked.
+                image.draft(image.mode, (2 * max(size), 2 * max(size)))
                 upright = _flatten(ImageOps.exif_transpose(image)).convert(mode)
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, Warning) as error:
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         raise DatasetDamagedError(
             f"{file} cannot be read as an image: {error}; replace it, or take it out of the folder"
-        ) from None
+        ) from error
     height, width = size
     fit = ImageOps.fit if crop == "centre" else Image.Image.resize
     pixels = np.asarray(fit(upright, (width, height), Image.Resampling.BICUBIC))

@@ -26,7 +26,7 @@ def table(copies: int = 0) -> Table:
     return Table(
         "cifar10",
         (
-            Method("gaussian", "zca", GAUSSIANS, ridge=None, on_backend=False),
+            Method("gaussian", "zca", GAUSSIANS, ridge=None),
             Method("myrtle5-no-zca", "standardised", kernels[0].kernels, ridge=0.0),
             *kernels,
             Method(f"{best.name}+flips", "zca", best.kernels, ridge=0.0, flips=True),

@@ -42,10 +42,10 @@ def table() -> Table:
         "mnist",
         (
             Method("myrtle5", "pixels", "myrtle5", ridge=1e-4),
-            Method("gaussian", "pixels", GAUSSIANS, ridge=None, on_backend=False),
-            Method("arc-cosine", "pixels", ARC_COSINES, ridge=None, on_backend=False),
-            Method("ntk", "pixels", TANGENTS, ridge=None, on_backend=False),
-            Method("gabor-gaussian", "gabor", GAUSSIANS, ridge=None, on_backend=False),
+            Method("gaussian", "pixels", GAUSSIANS, ridge=None),
+            Method("arc-cosine", "pixels", ARC_COSINES, ridge=None),
+            Method("ntk", "pixels", TANGENTS, ridge=None),
+            Method("gabor-gaussian", "gabor", GAUSSIANS, ridge=None),
         ),
         {
             "pixels": Preprocessing(

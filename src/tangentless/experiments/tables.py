@@ -68,7 +68,6 @@ class Method:
     kernels: str | Candidates
     ridge: float | None
     flips: bool = False
-    on_backend: bool = True  # False: the CPU computes the kernel in float64, whatever the backend
 
     def candidates(self, images: Images) -> Sequence[Kernel]:
         """The kernels, of which there may be one."""
@@ -192,7 +191,7 @@ class _Work:
                 "method": name,
                 "preprocessing": self.table.preprocessings[method.preprocessing].describe,
                 "ridge": "by leave-one-out" if ridge is None else ridge,
-                "backend": self.backend if method.on_backend else "cpu",
+                "backend": self.backend,
                 **method.choice(ridge),
             }
             piece = run.piece(of, functools.partial(self.evaluate, method, ridge))

@@ -34,10 +34,10 @@ class Whitening:
         """The whitening of a data set, from a folder where it has been kept, or else fitted and kept there."""
         make_folder(folder)
         path = folder / f"{dataset.name}-zca-{digest([self.to_json(), dict(dataset.hashes)])}.npy"
-        zca = ZCA(self.epsilon, mirrors=True, copies=self.copies, backend="cuda" if backend == "cuda" else "cpu")
+        zca = ZCA(self.epsilon, mirrors=True, copies=self.copies, verbose=True)
+        zca.backend = "cuda" if backend == "cuda" else "cpu"
         if not path.exists():
             save_array(path, zca.fit(dataset.train.images).whitening_)
-            return zca
         try:
             shape = dataset.train.images.shape[1:]
             kept = cast(ZCA, restore_step(zca.get_params(deep=False), lambda name: load_array(path), shape))

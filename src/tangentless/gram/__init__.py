@@ -9,10 +9,26 @@
 
 A store is a Zarr (v3) group. The array `kernel` holds the matrix in float64; of a symmetric matrix, the tiles on and
 right of the diagonal. The arrays `x` and `z` hold the images. The group's attributes hold the manifest.
+
+`tangentless.gram` is this module, and calling the module is calling its function `gram`.
 """
+
+import sys
+from types import ModuleType
+from typing import Any
 
 from .matrix import GramMatrix, open_gram
 from .progress import Snapshot
 from .run import Findings, Status, gram, repair, resume, status, verify
 
 __all__ = ["Findings", "GramMatrix", "Snapshot", "Status", "gram", "open_gram", "repair", "resume", "status", "verify"]
+
+
+class _Callable(ModuleType):
+    """`import tangentless.gram as g` must yield the module, and `tangentless.gram(...)` compute: so this is both."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> GramMatrix:
+        return gram(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -9,6 +9,7 @@ import typer
 from numpy.typing import NDArray
 
 from ..backends import Precision
+from ..errors import ParameterError
 from ..files import load_array
 from ..kernel import kernel
 from . import run as stores
@@ -21,6 +22,11 @@ DataArgument = Annotated[str, typer.Argument(help="Images: a .npy file, or FILE.
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cores by default.")]
 MemoryOption = Annotated[str | None, typer.Option(help="What a process may hold, such as 4GB; a quarter by default.")]
+MixedOption = Annotated[bool, typer.Option("--mixed", help="Continue on a processor that rounds differently.")]
+UnlockOption = Annotated[bool, typer.Option("--force-unlock", help="Break the lock of a writer that is gone.")]
+StorageOption = Annotated[
+    list[str] | None, typer.Option("--storage", help="NAME=VALUE for fsspec, such as endpoint_url=...; repeatable.")
+]
 SchedulerOption = Annotated[str | None, typer.Option(help="Address of a Dask scheduler; in this process by default.")]
 
 
@@ -41,6 +47,9 @@ def run(
     jobs: JobsOption = None,
     memory: MemoryOption = None,
     scheduler: SchedulerOption = None,
+    mixed: MixedOption = False,
+    force_unlock: UnlockOption = False,
+    storage: StorageOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compute a kernel matrix into a store, or continue one after whatever stopped it."""
@@ -58,6 +67,9 @@ def run(
         tile=tile,
         memory=memory,
         scheduler=scheduler,
+        mixed=mixed,
+        force_unlock=force_unlock,
+        storage_options=_options(storage),
         progress="json" if as_json else True,
     )
     _print_done(matrix, as_json)
@@ -69,24 +81,36 @@ def resume(
     jobs: JobsOption = None,
     memory: MemoryOption = None,
     scheduler: SchedulerOption = None,
+    mixed: MixedOption = False,
+    force_unlock: UnlockOption = False,
+    storage: StorageOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Continue a store from itself alone: it holds its images and names its kernel."""
-    matrix = stores.resume(store, n_jobs=jobs, memory=memory, scheduler=scheduler, progress="json" if as_json else True)
+    matrix = stores.resume(
+        store,
+        n_jobs=jobs,
+        memory=memory,
+        scheduler=scheduler,
+        mixed=mixed,
+        force_unlock=force_unlock,
+        storage_options=_options(storage),
+        progress="json" if as_json else True,
+    )
     _print_done(matrix, as_json)
 
 
 @app.command()
-def status(store: StoreArgument, as_json: JsonOption = False) -> None:
+def status(store: StoreArgument, storage: StorageOption = None, as_json: JsonOption = False) -> None:
     """Show what a store is a matrix of, how far it is, and who is writing it."""
-    found = stores.status(store)
+    found = stores.status(store, storage_options=_options(storage))
     print(json.dumps(found.to_json()) if as_json else _status_text(found))
 
 
 @app.command()
-def verify(store: StoreArgument, as_json: JsonOption = False) -> None:
+def verify(store: StoreArgument, storage: StorageOption = None, as_json: JsonOption = False) -> None:
     """Check every byte of a store; the exit status is 1 if something is wrong."""
-    found = stores.verify(store)
+    found = stores.verify(store, storage_options=_options(storage))
     print(json.dumps(found.to_json()) if as_json else _findings_text(found, "is damaged"))
     if not found.good:
         raise typer.Exit(1)
@@ -100,6 +124,9 @@ def repair(
     jobs: JobsOption = None,
     memory: MemoryOption = None,
     scheduler: SchedulerOption = None,
+    mixed: MixedOption = False,
+    force_unlock: UnlockOption = False,
+    storage: StorageOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check every byte of a store and compute again what is damaged; nothing else is touched."""
@@ -110,6 +137,9 @@ def repair(
         n_jobs=jobs,
         memory=memory,
         scheduler=scheduler,
+        mixed=mixed,
+        force_unlock=force_unlock,
+        storage_options=_options(storage),
         progress="json" if as_json else True,
     )
     print(json.dumps(found.to_json()) if as_json else _findings_text(found, "was repaired"))
@@ -117,6 +147,13 @@ def repair(
 
 def _load(source: str | None) -> NDArray[Any] | None:
     return None if source is None else load_array(source, mapped=True)
+
+
+def _options(given: list[str] | None) -> dict[str, str]:
+    parts = [one.partition("=") for one in given or []]
+    if any(not separator for _, separator, _ in parts):
+        raise ParameterError("--storage takes NAME=VALUE, such as endpoint_url=http://127.0.0.1:5000")
+    return {name: value for name, _, value in parts}
 
 
 def _print_done(matrix: GramMatrix, as_json: bool) -> None:
@@ -134,6 +171,7 @@ def _status_text(found: stores.Status) -> str:
         "shape": " × ".join(map(str, manifest.shape)) + (" symmetric" if manifest.symmetric else ""),
         "preprocessing": manifest.preprocessing or "not stated",
         "arithmetic": f"{manifest.backend} {numbers}, {manifest.precision}",
+        "bits": ", ".join(manifest.bits) or "not recorded",
         "tiles": f"{found.tiles_done:,} of {found.tiles:,}, {manifest.tile} rows each",
         "pairs": f"{found.pairs_done:,} of {found.pairs:,}, {100 * found.pairs_done / found.pairs:.1f} %",
         "state": "complete" if found.complete else f"being written by {found.writer}" if found.writer else "stopped",

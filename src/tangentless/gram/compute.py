@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import math
+import platform
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import llvmlite.binding as llvm
 import numpy as np
 from numpy.typing import NDArray
 
-from ..chunks import machine_memory
+from ..chunks import ahead, machine_memory
 from ..devices import Device
 from ..errors import ParameterError
+from ..inputs import to_host
 from ..kernel import Kernel, fill
 from .progress import Meter
 from .store import Array, Store, Tile
@@ -30,12 +33,14 @@ from .store import Array, Store, Tile
 if TYPE_CHECKING:
     from .cluster import Cluster
 
+Probe = Callable[[Device], str]
 ReadPanel = Callable[[str, int], NDArray[Any]]
 Advance = Callable[[float], None]
 _SMALLEST, _USUAL, _LARGEST = 16, 1024, 2048  # rows of a tile
 _WORK = {"cuda": 2e13}  # embeddings in a tile, by backend
 _WORK_ELSEWHERE = 2.5e11
 _FILES = 20_000
+_PROBE = 2e7  # embeddings of a fingerprint: a fraction of a second, also on the reference backend
 _TILE_ROWS = 4
 _TILES_HELD = 3  # one being computed, one being written, one in between
 _WORKSPACE = 256 << 20  # for the blocks of a backend, where the budget allows
@@ -173,39 +178,53 @@ class Computer:
 
 @dataclass(frozen=True)
 class Local:
-    """The engine of this process. A thread writes one tile while the next is computed.
+    """The engine of this process. Threads write tiles while the next ones are computed.
 
-    As of every engine, `memory` is the default budget of a process.
+    As of every engine, `memory` is the default budget of a process, and `bits` are the fingerprints of its processors.
     """
 
     device: Device
     memory: int
+    probe: Probe
+
+    @functools.cached_property
+    def bits(self) -> tuple[str, ...]:
+        """Computed when it is asked for, since a store that is complete needs no backend."""
+        return (self.probe(self.device),)
 
     def compute(self, job: Job, tiles: Sequence[Tile], meter: Meter, check: Callable[[], None]) -> None:
         """Compute tiles into the store. `check` raises when another process has taken the store over."""
         computer = Computer(job, meter.advance)
-        writing: Future[None] | None = None
-        with ThreadPoolExecutor(1, thread_name_prefix="tile-writer") as writer:
+
+        def computed() -> Iterator[tuple[Tile, Array]]:
             for tile in tiles:
                 check()
-                values = computer.compute(tile)
-                _await(writing, meter)
-                writing = writer.submit(job.store.write_tile, tile, values)
-            _await(writing, meter)
+                yield tile, computer.compute(tile)
+
+        for _ in ahead(lambda both: job.store.write_tile(*both), computed(), max(1, job.store.at_once - 1)):
+            meter.finish_tile()
 
 
-def find_engine(scheduler: Any, choose: Callable[[], Device]) -> contextlib.AbstractContextManager[Local | Cluster]:
+def find_engine(
+    scheduler: Any, choose: Callable[[], Device], probe: Probe
+) -> contextlib.AbstractContextManager[Local | Cluster]:
     """The engine of this process, or the cluster of a Dask scheduler; whichever it is chooses its own device."""
     if scheduler is None:
-        device = choose()
-        device.backend.name  # noqa: B018 (refuses now what cannot run here)
-        return contextlib.nullcontext(Local(device, parse_memory(None)))
+        return contextlib.nullcontext(Local(choose(), parse_memory(None), probe))
     from .cluster import connect
 
-    return connect(scheduler, choose)
+    return connect(scheduler, choose, probe)
 
 
-def _await(writing: Future[None] | None, meter: Meter) -> None:
-    if writing is not None:
-        writing.result()
-        meter.finish_tile()
+def fingerprint(kernel: Kernel, shape: tuple[int, ...], device: Device) -> str:
+    """A hash of the kernel matrix of a few made-up images, and the processor in words.
+
+    Two processors whose fingerprints differ give entries that differ by rounding errors.
+    """
+    elements = max(1, sum(leaf.elements(shape) for leaf in kernel.leaves()))
+    count = 2 + min(14, int(math.sqrt(_PROBE / elements)))
+    images = np.random.default_rng(0).integers(-128, 128, (count, *shape)).astype(np.float64)
+    prepared = kernel.prepare(device, images)
+    values = fill(kernel, device, prepared, prepared, symmetric=True)
+    digest = hashlib.sha256(np.ascontiguousarray(to_host(values), "<f8").tobytes()).hexdigest()
+    return f"{digest[:16]} ({platform.machine()} {llvm.get_host_cpu_name()})"

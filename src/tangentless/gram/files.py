@@ -12,17 +12,34 @@ import contextlib
 import errno
 import functools
 import importlib
+import logging
 import os
+import random
+import time
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from ..errors import NotAStoreError, ParameterError, StoreError, StoreWriteError
+from ..errors import (
+    NotAStoreError,
+    ParameterError,
+    StoreAccessError,
+    StoreError,
+    StoreWriteError,
+    TangentlessError,
+)
 from ..files import flush_folder
 
 Address = str | os.PathLike[str]
+Options = Mapping[str, Any]
+logger = logging.getLogger("tangentless")
+PATIENCE = 180.0  # seconds for which requests to a store that does not answer are repeated,
+_SHORT_PATIENCE = 2.0  # and to one that denies access, which may be a passing fault too
+# Requests are repeated here, in one place: many attempts of others within each would be as many times slower.
+_DEFAULTS = {"s3": {"config_kwargs": {"retries": {"max_attempts": 1}, "connect_timeout": 10, "read_timeout": 60}}}
+_FIRST_PAUSE, _LONGEST_PAUSE, _WORTH_A_WORD = 0.1, 8.0, 1.0
 _UNFINISHED = "kernel/tmp"  # one folder for all files being written, so that `clean` knows where to look
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
@@ -30,9 +47,10 @@ _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """A folder on disk. Names of files are relative to it."""
+    """A folder on disk. Names of files are relative to it. `concurrency` is how many are read or written at once."""
 
     root: Path
+    concurrency: ClassVar[int] = 2
 
     @property
     def address(self) -> str:
@@ -99,79 +117,140 @@ class LocalFiles:
 
 @dataclass(frozen=True)
 class RemoteFiles:
-    """The same for an address of fsspec. Credentials come from where fsspec looks for them."""
+    """The same for an address of fsspec. Requests that fail in passing are repeated for `PATIENCE` seconds.
+
+    `options` are what fsspec calls storage options. They may hold credentials: they travel to workers, and are never
+    shown, logged or stored. What they lack comes from where fsspec looks for it.
+    """
 
     address: str
+    options: Options = field(default_factory=dict, repr=False, compare=False)
+    concurrency: ClassVar[int] = 16
 
     def read(self, name: str) -> bytes:
-        return bytes(self._system.cat_file(f"{self._root}/{name}"))
+        # From a start, because without one some file systems ask for the length first, even a cache of old listings.
+        return bytes(self._ask(lambda: self._system.cat_file(f"{self._root}/{name}", start=0)))
 
     def write(self, name: str, *parts: Any) -> None:
+        data = b"".join(parts)
         with explained(self.address):
-            self._system.pipe_file(f"{self._root}/{name}", b"".join(parts))
+            self._ask(lambda: self._system.pipe_file(f"{self._root}/{name}", data))
 
     def create(self, name: str, data: bytes) -> None:
-        self._system.pipe_file(f"{self._root}/{name}", data, mode="create")
+        self._ask(lambda: self._system.pipe_file(f"{self._root}/{name}", data, mode="create"))
 
     def remove(self, name: str) -> None:
         with explained(self.address), contextlib.suppress(FileNotFoundError):
-            self._system.rm_file(f"{self._root}/{name}")
+            self._ask(lambda: self._system.rm_file(f"{self._root}/{name}"))
 
     def entries(self) -> set[str]:
-        self._system.invalidate_cache()
         try:
-            return {path.rstrip("/").rpartition("/")[2] for path in self._system.ls(self._root, detail=False)}
+            found = self._ask(lambda: self._system.ls(self._root, detail=False, refresh=True))
         except FileNotFoundError:
             return set()
+        return {path.rstrip("/").rpartition("/")[2] for path in found}
 
     def sizes(self, folder: str) -> dict[str, int]:
-        self._system.invalidate_cache()
-        found = self._system.find(f"{self._root}/{folder}", detail=True)
+        found = self._ask(lambda: self._system.find(f"{self._root}/{folder}", detail=True, refresh=True))
         return {path[len(self._root) + 1 :]: entry["size"] for path, entry in found.items()}
 
     def clean(self) -> None:
         """Nothing to do: a put that broke off leaves no object."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemoteFiles, (self.address, self.options)  # without a connection, which belongs to its process
+
+    def _ask(self, request: Callable[[], Any]) -> Any:
+        """The answer to a request, repeated at growing intervals while the trouble may pass."""
+        began, pause, said = time.monotonic(), _FIRST_PAUSE, False
+        while True:
+            try:
+                return request()
+            except Exception as error:  # libraries of object stores raise errors of their own kinds
+                trouble = diagnose(error, self.address)
+                if trouble is None:
+                    raise
+                waited = time.monotonic() - began
+                if waited >= trouble.patience:
+                    raise StoreAccessError(trouble.text) from None  # which is all that may be shown
+                if waited > _WORTH_A_WORD and not said:
+                    logger.warning("%s; trying again for %.0f s", trouble.text, trouble.patience)
+                    said = True
+            time.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
     @property
     def _system(self) -> Any:
-        return _connect(self.address)[0]
+        return self._connected[0]
 
     @property
     def _root(self) -> str:
-        return _connect(self.address)[1]
+        return self._connected[1]
+
+    @functools.cached_property
+    def _connected(self) -> tuple[Any, str]:
+        try:
+            fsspec: Any = importlib.import_module("fsspec")
+        except ImportError:
+            raise ParameterError(f"{self.address} needs fsspec: pip install 'tangentless[remote]'") from None
+        try:
+            defaults = {"use_listings_cache": False, **_DEFAULTS.get(self.address.partition(":")[0], {})}
+            system, root = fsspec.core.url_to_fs(self.address, **{**defaults, **self.options})
+        except (ValueError, ImportError, TypeError) as error:
+            raise NotAStoreError(f"fsspec cannot open {self.address}: {error}") from None
+        return system, str(root).rstrip("/")
 
 
 Files = LocalFiles | RemoteFiles
 
 
-def find_files(address: Address) -> Files:
-    """The files at a path or URL.
+@dataclass(frozen=True)
+class Trouble:
+    """What is wrong with a request, in one line that shows no credentials, and the seconds it may take to pass."""
+
+    text: str
+    patience: float = 0.0
+
+
+def diagnose(error: Exception, address: str) -> Trouble | None:
+    """What an error of a request means; None if it is an answer, or a fault of the caller.
+
+    >>> diagnose(PermissionError("Forbidden"), "s3://bucket/k.zarr").text
+    'access to s3://bucket/k.zarr is denied (PermissionError); look at the credentials'
+    """
+    response = getattr(error.__cause__ or error, "response", None)
+    code = str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+    why = code or type(error).__name__
+    if code == "NoSuchBucket":
+        return Trouble(f"there is no bucket for {address}; create it, or correct the address or the endpoint")
+    if isinstance(error, (TangentlessError, FileNotFoundError, FileExistsError, TypeError)):
+        return None
+    if isinstance(error, ValueError):
+        return Trouble(f"{address} cannot be asked: {error}")
+    if "Credentials" in why:
+        return Trouble(f"there are no credentials for {address}; give storage_options=, or set them as fsspec says")
+    if isinstance(error, PermissionError):
+        return Trouble(f"access to {address} is denied ({why}); look at the credentials", _SHORT_PATIENCE)
+    return Trouble(f"{address} does not answer ({why}); look at the endpoint and the network", PATIENCE)
+
+
+def find_files(address: Address, options: Options | None = None) -> Files:
+    """The files at a path or URL; `options` are fsspec's storage options for a URL.
 
     >>> find_files("k.zarr").address.endswith("/k.zarr")
     True
-    >>> find_files("memory://k.zarr")
+    >>> find_files("memory://k.zarr", {"secret": "x"})
     RemoteFiles(address='memory://k.zarr')
     """
     text = os.fspath(address)
     if not isinstance(text, str) or not text:
         raise ParameterError(f"a store is a path or an address such as 's3://bucket/k.zarr', not {address!r}")
     protocol, separator, rest = text.partition("://")
-    if separator and protocol in ("file", "local"):
-        return LocalFiles(Path(rest).absolute())
-    return RemoteFiles(text.rstrip("/")) if separator else LocalFiles(Path(text).expanduser().absolute())
-
-
-@functools.lru_cache(maxsize=16)
-def _connect(address: str) -> tuple[Any, str]:
-    try:
-        fsspec: Any = importlib.import_module("fsspec")
-    except ImportError:
-        raise ParameterError(f"the address {address} needs fsspec: pip install 'tangentless[remote]'") from None
-    try:
-        system, root = fsspec.core.url_to_fs(address)
-    except (ValueError, ImportError) as error:
-        raise NotAStoreError(f"fsspec cannot open {address}: {error}") from error
-    return system, str(root).rstrip("/")
+    if separator and protocol not in ("file", "local"):
+        return RemoteFiles(text.rstrip("/"), options or {})
+    if options:
+        raise ParameterError(f"storage_options are for addresses such as s3://..., and {text} is a folder")
+    return LocalFiles(Path(rest).absolute() if separator else Path(text).expanduser().absolute())
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@
 On disk `filelock` takes a lock of the operating system, which ends with the process that holds it, however that dies.
 Object stores and some cluster file systems have no such locks. There the file that names the writer is the lock: only
 one process can create it, and another takes it over when the writer is known to be dead or silent for ten minutes.
-Should two processes ever write at once, nothing is harmed: they replace whole tiles by the same bytes.
+Should two processes ever write at once, nothing is harmed: they replace whole tiles by the same bytes. A process takes
+up again what an earlier call of its own left behind, when the store could not be reached to release it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import socket
 import threading
@@ -26,8 +28,11 @@ from ..errors import StoreLockedError
 from .files import Files, LocalFiles, explained, make_folder
 
 LOCK = "kernel/writer.lock"
+logger = logging.getLogger("tangentless")
+_held: set[str] = set()  # the tokens of claims that this process has not given up
 _SILENT = 600.0  # seconds
 _RENEWED = 30.0
+_FAREWELL = 5.0
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -61,10 +66,9 @@ class Owner:
         return json.dumps(asdict(self)).encode()
 
     def is_gone(self) -> bool:
-        """Whether the owner is certainly dead, or has been silent for too long."""
-        if self.host == socket.gethostname() and _birth(self.process) != self.born:
-            return True
-        return time.time() - self.seen > _SILENT
+        """Whether the owner is certainly dead, was a call of this process that ended, or has been silent too long."""
+        dead = _birth(self.process) != self.born or (self.process == os.getpid() and self.token not in _held)
+        return (dead and self.host == socket.gethostname()) or time.time() - self.seen > _SILENT
 
     def __str__(self) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
@@ -72,11 +76,14 @@ class Owner:
 
 
 @contextlib.contextmanager
-def hold(files: Files) -> Iterator[Callable[[], None]]:
-    """Hold the lock of a store. The function it yields raises `StoreLockedError` once the lock has been lost."""
+def hold(files: Files, *, force: bool = False) -> Iterator[Callable[[], None]]:
+    """Hold the lock of a store. The function it yields raises `StoreLockedError` once the lock has been lost.
+
+    `force` breaks the lock of a writer that is known only by its name; locks of the operating system cannot be broken.
+    """
     with contextlib.ExitStack() as held:
         locked = isinstance(files, LocalFiles) and _lock(files, held)
-        claim = _Claim(files, locked=locked)
+        claim = _Claim(files, locked=locked, force=force)
         held.callback(claim.release)
         yield claim.check
 
@@ -110,36 +117,47 @@ def _lock(files: LocalFiles, held: contextlib.ExitStack) -> bool:
 class _Claim:
     """Names this process as the owner, and renews the name so that others see it alive."""
 
-    def __init__(self, files: Files, *, locked: bool) -> None:
+    def __init__(self, files: Files, *, locked: bool, force: bool) -> None:
         self._files, self._locked, self._owner = files, locked, Owner.me()
-        self._stop, self._lost = threading.Event(), False
+        self._stop, self._lost, self._renewed = threading.Event(), False, time.monotonic()
+        _held.add(self._owner.token)
         if locked:
             with contextlib.suppress(OSError):  # on a full disk the lock holds without a name
                 self._write()
         else:
-            self._create()
+            self._create(force)
         self._thread = threading.Thread(target=self._renew, daemon=True)
         self._thread.start()
 
     def check(self) -> None:
-        """Raise if another process has taken over."""
-        if self._lost:
+        """Raise if another process has taken over, or may have, because the name was not renewed for too long."""
+        if self._lost or (not self._locked and time.monotonic() - self._renewed > _SILENT):
             raise _refusal(self._files)
 
     def release(self) -> None:
-        """Remove the name, unless it is another's by now."""
+        """Remove the name, unless it is another's by now. Where that fails, this process can still take it again."""
         self._stop.set()
-        self._thread.join()
-        if self._is_mine():
-            self._files.remove(owner_file(self._files))
+        self._thread.join(timeout=_FAREWELL)  # it may wait for a store that does not answer
+        _held.discard(self._owner.token)
+        try:
+            if self._is_mine():
+                self._files.remove(owner_file(self._files))
+        except OSError as error:
+            logger.warning("the lock of %s could not be released: %s", self._files.address, error)
 
-    def _create(self) -> None:
+    def _create(self, force: bool) -> None:
         for _ in range(2):
             try:
                 self._files.create(owner_file(self._files), self._owner.to_bytes())
             except FileExistsError:
-                if find_owner(self._files) is not None:
+                owner = find_owner(self._files)
+                if owner is not None and owner.token == self._owner.token:
+                    return  # the answer to the first attempt was lost on its way
+                if owner is not None and not force:
+                    _held.discard(self._owner.token)
                     raise _refusal(self._files) from None
+                if owner is not None:
+                    logger.warning("breaking the lock of %s, held by %s", self._files.address, owner)
                 self._files.remove(owner_file(self._files))
             else:
                 return
@@ -147,14 +165,17 @@ class _Claim:
 
     def _renew(self) -> None:
         while not self._stop.wait(_RENEWED):
-            with contextlib.suppress(OSError):  # a passing failure: the next round renews the name
+            try:
                 if not self._locked and not self._is_mine():
                     self._lost = True
                     return
                 self._write()
+            except Exception as error:  # whatever it was, the next round tries again, and `check` sees how long it is
+                logger.warning("the lock of %s could not be renewed: %s", self._files.address, error)
 
     def _write(self) -> None:
         self._files.write(owner_file(self._files), replace(self._owner, seen=time.time()).to_bytes())
+        self._renewed = time.monotonic()
 
     def _is_mine(self) -> bool:
         owner = Owner.read(self._files)
@@ -164,7 +185,8 @@ class _Claim:
 def _refusal(files: Files) -> StoreLockedError:
     return StoreLockedError(
         f"{files.address} is being written by {Owner.read(files) or 'another process'}; wait for it or stop it. "
-        "To share the work among processes, give all of them to one call as a Dask cluster: scheduler=..."
+        "To share the work among processes, give all of them to one call as a Dask cluster: scheduler=... "
+        "If you know that the writer is gone, pass force_unlock=True"
     )
 
 

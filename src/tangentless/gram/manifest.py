@@ -62,8 +62,10 @@ class Data:
 class Manifest:
     """Everything a store depends on, and two notes.
 
-    `arithmetic` has a number for each of `architectures`, from `tangentless.backends.ARITHMETIC`. The notes are
-    `package`, the version that began the store, and `grown_from`, the sizes a symmetric matrix had before it grew.
+    `arithmetic` has a number for each of `architectures`, from `tangentless.backends.ARITHMETIC`. `bits` are the
+    fingerprints of the processors that computed it, more than one only where `mixed` allowed it; empty in stores of
+    earlier versions. The notes are `package`, the version that began the store, and `grown_from`, the sizes a symmetric
+    matrix had before it grew.
 
     >>> data = Data("00", (3, 2), "float64")
     >>> manifest = Manifest("k", ("relu",), "", data, None, "cpu", "float32", 16, "0.2.0", (1,))
@@ -83,6 +85,7 @@ class Manifest:
     arithmetic: tuple[int, ...]
     grown_from: tuple[int, ...] = ()
     format: int = FORMAT
+    bits: tuple[str, ...] = ()
 
     @property
     def symmetric(self) -> bool:
@@ -104,6 +107,8 @@ class Manifest:
         values = asdict(self)
         if self.format == 1:  # the bytes that version 0.1.0 wrote
             del values["arithmetic"]
+        if not self.bits:
+            del values["bits"]
         return {**values, "checksum": _checksum(values)}
 
     @classmethod
@@ -131,7 +136,15 @@ class Manifest:
 # Agreement of a store with what is given
 
 
-def settle(files: Files, given: Manifest, x: NDArray[Any], *, extend: bool, tile: int | None) -> Manifest:
+def settle(
+    files: Files,
+    given: Manifest,
+    x: NDArray[Any],
+    *,
+    extend: bool = False,
+    tile: int | None = None,
+    mixed: bool = False,
+) -> Manifest:
     """The manifest to go on with: the given one for a new store, else the stored one, extended if that is allowed."""
     if extend and given.z is not None:
         raise ParameterError(
@@ -146,17 +159,25 @@ def settle(files: Files, given: Manifest, x: NDArray[Any], *, extend: bool, tile
     if longer and extend:
         stored = stored.grown_to(given.x)
     hint = "The first rows are the same: to add the new ones, pass extend=True. " if longer and not extend else ""
-    refuse_differences(stored, replace(given, tile=tile or stored.tile), files.address, hint)
-    return stored
+    if extend and not longer and stored.x != given.x:
+        hint = "X can be extended only if it begins with the rows that are stored. "
+    return agree(stored, replace(given, tile=tile or stored.tile), files.address, hint, mixed=mixed)
 
 
-def refuse_differences(stored: Manifest, given: Manifest, where: str, hint: str = "") -> None:
-    """Raise `StoreMismatchError` unless two manifests agree."""
+def agree(stored: Manifest, given: Manifest, where: str, hint: str = "", *, mixed: bool = False) -> Manifest:
+    """The stored manifest, with further `bits` if they may be `mixed`; raises `StoreMismatchError` if they differ."""
+    if mixed:
+        stored = replace(stored, bits=(*stored.bits, *(one for one in given.bits if one not in stored.bits)))
     found = list(differences(stored, given))
     if not found:
-        return
+        return stored
     remedy = "Give what it was made with, or start a new store."
-    if _new_arithmetic(stored, given):
+    if [*found] == [*_other_bits(stored, given)]:
+        remedy = (
+            "Continue it on a processor like the first, or pass mixed=True: its tiles then agree only to rounding "
+            "errors, as small as those of any entry."
+        )
+    elif _new_arithmetic(stored, given):
         remedy = (
             f"Continue it with tangentless {stored.package}, which began it, or start a new store. "
             "Its finished tiles can be read and verified with this version too."
@@ -177,7 +198,9 @@ def differences(stored: Manifest, given: Manifest) -> Iterator[str]:
         name = {"x": "X", "z": "Z"}.get(field.name, field.name)
         if before == after or field.name in _NOT_COMPARED:
             continue
-        if field.name == "arithmetic":
+        if field.name == "bits":
+            yield from _other_bits(stored, given)
+        elif field.name == "arithmetic":
             if _new_arithmetic(stored, given):
                 old, new = (", ".join(map(str, numbers)) for numbers in (before, after))
                 yield f"the arithmetic of {stored.backend!r} is {old} in the store, {new} now"
@@ -188,6 +211,12 @@ def differences(stored: Manifest, given: Manifest) -> Iterator[str]:
                     yield f"the {part.name} of {name} is {old!r} in the store, {new!r} now"
         else:
             yield f"{name} is {before!r} in the store, {after!r} now"
+
+
+def _other_bits(stored: Manifest, given: Manifest) -> Iterator[str]:
+    new = [one for one in given.bits if stored.bits and one not in stored.bits]
+    if new:
+        yield f"this processor rounds differently: its bits are {', '.join(new)}, those in the store {stored.bits[0]}"
 
 
 def _new_arithmetic(stored: Manifest, given: Manifest) -> bool:
@@ -314,6 +343,8 @@ def _read(files: Files, name: str) -> bytes | None:
         return files.read(name)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except StoreError:
+        raise
     except OSError as error:
         raise StoreError(f"cannot read {name} of {files.address}: {error.strerror}") from error
 

@@ -7,6 +7,7 @@ reads back whole, though only one triangle is stored. `np.asarray` reads everyth
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,18 +15,20 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..chunks import spans
 from ..errors import InputError, ParameterError
-from .files import Address, find_files
+from .files import Address, Options, find_files
 from .manifest import Manifest
-from .store import Array, Store
+from .store import Array, Store, Tile
 
 Indices = NDArray[np.intp]
 Selection = slice | Indices
+Place = tuple[Selection, Selection]  # indices within a tile, and where they go in the result
 _STRIP = 32  # rows transposed at a time: few enough for the cache
 
 
-def open_gram(store: Address) -> GramMatrix:
-    """The matrix in a store, complete or not.
+def open_gram(store: Address, *, storage_options: Options | None = None) -> GramMatrix:
+    """The matrix in a store, complete or not. `storage_options` are for addresses that fsspec opens.
 
     >>> import tempfile
     >>> from tangentless.gram import gram
@@ -35,7 +38,7 @@ def open_gram(store: Address) -> GramMatrix:
     >>> bool(np.all(open_gram(f"{folder.name}/k.zarr")[3:5] == K[:, 3:5].T))
     True
     """
-    return GramMatrix(Store.open(find_files(store)))
+    return GramMatrix(Store.open(find_files(store, storage_options)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,23 +105,37 @@ class GramMatrix:
             array: Any = importlib.import_module("dask.array")
         except ImportError:
             raise ParameterError("to_dask needs Dask: pip install 'tangentless[distributed]'") from None
-        name = f"gram-{self.manifest.to_json()['checksum'][:32]}"
-        return array.from_array(self, chunks=self.manifest.tile, name=name, asarray=False, fancy=False)
+        name, layout = f"gram-{self.manifest.to_json()['checksum'][:32]}", self.store.layout
+        tasks: dict[Any, Any] = {(name, *tile): (self._block, tile) for tile in layout.tiles()}
+        if layout.symmetric:  # a stored tile is read once, for both triangles
+            tasks |= {(name, j, i): (np.transpose, (name, i, j)) for i, j in layout.tiles() if i < j}
+        chunks = tuple(
+            tuple(part.stop - part.start for part in spans(length, self.manifest.tile)) for length in self.shape
+        )
+        return array.Array(tasks, name, chunks, dtype=self.dtype)
 
     def __repr__(self) -> str:
         rows, columns = self.shape
         return f"<{rows} × {columns} matrix of {self.manifest.kernel} in {self.store.files.address}>"
 
+    def _block(self, tile: Tile) -> Array:
+        size = self.manifest.tile
+        rows, columns = (slice(number * size, (number + 1) * size) for number in tile)
+        block: Array = self[rows, columns]
+        return block
+
     def _read(self, rows: Indices, columns: Indices) -> Array:
         values = np.empty((len(rows), len(columns)))
-        column_parts = list(_by_tile(columns, self.manifest.tile))
-        for i, here_rows, out_rows in _by_tile(rows, self.manifest.tile):
-            for j, here_columns, out_columns in column_parts:
-                if self.manifest.symmetric and j < i:
-                    tile = self.store.read_tile((j, i)).T
-                else:
-                    tile = self.store.read_tile((i, j))
-                _copy(values, out_rows, out_columns, tile[here_rows][:, here_columns])
+        size, symmetric = self.manifest.tile, self.manifest.symmetric
+        parts: dict[Tile, list[tuple[bool, Place, Place]]] = {}  # by stored tile: it serves both triangles when read
+        for (i, row), (j, column) in itertools.product(_by_tile(rows, size), list(_by_tile(columns, size))):
+            flipped = symmetric and j < i
+            parts.setdefault((j, i) if flipped else (i, j), []).append((flipped, row, column))
+        for tile, stored in self.store.read_tiles(parts):
+            for flipped, (here_rows, out_rows), (here_columns, out_columns) in parts[tile]:
+                part = (stored.T if flipped else stored)[here_rows][:, here_columns]
+                self.store.refuse_unfinished(tile, part)
+                _copy(values, out_rows, out_columns, part)
         return values
 
 
@@ -147,12 +164,12 @@ def _is_open_mesh(rows: Any, columns: Any) -> bool:
     return len(shapes[0]) == len(shapes[1]) == 2 and shapes[0][1] == 1 and shapes[1][0] == 1
 
 
-def _by_tile(indices: Indices, size: int) -> Iterator[tuple[int, Selection, Selection]]:
-    """For each tile that is touched: its number, the indices within it, and where they go in the result."""
+def _by_tile(indices: Indices, size: int) -> Iterator[tuple[int, Place]]:
+    """The number of each tile that is touched, and what is read there."""
     tiles = indices // size
     for tile in np.unique(tiles):
         places = np.flatnonzero(tiles == tile)
-        yield int(tile), _as_slice(indices[places] - tile * size), _as_slice(places)
+        yield int(tile), (_as_slice(indices[places] - tile * size), _as_slice(places))
 
 
 def _as_slice(indices: Indices) -> Selection:

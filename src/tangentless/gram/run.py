@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..architecture import Architecture
 from ..backends import ARITHMETIC, AnyDevice, Precision
+from ..chunks import ahead
 from ..classical.vectors import VectorKernel
 from ..devices import Device
 from ..errors import ParameterError, StoreDamagedError, StoreMismatchError
@@ -24,17 +25,18 @@ from ..inputs import check_images, check_pair, to_numpy
 from ..kernel import Kernel
 from ..kernel import kernel as make_kernel
 from ..layers import Layer
-from .compute import Job, Local, ReadPanel, choose_tile, find_engine, parse_memory, plan_memory
+from .compute import Job, Local, ReadPanel, choose_tile, find_engine, fingerprint, parse_memory, plan_memory
 from .files import Address, Files, find_files
+from .files import Options as StorageOptions
 from .lock import Owner, find_owner, hold
 from .manifest import (
     Data,
     Manifest,
+    agree,
     damaged_metadata,
     is_vacant,
     read_manifest,
     recover_manifest,
-    refuse_differences,
     settle,
     write_metadata,
 )
@@ -56,6 +58,9 @@ def gram(
     store: Address,
     preprocessing: str = "",
     extend: bool = False,
+    mixed: bool = False,
+    force_unlock: bool = False,
+    storage_options: StorageOptions | None = None,
     backend: str | AnyDevice = "auto",
     precision: Precision = "float32",
     n_jobs: int | None = None,
@@ -69,6 +74,9 @@ def gram(
     `preprocessing` says in your words what was done to the data. With `extend`, X may have more rows than before: only
     new entries are computed. `memory` is what this process, or each worker, may hold: bytes or a text such as `"4GB"`,
     by default a quarter of the machine's. `scheduler` is the address of a Dask scheduler, or a `distributed.Client`.
+    `storage_options` are fsspec's, for addresses such as `s3://...`; workers get them too, the store does not. `mixed`
+    continues a store on a processor that rounds differently; `force_unlock` breaks the lock of a writer that is gone.
+    A store that is complete is only read.
 
     >>> import tempfile, numpy as np, tangentless as tl
     >>> X = np.random.default_rng(0).standard_normal((20, 5))
@@ -79,14 +87,19 @@ def gram(
     """
     kernel = kernel if isinstance(kernel, Kernel) else make_kernel(kernel)
     images = _check_sets(X, Z)
-    files = find_files(store)
-    if not is_vacant(files):  # a place that is not ours is refused before anything is put there, even a lock
-        read_manifest(files)
-    with find_engine(scheduler, functools.partial(Device.of, backend, precision, n_jobs)) as engine:
-        run = _Run(engine, kernel, memory, progress)
+    files = find_files(store, storage_options)
+    vacant = is_vacant(files)
+    stored = None if vacant else read_manifest(files)  # refuses a place that is not ours before anything is put there
+    choose = functools.partial(Device.of, backend, precision, n_jobs)
+    with find_engine(scheduler, choose, functools.partial(fingerprint, kernel, images["x"].shape[1:])) as engine:
+        run = _Run(engine, kernel, memory, progress, mixed)
         given = run.describe(images, preprocessing, tile)
-        with hold(files) as check:
-            manifest = settle(files, given, images["x"], extend=extend, tile=tile)
+        if not vacant and (complete := _complete(files, settle(files, given, images["x"], extend=extend, tile=tile))):
+            return GramMatrix(complete)
+        engine.device.backend.name  # noqa: B018 (refuses what cannot run here before the store is touched)
+        given = replace(given, bits=run.bits(stored))
+        with hold(files, force=force_unlock) as check:
+            manifest = settle(files, given, images["x"], extend=extend, tile=tile, mixed=mixed)
             made = _keep(files, manifest, images)
             size = manifest.tile
             run.compute(made, None, check, lambda name, panel: images[name][panel * size : (panel + 1) * size])
@@ -96,6 +109,7 @@ def gram(
 class Options(TypedDict, total=False):
     """How a store is continued; what is not given is as the store says. The rest is as for `gram`."""
 
+    mixed: bool
     kernel: Kernel | None
     backend: str | AnyDevice | None
     n_jobs: int | None
@@ -104,7 +118,13 @@ class Options(TypedDict, total=False):
     progress: ProgressOption
 
 
-def resume(store: Address, **options: Unpack[Options]) -> GramMatrix:
+def resume(
+    store: Address,
+    *,
+    storage_options: StorageOptions | None = None,
+    force_unlock: bool = False,
+    **options: Unpack[Options],
+) -> GramMatrix:
     """Continue a store from itself alone: it holds its images and names its kernel. The options are `Options`.
 
     >>> import tempfile, numpy as np
@@ -114,11 +134,14 @@ def resume(store: Address, **options: Unpack[Options]) -> GramMatrix:
     >>> resume(f"{folder.name}/k.zarr").shape
     (20, 20)
     """
-    files = find_files(store)
+    files = find_files(store, storage_options)
     manifest = read_manifest(files)
-    with _continuing(manifest, **options) as run, hold(files) as check:
-        made = _keep(files, read_manifest(files), {})
-        run.compute(made, None, check)
+    with _continuing(files, manifest, **options) as run:
+        if complete := _complete(files, manifest):
+            return GramMatrix(complete)
+        with hold(files, force=force_unlock) as check:
+            made = _keep(files, run.join(files, read_manifest(files)), {})
+            run.compute(made, None, check)
     return GramMatrix(made)
 
 
@@ -143,7 +166,7 @@ class Status:
         return {**asdict(self), "manifest": self.manifest.to_json(), "complete": self.complete}
 
 
-def status(store: Address) -> Status:
+def status(store: Address, *, storage_options: StorageOptions | None = None) -> Status:
     """How far a store is.
 
     >>> import tempfile, numpy as np
@@ -153,7 +176,7 @@ def status(store: Address) -> Status:
     >>> found.tiles_done, found.tiles, found.complete
     (6, 6, True)
     """
-    files = find_files(store)
+    files = find_files(store, storage_options)
     opened = Store.open(files)
     layout, finished = opened.layout, opened.finished()
     done = sum(layout.pairs(*tile) for tile in finished)
@@ -179,7 +202,7 @@ class Findings:
         return {**asdict(self), "good": self.good}
 
 
-def verify(store: Address) -> Findings:
+def verify(store: Address, *, storage_options: StorageOptions | None = None) -> Findings:
     """Check every byte of a store: metadata, images and tiles. A tile that is not computed yet is not a fault.
 
     >>> import tempfile, numpy as np
@@ -188,11 +211,19 @@ def verify(store: Address) -> Findings:
     >>> verify(f"{folder.name}/k.zarr").good
     True
     """
-    files = find_files(store)
+    files = find_files(store, storage_options)
     return _examine(Store(files, recover_manifest(files)))
 
 
-def repair(store: Address, X: Any = None, Z: Any = None, **options: Unpack[Options]) -> Findings:
+def repair(
+    store: Address,
+    X: Any = None,
+    Z: Any = None,
+    *,
+    storage_options: StorageOptions | None = None,
+    force_unlock: bool = False,
+    **options: Unpack[Options],
+) -> Findings:
     """Repair a store and return what was wrong. Damaged tiles are computed again; all others stay as they are.
 
     The data is needed only if the store's own copy of it is damaged. The options are `Options`.
@@ -204,19 +235,22 @@ def repair(store: Address, X: Any = None, Z: Any = None, **options: Unpack[Optio
     >>> repair(f"{folder.name}/k.zarr").tiles, verify(f"{folder.name}/k.zarr").good
     (((0, 1),), True)
     """
-    files = find_files(store)
+    files = find_files(store, storage_options)
     manifest = recover_manifest(files)
-    continuing = _continuing(manifest, **options)  # refuses unknown options now, and begins where it is entered
+    continuing = _continuing(files, manifest, **options)  # refuses unknown options now, and begins where it is entered
     images = {} if X is None else _same_images(manifest, X, Z)
-    with hold(files) as check:
+    found = _examine(Store(files, manifest))
+    if found.good:  # of a store at a read-only place that is all
+        return found
+    with hold(files, force=force_unlock) as check:
         found = _examine(Store(files, manifest))
         if any(name not in images for name, _ in found.images):
             names = ", ".join(f"panel {panel} of {name.upper()}" for name, panel in found.images)
             raise StoreDamagedError(f"the images kept in {files.address} are damaged, {names}: give the data to repair")
-        repaired = _keep(files, manifest, images)
+        _keep(files, manifest, images)
         if found.tiles:
             with continuing as run:
-                run.compute(repaired, found.tiles, check)
+                run.compute(_keep(files, run.join(files, manifest), {}), found.tiles, check)
     return found
 
 
@@ -228,6 +262,7 @@ class _Run:
     kernel: Kernel
     memory: int | str | None
     progress: ProgressOption
+    mixed: bool
 
     def __post_init__(self) -> None:
         check_option(self.progress)
@@ -241,13 +276,22 @@ class _Run:
     def identity(self) -> dict[str, Any]:
         """What decides the bits of the entries, besides data and precision: values of the manifest."""
         leaves, name = list(self.kernel.leaves()), self.engine.device.name
-        parts = ["vectors" if isinstance(leaf, VectorKernel) else name for leaf in leaves]
+        parts = ["vectors" if isinstance(leaf, VectorKernel) and name != "cuda" else name for leaf in leaves]
         return {
             "kernel": repr(self.kernel),
             "architectures": tuple(leaf.definition for leaf in leaves),
             "backend": name,
             "arithmetic": tuple(ARITHMETIC.get(part, 1) for part in parts),  # 1 for a backend of the user's
         }
+
+    def bits(self, stored: Manifest | None) -> tuple[str, ...]:
+        """The fingerprints that may take part: of one processor, one that the store knows if there is such, or all."""
+        known, found = () if stored is None else stored.bits, self.engine.bits
+        return found if self.mixed else tuple(sorted(found, key=lambda one: one not in known)[:1])
+
+    def join(self, files: Files, stored: Manifest) -> Manifest:
+        """The manifest of a store that this run's processors may continue."""
+        return agree(stored, replace(stored, bits=self.bits(stored)), files.address, mixed=self.mixed)
 
     def describe(self, images: Images, preprocessing: str, tile: int | None) -> Manifest:
         """The manifest of a store made by this run."""
@@ -287,7 +331,9 @@ class _Run:
 
 @contextlib.contextmanager
 def _continuing(
+    files: Files,
     manifest: Manifest,
+    mixed: bool = False,
     kernel: Kernel | None = None,
     backend: str | AnyDevice | None = None,
     n_jobs: int | None = None,
@@ -298,10 +344,16 @@ def _continuing(
     """A run that agrees with a manifest."""
     kernel = kernel or read_kernel(manifest.kernel)
     choose = functools.partial(Device.of, backend or manifest.backend, cast(Precision, manifest.precision), n_jobs)
-    with find_engine(scheduler, choose) as engine:
-        run = _Run(engine, kernel, memory, progress)
-        refuse_differences(manifest, replace(manifest, **run.identity), "the store")
+    with find_engine(scheduler, choose, functools.partial(fingerprint, kernel, manifest.x.shape[1:])) as engine:
+        run = _Run(engine, kernel, memory, progress, mixed)
+        agree(manifest, replace(manifest, **run.identity), files.address)
         yield run
+
+
+def _complete(files: Files, manifest: Manifest) -> Store | None:
+    """The store, if nothing is left to compute: it needs no lock then, and may be read-only."""
+    store = Store(files, manifest)
+    return store if len(store.finished()) == store.layout.count else None
 
 
 def _keep(files: Files, manifest: Manifest, images: Images) -> Store:
@@ -336,9 +388,16 @@ def _examine(store: Store) -> Findings:
     panels = [(name, panel) for name in manifest.sets for panel in range(store.panels(name))]
     there = store.files.sizes("kernel/c")
     tiles = [tile for tile in store.layout.tiles() if tile_name(tile) in there]
+
+    def damaged(panel: tuple[str, int]) -> bool:
+        return intact(store.read_images, *panel) is None
+
+    def damaged_tile(tile: Tile) -> bool:
+        return intact(store.read_tile, tile) is None
+
     return Findings(
         metadata=tuple(damaged_metadata(store.files, manifest)),
-        images=tuple(panel for panel in panels if intact(store.read_images, *panel) is None),
-        tiles=tuple(tile for tile in tiles if intact(store.read_unfinished_tile, tile) is None),
+        images=tuple(panel for panel, bad in ahead(damaged, panels, store.files.concurrency) if bad),
+        tiles=tuple(tile for tile, bad in ahead(damaged_tile, tiles, store.at_once) if bad),
         tiles_checked=len(tiles),
     )

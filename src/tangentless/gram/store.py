@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BackendError, StoreDamagedError, StoreIncompleteError
+from ..chunks import ahead
+from ..errors import BackendError, StoreDamagedError, StoreError, StoreIncompleteError
 from .files import Files
 from .manifest import Manifest, read_manifest
 
@@ -25,6 +26,7 @@ Array = NDArray[np.float64]
 Tile = tuple[int, int]
 _CHECKSUM_BYTES = 4
 _ENTRY = np.dtype("<f8")
+_BYTES_AHEAD = 64 << 20  # of tiles that are read before they are needed, or still to be written
 
 
 @dataclass(frozen=True)
@@ -100,19 +102,29 @@ class Store:
         """The tiles of the matrix."""
         return Layout(*self.manifest.shape, self.manifest.tile, self.manifest.symmetric)
 
-    def read_tile(self, tile: Tile) -> Array:
-        """A finished tile, checked."""
-        values = self.read_unfinished_tile(tile)
-        if np.isnan(values[-1, -1]):
-            raise StoreIncompleteError(f"tile {tile} of {self.files.address} does not cover the new rows yet")
-        return values
+    @property
+    def at_once(self) -> int:
+        """How many tiles are read or written at once: as many as the place takes and fit into little memory."""
+        return max(1, min(self.files.concurrency, _BYTES_AHEAD // (self.manifest.tile**2 * _ENTRY.itemsize)))
 
-    def read_unfinished_tile(self, tile: Tile) -> Array:
+    def read_tiles(self, tiles: Iterable[Tile]) -> Iterator[tuple[Tile, Array]]:
+        """Tiles in order, checked, and read ahead; entries are NaN where the matrix was extended since."""
+        return ahead(self.read_tile, tiles, self.at_once)
+
+    def read_tile(self, tile: Tile) -> Array:
         """A tile, checked; entries are NaN where the matrix was extended since."""
         size = self.manifest.tile
         height, width = self.layout.extent(*tile)
         chunk = self._read_chunk(tile_name(tile), (size, size), _ENTRY, f"tile {tile}")
         return chunk[:height, :width]
+
+    def refuse_unfinished(self, tile: Tile, part: Array) -> None:
+        """Raise if a part of a tile has entries that an extension has yet to compute."""
+        if np.isnan(part).any():
+            raise StoreIncompleteError(
+                f"tile {tile} of {self.files.address} does not cover the new rows yet; "
+                "run the call that extends the matrix again"
+            )
 
     def write_tile(self, tile: Tile, values: Array) -> None:
         """Write a tile. Once this returns, the tile is durable."""
@@ -126,7 +138,7 @@ class Store:
         """The tiles that are in place, judged by file length; tiles that an extension cuts are read."""
         lengths, expected = self.files.sizes("kernel/c"), self.manifest.tile**2 * _ENTRY.itemsize + _CHECKSUM_BYTES
         there = {tile for tile in self.layout.tiles() if lengths.get(tile_name(tile)) == expected}
-        return there - {tile for tile in there if self._was_cut(tile) and not self.covers(tile)}
+        return there - {tile for tile in there if self._was_cut(tile) and not self._covers(tile)}
 
     def known_pairs(self, tile: Tile) -> int:
         """How many pairs of a tile were known before the matrix was extended."""
@@ -135,13 +147,13 @@ class Store:
             return 0
         return len(known) * (len(known) + 1) // 2 if tile[0] == tile[1] else known.size
 
-    def covers(self, tile: Tile) -> bool:
-        """Whether a tile is undamaged and complete."""
-        return intact(self.read_tile, tile) is not None
+    def _covers(self, tile: Tile) -> bool:
+        values = intact(self.read_tile, tile)
+        return values is not None and not np.isnan(values[-1, -1])
 
     def known_part(self, tile: Tile) -> Array | None:
         """The part of a tile that was known before the matrix was extended, if any."""
-        values = intact(self.read_unfinished_tile, tile) if self._was_cut(tile) else None
+        values = intact(self.read_tile, tile) if self._was_cut(tile) else None
         if values is None:
             return None
         width = int(np.count_nonzero(~np.isnan(values[0])))
@@ -158,11 +170,15 @@ class Store:
 
     def write_images(self, name: str, images: NDArray[Any]) -> None:
         """Write the panels of a set of images that are missing or differ."""
-        size = self.manifest.tile
-        for panel in range(self.panels(name)):
-            rows, there = images[panel * size : (panel + 1) * size], intact(self.read_images, name, panel)
+
+        def write(panel: int) -> None:
+            rows = images[panel * self.manifest.tile : (panel + 1) * self.manifest.tile]
+            there = intact(self.read_images, name, panel)
             if there is None or not np.array_equal(there, rows):
                 self._write_chunk(*self._panel(name, panel), rows, 0)
+
+        for _ in ahead(write, range(self.panels(name)), self.files.concurrency):
+            pass
 
     def _panel(self, name: str, panel: int) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
         """The file, shape and dtype of a panel of images."""
@@ -181,6 +197,8 @@ class Store:
             data = self.files.read(name)
         except FileNotFoundError:
             raise StoreIncompleteError(f"{where} is not there yet; run the call that made the store again") from None
+        except StoreError:
+            raise
         except OSError as error:
             raise StoreDamagedError(f"{where} cannot be read, {error.strerror}: run repair") from error
         length = math.prod(shape) * dtype.itemsize

@@ -11,13 +11,15 @@ from sklearn.utils.validation import check_array, validate_data
 
 from ..chunks import spans
 from ..errors import InputError
+from ..inputs import shape_hint, without_tensor
 
 ROWS_AT_ONCE = 4096  # images in float64 beside the result: 100 MB of CIFAR-10
+_NUMBERS_AT_ONCE = 2**24  # and of larger images as many as that
 
 
 def read_rows(estimator: Any, X: Any, shape: tuple[int, ...] | None = None, *, finite: bool = True) -> NDArray[Any]:
     """Images (N, H, W, C), sequences or vectors, in their own dtype; with a shape, of that, as they were fitted."""
-    first = shape is None
+    first, X = shape is None, without_tensor(X)
     with input_errors():
         if shape is None or len(shape) == 1:
             options = {"reset": first, "allow_nd": first, "ensure_all_finite": finite}
@@ -28,13 +30,14 @@ def read_rows(estimator: Any, X: Any, shape: tuple[int, ...] | None = None, *, f
         raise InputError(f"X must hold images (N, H, W, C), sequences or vectors, but its shape is {rows.shape}")
     if shape is not None and rows.shape[1:] != shape:
         fitted = f"{type(estimator).__name__} was fitted to rows of shape {shape}"
-        raise InputError(f"X holds rows of shape {rows.shape[1:]}, but {fitted}")
+        hint = shape_hint(rows.shape, shape)
+        raise InputError(f"X holds rows of shape {rows.shape[1:]}, but {fitted}{hint}")
     return rows
 
 
-def parts(count: int) -> Iterator[slice]:
-    """Chunks of that many rows."""
-    return spans(count, ROWS_AT_ONCE)
+def parts(count: int, numbers: int = 1) -> Iterator[slice]:
+    """Chunks of that many rows, of so many numbers each."""
+    return spans(count, min(ROWS_AT_ONCE, max(1, _NUMBERS_AT_ONCE // numbers)))
 
 
 @contextmanager

@@ -13,24 +13,33 @@ from ..errors import InputError, ParameterError
 from ..files import Arrays
 from .randaugment import RandAugment
 from .standardize import Standardize
+from .whitening import Dense, Form, LowRank, Patches
 from .zca import ZCA
 
 Step = ZCA | Standardize
 STEPS: dict[str, type[Step]] = {"zca": ZCA, "standardize": Standardize}
+_FORMS: dict[str, tuple[type[Form], tuple[str, ...]]] = {
+    "dense": (Dense, ("whitening",)),
+    "low rank": (LowRank, ("images", "inner", "scale")),
+    "patches": (Patches, ("filters",)),
+}
+_HERE = ("backend", "verbose")  # parameters of a process, not of a fit
 
 
 def describe_step(step: Step) -> tuple[dict[str, Any], Arrays]:
     """The parameters of a fitted transformer as JSON has them, and its arrays."""
     kind = next(name for name, kind in STEPS.items() if isinstance(step, kind))
-    names = ("whitening",) if isinstance(step, ZCA) else ("mean", "std")
-    return {"kind": kind} | _plain(step), {name: getattr(step, f"{name}_") for name in names}
+    if isinstance(step, Standardize):
+        return {"kind": kind} | _plain(step), {"mean": step.mean_, "std": step.std_}
+    form, names = next((form, names) for form, (of, names) in _FORMS.items() if isinstance(step.form_, of))
+    return {"kind": kind, "form": form} | _plain(step), {name: getattr(step.form_, name) for name in names}
 
 
 def restore_step(text: Any, array: Callable[[str], NDArray[Any]], shape: tuple[int, ...]) -> Step:
     """The transformer of images of a shape that was described, with a function that gives its arrays by name."""
-    step = _unfitted(text, shape)
+    step, form = _unfitted(text, shape)
     if isinstance(step, ZCA):
-        step.whitening_ = _shaped(array("whitening"), (step.n_features_in_,) * 2, shape)
+        step.form_ = _restore_form(step, form, array, shape)
         return step
     step.mean_, step.std_ = (_shaped(array(name), shape[-1:], shape) for name in ("mean", "std"))
     if not (step.std_ > 0).all():
@@ -38,15 +47,28 @@ def restore_step(text: Any, array: Callable[[str], NDArray[Any]], shape: tuple[i
     return step
 
 
-def _unfitted(text: Any, shape: tuple[int, ...]) -> Step:
+def _restore_form(step: ZCA, form: str, array: Callable[[str], NDArray[Any]], shape: tuple[int, ...]) -> Form:
+    if form == "dense":
+        return Dense(_shaped(array("whitening"), (step.n_features_in_,) * 2, shape))
+    if form == "patches":
+        side = 2 * int(step.patch or 0) - 1
+        return Patches(_shaped(array("filters"), (side, side, *shape[-1:] * 2), shape), shape)
+    images, scale = array("images"), _shaped(array("scale"), (1,), shape)
+    rows = len(images) * (1 + step.mirrors)
+    return LowRank(_shaped(images, (len(images), *shape), shape), _shaped(array("inner"), (rows, rows), shape), scale)
+
+
+def _unfitted(text: Any, shape: tuple[int, ...]) -> tuple[Step, str]:
     try:
-        entries = {"kind": "zca"} | text
-        kind = STEPS[str(entries.pop("kind"))]
-        if kind is ZCA:
-            entries = {"copies": 0, "augmentation": None} | entries  # the first files leave these out, and their kind
+        entries = {"kind": "zca", "form": "dense"} | text
+        kind, form = STEPS[str(entries.pop("kind"))], str(entries.pop("form"))
+        if kind is ZCA:  # the first files leave these out, and kind and form
+            entries = {"copies": 0, "augmentation": None, "patch": None} | entries
         step = kind(**entries)
-        if missing := step.get_params(deep=False).keys() - entries.keys() - {"backend"}:
+        if missing := step.get_params(deep=False).keys() - entries.keys() - set(_HERE):
             raise KeyError(*missing)
+        if isinstance(step, ZCA) and ((form == "patches") != (step.patch is not None) or form not in _FORMS):
+            raise KeyError(form)
         step.shape_, step.n_features_in_ = shape, math.prod(shape)
         if isinstance(step, ZCA) and step.augmentation is not None:
             step.augmentation = RandAugment(**entries["augmentation"])
@@ -54,14 +76,14 @@ def _unfitted(text: Any, shape: tuple[int, ...]) -> Step:
         step.check_parameters()
     except (TypeError, KeyError, InputError, ParameterError):
         raise InputError("its header has no valid 'preprocessing'") from None
-    return step
+    return step, form
 
 
 def _plain(value: Any) -> Any:
     """Parameters as JSON has them; numbers of NumPy, from a search over parameters, have none."""
     if isinstance(value, ZCA | Standardize | RandAugment):
         parameters = value.get_params(deep=False)
-        return {name: _plain(own) for name, own in parameters.items() if name != "backend"}
+        return {name: _plain(own) for name, own in parameters.items() if name not in _HERE}
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

@@ -2,13 +2,14 @@
 
 Each image loses its own mean and is scaled to length one; then all are whitened by one symmetric matrix, which leaves
 them images: `V (E + epsilon)^(-1/2) V'` for the eigenvectors V and eigenvalues E of their second moments `X' X / N`.
-The moments are summed over a few thousand images at a time, so that neither the images in float64 nor augmented copies
-of them are ever in memory at once. Those of the mirror images are the same numbers in other places.
+Of many images the moments are summed a few thousand at a time, so that neither the images in float64 nor augmented
+copies of them are ever in memory at once. Few images say as much as their moments, so they are kept instead.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
@@ -17,13 +18,16 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ..algebra import Algebra
+from ..algebra import CpuAlgebra
 from ..devices import Device
 from ..errors import InputError, ParameterError
+from ..inputs import check_switch
+from ..layers import is_whole
+from ..progress import shown
 from ..solve import is_number
-from .mirrors import mirror
 from .randaugment import RandAugment
 from .rows import parts, read_rows
+from .whitening import Dense, Form, LowRank, fit_patches, fit_whole, to_unit
 
 Array = NDArray[np.float64]
 _BACKENDS = ("cpu", "cuda")
@@ -46,11 +50,18 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
         What makes the copies: `RandAugment()` if None.
     backend
         "cpu", "cuda" for one NVIDIA GPU, or a `Device`. Moments, eigenvectors and products are float64 on either.
+    patch
+        Whiten by patches of so many pixels a side instead of whole images, 8 for example: each pixel is the mean of it
+        in all patches that cover it. That is one filter for all places, so it suits photographs of any size.
+    verbose
+        Show a bar, or lines where there is no terminal, while this takes long.
 
     Attributes
     ----------
     whitening_
-        The matrix, (D, D) for D numbers in an image, symmetric.
+        The matrix, (D, D) for D numbers in an image; symmetric, unless by patches. It is computed when it is asked for.
+    form_
+        What is kept of it: a matrix, fewer than D images, or a filter.
     shape_
         The shape of an image.
     n_features_in_
@@ -72,12 +83,16 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
         copies: int = 0,
         augmentation: RandAugment | None = None,
         backend: str | Device = "cpu",
+        patch: int | None = None,
+        verbose: bool = False,
     ) -> None:
         self.epsilon = epsilon
         self.mirrors = mirrors
         self.copies = copies
         self.augmentation = augmentation
         self.backend = backend
+        self.patch = patch
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the whitening matrix of images X."""
@@ -86,20 +101,31 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
     def fit_batches(self, batches: Iterable[Any]) -> Self:
         """Learn the whitening matrix of images that come in batches, of which only one is in memory at a time."""
         self.check_parameters()
-        on = Device.of(self.backend).algebra
-        with on.working():
-            moments = _Moments(on)
-            for number, X in enumerate(batches):
-                rows = read_rows(self, X, self.shape_ if number else None)
-                if number == 0:
-                    self._set_shape(rows.shape[1:])
-                for images in self._with_copies(rows, number):
-                    moments.add(images)
-            if not moments.count:
-                raise InputError("there are no batches to fit to")
-            places = mirror(np.arange(self.n_features_in_).reshape(1, *self.shape_)).ravel() if self.mirrors else None
-            self.whitening_ = moments.whitening(self.epsilon, places)
+        on, chunks = Device.of(self.backend).algebra, self._chunks(batches)
+        with on.working(), shown(self.verbose, "fitting ZCA"):
+            if self.patch is None:
+                form: Form | None = fit_whole(on, chunks, self.epsilon, self.mirrors)
+            else:
+                form = fit_patches(on, chunks, self.epsilon, self.mirrors, self.patch)
+        if form is None:
+            raise InputError("there are no batches to fit to")
+        self.form_ = form
+        if isinstance(form, LowRank) and form.images.ndim == 4:
+            warnings.warn(
+                f"{len(form.images)} images of {self.n_features_in_:,} numbers each are few to whiten by: new ones are "
+                "then unlike them, and leave-one-out scores too good; ZCA(patch=4) or a larger epsilon does better",
+                stacklevel=3,
+            )
         return self
+
+    @property
+    def whitening_(self) -> Array:
+        """The whitening as a matrix, (D, D)."""
+        check_is_fitted(self)
+        if isinstance(self.form_, Dense):
+            return self.form_.whitening
+        rows: Array = self.form_.on(CpuAlgebra())(np.eye(self.n_features_in_))
+        return (rows + rows.T) / 2 if isinstance(self.form_, LowRank) else rows
 
     def transform(self, X: Any) -> Array:
         """Whitened images, float64, of the shape that came."""
@@ -107,11 +133,11 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
         on = Device.of(self.backend).algebra
         rows = read_rows(self, X, self.shape_)
         white = np.empty((len(rows), self.n_features_in_))
-        with on.working():
-            whitening = on.xp.asarray(self.whitening_)
-            for part in parts(len(rows)):
-                unit = _to_unit(on, rows[part])
-                white[part] = on.download(on.product(unit, whitening))
+        with on.working(), shown(self.verbose, "whitening", "images") as progress:
+            whiten = self.form_.on(on)
+            for part in parts(len(rows), self.n_features_in_):
+                white[part] = on.download(whiten(to_unit(on, rows[part])))
+                progress(part.stop, len(rows))
         return white.reshape(rows.shape)
 
     def check_parameters(self) -> None:
@@ -124,12 +150,23 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
             raise ParameterError(f"augmentation must be a RandAugment or None, not {self.augmentation!r}")
         if self.backend not in _BACKENDS and not isinstance(self.backend, Device):
             raise ParameterError(f"ZCA has backend {', '.join(map(repr, _BACKENDS))} or a Device, not {self.backend!r}")
+        if self.patch is not None and (not is_whole(self.patch) or self.patch < 1):
+            raise ParameterError(f"patch must be None or a whole number from 1, not {self.patch!r}")
+        check_switch("mirrors", self.mirrors)
 
     def _set_shape(self, shape: tuple[int, ...]) -> None:
         self.shape_ = shape
         self.n_features_in_ = math.prod(shape)
         if self.mirrors and len(shape) < 2:
             raise InputError("vectors have no mirror image; mirrors=True needs sequences or images")
+
+    def _chunks(self, batches: Iterable[Any]) -> Iterator[NDArray[Any]]:
+        """All images that are counted, a chunk at a time; the first batch says what shape they have."""
+        for number, X in enumerate(batches):
+            rows = read_rows(self, X, self.shape_ if number else None)
+            if number == 0:
+                self._set_shape(rows.shape[1:])
+            yield from self._with_copies(rows, number)
 
     def _with_copies(self, rows: NDArray[Any], batch: int) -> Iterator[NDArray[Any]]:
         """The images and their random copies, a chunk at a time."""
@@ -138,41 +175,3 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
         augmentation = RandAugment() if self.augmentation is None else self.augmentation
         for copy in range(self.copies):
             yield from augmentation.chunks(rows, copy, batch)
-
-
-class _Moments:
-    """The sum of x x' over images x."""
-
-    def __init__(self, on: Algebra) -> None:
-        self.on, self.count = on, 0
-        self._sum: Any = None
-
-    def add(self, images: NDArray[Any]) -> None:
-        self._sum = self.on.add_square(self._sum, _to_unit(self.on, images))
-        self.count += len(images)
-
-    def whitening(self, epsilon: float, mirrored: NDArray[Any] | None) -> Array:
-        """`V (E + epsilon)^(-1/2) V'`; with the mirrored places given, of the images and their mirror images."""
-        xp, moments = self.on.xp, self.on.fill(self._sum)
-        if mirrored is not None:
-            there = xp.asarray(mirrored)
-            moments = (moments + moments[there][:, there]) / 2
-        moments /= self.count
-        values, vectors = self.on.eigen(moments)
-        # A root times its transpose: half the work where BLAS computes one triangle only.
-        root = vectors * (xp.maximum(values, 0) + epsilon) ** -0.25
-        product = self.on.download(self.on.fill(self.on.add_square(None, root.T)))
-        return np.ascontiguousarray((product + product.T) / 2)
-
-
-def _to_unit(on: Algebra, images: NDArray[Any]) -> Any:
-    """Each image as a row without its mean, of length one; an image of one colour becomes zero."""
-    xp = on.xp
-    flat = xp.asarray(images.reshape(len(images), -1)).astype(np.float64)
-    means = flat.mean(axis=1, keepdims=True)
-    flat -= means
-    lengths = xp.linalg.norm(flat, axis=1, keepdims=True)
-    # Of one colour, rounding may leave a little, which whitening would make the brightest image of all.
-    rounding = 1e-12 * flat.shape[1] ** 0.5 * xp.abs(means)
-    flat /= xp.where(lengths > rounding, lengths, np.inf)
-    return flat

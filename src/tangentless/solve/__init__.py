@@ -11,7 +11,7 @@ from .nystroem import NystroemSolution, choose_landmarks, solve_nystroem
 from .path import RidgePath, ridge_path
 from .ridge import solve_ridge
 from .scores import Criterion
-from .svm import Separators
+from .svm import Separators, scaled_price
 from .tilt import RidgeSolution, check_tilt
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "memory_needed",
     "probabilities",
     "ridge_path",
+    "scaled_price",
     "solve_conjugate",
     "solve_nystroem",
     "solve_ridge",

@@ -17,6 +17,7 @@ Array = NDArray[np.float64]
 
 _NAMED = 5  # rows or pairs that an error spells out
 _FLOAT32_NOISE = 1e-6  # kernels computed in float32 are right to 1e-7; a pivot collects several such errors
+_FEW_DIGITS = 1e-3  # of the diagonal: a ridge that errors of float32 in many rows together may need
 _COLUMNS_AT_ONCE = 256
 
 
@@ -36,7 +37,9 @@ def explain(on: Algebra, work: Any, diagonal: Any, added: Any, failure: Failure,
     remedy = _find_ridge(on, work, diagonal, max(10 * noise, 2 * ridge), block)
     doubt = ""
     if remedy > math.sqrt(EPSILON) * scale:
-        doubt = ", but so large a ridge means that K is not a kernel matrix, or was computed with too few digits"
+        few_digits = remedy < _FEW_DIGITS * scale
+        reason = "was computed with too few digits" if few_digits else "is not a kernel matrix"
+        doubt = f", but so large a ridge means that K {reason}"
     return f"K + ridge I is not positive definite at ridge={ridge:g}: {cause}; ridge={remedy:.0e} would work{doubt}"
 
 

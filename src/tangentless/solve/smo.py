@@ -14,16 +14,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
+from ..backends.cpu.simd import compiled as _compiled
+
 _TINY = 1e-12  # curvature that stands for zero or less
 _BLOCK = 256  # rows between two looks at the running maximum
 _SHRINK_EVERY = 1000
-
-_compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 
 @intrinsic

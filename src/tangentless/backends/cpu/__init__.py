@@ -27,7 +27,7 @@ from .simd import host_lanes
 
 Array = NDArray[np.float64]
 _TILE_BYTES = 48 << 20  # expanded images of one side of a block
-_LARGEST_TILE = 2048  # images of one side: a block of them, with what the head needs, is some 100 MB
+_LARGEST_TILE = 1024  # images of one side: a block of them, with what the head needs, is some 30 MB
 _PREPARED_AT_ONCE = 512
 _TASK_ELEMENTS = 60_000_000  # work of one task, about 25 ms: short enough to stop soon, long enough to cost nothing
 _SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-150}  # of a patch, relative to its image; below it counts as black
@@ -43,6 +43,11 @@ class FusedImages:
     squares: tuple[NDArray[Any], ...]  # at every entrance but the first, (N, H, W)
     totals: Array  # (N,), squared norms after the last pool
     diagonal: Array  # (N,)
+
+    @property
+    def lanes(self) -> int:
+        """Images of the right side that are computed together, whether they are there or not."""
+        return self.fused.lanes
 
     @property
     def tile(self) -> int:

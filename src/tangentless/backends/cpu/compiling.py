@@ -1,17 +1,22 @@
-"""Says that code is being compiled, as soon as it is, because the first call of a new kind of kernel waits for it."""
+"""Compiling, told as soon as it begins, kept out of rates, and left at once on Ctrl-C.
+
+The first call of a new kind of kernel waits for the compiler. That works in a thread of its own, because an interrupt
+does not reach a thread that is inside LLVM; a compiler that is interrupted ends its work behind the scenes.
+"""
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+import functools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from numba.core import event
 
-logger = logging.getLogger("tangentless")
-_MESSAGE = "compiling for this processor (once per kind of kernel, about %d s) …"
+from ...aside import announce, count_compiling
+
+T = TypeVar("T")
 _SECONDS = 8
 
 
@@ -24,16 +29,40 @@ class _Announcer(event.Listener):
     def on_start(self, event: Any) -> None:
         if self.silent:
             self.silent = False
-            logger.info(_MESSAGE, _SECONDS)
-            if sys.stderr.isatty():
-                print(_MESSAGE % _SECONDS, file=sys.stderr, flush=True)
+            announce(f"compiling for this processor (once per kind of kernel, about {_SECONDS} s) …")
 
     def on_end(self, event: Any) -> None:
         pass
 
 
-@contextmanager
-def announced() -> Iterator[None]:
-    """Within, whatever is compiled is announced."""
-    with event.install_listener("numba:run_pass", _Announcer()):
-        yield
+def compiling(work: Callable[[], T]) -> T:
+    """What `work` returns, which compiles; compiling is announced, and an interrupt is raised at once."""
+    outcome: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except BaseException as error:  # raised again in the calling thread
+            errors.append(error)
+
+    announcer, start = _Announcer(), time.perf_counter()
+    with event.install_listener("numba:run_pass", announcer):
+        thread = threading.Thread(target=run, name="tangentless-compiler", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.05)  # a join without an end would not hear the interrupt everywhere
+    if not announcer.silent:
+        count_compiling(time.perf_counter() - start)
+    if errors:
+        raise errors[0]
+    return outcome[0]
+
+
+@functools.cache
+def say_nothing_is_kept() -> None:
+    """Say, once, that compiled code cannot be kept."""
+    announce(
+        "compiled code cannot be kept, so every process compiles again: there is no folder to write it to; "
+        "set NUMBA_CACHE_DIR to one"
+    )

@@ -25,6 +25,8 @@ from numba.core.imputils import lower_constant
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model, typeof_impl
 
+from .compiling import say_nothing_is_kept
+
 _ELEMENTS = {
     "float32": (types.float32, ir.FloatType(), ir.IntType(32)),
     "float64": (types.float64, ir.DoubleType(), ir.IntType(64)),
@@ -41,6 +43,7 @@ def compiled(function: Callable[..., Any], inline: bool = False) -> Callable[...
     try:
         return one_at_a_time(njit(cache=True, **options)(function))
     except (RuntimeError, AttributeError):  # no writable cache folder, or none that we know: compile in every process
+        say_nothing_is_kept()
         return njit(**options)(function)  # type: ignore[no-any-return]
 
 
@@ -79,6 +82,7 @@ def leaf(make: Callable[..., Callable[[int], None]], *choices: Any) -> Any:
     try:
         return cfunc(signature, cache=True, **options)(function)
     except RuntimeError:  # no writable cache folder: compile in every process
+        say_nothing_is_kept()
         return cfunc(signature, **options)(function)
 
 

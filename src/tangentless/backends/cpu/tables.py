@@ -21,7 +21,7 @@ from ..segmented import Offsets, crop
 from ..segments import Segment, Term
 from . import leaves as f
 from . import sweep as t
-from .compiling import announced
+from .compiling import compiling
 from .duals import Lowered, dual_tag
 from .plan import Fused, aligned_zeros, slot_count
 from .simd import lanes_tag, leaf
@@ -298,11 +298,14 @@ class Tables:
 @functools.lru_cache(maxsize=64)
 def tables_of(fused: Fused) -> tuple[Tables, Tables]:
     """Tables for pairs of images, and for images with themselves, with all code compiled."""
-    with announced():
+
+    def compile_all() -> tuple[Tables, Tables]:
         pairs, alone = Tables(fused, paired=False), Tables(fused, paired=True)
         scratch = Scratch(pairs, fused.needed(0))
         t.run_rows(scratch.view, 0, 0, (0,) * 4, scratch.total, np.zeros((1, fused.width)), 0)
-    return pairs, alone
+        return pairs, alone
+
+    return compiling(compile_all)
 
 
 class _Layout:

@@ -33,13 +33,13 @@ def dual_lines(layer: Nonlinearity | Normalize, dtype: str, tangent: bool) -> It
         assert lowered is not None
         # Where a is zero, 0 / 0 is NaN, and the maximum is the other number.
         yield "const real d = a - fabs(s), w = same ? real(0) : fmax(d * reciprocal(a), real(0));"
-        yield f"const real q = root(w); {_array('arc', lowered.coefficients)}"
+        yield f"const real q = root(w); {array('arc', lowered.coefficients)}"
         bend = "fmax(s, real(0)) + d * q * polynomial(arc, w)"
         yield f"const real k = {_weighed((form.linear, 's'), (form.arc, f'({bend})'))};"
         if tangent:
             angle = lower_slope(form, tolerance)
             assert angle is not None
-            yield f"{_array('angle', angle.coefficients)}"
+            yield f"{array('angle', angle.coefficients)}"
             yield "const real part = q * polynomial(angle, w);"
             yield f"const real t = t0 * ({real(form.linear)} + {real(form.arc)} * (s > 0 ? 1 - part : part));"
         return
@@ -51,10 +51,10 @@ def dual_lines(layer: Nonlinearity | Normalize, dtype: str, tangent: bool) -> It
         yield f"const real k = a * power({rate} * c - {rate});"
         slope = f"a > 0 ? {real(form.gamma)} * power({rate} * c - {rate}) : real(0)"
     elif isinstance(form, Series):
-        yield f"{_array('powers', form.coefficients)}"
+        yield f"{array('powers', form.coefficients)}"
         yield "const real k = a * polynomial(powers, c);"
         if tangent:
-            yield f"{_array('slopes', slopes(form.coefficients))}"
+            yield f"{array('slopes', slopes(form.coefficients))}"
             slope = "a > 0 ? polynomial(slopes, c) : real(0)"
     else:
         pieces = f"tabulated<{TABLE_PIECES}, {TABLE_TERMS}>"
@@ -74,7 +74,8 @@ def real(value: float) -> str:
     return f"real({float(value)!r})"
 
 
-def _array(name: str, values: Sequence[float]) -> str:
+def array(name: str, values: Sequence[float]) -> str:
+    """Numbers as a constant array."""
     return f"const real {name}[{len(values)}] = {{{', '.join(real(v) for v in values)}}};"
 
 

@@ -1,0 +1,171 @@
+"""Stores on S3 under fire: killed runs, workers and schedulers, failing requests, outages, and latency.
+
+Every run must end with the bytes of an undisturbed one, with no manual step but the same call. The server is moto's, on
+this host; faults come from a proxy before it.
+
+    python benchmarks/store_faults.py [--kills 50] [--workers 20] [--schedulers 5] [--outage 60]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import numpy as np
+import pytest
+
+from crash.clusters import Processes
+from crash.s3 import Proxy, Server, options
+from crash.stores import contents, make, vectors
+from crash.writers import Writers
+from tangentless.errors import ClusterError
+from tangentless.gram import open_gram
+from tangentless.solve import solve_conjugate
+from tangentless.timing import environment
+
+COUNT = 100  # rows, in 91 tiles
+
+
+def tiles(found: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in found.items() if "writer" not in name}
+
+
+class Trial:
+    """A server, a proxy, and what a store must hold in the end."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.server = server
+        make(folder / "whole.zarr", COUNT)
+        self.whole = tiles(contents(folder / "whole.zarr"))
+
+    def check(self, address: str) -> None:
+        assert tiles(self.server.contents(address)) == self.whole, address
+
+    def killed_runs(self, wanted: int) -> dict[str, Any]:
+        """Runs killed at random moments, one store after another, each continued until it is done."""
+        moments, kills, stores = random.Random(0), 0, 0
+        given = {"storage_options": options(self.server.port)}
+        with Writers() as writers:
+            while kills < wanted:
+                address, stores = f"s3://bucket/killed/{stores}.zarr", stores + 1
+                while writers.run(address, COUNT, kill_after=moments.uniform(0.3, 3.0), **given) != 0:
+                    kills += 1
+                self.check(address)
+        return {"sigkills": kills, "stores": stores}
+
+    def killed_workers(self, wanted: int) -> dict[str, Any]:
+        """A random worker is killed after every fourth tile."""
+        moments, kills, stores = random.Random(1), 0, 0
+        with Processes() as cluster, cluster.client() as client:
+
+            def kill(now: Any) -> None:
+                nonlocal kills
+                if sum(pace.tiles for pace in now.workers.values()) >= 4 * (kills + 1 - before):
+                    os.kill(moments.choice(list(client.run(os.getpid).values())), signal.SIGKILL)
+                    kills += 1
+
+            while kills < wanted:
+                address, stores, before = f"s3://bucket/workers/{stores}.zarr", stores + 1, kills
+                make(address, COUNT, scheduler=client, storage_options=options(self.server.port), progress=kill)
+                self.check(address)
+        return {"sigkills": kills, "stores": stores}
+
+    def killed_schedulers(self, wanted: int) -> dict[str, Any]:
+        address, moments = "s3://bucket/schedulers.zarr", random.Random(2)
+        for _ in range(wanted):
+            with Processes() as cluster, cluster.client() as client:
+                moment = moments.randrange(3, 15)
+
+                def kill(now: Any, cluster: Processes = cluster, moment: int = moment) -> None:
+                    if sum(pace.tiles for pace in now.workers.values()) == moment:
+                        cluster.scheduler.kill()
+
+                with pytest.raises(ClusterError, match="scheduler is gone"):
+                    make(address, COUNT, scheduler=client, storage_options=options(self.server.port), progress=kill)
+        with Processes() as cluster, cluster.client() as client:
+            make(address, COUNT, scheduler=client, storage_options=options(self.server.port))
+        self.check(address)
+        return {"sigkills": wanted}
+
+    def failing_requests(self) -> dict[str, Any]:
+        with Proxy(self.server.port, failing=0.2) as proxy:
+            make("s3://bucket/failing.zarr", COUNT, storage_options=options(proxy.port))
+        self.check("s3://bucket/failing.zarr")
+        return {"share": 0.2, "requests": sum(proxy.requests.values())}
+
+    def outages(self, seconds: float) -> dict[str, Any]:
+        with Proxy(self.server.port) as proxy:
+            moments = {20, 60}
+
+            def fall(now: Any) -> None:
+                if now.tiles_done in moments:
+                    moments.discard(now.tiles_done)
+                    proxy.out.set()
+                    threading.Timer(seconds, proxy.out.clear).start()
+
+            make("s3://bucket/outages.zarr", COUNT, storage_options=options(proxy.port), progress=fall)
+        self.check("s3://bucket/outages.zarr")
+        return {"outages": 2, "seconds_each": seconds}
+
+    def latency(self) -> dict[str, Any]:
+        """In turns without and with 30 ms, the least time of three each."""
+        found: dict[str, dict[float, list[float]]] = {"store": {}, "solve": {}}
+        for turn in range(3):
+            for latency in (0.0, 0.03):
+                with Proxy(self.server.port, latency=latency) as proxy:
+                    given = {"storage_options": options(proxy.port)}
+                    address, X = f"s3://bucket/latency/{turn}-{latency}.zarr", vectors(640)
+                    began = time.monotonic()
+                    make(address, len(X), tile=64, **given)
+                    found["store"].setdefault(latency, []).append(time.monotonic() - began)
+                    began = time.monotonic()
+                    solve_conjugate(open_gram(address, **given), np.ones(len(X)), 1e-2, landmarks=100)
+                    found["solve"].setdefault(latency, []).append(time.monotonic() - began)
+        return {
+            kind: {"seconds": round(min(of[0.0]), 2), "with_30_ms": round(min(of[0.03]), 2)}
+            for kind, of in found.items()
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--workers", type=int, default=20)
+    parser.add_argument("--schedulers", type=int, default=5)
+    parser.add_argument("--outage", type=float, default=60.0)
+    parser.add_argument("--only", action="append", help="one of the trials; what others found stays in the record")
+    chosen = parser.parse_args()
+    record = Path(__file__).parent / "results/store_faults.json"
+    with tempfile.TemporaryDirectory() as folder, Server() as server:
+        trial = Trial(server, Path(folder))
+        for name, run in {
+            "failing_requests": trial.failing_requests,
+            "killed_schedulers": lambda: trial.killed_schedulers(chosen.schedulers),
+            "killed_workers": lambda: trial.killed_workers(chosen.workers),
+            "killed_runs": lambda: trial.killed_runs(chosen.kills),
+            "outages": lambda: trial.outages(chosen.outage),
+            "latency": trial.latency,
+        }.items():
+            if chosen.only and name not in chosen.only:
+                continue
+            began = time.monotonic()
+            found = {**run(), "equal_bytes": True, "seconds_in_all": round(time.monotonic() - began)}
+            print(name, found, flush=True)
+            report = json.loads(record.read_text()) if record.exists() else {}
+            report |= {"command": "python benchmarks/store_faults.py", **environment(), "tiles": 91, name: found}
+            record.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+// Kernels of vectors: inner products of rows, which a matrix product has left, become entries in their places.
+//
+// Pairs of rows that are close, or opposite, are computed again from the rows, as `classical/pairs.py` does: their
+// inner products have lost the digits that matter. `classical/gpu.py` adds CLOSE, TINY, and the polynomials of `forms`.
+#pragma once
+
+typedef double real;
+typedef long long index;
+
+#include "duals.cuh"
+
+__device__ inline real arc(real near);
+__device__ inline real angle(real near);
+
+// Rows of the left and the right set, for pairs whose inner product does not say enough.
+struct Rows {
+    const real* x;
+    const real* z;
+    int features;
+
+    // |x - sign z|^2 in four sums: a thread reads 32 bytes of a row at a time, as memory delivers them.
+    __device__ real spread(index i, index j, real sign) const {
+        const real *a = x + i * features, *b = z + j * features;
+        real sums[4] = {0, 0, 0, 0};
+        const int whole = features / 4 * 4;
+        for (int k = 0; k < whole; k += 4)
+            for (int s = 0; s < 4; ++s) {
+                const real difference = a[k + s] - sign * b[k + s];
+                sums[s] += difference * difference;
+            }
+        for (int k = whole; k < features; ++k) {
+            const real difference = a[k] - sign * b[k];
+            sums[0] += difference * difference;
+        }
+        return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    }
+
+    __device__ real distance(real product, real total, index i, index j) const {
+        const real value = total - 2 * product;
+        return value > CLOSE * total ? value : spread(i, j, 1);
+    }
+
+    // 1 - |c|, negative where the cosine c is.
+    __device__ real gap(real cosine, index i, index j) const {
+        real gap = 1 - fabs(cosine);
+        if (gap < CLOSE) gap = fmin(spread(i, j, cosine > 0 ? 1 : -1) / 2, real(1));
+        return cosine >= 0 ? gap : -fmax(gap, TINY);
+    }
+};
+
+// Calls entry(product, i, j) for every pair, and puts what it returns in the place of the product.
+template <class Entry>
+__device__ inline void replace(real* values, index elements, int columns, Entry entry) {
+    const index step = index(gridDim.x) * blockDim.x;
+    for (index e = index(blockIdx.x) * blockDim.x + threadIdx.x; e < elements; e += step)
+        values[e] = entry(values[e], e / columns, e % columns);
+}
+
+// All kernels have the same first arguments. `left` and `right` hold a number for every row: what `_factors` makes of
+// its norm.
+#define VECTOR_KERNEL(name, ...)                                                                                   \
+    extern "C" __global__ void name(real* values, const real* x, const real* z, const real* left, const real* right, \
+                                    index elements, int columns, int features, __VA_ARGS__)
+
+VECTOR_KERNEL(power_of_products, real offset, real degree) {
+    replace(values, elements, columns, [=](real product, index, index) { return pow(product + offset, degree); });
+}
+
+VECTOR_KERNEL(gaussian, real gamma) {
+    const Rows rows = {x, z, features};
+    replace(values, elements, columns, [=](real product, index i, index j) {
+        return exp(-gamma * rows.distance(product, left[i] + right[j], i, j));
+    });
+}
+
+VECTOR_KERNEL(arc_cosine, int order) {
+    const Rows rows = {x, z, features};
+    replace(values, elements, columns, [=](real product, index i, index j) {
+        const real gap = rows.gap(product, i, j), near = fabs(gap), root = sqrt(near);
+        const real cosine = gap < 0 ? near - 1 : 1 - near;
+        real value = root * angle(near);
+        if (gap >= 0) value = 1 - value;  // (pi - t) / pi
+        if (order == 1) value = fmax(cosine, real(0)) + near * root * arc(near);
+        if (order == 2)
+            value = value * (1 + 2 * cosine * cosine) + 3 / real(3.141592653589793) * sqrt(near * (2 - near)) * cosine;
+        return value * (left[i] * right[j]);
+    });
+}
+
+VECTOR_KERNEL(relu_network, int depth, int fixed) {
+    const Rows rows = {x, z, features};
+    replace(values, elements, columns, [=](real product, index i, index j) {
+        const real gap = rows.gap(product, i, j);
+        real near = fabs(gap), cosine = gap < 0 ? near - 1 : 1 - near, tangent = cosine;
+        for (int layer = 1; layer < depth; ++layer) {
+            const real root = sqrt(near), part = root * angle(near), slope = cosine < 0 ? part : 1 - part;
+            near = (cosine < 0 ? real(1) : near) - near * root * arc(near);
+            cosine = 1 - near;
+            tangent = layer > fixed ? tangent * slope + cosine : cosine;
+        }
+        return left[i] * right[j] * tangent;
+    });
+}

@@ -1,0 +1,86 @@
+"""Kernels of vectors on a GPU: inner products by its matrix product, then one kernel of `vectors.cuh` in their place.
+
+Arithmetic is float64, as on the processor. One GPU computes, the first of the backend; entries come out where the rows
+came from.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..backends import Advance
+from ..backends.cuda.compile import source
+from ..backends.cuda.duals import array
+from ..backends.cuda.machine import CudaMachine
+from ..forms import TOLERANCE, angle_polynomial, arc_polynomial
+from .vectors import CLOSE, TINY, with_norms
+
+_THREADS = 256  # of a block
+Call = tuple[str, tuple[Any, ...]]  # a kernel of the device, and its last arguments
+
+
+@dataclass(frozen=True, eq=False)
+class GpuVectors:
+    """Rows on a GPU, a number for each that entries need, and the kernel's diagonal, which is where the rows were."""
+
+    machine: CudaMachine
+    launch: Callable[..., None]
+    rows: Any
+    factors: Any
+    diagonal: Any
+    tile: ClassVar[int] = 4096  # large enough for the peak of a product; a tile takes 128 MiB
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, part: slice) -> GpuVectors:
+        return replace(self, rows=self.rows[part], factors=self.factors[part], diagonal=self.diagonal[part])
+
+
+def prepare(
+    machine: CudaMachine,
+    images: Any,
+    unit: bool,
+    factors: Callable[[Any], Any],
+    diagonal: Callable[[Any], Any],
+) -> GpuVectors:
+    """Images, of NumPy or CuPy, as rows on a GPU."""
+    with machine.active():
+        rows, norms = with_norms(machine.upload(images).astype(np.float64, copy=False), unit=unit)
+        launch = machine.load_text(module_text())
+        return GpuVectors(machine, launch, rows, factors(norms), machine.deliver(diagonal(norms), images))
+
+
+def block(left: GpuVectors, right: GpuVectors, call: Call | None, upper: bool, advance: Advance | None) -> Any:
+    """Entries between two sets; without a call they are the inner products."""
+    machine = left.machine
+    with machine.active():
+        values = machine.xp.ascontiguousarray(left.rows @ right.rows.T)
+        if call is not None:
+            name, last = call
+            arrays = values, left.rows, right.rows, left.factors, right.factors
+            sizes = np.int64(values.size), len(right), left.rows.shape[1]
+            left.launch(name, -(-values.size // _THREADS), _THREADS, 0, [*arrays, *sizes, *last])
+        if advance is not None:
+            machine.mark()()  # progress counts what is finished
+            advance(len(left) * (len(left) + 1) // 2 if upper else values.size)
+        return machine.deliver(values, left.diagonal)
+
+
+@functools.cache
+def module_text() -> str:
+    """The source of all kernels."""
+    tolerance = TOLERANCE["float64"]
+    constants = [f"static constexpr double {name} = {value!r};" for name, value in (("CLOSE", CLOSE), ("TINY", TINY))]
+    functions = [_function("arc", arc_polynomial(tolerance)), _function("angle", angle_polynomial(tolerance))]
+    return "\n".join([*constants, source("vectors.cuh"), *functions])
+
+
+def _function(name: str, coefficients: Sequence[float]) -> str:
+    body = f"{array('terms', coefficients)} return polynomial(terms, near);"
+    return f"__device__ inline real {name}(real near) {{ {body} }}"

@@ -1,0 +1,280 @@
+"""`tangentless fit` and `tangentless predict`: from arrays or folders of photographs to a model, and to predictions."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from .console import percent, say_aside
+from .errors import InputError, ParameterError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .datasets import Photographs
+    from .devices import Device, Precision
+
+ArchitectureArgument = Annotated[
+    str, typer.Argument(metavar="ARCH", help="A name, such as myrtle5, or layers in quotes.")
+]
+KeyOption = Annotated[str | None, typer.Option(help="Name of the array of images, where X is an .npz file.")]
+BackendOption = Annotated[str, typer.Option(help="What computes the kernel: auto, cpu, cuda or reference.")]
+PrecisionOption = Annotated[str, typer.Option(help="Arithmetic up to the last pool: float32 or float64.")]
+JobsOption = Annotated[int | None, typer.Option(help="Threads; all cores by default.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output if it is there.")]
+OutputOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
+SkipOption = Annotated[bool, typer.Option("--skip", help="Leave out files that cannot be read, and list them.")]
+_COLOURS = {1: "grey", 3: "rgb"}  # by channels
+
+
+def fit(
+    architecture: ArchitectureArgument,
+    x: Annotated[
+        str,
+        typer.Argument(metavar="X", help="A folder with a folder of photographs for each class, or images as .npy."),
+    ],
+    output: OutputOption,
+    y: Annotated[
+        str | None, typer.Argument(metavar="Y", help="Labels (N,), or numbers with --regression; not for folders.")
+    ] = None,
+    ridge: Annotated[
+        str, typer.Option(help="What is added to the diagonal of the kernel matrix; 0 interpolates, loo picks it.")
+    ] = "1e-4",
+    flips: Annotated[bool, typer.Option("--flips", help="Train as if all mirror images were there too.")] = False,
+    zca: Annotated[bool, typer.Option("--zca", help="Whiten the images first; the model keeps the whitening.")] = False,
+    patch: Annotated[int | None, typer.Option(help="Whiten by patches of so many pixels, for large images.")] = None,
+    size: Annotated[str, typer.Option(help="Height and width of photographs: 32, or 32x48.")] = "32",
+    colour: Annotated[str, typer.Option("--colour", "--color", help="rgb or grey, for photographs.")] = "rgb",
+    skip: SkipOption = False,
+    regression: Annotated[bool, typer.Option("--regression", help="Predict numbers, not classes.")] = False,
+    key: KeyOption = None,
+    backend: BackendOption = "auto",
+    precision: PrecisionOption = "float32",
+    jobs: JobsOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Train exactly, score by leave-one-out, and write a model file."""
+    from sklearn.pipeline import make_pipeline
+
+    from .estimators import KernelRidgeClassifier, KernelRidgeRegressor
+    from .files import check_output, load_array
+    from .models import save_model
+    from .preprocessing import ZCA
+    from .progress import progress_bar
+    from .timing import format_bytes, format_seconds, timed
+
+    check_output(output, force=force, option="--force")
+    added: Any = ridge if ridge == "loo" else _number(ridge)
+    device = device_of(backend, precision, jobs)
+    if Path(x).is_dir():
+        if y is not None or regression:
+            raise ParameterError(f"{x} is a folder, whose folders name the classes: leave out Y and --regression")
+        images, targets = _labelled(x, parse_size(size), colour, skip)
+    elif y is None:
+        raise ParameterError(f"{x} is no folder of photographs, so give labels too: fit ARCH X Y")
+    else:
+        images, targets = load_images(x, key), load_array(y)
+    estimator = (KernelRidgeRegressor if regression else KernelRidgeClassifier)(
+        architecture, ridge=added, flips=flips, backend=device
+    )
+    whitening = [ZCA(mirrors=flips, patch=patch, verbose=True)] if zca or patch is not None else []
+    model = make_pipeline(*whitening, estimator) if whitening else estimator
+    with progress_bar("kernel") as progress, estimator.reporting(progress):
+        _, taken = timed(lambda: model.fit(images, targets))
+    save_model(output, model, force=force)
+    found = f", ridge {estimator.ridge_:.1g}" if ridge == "loo" else ""
+    scored = score_text(estimator.loo_score_, regression)
+    print(f"leave-one-out {scored} on {len(images):,} images{found}; trained in {format_seconds(taken)}")
+    print(f"{output}: {format_bytes(output.stat().st_size)}")
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file written by `tangentless fit`.")],
+    x: Annotated[str, typer.Argument(metavar="X", help="A folder of photographs, or images as .npy or FILE.npz:NAME.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File for the predictions, .npy.")] = None,
+    table: Annotated[
+        Path | None, typer.Option("--csv", help="File for a table of files, predictions and probabilities.")
+    ] = None,
+    labels: Annotated[str | None, typer.Option(help="True labels, .npy: print the accuracy.")] = None,
+    skip: SkipOption = False,
+    key: KeyOption = None,
+    backend: BackendOption = "auto",
+    jobs: JobsOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Predict the classes (or numbers) of images with a model."""
+    from sklearn.pipeline import Pipeline
+
+    from .estimators import KernelRidgeRegressor
+    from .files import check_output, load_array, save_array
+    from .models import load_model
+    from .progress import progress_bar
+    from .timing import timed
+
+    if output is None and labels is None and table is None:
+        raise ParameterError("say where predictions go with --csv or --output, or give true --labels to score them")
+    for place in (output, table):
+        if place is not None:
+            check_output(place, force=force, option="--force")
+    fitted = load_model(model, backend=backend, n_jobs=jobs)
+    estimator = fitted[-1] if isinstance(fitted, Pipeline) else fitted
+    if Path(x).is_dir():
+        photographs = _for_model(x, estimator.X_fit_.shape[1:], skip)
+        images, names = photographs.images, [str(file.relative_to(x)) for file in photographs.files]
+    else:
+        images = load_images(x, key)
+        names = [str(row) for row in range(len(images))]
+    truth = _known_classes(x, names, estimator) if labels is None else _check_truth(load_array(labels), len(images))
+    pairs = len(images) * len(estimator.X_fit_) * (2 if estimator.flips else 1)
+    with progress_bar("kernel") as progress, estimator.reporting(progress):
+        (predictions, shares), taken = timed(lambda: _predict(fitted, images, probabilities=table is not None))
+    if output is not None:
+        save_array(output, predictions)
+        print(f"{output}: {len(predictions):,} predictions, {predictions.dtype}; {pace_text(pairs, taken)}")
+    if table is not None:
+        _write_table(table, names, predictions, shares, getattr(estimator, "classes_", ()))
+        print(f"{table}: {len(predictions):,} rows; {pace_text(pairs, taken)}")
+    if truth is not None:
+        regression = isinstance(estimator, KernelRidgeRegressor)
+        print(f"{score_text(_compare(truth, predictions, regression), regression)} on {len(truth):,} images")
+
+
+def device_of(name: str, precision: str, jobs: int | None) -> Device:
+    """The device that options ask for."""
+    from .devices import Device
+
+    return Device(name, cast("Precision", precision), jobs)
+
+
+def load_images(source: str, key: str | None) -> NDArray[Any]:
+    """Images from a file."""
+    from .files import load_array
+
+    images = load_array(source, key)
+    if images.ndim == 0:
+        raise InputError(f"{source} holds one number, not images")
+    return images
+
+
+def score_text(value: float, regression: bool) -> str:
+    """R², or an accuracy."""
+    return f"R² {value:.4f}" if regression else f"accuracy {percent(value, 2)} %"
+
+
+def pace_text(pairs: int, seconds: float) -> str:
+    """Seconds and pairs a second."""
+    from .timing import format_seconds
+
+    return f"{format_seconds(seconds)}, {pairs / seconds:,.0f} pairs/s"
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Height and width.
+
+    >>> parse_size("32"), parse_size("32x48")
+    ((32, 32), (32, 48))
+    """
+    sides = text.replace("×", "x").replace(",", "x").split("x")
+    if not 1 <= len(sides) <= 2 or not all(side.strip().isdecimal() for side in sides):
+        raise ParameterError(f"a size is a number of pixels, such as 32, or height and width, 32x48; not {text!r}")
+    return int(sides[0]), int(sides[-1])
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ParameterError(f"ridge is a number or loo, not {text!r}") from None
+
+
+def _labelled(folder: str, size: tuple[int, int], colour: str, skip: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Photographs, and the names of the folders that they are in."""
+    import numpy as np
+
+    from .datasets.folders import labelled_files
+
+    found = _read(labelled_files(folder), size, colour, skip)
+    return found.images, np.array([file.parent.name for file in found.files])
+
+
+def _for_model(folder: str, shape: tuple[int, ...], skip: bool) -> Photographs:
+    """All photographs below a folder, in the size and colours of the images that a model was trained on."""
+    from .datasets import find_photographs
+
+    if len(shape) != 3 or shape[2] not in _COLOURS:
+        raise InputError(f"the model was trained on rows of shape {shape}, and a folder has photographs")
+    return _read(find_photographs(folder), shape[:2], _COLOURS[shape[2]], skip)
+
+
+def _read(files: list[Path], size: tuple[int, ...], colour: str, skip: bool) -> Photographs:
+    from .datasets import read_photographs
+
+    on_error: Any = "skip" if skip else "raise"
+    found = read_photographs(files, cast(Any, size), colour=cast(Any, colour), on_error=on_error)
+    for file, reason in found.skipped:
+        say_aside(f"Skipped {file}: {reason}")
+    return found
+
+
+def _known_classes(source: str, names: list[str], estimator: Any) -> NDArray[Any] | None:
+    """The folders that photographs are in, if all are names of classes."""
+    import numpy as np
+
+    folders = [Path(source, name).parent.name for name in names]
+    known = getattr(estimator, "classes_", np.array([]))
+    named = Path(source).is_dir() and known.dtype.kind == "U" and set(folders) <= set(known)
+    return np.array(folders) if named else None
+
+
+def _predict(fitted: Any, images: NDArray[Any], *, probabilities: bool) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Predictions, and where asked for and there are any, probabilities; the kernel is computed once."""
+    if not probabilities or not hasattr(fitted, "predict_proba"):
+        return fitted.predict(images), None
+    shares = fitted.predict_proba(images)
+    return fitted.classes_[shares.argmax(axis=1)], shares
+
+
+def _write_table(
+    path: Path, names: list[str], predictions: NDArray[Any], shares: NDArray[Any] | None, classes: Any
+) -> None:
+    from .files import atomic_file
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["file", "predicted", *(f"p({name})" for name in (classes if shares is not None else ()))])
+    for row, name in enumerate(names):
+        values = predictions[row].tolist()
+        writer.writerow(
+            [name, *(values if isinstance(values, list) else [values])]
+            + ([] if shares is None else [f"{share:.6f}" for share in shares[row]])
+        )
+    with atomic_file(path) as stream:
+        stream.write(text.getvalue().encode())
+
+
+def _check_truth(labels: NDArray[Any], count: int) -> NDArray[Any]:
+    if labels.ndim == 0 or len(labels) != count:
+        raise InputError(f"there are {count} images, but labels of shape {labels.shape}; they must match")
+    return labels
+
+
+def _compare(truth: NDArray[Any], predictions: NDArray[Any], regression: bool) -> float:
+    """R² of numbers, or the share of labels that are right."""
+    from sklearn.metrics import r2_score
+
+    if regression:
+        if truth.shape != predictions.shape or truth.dtype.kind not in "fiub":
+            raise InputError(
+                f"the model predicts numbers of shape {predictions.shape}, and labels are {truth.dtype} {truth.shape}"
+            )
+        return float(r2_score(truth, predictions))
+    if truth.shape != predictions.shape or (truth.dtype.kind == "U") != (predictions.dtype.kind == "U"):
+        raise InputError(
+            f"labels are {truth.dtype} of shape {truth.shape}, "
+            f"but the model predicts {predictions.dtype} of shape {predictions.shape}"
+        )
+    return float((truth == predictions).mean())

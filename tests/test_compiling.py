@@ -1,0 +1,60 @@
+"""Compiling is told, is kept out of rates, and can be interrupted; where it cannot be kept, one line says so."""
+
+import _thread
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tangentless import aside
+from tangentless.backends.cpu.compiling import compiling
+from tangentless.timing import timed
+
+# Numba looks for folders by these classes; without them it is as if none could be written.
+WITHOUT_FOLDERS = "from numba.core import caching\ncaching.CacheImpl._locator_classes = []\n"
+LISTEN = "import logging, sys\nlogging.basicConfig(level='INFO', stream=sys.stdout, format='%(message)s')\n"
+
+
+def run(script, **variables):
+    environment = {**os.environ, **variables}
+    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+
+
+def test_an_interrupt_does_not_wait_for_the_compiler():
+    finish, ended = threading.Event(), threading.Event()
+
+    def compile_for_long():
+        _thread.interrupt_main()
+        finish.wait(600)
+        ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        compiling(compile_for_long)
+    assert not ended.is_set()
+    finish.set()
+
+
+def test_errors_of_the_compiler_are_raised_where_it_was_called():
+    with pytest.raises(ZeroDivisionError):
+        compiling(lambda: 1 // 0)
+
+
+def test_times_are_without_compiling():
+    result, seconds = timed(lambda: aside.count_compiling(1000.0) or "done")
+    assert result == "done"
+    assert -1000 < seconds < -900  # what was counted is subtracted
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "tl.kernel('conv1 polynomial2 globalpool')(np.ones((2, 3, 3, 1)), backend='cpu')",
+        "from tangentless.solve import smo; smo._gain(1.0, 0.5, 1.0, 2.0, 1.0)",
+    ],
+)
+def test_without_a_folder_for_compiled_code_one_line_names_the_remedy(work):
+    done = run(f"{WITHOUT_FOLDERS}{LISTEN}import numpy as np, tangentless as tl\n{work}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("set NUMBA_CACHE_DIR") == 1

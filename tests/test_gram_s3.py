@@ -1,0 +1,285 @@
+"""Stores on S3, over HTTP, as it really is: caches, faults, outages, credentials, and workers of every kind."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crash.clusters import Processes
+from crash.s3 import KEYS, Proxy, Server, free_port, options
+from crash.stores import KERNEL, TILE, contents, expected, make, vectors
+from tangentless.errors import ClusterError, StoreAccessError, StoreLockedError, TangentlessError
+from tangentless.gram import files as files_module
+from tangentless.gram import gram, lock, open_gram, repair, resume, status, verify
+from tangentless.solve import solve_conjugate, solve_ridge
+
+COUNT = 60
+TILES = 36
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    with Proxy(server.port) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    store = tmp_path_factory.mktemp("whole") / "k.zarr"
+    make(store, COUNT)
+    return contents(store)
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return f"s3://bucket/{tmp_path.name}/k.zarr"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Processes]:
+    with Processes() as processes:
+        yield processes
+
+
+def test_a_store_on_s3_has_the_bytes_of_one_on_disk(server: Server, address: str, whole: dict[str, bytes]) -> None:
+    given: dict[str, Any] = {"storage_options": options(server.port)}
+    matrix = make(address, COUNT, **given)
+    assert np.array_equal(np.asarray(matrix), expected(COUNT))
+    assert server.contents(address) == whole
+    assert status(address, **given).complete
+    assert verify(address, **given).good
+    server.system.pipe_file(f"{address}/kernel/c/0/1", b"nonsense")
+    assert repair(address, progress=False, **given).tiles == ((0, 1),)
+    assert server.contents(address) == whole
+    longer = make(address, COUNT + 15, extend=True, **given)
+    assert np.array_equal(np.asarray(longer), expected(COUNT + 15))
+
+
+def test_what_others_wrote_is_read_at_once(server: Server, address: str) -> None:
+    """No cache of listings is asked: neither after `status`, nor by a matrix that was opened before."""
+    given: dict[str, Any] = {"storage_options": options(server.port)}
+    make(address, COUNT, **given)
+    server.system.rm_file(f"{address}/kernel/c/1/3")
+    early = open_gram(address, **given)
+    assert status(address, **given).tiles_done == TILES - 1
+    code = f"from tangentless.gram import resume; resume({address!r}, storage_options={options(server.port)!r})"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert status(address, **given).complete
+    assert np.array_equal(np.asarray(early), expected(COUNT))
+
+
+def test_a_part_finished_store_is_finished_by_workers_and_read_here(
+    server: Server, cluster: Processes, address: str, whole: dict[str, bytes]
+) -> None:
+    given: dict[str, Any] = {"storage_options": options(server.port)}
+    make(address, COUNT, **given)
+    for name in ("kernel/c/1/3", "kernel/c/0/2"):
+        server.system.rm_file(f"{address}/{name}")
+    with cluster.client() as client:
+        matrix = resume(address, scheduler=client, progress=False, **given)
+    assert np.array_equal(np.asarray(matrix), expected(COUNT))
+    assert server.contents(address) == whole
+
+
+def test_requests_that_fail_in_passing_are_repeated(proxy: Proxy, address: str) -> None:
+    proxy.failing = 0.2
+    matrix = make(address, COUNT, storage_options=options(proxy.port))
+    assert np.array_equal(np.asarray(matrix), expected(COUNT))
+
+
+def test_an_outage_is_waited_for(proxy: Proxy, address: str, caplog: pytest.LogCaptureFixture) -> None:
+    def fall(snapshot: Any) -> None:
+        if snapshot.tiles_done == 5 and not proxy.out.is_set():
+            proxy.out.set()
+            threading.Timer(6.0, proxy.out.clear).start()
+
+    began = time.monotonic()
+    make(address, COUNT, storage_options=options(proxy.port), progress=fall)
+    assert time.monotonic() - began > 5
+    assert "does not answer" in caplog.text
+
+
+def test_an_outage_that_lasts_ends_in_one_line_and_the_same_call_continues(
+    proxy: Proxy, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_module, "PATIENCE", 0.5)
+
+    def fall(snapshot: Any) -> None:
+        if snapshot.tiles_done == 5:
+            proxy.out.set()
+
+    with pytest.raises(StoreAccessError, match=r"^s3://.* does not answer \(\w+\); look at the endpoint") as caught:
+        make(address, COUNT, storage_options=options(proxy.port), progress=fall)
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    proxy.out.clear()
+    matrix = make(address, COUNT, storage_options=options(proxy.port))  # though its own lock could not be released
+    assert np.array_equal(np.asarray(matrix), expected(COUNT))
+
+
+def test_a_lock_is_broken_only_by_force_and_by_name(
+    server: Server, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    given: dict[str, Any] = {"storage_options": options(server.port)}
+    files = files_module.find_files(address, options(server.port))
+    other = lock.Owner("elsewhere", 7, "", time.time(), time.time(), "token")
+    files.write(lock.LOCK, other.to_bytes())
+    with pytest.raises(StoreLockedError, match="process 7 on elsewhere"):
+        make(address, COUNT, **given)
+    make(address, COUNT, force_unlock=True, **given)
+    assert f"held by {other}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "words"),
+    [
+        ({}, "s3://no-such-bucket/k.zarr", "there is no bucket for s3://no-such-bucket"),
+        ({"key": None, "secret": None}, "s3://bucket/none.zarr", "there are no credentials"),
+        ({"endpoint_url": f"http://127.0.0.1:{free_port()}"}, "s3://bucket/k.zarr", "does not answer"),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_said_in_one_line(
+    server: Server, changes: dict[str, Any], place: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_module, "PATIENCE", 0.5)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    given = {name: value for name, value in (options(server.port) | changes).items() if value is not None}
+    with pytest.raises(StoreAccessError, match=words) as caught:
+        make(place, COUNT, storage_options=given)
+    assert "\n" not in str(caught.value)
+
+
+def test_credentials_are_shown_nowhere(
+    server: Server, cluster: Processes, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="tangentless")
+    given: dict[str, Any] = {"storage_options": options(server.port)}
+    with cluster.client() as client:
+        matrix = make(address, 20, scheduler=client, **given)
+    bad = {"storage_options": options(server.port, secret=KEYS["secret"], use_ssl=None, endpoint_url="nonsense")}
+    with pytest.raises(TangentlessError, match="s3://") as caught:
+        make(f"{address}2", 20, **bad)
+    shown = [repr(matrix), repr(matrix.store), str(caught.value), repr(caught.value), caplog.text]
+    shown += [data.decode("latin1") for data in server.contents(address).values()]
+    assert not any(KEYS["secret"] in text for text in shown)
+
+
+def test_latency_is_hidden_by_requests_side_by_side(proxy: Proxy, address: str) -> None:
+    """Times are in the benchmark; here, that no request is made in vain: a put for each file, and few others."""
+    make(address, COUNT, storage_options=options(proxy.port))
+    panels = -(-COUNT // TILE)
+    assert proxy.requests["PUT"] == TILES + panels + 4 + 1  # tiles, images, metadata, the lock
+    assert proxy.requests["GET"] + proxy.requests["HEAD"] <= panels + 30
+    proxy.requests.clear()
+    matrix = open_gram(address, storage_options=options(proxy.port))
+    np.asarray(matrix)
+    assert proxy.requests == {"GET": TILES + 1}
+
+
+def test_dask_reads_each_stored_tile_once_for_both_triangles(proxy: Proxy, address: str) -> None:
+    matrix = make(address, COUNT, storage_options=options(proxy.port))
+    proxy.requests.clear()
+    assert np.array_equal(matrix.to_dask().compute(), expected(COUNT))
+    assert proxy.requests == {"GET": TILES}
+
+
+def test_one_denied_request_on_a_worker_does_not_end_a_run(proxy: Proxy, cluster: Processes, address: str) -> None:
+    def deny(snapshot: Any) -> None:
+        if snapshot.tiles_done == 3:
+            proxy.denied = 1
+
+    with cluster.client() as client:
+        matrix = make(address, COUNT, scheduler=client, storage_options=options(proxy.port), progress=deny)
+    assert np.array_equal(np.asarray(matrix), expected(COUNT))
+
+
+def test_workers_whose_endpoint_lacks_the_bucket_are_named_at_once(server: Server, proxy: Proxy, address: str) -> None:
+    with Processes(workers=0) as cluster:
+        cluster.join("homeless")
+        with cluster.client() as client:
+            client.wait_for_workers(1)
+            with pytest.raises(ClusterError, match=r"none of the workers tcp.* no bucket for"):
+                make(address, 20, scheduler=client, storage_options=options(proxy.port))
+    assert sum(proxy.requests.values()) < 100
+
+
+def test_late_wrong_blind_and_slow_workers_in_one_run(
+    server: Server, address: str, whole: dict[str, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run finishes with the bytes of k(X), and the log names each worker that was left out, and why."""
+    snapshots: list[Any] = []
+    with Processes(workers=0) as cluster, cluster.client() as client:
+        cluster.join("steady")
+        client.wait_for_workers(1)
+        names: dict[str, str] = {}
+
+        def join(snapshot: Any) -> None:
+            snapshots.append(snapshot)
+            if not names:  # all of these are late
+                for kind in ("wrong", "old", "blind", "slow"):
+                    cluster.join(kind)
+                client.wait_for_workers(5)
+                workers = client.scheduler_info(n_workers=-1)["workers"]
+                names.update({at: str(worker["name"]) for at, worker in workers.items()})
+
+        make(address, COUNT, scheduler=client, progress=join, storage_options=options(server.port))
+    assert server.contents(address) == whole
+    assert {"wrong", "old", "blind"}.isdisjoint(snapshots[-1].workers)
+    left_out = {
+        "wrong": "computes other bits, 0123456789abcdef (another processor)",
+        "old": "lacks tangentless",
+        "blind": "does not see the store",
+    }
+    for at, kind in names.items():
+        said = [line for line in caplog.text.splitlines() if f"worker {at} is left out" in line]
+        assert [left_out[kind] in line for line in said] == ([True] if kind in left_out else []), (kind, said)
+
+
+def test_checkpoints_on_s3_belong_to_a_matrix(server: Server, address: str) -> None:
+    given: dict[str, Any] = {"storage_options": options(server.port)}
+    K, Y = make(address, COUNT, **given), vectors(COUNT, seed=2)[:, :2]
+    place = address.replace("k.zarr", "run.npz")
+
+    def stop(step: Any) -> None:
+        if step.number == 2:
+            raise KeyboardInterrupt
+
+    run: dict[str, Any] = {"landmarks": 5, "checkpoint": place, "checkpoint_seconds": 0, **given}
+    with pytest.raises(KeyboardInterrupt):
+        solve_conjugate(K, Y, 1e-2, progress=stop, **run)
+    numbers: list[int] = []
+    found = solve_conjugate(K, Y, 1e-2, progress=lambda step: numbers.append(step.number), **run)
+    assert numbers[0] == 3
+    np.testing.assert_allclose(found.coefficients, solve_ridge(K, Y, 1e-2).coefficients, atol=1e-5)
+    other = gram(KERNEL, vectors(COUNT, seed=9), store=f"{address}2", backend="reference", progress=False, **given)
+    with pytest.raises(Exception, match="checkpoint of another system"):
+        solve_conjugate(other, Y, 1e-2, **run)
+
+
+def test_conjugate_gradients_on_a_cluster_have_the_answer_of_cholesky(cluster: Processes, tmp_path: Path) -> None:
+    K, Y = make(tmp_path / "k.zarr", 150), vectors(150, seed=2)[:, :2]
+    exact = solve_ridge(K, Y, 1e-2).coefficients
+    with cluster.client() as client:
+        found = solve_conjugate(K, Y, 1e-2, landmarks=20, scheduler=client, held_out=(expected(150)[:4], Y[:4]))
+        plain = solve_conjugate(K, Y[:, 0], 1e-2, landmarks=0, tolerance=1e-9, scheduler=client)
+    np.testing.assert_allclose(plain.coefficients, exact[:, 0], atol=1e-6)
+    assert found.residual < 1  # it stopped when the rows that were held out were predicted no better
