@@ -26,6 +26,7 @@ class FakeCupy(types.ModuleType):
             cholesky=lambda block: np.linalg.cholesky(np.tril(block) + np.tril(block, -1).T),
             norm=np.linalg.norm,
             eigh=np.linalg.eigh,
+            qr=np.linalg.qr,
         )
 
     def __getattr__(self, name):

@@ -16,6 +16,7 @@ from tangentless.errors import BackendError, ParameterError
 from tangentless.estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
 from tangentless.models import load_model, save_model
 from tangentless.preprocessing import ZCA
+from tangentless.processes import GaussianProcessClassifier, GaussianProcessRegressor
 from tangentless.solve import ridge_path, solve_ridge
 
 TEXT = "conv3 relu globalpool normalize relu"
@@ -160,3 +161,25 @@ def test_a_regressor_and_a_machine_fit_on_a_gpu_too(downloads):
     machine = KernelSVC(TEXT, backend="cuda").fit(IMAGES, LABELS)
     reference = KernelSVC(TEXT, backend="reference").fit(IMAGES, LABELS)
     np.testing.assert_array_equal(machine.predict(IMAGES), reference.predict(IMAGES))
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")
+def test_a_process_on_the_gpu_is_that_of_the_host_and_keeps_its_factor_there(downloads, fake_cupy):
+    targets, found = IMAGES.mean(axis=(1, 2, 3)), []
+    for backend in ("cuda", "reference"):
+        model = GaussianProcessRegressor(TEXT, 0.1, backend=backend).fit(IMAGES[:6], targets[:6])
+        model.partial_fit(IMAGES[6:8], targets[6:8])
+        classifier = GaussianProcessClassifier(TEXT, backend=backend).fit(IMAGES[:8], LABELS[:8])
+        chosen = KernelRidgeClassifier(TEXT, 0.1, backend=backend, landmarks=4).fit(IMAGES, LABELS)
+        found.append([
+            *model.predict(IMAGES, return_std=True),
+            model.predict(IMAGES, return_cov=True)[1],
+            model.novelty(IMAGES),
+            model.sample_y(IMAGES[:3], 2),
+            np.sort(model.choose(IMAGES[8:], 2)),
+            classifier.predict_proba(IMAGES),
+            chosen.decision_function(IMAGES),
+        ])  # fmt: skip
+        assert isinstance(model.factor_.work, fake_cupy.ndarray) == (backend == "cuda")
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-3 * np.abs(other).max())

@@ -67,8 +67,23 @@ def names_for_gradients():
     return {**names, "k": k, "G": rng.random((len(X), len(Z))), "S": rng.random((len(X), len(X)))}
 
 
+def names_for_uncertainty():
+    """Images, kernels among them, and the first digits of scikit-learn as vectors."""
+    from sklearn.datasets import load_digits
+
+    pytest.importorskip("gpytorch", reason="GPyTorch is an extra")
+    vectors, labels = load_digits(return_X_y=True)
+    X, more, rng = images(20), images(3), np.random.default_rng(0)
+    X_test, K = rng.standard_normal((4, 8, 8, 3)), Gaussian(0.1)(rng.standard_normal((12, 3)))
+    names = {"X": X, "Y": X.mean(axis=(1, 2)), "y": np.arange(20) % 2, "X_test": X_test, "y_test": np.arange(4) % 2}
+    names |= {"X_more": more, "Y_more": more.mean(axis=(1, 2)), "Path": Path}
+    names |= {"vectors": vectors[:200] / 16, "labels": labels[:200]}
+    return names | {"K": K[:9, :9], "C": K[9:, :9], "S": K[9:, 9:], "d": K.diagonal()[9:], "T": rng.random((9, 2))}
+
+
 NAMES = {
     "gradients.md": names_for_gradients,
+    "uncertainty.md": names_for_uncertainty,
     "solving.md": names_for_solving,
     "data.md": names_for_data,
     "networks.md": names_for_networks,

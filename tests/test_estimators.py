@@ -53,6 +53,9 @@ def failures_of_checks(estimator):
             )
     elif estimator.kernel != "precomputed":
         failures["check_sample_weight_equivalence_on_dense_data"] = "libsvm stops at a tolerance of 1e-3"
+    if getattr(estimator, "landmarks", None) is not None:
+        for kind in ("classifiers", "regressors"):
+            failures[f"check_{kind}_train"] = "two landmarks are too few to learn 200 points from"
     if estimator.kernel == "precomputed":
         if hasattr(estimator, "ridge"):
             failures["check_positive_only_tag_during_fit"] = (
@@ -72,6 +75,7 @@ def failures_of_checks(estimator):
             {"kernel": "relu relu"},
             {"kernel": "relu", "ridge": "loo", "tilt": "loo"},
             {"kernel": "precomputed", "ridge": 10.0},
+            {"kernel": "relu relu", "ridge": 0.1, "landmarks": 2},
         )
     ]
     + [KernelSVC("relu relu"), KernelSVC("precomputed")],
@@ -557,3 +561,60 @@ def test_bad_sample_weights_are_refused(estimator, weights, complaint):
 def test_a_constant_target_is_refused(targets):
     with pytest.raises(InputError, match="all rows have the same target"):
         KernelRidgeRegressor(SMALL).fit(random_images(4), targets)
+
+
+@pytest.mark.parametrize("flips", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_with_all_rows_as_landmarks_training_is_exact(flips, weighted):
+    images, labels = random_images(30), random_labels(30)
+    weights = np.random.default_rng(3).uniform(0.5, 2.0, 30) if weighted else None
+    exact = KernelRidgeClassifier(SMALL, 0.1, flips=flips).fit(images, labels, weights)
+    close = KernelRidgeClassifier(SMALL, 0.1, flips=flips, landmarks=30).fit(images, labels, weights)
+    new = random_images(5, seed=9)
+    np.testing.assert_allclose(close.decision_function(new), exact.decision_function(new), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(close.loo_decision_, exact.loo_decision_, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("by", ["variance", "random"])
+def test_leave_one_out_of_landmarks_equals_refitting_with_the_same_landmarks(by):
+    images, targets = random_images(20, (4, 4, 1)), random_images(20, (2,), seed=3)
+    options = {"backend": "reference", "landmarks": 5, "landmarks_by": by, "precision": "float64"}
+    model = KernelRidgeRegressor(TINY, 0.1, **options).fit(images, targets)
+    assert model.X_fit_.shape == (5, 4, 4, 1)
+    k = tl.kernel(TINY)
+    C, W = k(images, model.X_fit_, backend="reference"), k(model.X_fit_, backend="reference")
+    for i in range(20):
+        rest = np.delete(np.arange(20), i)
+        beta = np.linalg.solve(C[rest].T @ C[rest] + 0.1 * W, C[rest].T @ targets[rest])
+        np.testing.assert_allclose(model.loo_predictions_[i], C[i] @ beta, rtol=0, atol=1e-6)
+
+
+def test_landmarks_of_a_precomputed_matrix_and_in_a_store_are_those_of_images(tmp_path):
+    images, labels = digits(150)
+    direct = KernelRidgeClassifier(SMALL, "loo", landmarks=30).fit(images[:100], labels[:100])
+    stored = KernelRidgeClassifier(SMALL, "loo", landmarks=30, store=tmp_path / "c.zarr")
+    stored.fit(images[:100], labels[:100])
+    k = tl.kernel(SMALL)
+    given = KernelRidgeClassifier("precomputed", "loo", landmarks=30).fit(k(images[:100]), labels[:100])
+    new = images[100:]
+    np.testing.assert_allclose(stored.decision_function(new), direct.decision_function(new), rtol=0, atol=1e-9)
+    assert given.loo_score_ > 0.8
+    assert direct.score(images[100:], labels[100:]) > 0.8
+    assert given.score(k(images[100:], images[:100]), labels[100:]) > 0.8
+    assert direct.ridge_ > 0
+
+
+@pytest.mark.parametrize(
+    ("parameters", "complaint"),
+    [
+        ({"landmarks": 0}, "from 1 to 4 can be chosen, not 0"),
+        ({"landmarks": 5}, "from 1 to 4 can be chosen, not 5"),
+        ({"landmarks": 2.0}, "from 1 to 4 can be chosen, not 2.0"),
+        ({"landmarks": 2, "landmarks_by": "luck"}, "landmarks_by is 'variance' or 'random', not 'luck'"),
+        ({"landmarks": 2, "tilt": 0.3}, "landmarks have no tilt"),
+        ({"landmarks": 2, "ridge": 0.0}, "landmarks need a ridge above 0"),
+    ],
+)
+def test_bad_landmarks_are_refused(parameters, complaint):
+    with pytest.raises(ParameterError, match=complaint):
+        KernelRidgeClassifier(SMALL, **parameters).fit(random_images(4), random_labels(4, 2))

@@ -22,6 +22,7 @@ from tangentless.files import OutputError, checksum_of
 from tangentless.layers import Conv, GlobalPool, Nonlinearity
 from tangentless.models import load_model, save_model
 from tangentless.preprocessing import ZCA, RandAugment, Standardize
+from tangentless.processes import GaussianProcessClassifier, GaussianProcessRegressor
 
 TEXT = "conv3 relu globalpool normalize relu"
 GENERATOR = np.random.default_rng(0)
@@ -330,6 +331,96 @@ def test_a_support_vector_machine_comes_back_as_it_was(path: Path, classes: int)
     for name, array in (("counts", np.array([-1, 25, 0])[:classes]), ("support", np.zeros(3, int))):
         rewrite(path, **{name: array})
         with pytest.raises(InputError, match=r"do not (go with|belong)"):
+            load_model(path)
+
+
+@pytest.mark.parametrize("noise", [0.1, "mle"])
+@pytest.mark.parametrize("targets", [IMAGES.mean(axis=(1, 2, 3)), IMAGES.mean(axis=(1, 2))])
+def test_a_gaussian_process_comes_back_as_it_was(path: Path, targets: np.ndarray, noise: Any):
+    model = GaussianProcessRegressor(TEXT, noise, backend="reference").fit(IMAGES, targets)
+    save_model(path, model)
+    loaded = load_model(path, backend="reference")
+    assert isinstance(loaded, GaussianProcessRegressor)
+    assert (loaded.noise, loaded.noise_, loaded.scale) == (noise, model.noise_, "mle")
+    for one, other in zip(loaded.predict(IMAGES, True), model.predict(IMAGES, True), strict=True):
+        np.testing.assert_array_equal(one, other)
+    more = slice(0, 3)
+    for one in (loaded, model):
+        one.partial_fit(IMAGES[more] + 0.1, targets[more])
+    np.testing.assert_allclose(loaded.predict(IMAGES), model.predict(IMAGES), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(loaded.novelty(IMAGES), model.novelty(IMAGES), rtol=1e-9)
+
+
+@pytest.mark.parametrize("labels", [CLASSES, np.array(["cat", "dog", "emu"])[CLASSES]])
+def test_a_gaussian_process_classifier_comes_back_as_it_was(path: Path, labels: np.ndarray):
+    model = GaussianProcessClassifier(TEXT, backend="reference").fit(IMAGES, labels)
+    save_model(path, model)
+    loaded = load_model(path, backend="reference")
+    assert (loaded.concentration_, loaded.scale_) == (model.concentration_, model.scale_)
+    np.testing.assert_array_equal(loaded.predict_proba(IMAGES), model.predict_proba(IMAGES))
+    np.testing.assert_array_equal(loaded.predict(IMAGES), model.predict(IMAGES))
+    assert loaded.log_marginal_likelihood_ == model.log_marginal_likelihood_
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"header": {"noise_": -1}}, "ridge"),
+        ({"header": {"noise": "much"}}, "'noise'"),
+        ({"header": {"scale": 0}}, "scale"),
+        ({"factor": np.ones(10)}, "a packed factor of 24 rows has 300"),
+        ({"factor": np.full(300, np.nan)}, "NaN"),
+        ({"factor": -np.ones(300)}, "positive numbers on its diagonal"),
+        ({"factor": None}, "'factor'"),
+        ({"targets": np.ones(23)}, "K has 24 rows, but Y has 23"),
+        ({"targets": np.zeros(24)}, "no scale"),
+    ],
+)
+def test_a_forged_gaussian_process_is_refused(path: Path, changes: dict[str, Any], complaint: str):
+    save_model(path, GaussianProcessRegressor(TEXT, backend="reference").fit(IMAGES, IMAGES.mean(axis=(1, 2, 3))))
+    rewrite(path, **changes)
+    with pytest.raises(InputError, match=complaint):
+        load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"header": {"concentration_": 3}}, "concentration"),
+        ({"header": {"concentration": None}}, "'concentration'"),
+        ({"header": {"scale_": -1}}, "scale"),
+        ({"codes": np.full(24, 3)}, "codes"),
+        ({"codes": np.full(24, -1)}, "codes"),
+        ({"codes": np.zeros(3, int)}, "codes"),
+        ({"factor": np.full(300, 1e-3)}, "not that of a kernel matrix"),
+    ],
+)
+def test_a_forged_gaussian_process_classifier_is_refused(path: Path, changes: dict[str, Any], complaint: str):
+    save_model(path, GaussianProcessClassifier(TEXT, backend="reference").fit(IMAGES, CLASSES))
+    rewrite(path, **changes)
+    with pytest.raises(InputError, match=complaint):
+        load_model(path)
+
+
+@pytest.mark.parametrize("by", ["variance", "random"])
+def test_a_model_on_landmarks_is_as_small_as_they_are(path: Path, by: str):
+    model = classifier(ridge=0.1, landmarks=6, landmarks_by=by)
+    save_model(path, model)
+    loaded = load_model(path, backend="reference")
+    assert len(loaded.X_fit_) == loaded.landmarks == 6
+    assert loaded.landmarks_by == by
+    np.testing.assert_array_equal(loaded.landmarks_, model.landmarks_)
+    np.testing.assert_array_equal(loaded.decision_function(IMAGES), model.decision_function(IMAGES))
+    np.testing.assert_array_equal(loaded.loo_decision_, model.loo_decision_)
+    for changes in (
+        {"landmarks": np.arange(5)},
+        {"landmarks": np.array([0, 1, 2, 3, 4, 24])},
+        {"landmarks": np.zeros(6, int)},
+        {"header": {"landmarks_by": "luck"}},
+    ):
+        save_model(path, model, force=True)
+        rewrite(path, **changes)
+        with pytest.raises(InputError, match="landmark"):
             load_model(path)
 
 

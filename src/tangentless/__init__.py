@@ -40,10 +40,14 @@ from .layers import (
 )
 
 if TYPE_CHECKING:
+    from .choosing import choose
     from .distillation import distill
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
     from .gram import gram  # at run time the module, which can be called
     from .preprocessing import ZCA, RandAugment, Standardize
+    from .processes import GaussianProcessClassifier, GaussianProcessRegressor
+    from .searching import search
+    from .sklearn_kernels import sklearn_kernel
 
 __all__ = [
     "GELU",
@@ -56,6 +60,8 @@ __all__ = [
     "Device",
     "Erf",
     "Gaussian",
+    "GaussianProcessClassifier",
+    "GaussianProcessRegressor",
     "GlobalPool",
     "GramMatrix",
     "KernelRidgeClassifier",
@@ -77,16 +83,21 @@ __all__ = [
     "Sum",
     "Tanh",
     "Windows",
+    "choose",
     "classical",
     "distill",
     "gram",
     "kernel",
     "open_gram",
     "register",
+    "search",
+    "sklearn_kernel",
 ]
 __version__ = "0.2.0"
 
 _LAZY = {  # scikit-learn takes a while to import
+    "GaussianProcessClassifier": "processes",
+    "GaussianProcessRegressor": "processes",
     "KernelRidgeClassifier": "estimators",
     "KernelRidgeRegressor": "estimators",
     "KernelSVC": "estimators",
@@ -94,6 +105,9 @@ _LAZY = {  # scikit-learn takes a while to import
     "Standardize": "preprocessing",
     "ZCA": "preprocessing",
     "distill": "distillation",
+    "choose": "choosing",
+    "search": "searching",
+    "sklearn_kernel": "sklearn_kernels",
 }
 
 

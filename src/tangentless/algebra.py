@@ -36,6 +36,10 @@ class CpuAlgebra:
         """
         return rows if rows <= LARGEST_CALL else _CPU_BLOCK
 
+    def panel_rows(self) -> int:
+        """The side of the blocks of a part of a matrix, which no library can read without a copy of each."""
+        return _CPU_BLOCK
+
     def free_bytes(self) -> int:
         """Memory that an allocation could use."""
         return free_memory()
@@ -45,11 +49,6 @@ class CpuAlgebra:
         factor, order = lapack.dpotrf(block.T, lower=0, clean=0, overwrite_a=1)
         _put(factor.T, block)
         return int(order)
-
-    def invert(self, block: Any) -> None:
-        """Put the inverse of the lower triangle in its place."""
-        inverse, _ = lapack.dtrtri(block.T, lower=0, overwrite_c=1)
-        _put(inverse.T, block)
 
     def solve(self, block: Any, values: Any, *, transposed: bool = False) -> Any:
         """What the lower triangle (or its transpose) takes to the values, a new array."""
@@ -71,9 +70,10 @@ class CpuAlgebra:
     def add_square(self, total: Any, rows: Any) -> Any:
         """total + rows' rows, or without a total rows' rows, in the memory of the total; `fill` makes it whole."""
         # One triangle is half the work.
+        factor, flipped = (rows, 1) if _by_columns(rows) else (rows.T, 0)
         if total is None:
-            return blas.dsyrk(1.0, rows.T, lower=1)
-        return blas.dsyrk(1.0, rows.T, beta=1.0, c=total, lower=1, overwrite_c=1)
+            return blas.dsyrk(1.0, factor, trans=flipped, lower=1)
+        return blas.dsyrk(1.0, factor, beta=1.0, c=total, trans=flipped, lower=1, overwrite_c=1)
 
     def fill(self, total: Any) -> Any:
         """The symmetric matrix that `add_square` was summing."""
@@ -104,8 +104,15 @@ class GpuAlgebra:
         self._scipy: Any = importlib.import_module("cupyx.scipy.linalg")
         self._errors: Any = importlib.import_module("cupyx").errstate
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies make their own: modules cannot be pickled."""
+        return GpuAlgebra, ()
+
     def block_rows(self, rows: int) -> int:
         """Products of such blocks run near the peak, and their scratch memory is small beside a large matrix."""
+        return _GPU_BLOCK
+
+    def panel_rows(self) -> int:
         return _GPU_BLOCK
 
     def free_bytes(self) -> int:
@@ -123,10 +130,6 @@ class GpuAlgebra:
             return order
         block[...] = factor + self.xp.triu(block, 1)
         return 0
-
-    def invert(self, block: Any) -> None:
-        inverse = self._scipy.solve_triangular(block, self.xp.eye(len(block)), lower=True, overwrite_b=True)
-        block[...] = self.xp.tril(inverse) + self.xp.triu(block, 1)
 
     def solve(self, block: Any, values: Any, *, transposed: bool = False) -> Any:
         return self._scipy.solve_triangular(block, values, lower=True, trans=1 if transposed else 0)

@@ -33,6 +33,7 @@ from .errors import ParameterError, TangentlessError
 from .experiments.cli import app as experiments_app
 from .experiments.cli import compare
 from .gram.cli import app as gram_app
+from .search_command import search
 
 
 class _Commands(TyperGroup):
@@ -68,7 +69,7 @@ app = typer.Typer(
 
 app.add_typer(gram_app, name="gram")
 app.add_typer(experiments_app, name="reproduce")
-for _command in (fit, predict, compare):
+for _command in (fit, predict, compare, search):
     app.command()(_command)
 
 ImagesArgument = Annotated[str, typer.Argument(metavar="X", help="Images (N, H, W, C): a .npy file, or FILE.npz:NAME.")]

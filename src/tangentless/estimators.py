@@ -17,23 +17,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from numbers import Real
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.svm import SVC
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from .backends import AnyDevice, Precision
+from .choosing import BLOCK, choose_images
 from .chunks import spans
+from .devices import Device
 from .errors import InputError, NotPositiveDefinite, ParameterError
-from .fitting import ENTRIES_AT_ONCE, AnyKernel, KernelEstimator
+from .fitting import ENTRIES_AT_ONCE, AnyKernel, KernelEstimator, part_of
 from .inputs import put_beside, to_host
+from .labels import LabelledEstimator
 from .preprocessing import mirror
 from .preprocessing.rows import input_errors, read_rows
 from .solve import (
@@ -42,18 +43,23 @@ from .solve import (
     check_ridge,
     check_targets,
     check_tilt,
+    choose_landmarks,
     fit_scale,
     is_number,
     probabilities,
     scaled_price,
+    solve_nystroem,
     solve_ridge,
 )
+from .solve.pivoted import check_count, choose_rows
 
 Array = NDArray[np.float64]
 
 
 class _KernelRidge(KernelEstimator):
     """What the two estimators by ridge regression share: their parameters and the linear algebra."""
+
+    landmarks_: NDArray[np.intp] | None
 
     def __init__(
         self,
@@ -65,28 +71,38 @@ class _KernelRidge(KernelEstimator):
         n_jobs: int | None = None,
         tilt: float | str = 0.0,
         store: str | os.PathLike[str] | None = None,
+        landmarks: int | None = None,
+        landmarks_by: str = "variance",
         verbose: bool = False,
     ) -> None:
         super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose)
         self.ridge = ridge
         self.tilt = tilt
+        self.landmarks = landmarks
+        self.landmarks_by = landmarks_by
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         if not (isinstance(self.ridge, str) and self.ridge == "loo"):
             check_ridge(self.ridge)
         check_tilt(self.tilt)
+        if self.landmarks_by not in ("variance", "random"):
+            raise ParameterError(f"landmarks_by is 'variance' or 'random', not {self.landmarks_by!r}")
+        if self.landmarks is not None and self.tilt != 0.0:
+            raise ParameterError("landmarks have no tilt; leave it at 0")
 
     def _solve(self, X: NDArray[Any], targets: Array, weights: Array | None, criterion: Criterion) -> Array:
         """Fit the coefficients; returns the leave-one-out values of the targets."""
         device = self._device()
+        if self.landmarks is not None:
+            return self._solve_on_landmarks(device, X, targets, weights, criterion)
         K = self._training_matrix(device, X)
-        self.X_fit_ = None if self._precomputed else X
+        self.X_fit_, self.landmarks_ = None if self._precomputed else X, None
         kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
         partial = len(kept) < len(X)  # rows without weight take no part
         with self._shown("solution"), self._advice(X):
             solution = solve_ridge(
-                _part(K, kept, kept) if partial else K,
+                part_of(K, kept, kept) if partial else K,
                 targets[kept],
                 self.ridge,
                 weights=None if weights is None else weights[kept],
@@ -100,8 +116,37 @@ class _KernelRidge(KernelEstimator):
         self.dual_coef_[kept], left_out[kept] = to_host(solution.coefficients), to_host(solution.leave_one_out)
         if partial:
             others = np.setdiff1d(np.arange(len(X)), kept)
-            left_out[others] = to_host(_part(K, others, kept) @ solution.coefficients)
+            left_out[others] = to_host(part_of(K, others, kept) @ solution.coefficients)
         return left_out
+
+    def _solve_on_landmarks(
+        self, device: Device, X: NDArray[Any], targets: Array, weights: Array | None, criterion: Criterion
+    ) -> Array:
+        self._prepare_kernel(device)
+        kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
+        chosen = kept[self._choose_landmarks(device, X, kept)]
+        if self.kernel_ is None:
+            C, W = X[:, chosen], X[np.ix_(chosen, chosen)]
+        else:
+            W = to_host(self.kernel_.on_device(device, X[chosen]))
+            C = to_host(self._matrix(device, X, X[chosen]))
+        solution = solve_nystroem(C, W, targets, self.ridge, weights=weights, criterion=criterion)
+        self.ridge_, self.tilt_, self.landmarks_ = solution.ridge, 0.0, chosen
+        self.X_fit_, self.dual_coef_ = None if self._precomputed else X[chosen], solution.coefficients
+        if self._precomputed:  # new rows come with the kernel against all training rows
+            self.dual_coef_ = np.zeros_like(targets)
+            self.dual_coef_[chosen] = solution.coefficients
+        return solution.leave_one_out
+
+    def _choose_landmarks(self, device: Device, X: NDArray[Any], kept: NDArray[np.intp]) -> NDArray[np.intp]:
+        check_count(self.landmarks, len(kept))
+        count = int(self.landmarks or 0)
+        if self.landmarks_by == "random":
+            return choose_landmarks(len(kept), count)
+        if self.kernel_ is not None:
+            return choose_images(self.kernel_, device, X[kept], count, block=BLOCK)
+        K = part_of(X, kept, kept)
+        return choose_rows(lambda rows, columns: K[rows][:, columns], K.diagonal(), count)
 
     @contextmanager
     def _advice(self, X: NDArray[Any]) -> Iterator[None]:
@@ -134,8 +179,8 @@ class _KernelRidge(KernelEstimator):
         return np.concatenate(found)
 
 
-class _Classifier(ClassifierMixin, KernelEstimator):  # type: ignore[misc]
-    """What the two classifiers share: labels at the door, and the class of a decision."""
+class _Classifier(LabelledEstimator):
+    """What the two classifiers share: weights of classes, and the class of a decision."""
 
     class_weight: Any
 
@@ -143,9 +188,7 @@ class _Classifier(ClassifierMixin, KernelEstimator):  # type: ignore[misc]
         self, X: Any, y: Any, sample_weight: Any
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.intp], Array | None]:
         """Rows, their labels, the labels as numbers of classes, and the weights of the rows."""
-        _check_labelled(y)
-        X, y = self._read_training(X, y)
-        self.classes_, codes = _read_classes(y)
+        X, y, codes = self._read_labels(X, y)
         weights = _combine(self._read_weights(X, sample_weight), self.class_weight, y)
         _check_classes_left(codes, weights)
         return X, y, codes, weights
@@ -191,6 +234,10 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
         Weights of the classes, a dictionary, or "balanced" for the inverse of their frequency; times `sample_weight`.
     store
         A place to keep the kernel matrix of the training rows, from which an interrupted `fit` goes on.
+    landmarks, landmarks_by
+        A number of training rows, m, to write predictions with (Nyström): n m kernel entries and memory, and time
+        n m^2, where exact training takes n^2 and n^3. They are chosen by "variance" (greedily, see
+        `tangentless.choose`) or at "random". `ridge` means the same, and must be above 0.
     verbose
         Show how far `fit` and `predict` are: a bar, or stamped lines where there is no terminal.
 
@@ -199,16 +246,18 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
     classes_
         The labels, sorted.
     dual_coef_
-        The coefficients of the training rows, (N, classes).
+        The coefficients of the training rows, or of the landmarks, (N, classes).
     ridge_, tilt_
         Those used.
+    landmarks_
+        The numbers of the training rows that are landmarks; None without.
     scale_
         The calibration: probabilities are `softmax(scale_ * values)`.
     loo_decision_, loo_predictions_, loo_score_
         `decision_function` and `predict` of each training row by a model trained on all others, and the accuracy. Where
         ridge or tilt were picked by it, the accuracy is a little optimistic.
     X_fit_, kernel_
-        The training rows and the kernel object, mirrored if `flips`; None with a precomputed kernel.
+        The training rows, or the landmarks, and the kernel object, mirrored if `flips`; None if precomputed.
     precision_
         That of the fit.
     n_features_in_
@@ -236,9 +285,13 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
         tilt: float | str = 0.0,
         class_weight: Any = None,
         store: str | os.PathLike[str] | None = None,
+        landmarks: int | None = None,
+        landmarks_by: str = "variance",
         verbose: bool = False,
     ) -> None:
-        super().__init__(kernel, ridge, flips, backend, precision, n_jobs, tilt, store, verbose)
+        super().__init__(
+            kernel, ridge, flips, backend, precision, n_jobs, tilt, store, landmarks, landmarks_by, verbose
+        )
         self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -281,8 +334,8 @@ class KernelRidgeRegressor(RegressorMixin, _KernelRidge):  # type: ignore[misc]
     Attributes
     ----------
     dual_coef_
-        The coefficients of the training rows, of the shape of y.
-    ridge_, tilt_
+        The coefficients of the training rows, of the shape of y, or of the landmarks.
+    ridge_, tilt_, landmarks_
         Those used.
     loo_predictions_, loo_score_
         `predict` of each training row by a model trained on all others, and its R^2.
@@ -406,19 +459,6 @@ def _has_duplicates(X: NDArray[Any], flips: bool) -> bool:
     return len(seen) < len(X)
 
 
-def _part(K: Any, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Any:
-    return K[tuple(put_beside(places, K) for places in np.ix_(rows, columns))]
-
-
-def _read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    with input_errors():
-        check_classification_targets(y)
-    classes, codes = np.unique(y, return_inverse=True)
-    if len(classes) < 2:
-        raise InputError(f"all labels are of one class, {classes[0]!r}; a classifier needs at least two")
-    return classes, codes
-
-
 def _combine(weights: Array | None, class_weight: Any, y: NDArray[Any]) -> Array | None:
     """Weights of rows times those of their classes."""
     if class_weight is None:
@@ -439,11 +479,3 @@ def _check_classes_left(codes: NDArray[np.intp], weights: Array | None) -> None:
 def _decision(values: Array) -> Array:
     """Scikit-learn's form of the values of classes: two of them become their difference."""
     return values[:, 1] - values[:, 0] if values.shape[1] == 2 else values
-
-
-def _check_labelled(y: Any) -> None:
-    """Refuse missing labels among text or objects, where NumPy would turn them into text or fail to sort them."""
-    if isinstance(y, list | tuple) or getattr(y, "dtype", None) == np.dtype(object):
-        for row, label in enumerate(y):
-            if label is None or (isinstance(label, Real) and label != label):
-                raise InputError(f"y contains {label} in row {row}; label that row or drop it")

@@ -18,7 +18,7 @@ from .backends import AnyDevice, Precision
 from .chunks import spans
 from .devices import Device
 from .errors import InputError, ParameterError
-from .inputs import check_switch, without_tensor
+from .inputs import check_switch, put_beside, without_tensor
 from .kernel import Kernel
 from .kernel import kernel as kernel_of
 from .layers import Layer
@@ -35,6 +35,7 @@ ENTRIES_AT_ONCE = 2**24  # kernel entries held while predicting: 128 MiB
 class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
     """What the estimators share: rows at the door, the kernel they stand for, its matrices in bounded memory."""
 
+    kernel_: Any
     _progress: Progress | None = None  # no parameter: only `reporting` sets it
 
     def __init__(
@@ -118,15 +119,20 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
         # The sum over an image and its mirror, not their average: a ridge then means what it does on the doubled set.
         return 2.0 * base.mirrored() if self.flips else base
 
-    def _training_matrix(self, device: Device, X: NDArray[Any]) -> Any:
-        """The kernel matrix of the training rows, in the memory of the device or, with `store`, kept there."""
+    def _prepare_kernel(self, device: Device) -> None:
         self.kernel_ = None if self._precomputed else self._kernel_object()
         self.precision_ = device.precision
-        if self.kernel_ is None:
-            return X
+
+    def _training_matrix(self, device: Device, X: NDArray[Any]) -> Any:
+        """The kernel matrix of the training rows, in the memory of the device or, with `store`, kept there."""
+        self._prepare_kernel(device)
+        return X if self.kernel_ is None else self._matrix(device, X)
+
+    def _matrix(self, device: Device, X: NDArray[Any], others: NDArray[Any] | None = None) -> Any:
+        """The matrix of rows with others, or among themselves."""
         if self.store is None:
             with device.algebra.working(), self._shown("training kernel") as progress:
-                return self.kernel_.on_device(device, X, progress=progress)
+                return self.kernel_.on_device(device, X, others, progress=progress)
         from .gram import gram
 
         options: dict[str, Any] = {
@@ -134,7 +140,7 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
             "n_jobs": device.n_jobs,
             "progress": bool(self.verbose),
         }
-        return gram(self.kernel_, X, store=self.store, backend=device.given or device.name, **options)
+        return gram(self.kernel_, X, others, store=self.store, backend=device.given or device.name, **options)
 
     def _device(self) -> Device:
         """What the parameters ask for; a precomputed matrix is solved by the CPU, unless they say otherwise."""
@@ -166,6 +172,11 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
             return
         with progress_bar(label) as progress:
             yield progress
+
+
+def part_of(K: Any, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Any:
+    """Some rows and columns of a matrix, wherever it is."""
+    return K[tuple(put_beside(places, K) for places in np.ix_(rows, columns))]
 
 
 def _continued(progress: Progress, part: slice, rows: int) -> Progress:

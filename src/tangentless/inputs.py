@@ -33,7 +33,7 @@ _KINDS = {2: "vectors (N, C)", 3: "sequences (N, L, C)", 4: "images (N, H, W, C)
 
 def take(values: Any, *, on_gpu: bool) -> tuple[Any, Callable[[Any], Any]]:
     """As `to_numpy`; but with `on_gpu`, values on a GPU stay there, as a CuPy array, and so do results."""
-    if _module(values) == "torch":
+    if is_tensor(values):
         return _take_tensor(values, on_gpu)
     if is_cupy(values):
         return (values, _unchanged) if on_gpu else (values.get(), lambda result: put_beside(result, values))
@@ -65,8 +65,20 @@ def is_cupy(values: Any) -> bool:
     return _module(values) == "cupy"
 
 
+def is_tensor(values: Any) -> bool:
+    """Whether the values are a tensor of torch, without importing it."""
+    return _module(values) == "torch"
+
+
+def to_tensor(array: Array, device: str) -> Any:
+    """The array as a tensor of torch, which is imported already, on a device of its."""
+    return sys.modules["torch"].as_tensor(array, device=device)
+
+
 def to_host(values: Any) -> Any:
-    """The values, as a NumPy array if they are one of CuPy."""
+    """The values, as a NumPy array if they are one of CuPy or a tensor of torch."""
+    if is_tensor(values):
+        return take(values, on_gpu=False)[0]
     return values.get() if is_cupy(values) else values
 
 

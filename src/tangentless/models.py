@@ -29,13 +29,17 @@ from .layers import is_whole
 from .preprocessing import ZCA
 from .preprocessing.saving import Step, describe_step, restore_step
 from .preprocessing.whitening import LowRank
-from .solve import Separators, check_ridge, check_tilt, is_number
+from .processes import GaussianProcessClassifier, GaussianProcessRegressor
+from .solve import Factor, Separators, check_ridge, check_targets, check_tilt, is_number
+from .solve.dirichlet import ClassFactors, noises
 
 FORMAT, VERSION = "tangentless model", 2  # 2: whitening by few images or by patches
 _KINDS: dict[str, type[Any]] = {
     "classifier": KernelRidgeClassifier,
     "regressor": KernelRidgeRegressor,
     "svc": KernelSVC,
+    "process": GaussianProcessRegressor,
+    "process classifier": GaussianProcessClassifier,
 }
 _LONGEST_KERNEL = 10_000  # characters
 
@@ -75,7 +79,7 @@ def load_model(path: str | Path, *, backend: str | AnyDevice = "auto", n_jobs: i
     header, arrays = load_archive(path, FORMAT, VERSION)
     try:
         _check_header(header)
-        restore = _restore_machine if header["kind"] == "svc" else _restore_ridge
+        restore = _RESTORE.get(header["kind"], _restore_ridge)
         shape = tuple(header["shape"])
         steps = [_restore_step(step, place, arrays, shape) for place, step in enumerate(header["preprocessing"])]
         images = check_images(_training_images(arrays, steps), "images")
@@ -134,6 +138,8 @@ def _describe(model: Any) -> tuple[Header, Arrays]:
         "shape": list(model.X_fit_.shape[1:]),
     }
     arrays = {"images": model.X_fit_}
+    if isinstance(model, GaussianProcessRegressor | GaussianProcessClassifier):
+        return _describe_process(header, arrays, model)
     if not isinstance(model, KernelRidgeRegressor):
         header["class_weight"] = _plain_weights(model.class_weight)
         arrays["classes"] = _plain_classes(model.classes_)
@@ -146,6 +152,9 @@ def _describe(model: Any) -> tuple[Header, Arrays]:
     asked = {"ridge": model.ridge, "tilt": model.tilt}
     given = {name: value if value == "loo" else float(value) for name, value in asked.items()}
     arrays["coefficients"] = model.dual_coef_
+    if model.landmarks is not None:
+        header["landmarks_by"] = model.landmarks_by
+        arrays["landmarks"] = model.landmarks_
     if isinstance(model, KernelRidgeClassifier):
         return header | chosen | given | {"scale_": model.scale_}, arrays | {"leave_one_out": model.loo_decision_}
     return header | chosen | given, arrays | {"leave_one_out": model.loo_predictions_}
@@ -233,7 +242,11 @@ def _restore_ridge(header: Header, arrays: Arrays, images: NDArray[Any], options
     options |= {"ridge": _choice(header, "ridge", check_ridge), "tilt": _choice(header, "tilt", check_tilt)}
     if kind is KernelRidgeClassifier:
         options["class_weight"] = _read_weights(header)
+    landmarks = _read_landmarks(header, arrays, len(images))
+    if landmarks is not None:
+        options |= {"landmarks": len(images), "landmarks_by": header["landmarks_by"]}
     model = kind(**options)
+    model.landmarks_ = landmarks
     _attach(model, images)
     model.dual_coef_ = _numbers(arrays, "coefficients", "f")
     model.ridge_, model.tilt_ = _field(header, "ridge_"), _field(header, "tilt_")
@@ -247,6 +260,10 @@ def _restore_ridge(header: Header, arrays: Arrays, images: NDArray[Any], options
             raise InputError(f"{len(model.classes_)} classes do not go with coefficients of shape {expected}")
         model.loo_decision_ = left_out
         expected = expected if len(model.classes_) > 2 else expected[:1]
+    if landmarks is not None:  # predictions are of all rows that were trained on
+        if len(left_out) <= int(landmarks.max()):
+            raise InputError(f"{len(left_out)} rows have no landmark {landmarks.max()}")
+        expected = (len(left_out), *expected[1:])
     if left_out.shape != expected:
         raise InputError(f"its array 'leave_one_out' is of shape {left_out.shape}, and not {expected}")
     classifier = isinstance(model, KernelRidgeClassifier)
@@ -273,10 +290,66 @@ def _restore_machine(header: Header, arrays: Arrays, images: NDArray[Any], optio
     return model
 
 
+def _read_landmarks(header: Header, arrays: Arrays, count: int) -> NDArray[Any] | None:
+    if "landmarks_by" not in header and "landmarks" not in arrays:
+        return None
+    places = _numbers(arrays, "landmarks", "i")
+    if header.get("landmarks_by") not in ("variance", "random"):
+        raise InputError("its header has no valid 'landmarks_by'")
+    if places.shape != (count,) or len(np.unique(places)) < count or places.min() < 0:
+        raise InputError(f"its landmarks do not go with {count} images")
+    return places
+
+
 def _attach(model: Any, images: NDArray[Any]) -> None:
     model.X_fit_, model.precision_ = images, model.precision
     model.n_features_in_ = math.prod(images.shape[1:])
     model.kernel_ = model._kernel_object()
+
+
+def _describe_process(header: Header, arrays: Arrays, model: Any) -> tuple[Header, Arrays]:
+    """A Gaussian process is its factor and its targets; the rest follows from them."""
+    if isinstance(model, GaussianProcessRegressor):
+        names, factor = ("noise", "scale"), model.factor_
+        header["noise_"], arrays["targets"] = model.noise_, model.y_fit_
+    else:
+        names, factor = ("concentration", "scale"), model.processes_.factor
+        header |= {"concentration_": model.concentration_, "scale_": model.scale_}
+        arrays |= {"classes": _plain_classes(model.classes_), "codes": model.codes_fit_}
+    given = {name: getattr(model, name) for name in names}
+    header |= {name: value if isinstance(value, str) else float(value) for name, value in given.items()}
+    return header, arrays | {"factor": factor.pack()}
+
+
+def _restore_process(header: Header, arrays: Arrays, images: NDArray[Any], options: dict[str, Any]) -> Any:
+    scale = "mle" if header.get("scale") == "mle" else _field(header, "scale")
+    packed = _numbers(arrays, "factor", "f")
+    if header["kind"] == "process":
+        noise = header["noise"] if header.get("noise") in ("mle", "loo") else _field(header, "noise")
+        model: Any = GaussianProcessRegressor(noise=noise, scale=scale, **options)
+        ridge = model.noise_ = check_ridge(_field(header, "noise_"))
+    else:
+        concentration = "loo" if header.get("concentration") == "loo" else _field(header, "concentration")
+        model = GaussianProcessClassifier(concentration=concentration, scale=scale, **options)
+        used = GaussianProcessClassifier(concentration=_field(header, "concentration_"), scale=_field(header, "scale_"))
+        used._check_parameters()
+        model.concentration_, model.scale_ = used.concentration, used.scale
+        ridge = noises(model.concentration_)[1] / model.scale_
+    model._check_parameters()
+    _attach(model, images)
+    factor = Factor.unpack(packed, np.full(len(images), ridge), ridge, backend=model._device())
+    if isinstance(model, GaussianProcessRegressor):
+        model._attach(factor, check_targets(_numbers(arrays, "targets", "f"), len(images)))
+        return model
+    model.classes_, model.codes_fit_ = _read_classes(arrays), _numbers(arrays, "codes", "i")
+    codes, count = model.codes_fit_, len(model.classes_)
+    if codes.shape != (len(images),) or codes.min() < 0 or codes.max() >= count:
+        raise InputError(f"its codes do not go with {len(images)} images of {count} classes")
+    model._attach(ClassFactors(factor, codes, count, model.concentration_, model.scale_))
+    return model
+
+
+_RESTORE = {"svc": _restore_machine, "process": _restore_process, "process classifier": _restore_process}
 
 
 def _restore_step(step: Any, place: int, arrays: Arrays, shape: tuple[int, ...]) -> Step:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .files import atomic_file, make_folder
+from .solve import Calibration
 
 Array = NDArray[np.float64]
 COLOURS = ("#2b5a8c", "#c8372e", "#3f8f5b", "#8a5a9e", "#c98a1b", "#5c6b78")
@@ -163,6 +166,22 @@ def draw_distilled(path: Path, title: str, before: Array, after: Array, labels: 
                 axes.set_ylabel(word, fontsize=9)
     figure.suptitle(title, x=0.02, y=0.97, ha="left", fontsize=11.5, fontweight="bold")
     save_figure(figure, path)
+
+
+def draw_reliability(calibrations: Mapping[str, Calibration]) -> Any:
+    """A reliability diagram: accuracy against confidence, one line for each way of making probabilities."""
+    figure, axes = new_axes(5.2, 4.6, "Reliability", "confidence", "accuracy")
+    axes.plot([0, 1], [0, 1], color=_FAINT, linewidth=0.9, linestyle="--")
+    for (name, found), colour in zip(calibrations.items(), itertools.cycle(COLOURS), strict=False):
+        seen = found.counts > 0
+        label = f"{name}: error {found.ece:.3f}, log loss {found.nll:.3f}"
+        axes.plot(found.confidences[seen], found.accuracies[seen], color=colour, linewidth=1.4, label=label)
+        sizes = 4 + 120 * found.counts[seen] / found.counts.sum()
+        axes.scatter(found.confidences[seen], found.accuracies[seen], sizes, color=colour)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    axes.legend(frameon=False, fontsize=8.5, loc="upper left")
+    return figure
 
 
 def save_pictures(figure: Any, folder: Path, name: str) -> list[Path]:

@@ -24,7 +24,7 @@ from ..errors import ParameterError
 from ..kernel import Crossed, Kernel, kernel
 from ..paper import printed
 from ..progress import progress_bar
-from ..solve import ridge_path, solve_ridge
+from ..solve import factorise, ridge_path
 from ..solve.path import DECADES
 from ..solve.scores import accuracy
 from ..statistics import Score
@@ -210,10 +210,10 @@ class _Work:
         matrices, computing = timed(lambda: {name: self._matrix(method, kernel, name) for name in (None, *self.tests)})
         K = matrices.pop(None)
         where = "cuda" if self.backend == "cuda" else "cpu"
-        solve = functools.partial(solve_ridge, K, self.targets, ridge, criterion="accuracy", backend=where)
-        scores, solving = [], 0.0
+        factor, solving = timed(lambda: factorise(K, ridge, backend=where))
+        tilting, scores = factor.tilting(self.targets, criterion="accuracy"), []
         for tilt in self.table.tilts:
-            solution, taken = timed(functools.partial(solve, tilt=tilt))
+            solution, taken = timed(functools.partial(tilting.at, tilt))
             solving += taken
             about = {"tilt asked": tilt, "tilt": solution.tilt, "residual": solution.residual}
             about["leave-one-out accuracy"] = accuracy(self.targets, solution.leave_one_out)

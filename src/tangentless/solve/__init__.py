@@ -1,35 +1,40 @@
 """Solving with kernel matrices: everything here takes a matrix and knows nothing of images."""
 
 from ..errors import DoesNotFit
-from .calibration import fit_scale, probabilities
+from .calibration import Calibration, calibration, fit_scale, probabilities
 from .checks import check_ridge, check_targets, check_weights, is_number
 from .conjugate import ConjugateSolution, NotConverged, Step, solve_conjugate
 from .diagnosis import Diagnosis, diagnose
+from .factor import Factor, factorise
 from .memory import memory_needed
 from .nystroem import NystroemSolution, choose_landmarks, solve_nystroem
 from .path import RidgePath, ridge_path
-from .ridge import RidgeSolution, solve_ridge
+from .ridge import solve_ridge
 from .scores import Criterion
 from .svm import Separators, scaled_price
-from .tilt import check_tilt
+from .tilt import RidgeSolution, check_tilt
 
 __all__ = [
+    "Calibration",
     "ConjugateSolution",
     "Criterion",
     "Diagnosis",
     "DoesNotFit",
+    "Factor",
     "NotConverged",
     "NystroemSolution",
     "RidgePath",
     "RidgeSolution",
     "Separators",
     "Step",
+    "calibration",
     "check_ridge",
     "check_targets",
     "check_tilt",
     "check_weights",
     "choose_landmarks",
     "diagnose",
+    "factorise",
     "fit_scale",
     "is_number",
     "memory_needed",

@@ -1,8 +1,8 @@
 """Cholesky factorisation and what follows from it, block by block, in the lower triangle of one matrix.
 
-The matrix starts as K, or K with anything on its diagonal. Its lower triangle becomes the factor L of A = L L', then
-the inverse M of L; the inverse of A is Q = M' M. The strict upper triangle keeps K throughout. Every sum over blocks is
-one product with a long inner side, where BLAS is fastest; a matrix of a single block is a single LAPACK call.
+The matrix starts as K, or K with anything on its diagonal. Its lower triangle becomes the factor L of A = L L', and the
+strict upper triangle keeps K. Every sum over blocks is one product with a long inner side, where BLAS is fastest; a
+matrix of a single block is a single LAPACK call.
 """
 
 from __future__ import annotations
@@ -61,61 +61,43 @@ def cholesky(matrix: Any) -> Any:
     return np.tril(matrix) if failure is None else None
 
 
+def forward(on: Algebra, matrix: Any, values: Any, block: int, *, overwrite: bool = False) -> Any:
+    """L^-1 @ values; what lies above the diagonal of `matrix` is not looked at."""
+    found = values if overwrite else on.xp.empty_like(values)  # in the order of the values: no library transposes them
+    for rows in spans(len(matrix), block):
+        rest = values[rows]
+        if rows.start:
+            rest = rest - on.product(matrix[rows, : rows.start], found[: rows.start])
+        found[rows] = on.solve(matrix[rows, rows], rest)
+    return found
+
+
+def backward(on: Algebra, matrix: Any, values: Any, block: int, *, overwrite: bool = False) -> Any:
+    """L'^-1 @ values."""
+    found = values if overwrite else on.xp.empty_like(values)
+    for rows in reversed(list(spans(len(matrix), block))):
+        rest = values[rows]
+        if rows.stop < len(matrix):
+            rest = rest - on.product(matrix[rows.stop :, rows].T, found[rows.stop :])
+        found[rows] = on.solve(matrix[rows, rows], rest, transposed=True)
+    return found
+
+
 def solve(on: Algebra, matrix: Any, values: Any, block: int) -> Any:
     """The solution x of L L' x = values, two triangular systems."""
-    found = values.copy()
-    rows_of = list(spans(len(matrix), block))
-    for rows in rows_of:
-        if rows.start:
-            found[rows] -= on.product(matrix[rows, : rows.start], found[: rows.start])
-        found[rows] = on.solve(matrix[rows, rows], found[rows])
-    for rows in reversed(rows_of):
-        if rows.stop < len(matrix):
-            found[rows] -= on.product(matrix[rows.stop :, rows].T, found[rows.stop :])
-        found[rows] = on.solve(matrix[rows, rows], found[rows], transposed=True)
-    return found
+    return backward(on, matrix, forward(on, matrix, values, block), block, overwrite=True)
 
 
-def invert(on: Algebra, matrix: Any, block: int) -> Any:
-    """Turn the factor L into its inverse M; returns the diagonal of Q = M' M."""
-    for rows in spans(len(matrix), block):
-        corner = matrix[rows, rows]
-        products = [
-            on.product(
-                matrix[rows, columns.start : rows.start],
-                _lower(on, matrix[columns.start : rows.start, columns], columns),
-            )
-            for columns in spans(rows.start, block)
-        ]
-        for columns, product in zip(spans(rows.start, block), products, strict=True):
-            matrix[rows, columns] = -on.solve(corner, product)
-        on.invert(corner)
-    return _column_squares(on, matrix)
+def inverse_panels(on: Algebra, matrix: Any) -> Iterator[tuple[slice, Any]]:
+    """Columns of L^-1, a panel at a time, from the block on the diagonal down: what lies above it is zero.
 
-
-def apply_inverse(on: Algebra, inverse: Any, values: Any) -> Any:
-    """Q @ values for Q = M' M."""
-    half, found = on.xp.empty_like(values), on.xp.empty_like(values)
-    for rows in spans(len(inverse), _PANEL):
-        half[rows] = on.xp.tril(inverse[rows, rows]) @ values[rows]
-        if rows.start:
-            half[rows] += on.product(inverse[rows, : rows.start], values[: rows.start])
-    for rows in spans(len(inverse), _PANEL):
-        found[rows] = on.xp.tril(inverse[rows, rows]).T @ half[rows]
-        if rows.stop < len(inverse):
-            found[rows] += on.product(inverse[rows.stop :, rows].T, half[rows.stop :])
-    return found
-
-
-def inverse_panels(on: Algebra, inverse: Any, size: int = 1024) -> Iterator[tuple[slice, Any]]:
-    """Rows of Q = M' M, a panel at a time, up to and with the block on the diagonal: the rest follows by symmetry."""
-    for rows in spans(len(inverse), size):
-        first = inverse[rows, : rows.stop].copy()
-        first[:, rows] = on.xp.tril(first[:, rows])
-        panel = on.product(first[:, rows].T, first)
-        for below in spans(len(inverse), size, rows.stop):
-            panel += on.product(inverse[below, rows].T, inverse[below, : rows.stop])
-        yield rows, panel
+    `backward` of the same rows and columns turns a panel into columns of Q = (L L')^-1.
+    """
+    size = on.panel_rows()
+    for columns in spans(len(matrix), size):
+        unit = on.xp.zeros((len(matrix) - columns.start, columns.stop - columns.start))
+        set_diagonal(on, unit[: unit.shape[1]], 1.0)
+        yield columns, forward(on, matrix[columns.start :, columns.start :], unit, size, overwrite=True)
 
 
 def symmetric_product(on: Algebra, matrix: Any, diagonal: Any, values: Any) -> Any:
@@ -165,22 +147,3 @@ def _check_pivots(on: Algebra, matrix: Any, diagonal: Any, rows: slice, order: i
         explained = on.download(matrix[row, :row])
         return Failure(row, float(wanted[passed] - explained @ explained))
     return None
-
-
-def _lower(on: Algebra, column: Any, columns: slice) -> Any:
-    """A block column of a lower triangular matrix, from its diagonal block down, with what lies above as zeros."""
-    column = column.copy()
-    width = columns.stop - columns.start
-    column[:width] = on.xp.tril(column[:width])
-    return column
-
-
-def _column_squares(on: Algebra, matrix: Any) -> Any:
-    """The squared norms of the columns of the lower triangle."""
-    squares = on.xp.zeros(len(matrix))
-    for rows in spans(len(matrix), _PANEL):
-        corner = on.xp.tril(matrix[rows, rows])
-        squares[rows] += (corner**2).sum(axis=0)
-        left = matrix[rows, : rows.start]
-        squares[: rows.start] += (left**2).sum(axis=0)
-    return squares

@@ -12,7 +12,7 @@ from ..algebra import Algebra
 from ..chunks import spans
 from ..devices import Device
 from ..errors import BackendError, InputError
-from ..inputs import is_cupy
+from ..inputs import is_cupy, is_tensor, take, to_tensor
 from .blocked import EPSILON, restore, set_diagonal
 from .memory import check_fits, memory_needed
 
@@ -35,6 +35,34 @@ def algebra_for(backend: str | Device, K: Any) -> Algebra:
             f"K is on the GPU, and backend={device.name!r} asks for the CPU; give K.get(), or backend='cuda'"
         )
     return device.algebra
+
+
+def receive(K: Any, backend: str | Device) -> tuple[Algebra, Any, str]:
+    """The linear algebra for K, K as an array or a matrix in a store, and the kind of array that answers are to be."""
+    if is_tensor(K):
+        on = algebra_for("cuda" if backend == "auto" and K.is_cuda else backend, None)
+        return on, take(K, on_gpu=on.name == "cuda")[0], str(K.device)
+    return algebra_for(backend, K), K, "cupy" if is_cupy(K) else "numpy"
+
+
+def bring(on: Algebra, values: Any, name: str) -> Any:
+    """Finite numbers of any kind as a float64 array of the algebra."""
+    if is_cupy(values) or is_tensor(values):
+        values, _ = take(values, on_gpu=on.name == "cuda")
+    else:
+        values = as_numbers(values, name)
+    array = on.upload(values).astype(np.float64, copy=False)
+    if array.ndim:
+        check_finite(array, name)
+    return array
+
+
+def send(on: Algebra, values: Any, kind: str) -> Any:
+    """An array of the algebra as one of the kind that `receive` found."""
+    if kind == "cupy":
+        return values
+    host = on.download(values)
+    return host if kind == "numpy" else to_tensor(host, kind)
 
 
 def load(on: Algebra, matrix: Any, targets: int, *, overwrite: bool) -> Any:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from ..errors import DoesNotFit
 
 _ENTRY = 8  # bytes of a float64
+_PANEL = 1024  # columns of the inverse of a factor that a CPU computes at once
 
 
 def memory_needed(rows: int, targets: int = 1, *, block: int | None = None, matrices: int = 1) -> int:
     """Bytes for an exact solution: the matrix, panels of a block's width beside it, and a few copies of the targets.
 
+    A matrix of a single block needs panels too, for leave-one-out.
+
     >>> f"{memory_needed(50_000, 10, block=4096) / 1e9:.0f} GB"
     '27 GB'
     """
-    side = 0 if block is None or block >= rows else block
-    panels = 4 * side * rows
+    panels = 3 * min(_PANEL, rows) * rows if block is None or block >= rows else 4 * block * rows
     return _ENTRY * (matrices * rows**2 + panels + 6 * rows * targets)
 
 

@@ -7,8 +7,10 @@ four matrices, so it pays from a dozen ridges on. It runs where the matrix is, o
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +20,13 @@ from ..devices import Device
 from ..errors import NotPositiveDefinite, ParameterError
 from .blocked import rounding
 from .checks import check_ridge, check_targets, check_weights
-from .matrices import algebra_for, check_kernel, load
+from .likelihood import log_density, log_likelihood
+from .matrices import check_kernel, load, receive
 from .memory import check_fits, memory_needed
-from .scores import Criterion, accuracy, squared_error
+from .scores import accuracy, squared_error
 
 Array = NDArray[np.float64]
+PathCriterion = Literal["squared error", "accuracy", "marginal likelihood"]
 
 _LARGEST = 32_766  # rows: LAPACK's eigensolver counts its scratch memory, 2 n^2 numbers, in 32 bits
 DECADES = np.arange(-40, 13) / 4  # a default path: quarters of decades from 1e-10 to 1e3 of the mean of the diagonal
@@ -33,20 +37,28 @@ _MATRICES = 4  # held at once: the eigenvectors, LAPACK's scratch of two, and on
 class RidgePath:
     """Leave-one-out scores at each ridge; infinite errors where the matrix is not positive definite.
 
-    `accuracies` are of one-hot targets, and None for others; `conditions` are the condition numbers of K + ridge I.
+    `accuracies` are of one-hot targets, and None for others; `log_likelihoods` are those of a Gaussian process whose
+    covariance is `K + ridge I` times the scale that fits best; `conditions` are condition numbers of `K + ridge I`.
     """
 
     ridges: Array
     squared_errors: Array
     accuracies: Array | None
+    log_likelihoods: Array
     conditions: Array
 
-    def best(self, criterion: Criterion = "squared error") -> float:
-        """The ridge with the smallest error, or the highest accuracy and among those the smallest error."""
-        keys = [(0.0, error) for error in self.squared_errors]
-        if criterion == "accuracy" and self.accuracies is not None:
-            keys = [(-share, error) for share, error in zip(self.accuracies, self.squared_errors, strict=True)]
-        return float(self.ridges[min(range(len(keys)), key=keys.__getitem__)])
+    def best(self, criterion: PathCriterion = "squared error") -> float:
+        """The ridge that `place` finds."""
+        return float(self.ridges[self.place(criterion)])
+
+    def place(self, criterion: PathCriterion = "squared error") -> int:
+        """Where the error is smallest, the likelihood largest, or the accuracy highest and then the error smallest."""
+        first = np.zeros_like(self.ridges)
+        if criterion == "marginal likelihood":
+            first = -self.log_likelihoods
+        elif criterion == "accuracy" and self.accuracies is not None:
+            first = -self.accuracies
+        return min(range(len(first)), key=lambda at: (first[at], self.squared_errors[at]))
 
 
 def ridge_path(K: Any, Y: Any, ridges: Any = None, *, weights: Any = None, backend: str | Device = "auto") -> RidgePath:
@@ -59,48 +71,108 @@ def ridge_path(K: Any, Y: Any, ridges: Any = None, *, weights: Any = None, backe
     >>> path.best()
     1.0
     """
-    on = algebra_for(backend, K)
+    on, matrix, _ = receive(K, backend)
     with on.working():
-        matrix = check_kernel(K)
+        matrix = check_kernel(matrix)
         targets, scales = check_targets(Y, len(matrix)), check_weights(weights, len(matrix))
         return score_path(on, matrix, targets, ridges, scales)
 
 
 def score_path(on: Algebra, matrix: Any, targets: Array, ridges: Any, weights: Array | None) -> RidgePath:
     """As `ridge_path`, of what is checked already."""
-    rows = len(matrix)
-    _check_size(on, rows)
-    work = load(on, matrix, 1, overwrite=False)
-    grid = _check_ridges(ridges, float(work.diagonal().mean()))
-    roots = np.ones(rows) if weights is None else np.sqrt(weights)
-    scales = on.xp.asarray(roots)
-    work *= scales[:, None]
-    work *= scales
-    return _score(on, work, targets, grid, roots, weights)
-
-
-def _score(on: Algebra, work: Any, targets: Array, ridges: Array, roots: Array, weights: Array | None) -> RidgePath:
-    found, vectors = on.eigen(work)
-    values, columns = on.download(found), targets.reshape(len(targets), -1)
-    projected = on.product(vectors.T, on.xp.asarray(roots[:, None] * columns))
-    shifted = values[:, None] + ridges
-    usable = shifted[0] > rounding(len(values)) * shifted[-1]
+    spectrum = Spectrum.of(on, matrix, targets, weights)
+    grid = spectrum.default_ridges if ridges is None else _check_ridges(ridges)
+    usable = spectrum.usable(grid)
     if not usable.any():
+        values = spectrum.values
         raise NotPositiveDefinite(
             f"K + ridge I is not positive definite at any ridge of the path: the smallest eigenvalue is "
-            f"{values[0]:.2g}, the largest ridge {ridges.max():g}; try larger ones, from {_remedy(values):.0e} on"
+            f"{values[0]:.2g}, the largest ridge {grid.max():g}; try larger ones, from {_remedy(values):.0e} on"
         )
-    inverses = on.xp.asarray(1 / np.where(usable, shifted, 1.0))
-    shrinkages = on.download(on.product(vectors**2, inverses))
-    errors, shares = np.full(len(ridges), np.inf), np.zeros(len(ridges))
+    errors, shares, likelihoods = np.full(len(grid), np.inf), np.zeros(len(grid)), np.full(len(grid), -np.inf)
+    shrinkages = spectrum.shrinkages(np.where(usable, grid, np.inf))
     for place in np.flatnonzero(usable):
-        alpha = on.download(on.product(vectors, projected * inverses[:, place, None]))
-        misses = alpha / (roots * shrinkages[:, place])[:, None]
-        errors[place] = squared_error(columns, columns - misses, weights)
-        if columns.shape[1] > 1:
-            shares[place] = accuracy(columns, columns - misses, weights)
-    conditions = np.where(usable, shifted[-1] / np.where(usable, shifted[0], 1.0), np.inf)
-    return RidgePath(ridges, errors, shares if _is_one_hot(targets) else None, conditions)
+        left_out = spectrum.targets - spectrum.misses(grid[place], shrinkages[:, place])
+        errors[place] = squared_error(spectrum.targets, left_out, weights)
+        likelihoods[place] = spectrum.log_likelihood(grid[place])
+        if left_out.shape[1] > 1:
+            shares[place] = accuracy(spectrum.targets, left_out, weights)
+    smallest, largest = spectrum.values[[0, -1]]
+    conditions = np.where(usable, (largest + grid) / np.where(usable, smallest + grid, 1.0), np.inf)
+    return RidgePath(grid, errors, shares if _is_one_hot(targets) else None, likelihoods, conditions)
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """The eigendecomposition of K, or with weights w of `sqrt(w) K sqrt(w)`, and some targets: every ridge is cheap."""
+
+    on: Algebra
+    values: Array  # ascending
+    vectors: Any
+    targets: Array  # (n, columns)
+    projected: Any  # on the eigenvectors
+    roots: Array  # of the weights
+    default_ridges: Array
+
+    @classmethod
+    def of(cls, on: Algebra, matrix: Any, targets: Array, weights: Array | None = None) -> Spectrum:
+        """Of what is checked already."""
+        rows = len(matrix)
+        _check_size(on, rows)
+        work = load(on, matrix, 1, overwrite=False)
+        default = np.concatenate([[0.0], (float(work.diagonal().mean()) or 1.0) * 10.0**DECADES])
+        roots = np.ones(rows) if weights is None else np.sqrt(weights)
+        scales, columns = on.xp.asarray(roots), targets.reshape(rows, -1)
+        work *= scales[:, None]
+        work *= scales
+        values, vectors = on.eigen(work)
+        projected = on.product(vectors.T, on.xp.asarray(roots[:, None] * columns))
+        return cls(on, on.download(values), vectors, columns, projected, roots, default)
+
+    def usable(self, ridges: Array) -> NDArray[np.bool_]:
+        """At which ridges the matrix is positive definite beyond rounding."""
+        return np.asarray(self.values[0] + ridges > rounding(len(self.values)) * (self.values[-1] + ridges))
+
+    def shrinkages(self, ridges: Array) -> Array:
+        """The diagonal of Q at each ridge, (n, ridges)."""
+        inverses = 1 / (self.values[:, None] + ridges)
+        found: Array = self.on.download(self.on.product(self.vectors**2, self.on.xp.asarray(inverses)))
+        return found
+
+    def misses(self, ridge: float, shrinkage: Array) -> Array:
+        """Targets less their leave-one-out predictions, (n, columns)."""
+        inverses = self.on.xp.asarray(1 / (self.values + ridge))
+        alpha = self.on.download(self.on.product(self.vectors, self.projected * inverses[:, None]))
+        return np.asarray(alpha / (self.roots * shrinkage)[:, None])
+
+    def misfits(self, ridge: float) -> Array:
+        """`y' Q y` of each column."""
+        return np.asarray(((self._squares) / (self.values + ridge)[:, None]).sum(axis=0))
+
+    def log_likelihood(self, ridge: float, scale: float | None = None) -> float:
+        """That of a Gaussian process of this covariance, times the scale or by default the one that fits best."""
+        rows, misfits = len(self.values), self.misfits(ridge)
+        scales = self._scales(misfits, scale)
+        some = scales > 0  # a target that is zero in all rows fits any scale
+        if not some.any():
+            return -math.inf
+        determinant = float(np.log(self.values + ridge).sum() - 2 * np.log(self.roots).sum())
+        return log_likelihood(misfits[some], determinant, rows, scales[some])
+
+    def log_density(self, ridge: float, scale: float | None = None) -> float:
+        """That of all leave-one-out predictions of such a process."""
+        shrinkage = self.shrinkages(np.array([ridge]))[:, 0]
+        scales = self._scales(self.misfits(ridge), scale)
+        some = scales > 0
+        misses = self.misses(ridge, shrinkage)[:, some]
+        return log_density(misses, shrinkage, scales[some]) if some.any() else -math.inf
+
+    def _scales(self, misfits: Array, scale: float | None) -> Array:
+        return misfits / len(self.values) if scale is None else np.full(len(misfits), scale)
+
+    @functools.cached_property
+    def _squares(self) -> Array:
+        return np.asarray(self.on.download(self.projected)) ** 2
 
 
 def _remedy(values: Array) -> float:
@@ -121,9 +193,7 @@ def _check_size(on: Algebra, rows: int) -> None:
     check_fits(memory_needed(rows, matrices=_MATRICES), on.free_bytes(), f"a path of ridges for {rows:,} rows", instead)
 
 
-def _check_ridges(ridges: Any, scale: float) -> Array:
-    if ridges is None:
-        return np.concatenate([[0.0], (scale or 1.0) * 10.0**DECADES])
+def _check_ridges(ridges: Any) -> Array:
     grid = np.array([check_ridge(ridge) for ridge in np.atleast_1d(np.asarray(ridges, dtype=object)).ravel()])
     if not grid.size:
         raise ParameterError("a path needs at least one ridge")

@@ -9,24 +9,96 @@ for row j, so that the tilted prediction of row i, made without it, is `(1 - t) 
 
     g_i = - sum_{j != i} q_ij / q_ii * (q_ii alpha_j - q_ij alpha_i) / (q_ii q_jj - q_ij^2).
 
-It is linear in t. So all t are scored at the price of g, which needs every entry of Q once: another n^3 / 3.
+It is linear in t. So all t are scored at the price of g, which needs every entry of Q once: another 2 n^3 / 3.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algebra import Algebra
 from ..errors import ParameterError
-from .blocked import inverse_panels
+from .blocked import backward, inverse_panels
 from .checks import is_number
-from .scores import Criterion, rank
+from .scores import Criterion, check_criterion, rank
+
+if TYPE_CHECKING:
+    from .factor import Factor
 
 Array = NDArray[np.float64]
 _CANDIDATES = np.arange(-20, 21) / 20  # for accuracy, which has no closed form
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeSolution:
+    """The coefficients alpha, and for every row what the other rows predict; both have the shape of Y.
+
+    `residual` is `|(K + ridge I) alpha - Y| / |Y|` (before tilting): how well the system was solved. Coefficients and
+    leave-one-out predictions are those of the tilted fit where `tilt` is not zero.
+    """
+
+    ridge: float
+    coefficients: Any
+    leave_one_out: Any
+    tilt: float
+    residual: float
+
+
+@dataclass(frozen=True, eq=False)
+class Tilting:
+    """All tilts of some targets, from one factor: what they share is computed once, when it is needed."""
+
+    factor: Factor
+    targets: Array
+    criterion: Criterion
+
+    def __post_init__(self) -> None:
+        check_criterion(self.criterion, self.targets)
+
+    def at(self, tilt: float | str) -> RidgeSolution:
+        """The solution at a tilt, or with "loo" at the one whose leave-one-out predictions are best."""
+        share = check_tilt(tilt)
+        with self.factor.on.working():
+            alpha, loo = self._alpha, self._loo
+            if share != 0:
+                if share is None:
+                    share = pick_tilt(
+                        self.criterion, self.targets, self._host(loo), self._host(self._second), self.factor.weights
+                    )
+                alpha = alpha - share * self.factor._solve(loo)
+                loo = (1 - share) * loo + share * self._second
+            shape, send = self.targets.shape, self.factor._send
+            return RidgeSolution(
+                self.factor.ridge, send(alpha.reshape(shape)), send(loo.reshape(shape)), share, self._residual
+            )
+
+    @functools.cached_property
+    def _values(self) -> Any:
+        return self.factor._columns(self.targets)
+
+    @functools.cached_property
+    def _alpha(self) -> Any:
+        return self.factor._solve(self._values)
+
+    @functools.cached_property
+    def _loo(self) -> Any:
+        return self._values - self._alpha / self.factor._inverse_diagonal[:, None]
+
+    @functools.cached_property
+    def _second(self) -> Any:
+        return leave_two_out(self.factor, self._alpha)
+
+    @functools.cached_property
+    def _residual(self) -> float:
+        return self.factor._residual(self._alpha, self._values)
+
+    def _host(self, values: Any) -> Array:
+        found: Array = self.factor.on.download(values).reshape(self.targets.shape)
+        return found
 
 
 def check_tilt(tilt: Any) -> float | None:
@@ -42,22 +114,27 @@ def check_tilt(tilt: Any) -> float | None:
     return float(tilt)
 
 
-def leave_two_out(on: Algebra, inverse: Any, shrinkage: Any, alpha: Any) -> Any:
-    """The g of the module's text, of the shape of alpha; `shrinkage` is the diagonal of Q = M' M, `inverse` is M."""
+def leave_two_out(factor: Factor, alpha: Any) -> Any:
+    """The g of the module's text, of the shape of alpha."""
+    on, shrinkage = factor.on, factor._inverse_diagonal
     sums, weights = on.xp.zeros_like(alpha), on.xp.zeros(len(alpha))
-    for rows, entries in inverse_panels(on, inverse):
-        own = on.xp.arange(rows.stop - rows.start)
-        ratios = shrinkage[rows, None] * shrinkage[None, : rows.stop]
+    for rows, panel in inverse_panels(on, factor.work):
+        rest, beyond = slice(rows.start, None), slice(rows.stop, None)
+        entries = backward(
+            on, factor.work[rest, rest], panel, on.panel_rows(), overwrite=True
+        ).T  # of Q, from the diagonal on
+        own = on.xp.arange(len(entries))
+        ratios = shrinkage[rows, None] * shrinkage[None, rest]
         ratios -= entries**2
-        ratios[own, rows.start + own] = 1.0  # a row is no pair with itself; set to zero below
+        ratios[own, own] = 1.0  # a row is no pair with itself; set to zero below
         on.xp.divide(entries, ratios, out=ratios)
-        ratios[own, rows.start + own] = 0.0
-        sums[rows] -= on.product(ratios, alpha[: rows.stop])
-        if rows.start:
-            sums[: rows.start] -= on.product(ratios[:, : rows.start].T, alpha[rows])
+        ratios[own, own] = 0.0
+        sums[rows] -= on.product(ratios, alpha[rest])
+        if rows.stop < len(alpha):
+            sums[beyond] -= on.product(ratios[:, len(own) :].T, alpha[rows])
         ratios *= entries
         weights[rows] += ratios.sum(axis=1)
-        weights[: rows.start] += ratios[:, : rows.start].sum(axis=0)
+        weights[beyond] += ratios[:, len(own) :].sum(axis=0)
     return sums + alpha * (weights / shrinkage)[:, None]
 
 

@@ -1,0 +1,70 @@
+"""Choosing images without labels: those that say most about all others, by the variance of a Gaussian process.
+
+They are the images to label first, and good landmarks for `KernelRidgeClassifier(landmarks=...)`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .backends import AnyDevice, Precision
+from .devices import Device
+from .inputs import to_host
+from .kernel import Kernel
+from .kernel import kernel as kernel_of
+from .solve.factor import Factor
+from .solve.pivoted import check_count, choose_rows
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+BLOCK = 64  # columns of kernel entries that are computed at once; the first few come alone
+
+
+def choose(
+    kernel: Any,
+    X: Any,
+    n: int,
+    *,
+    block: int = BLOCK,
+    backend: str | AnyDevice = "auto",
+    precision: Precision = "float32",
+    n_jobs: int | None = None,
+) -> Indices:
+    """The numbers of the n images of X that say most about all others, the best first.
+
+    `kernel` is a name, an architecture or a kernel object. Each image has the largest variance given those before it,
+    among `block` that are chosen together; `block=1` is slower and greedy in every step. There are fewer than n where
+    the rest has no variance left.
+
+    >>> X = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
+    >>> choose("relu", X, 2, backend="reference")
+    array([0, 2])
+    """
+    made = kernel if isinstance(kernel, Kernel) else kernel_of(kernel)
+    return choose_images(made, Device.of(backend, precision, n_jobs), X, n, block=block)
+
+
+def choose_images(
+    kernel: Kernel, device: Device, X: Any, n: int, *, block: int, known: tuple[Factor, Any] | None = None
+) -> Indices:
+    """As `choose`; `known` are images that are there already, and the factor of their kernel."""
+    check_count(n, len(X))
+
+    def matrix(images: Any, others: Any) -> Array:
+        return np.asarray(to_host(kernel.on_device(device, images, others)), dtype=np.float64)
+
+    variances, explained = np.asarray(to_host(kernel.diag(X, backend=device)), dtype=np.float64), None
+    if known is not None:
+        factor, images = known
+        explained = to_host(factor.whiten(kernel.on_device(device, X, images)))
+        variances = np.maximum(variances - (explained**2).sum(axis=0), 0.0)
+
+    def covariances(rows: Any, columns: Indices) -> Array:
+        found = matrix(X[rows], X[columns])
+        return found if explained is None else found - explained[:, rows].T @ explained[:, columns]
+
+    return choose_rows(covariances, variances, n, block=block)

@@ -1,0 +1,449 @@
+"""Gaussian processes whose covariance is the kernel of an infinitely wide network, as scikit-learn estimators.
+
+One Cholesky factor, kept after the fit, answers everything: means, standard deviations, covariances, samples, the
+marginal likelihood, novelty, which images to label next, and a fit with more images.
+
+>>> import numpy as np
+>>> X = np.random.default_rng(0).standard_normal((30, 3))
+>>> model = GaussianProcessRegressor("relu", noise=1e-4, backend="reference").fit(X, np.maximum(X[:, 0], 0))
+>>> mean, std = model.predict(X[:5], return_std=True)
+>>> bool(np.all(std < 0.1))
+True
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from .backends import AnyDevice, Precision
+from .choosing import BLOCK, choose_images
+from .devices import Device
+from .errors import InputError, NotPositiveDefinite, ParameterError
+from .fitting import AnyKernel, KernelEstimator, part_of
+from .inputs import put_beside, to_host
+from .labels import LabelledEstimator
+from .preprocessing.rows import read_rows
+from .solve import check_targets, factorise, is_number
+from .solve.dirichlet import ClassFactors, expected_softmax, pick
+from .solve.factor import Factor
+from .solve.likelihood import maximise
+from .solve.matrices import check_kernel, receive
+from .solve.memory import check_fits
+from .solve.path import Spectrum
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+_CHOSEN_ON = 500  # rows that choose concentration and scale of a classifier
+
+
+def _has_images(model: KernelEstimator) -> bool:
+    if model._precomputed:
+        raise AttributeError("a precomputed matrix has no images to compute more of; give a kernel")
+    return True
+
+
+class _Process(KernelEstimator):
+    """What the two processes share: what new rows are to the factor of the old ones."""
+
+    def __init__(
+        self,
+        kernel: AnyKernel,
+        scale: float | str,
+        flips: bool,
+        backend: str | AnyDevice,
+        precision: Precision,
+        n_jobs: int | None,
+        store: str | os.PathLike[str] | None,
+        verbose: bool,
+    ) -> None:
+        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose)
+        self.scale = scale
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        scale: Any = self.scale
+        if not (isinstance(scale, str) and scale == "mle") and not (is_number(scale) and scale > 0):
+            raise ParameterError(f"scale must be a finite number above 0, or 'mle', not {self.scale!r}")
+
+    @property
+    def _shared(self) -> Factor:
+        raise NotImplementedError
+
+    def _fitted_device(self) -> Device:
+        return self._device().at(self.precision_)
+
+    def _new_rows(self, X: Any) -> NDArray[Any]:
+        check_is_fitted(self)
+        shape = (self.n_features_in_,) if self.X_fit_ is None else self.X_fit_.shape[1:]
+        return read_rows(self, X, shape, finite=self.X_fit_ is None)
+
+    def _own(self, rows: NDArray[Any], prior: Any) -> Array:
+        """The variances of new rows before anything is known of them."""
+        if self.kernel_ is not None:
+            return np.asarray(to_host(self.kernel_.diag(rows, backend=self._fitted_device())), dtype=np.float64)
+        if prior is None:
+            raise ParameterError("with a precomputed matrix give the kernel of each new row with itself: prior=...")
+        return np.asarray(prior, dtype=np.float64)
+
+    def novelty(self, X: Any, *, prior: Any = None) -> Array:
+        """How little the training images say about each row, (M,): its variance before noise.
+
+        1 is the median of the training images, each seen by all others. `prior` is as for `predict`.
+        """
+        rows = self._new_rows(X)
+        own, factor = self._own(rows, prior), self._shared
+        typical = np.median(np.maximum(1 / to_host(factor.inverse_diagonal) - to_host(factor.added), 0.0))
+        panels = self._panels(rows, len(factor))
+        found, start = np.empty(len(rows)), 0
+        for panel in panels:
+            stop = start + len(panel)
+            found[start:stop] = to_host(factor.variance(panel, own[start:stop]))
+            start = stop
+        return np.asarray(found / max(float(typical), np.finfo(np.float64).eps * float(own.max()), 1e-300))
+
+    @available_if(_has_images)  # type: ignore[untyped-decorator]  # scikit-learn is untyped
+    def choose(self, X: Any, n: int, *, block: int = BLOCK) -> Indices:
+        """The numbers of the n images of X to label next: those of the largest variance, each given those before it.
+
+        `block` is as for `tangentless.choose`.
+        """
+        rows = self._new_rows(X)
+        known = self._shared, self.X_fit_
+        return choose_images(self.kernel_, self._fitted_device(), rows, n, block=block, known=known)
+
+
+class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
+    """Exact Gaussian process regression of one target or many, with the covariance `scale (K + noise I)`.
+
+    The prior mean is zero, so centre targets whose mean is far from it. The mean is that of `KernelRidgeRegressor` with
+    `ridge=noise`.
+
+    Parameters
+    ----------
+    kernel, flips, backend, precision, n_jobs, store, verbose
+        As of `KernelRidgeClassifier`.
+    noise
+        The variance of the noise, relative to the scale of the kernel. "mle" picks the noise of the largest marginal
+        likelihood, "loo" that of the best leave-one-out predictions (their log density), both by one
+        eigendecomposition. Zero interpolates.
+    scale
+        What the kernel and the noise are multiplied by: a number, or "mle" for the one of the largest marginal
+        likelihood, which has a closed form. It changes standard deviations, but no mean.
+
+    Attributes
+    ----------
+    noise_, scale_
+        Those used; `scale_` is an array, one for each target, where y has several.
+    log_marginal_likelihood_
+        The logarithm of the likelihood of the targets, summed over targets.
+    dual_coef_
+        The coefficients of the training rows, of the shape of y.
+    factor_
+        The factor of `K + noise I`, a `tangentless.solve.Factor`.
+    X_fit_, y_fit_, kernel_, precision_, n_features_in_
+        The training rows, the targets, and as of `KernelRidgeClassifier`.
+
+    Examples
+    --------
+    >>> X = np.random.default_rng(0).standard_normal((40, 3))
+    >>> model = GaussianProcessRegressor("relu", noise="mle", backend="reference").fit(X, X[:, 0])
+    >>> mean, std = model.predict(10 * X[:3], return_std=True)
+    >>> mean.shape, std.shape, model.sample_y(X[:3], n_samples=5).shape
+    ((3,), (3,), (3, 5))
+    """
+
+    def __init__(
+        self,
+        kernel: AnyKernel = "myrtle5",
+        noise: float | str = 1e-2,
+        scale: float | str = "mle",
+        backend: str | AnyDevice = "auto",
+        precision: Precision = "float32",
+        n_jobs: int | None = None,
+        flips: bool = False,
+        store: str | os.PathLike[str] | None = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(kernel, scale, flips, backend, precision, n_jobs, store, verbose)
+        self.noise = noise
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        noise: Any = self.noise
+        if isinstance(noise, str) and noise in ("mle", "loo"):
+            return
+        if not is_number(noise) or noise < 0:
+            raise ParameterError(f"noise must be a finite number of at least 0, 'mle' or 'loo', not {self.noise!r}")
+
+    @property
+    def _shared(self) -> Factor:
+        check_is_fitted(self)
+        factor: Factor = self.factor_
+        return factor
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and targets y, (N,) or (N, targets)."""
+        X, y = self._read_training(X, y, multi_output=True, y_numeric=True)
+        targets = check_targets(y, len(X))
+        self._check_targets(targets)
+        device = self._device()
+        K = self._training_matrix(device, X)
+        self.X_fit_ = None if self._precomputed else X
+        self.noise_ = self._pick_noise(K, targets, device)
+        self._attach(factorise(K, self.noise_, overwrite=not self._precomputed, backend=device), targets)
+        return self
+
+    @available_if(_has_images)  # type: ignore[untyped-decorator]
+    def partial_fit(self, X: Any, y: Any) -> Self:
+        """Add rows and their targets: the model that `fit` gives on all rows, with the noise of the first fit.
+
+        For a tenth more rows it takes a sixth of the kernel entries and a quarter of the operations. A store is not
+        extended.
+        """
+        if not hasattr(self, "factor_"):
+            return self.fit(X, y)
+        rows = self._new_rows(X)
+        targets = check_targets(y, len(rows))
+        if targets.shape[1:] != self.y_fit_.shape[1:]:
+            raise InputError(f"y has the shape {targets.shape}, but the model was fitted to {self.y_fit_.shape}")
+        device = self._fitted_device()
+        among = self.kernel_.on_device(device, rows)
+        factor = self.factor_.update(self.kernel_.on_device(device, rows, self.X_fit_), among)
+        self.X_fit_ = np.concatenate([self.X_fit_, rows])
+        self._attach(factor, np.concatenate([self.y_fit_, targets]))
+        return self
+
+    def predict(
+        self,
+        X: Any,
+        return_std: bool = False,
+        return_cov: bool = False,
+        include_noise: bool = False,
+        *,
+        prior: Any = None,
+    ) -> Any:
+        """The mean of each row; with `return_std` also standard deviations, with `return_cov` covariances.
+
+        They have the shapes of scikit-learn: (M,) and (M, M) for one target, (M, targets) and (M, M, targets) for
+        many. `include_noise` makes them those of new observations. With a precomputed matrix they need `prior`, the
+        kernel of new rows with themselves: the diagonal (M,) for standard deviations, the matrix (M, M) for
+        covariances.
+        """
+        rows = self._new_rows(X)
+        if return_std and return_cov:
+            raise ParameterError("ask for standard deviations or covariances, not both; the diagonal has the former")
+        if return_cov:
+            return self._with_covariance(rows, include_noise, prior)
+        own = self._own(rows, prior) if return_std else None
+        if own is not None and own.shape != (len(rows),):
+            raise InputError(f"prior must hold one number for each of {len(rows)} rows, not {own.shape}")
+        means, variances, start = [], [], 0
+        for panel in self._panels(rows, len(self.dual_coef_)):
+            means.append(to_host(panel @ put_beside(self.dual_coef_, panel)))
+            if own is not None:
+                variances.append(to_host(self.factor_.variance(panel, own[start : start + len(panel)])))
+                start += len(panel)
+        mean = np.concatenate(means)
+        if own is None:
+            return mean
+        return mean, np.sqrt(self._scaled(np.concatenate(variances), include_noise))
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Functions drawn from the posterior at the rows of X: (M, n_samples), or (M, targets, n_samples)."""
+        if self._precomputed:
+            raise ParameterError("a precomputed matrix has no covariances of new rows; factor_.sample takes them")
+        rows = self._new_rows(X)
+        self._check_covariance(len(rows))
+        device = self._fitted_device()
+        C, S = self.kernel_.on_device(device, rows, self.X_fit_), self.kernel_.on_device(device, rows)
+        seed = check_random_state(random_state).randint(2**31)
+        return np.asarray(to_host(self.factor_.sample(self.y_fit_, C, S, n_samples, scale=self.scale_, seed=seed)))
+
+    def _attach(self, factor: Factor, targets: Array) -> None:
+        """Everything that follows from a factor and targets."""
+        self.factor_, self.y_fit_ = factor, targets
+        self.dual_coef_ = np.asarray(to_host(factor.solve(targets)))
+        scales = factor.misfits(targets) / len(targets) if self.scale == "mle" else float(self.scale)
+        scales = np.broadcast_to(scales, targets.reshape(len(targets), -1).shape[1:])
+        if not (np.isfinite(scales).all() and (scales > 0).all()):
+            raise InputError(f"the targets have no scale that float64 can hold ({scales}); rescale them, or give scale")
+        self.scale_ = float(scales[0]) if targets.ndim == 1 else np.array(scales)
+        self.log_marginal_likelihood_ = factor.log_likelihood(targets, scales)
+
+    def _check_targets(self, targets: Array) -> None:
+        if (targets == targets[0]).all():
+            raise InputError(f"all rows have the same target, {targets[0]}; there is nothing to learn from them")
+        if self.scale == "mle" and not targets.reshape(len(targets), -1).any(axis=0).all():
+            raise InputError("a target is zero in all rows, and has no scale; drop it, or give the scale as a number")
+        if isinstance(self.noise, str) and len(targets) < 3:
+            raise InputError(f"noise={self.noise!r} needs at least 3 rows, and there are {len(targets)}; give a number")
+
+    def _pick_noise(self, K: Any, targets: Array, device: Device) -> float:
+        if not isinstance(self.noise, str):
+            return float(self.noise)
+        on, matrix, _ = receive(K, device)
+        with on.working():
+            spectrum = Spectrum.of(on, check_kernel(matrix), targets)
+            grid = spectrum.default_ridges[spectrum.usable(spectrum.default_ridges)]
+            if not grid.size:
+                raise NotPositiveDefinite(
+                    f"K has the eigenvalue {spectrum.values[0]:.2g}, and no noise makes it positive definite"
+                )
+            value = spectrum.log_likelihood if self.noise == "mle" else spectrum.log_density
+            scale = None if self.scale == "mle" else float(self.scale)
+            return maximise(lambda noise: value(noise, scale), grid)
+
+    def _with_covariance(self, rows: NDArray[Any], include_noise: bool, prior: Any) -> tuple[Array, Array]:
+        self._check_covariance(len(rows))
+        device = self._fitted_device()
+        if self.kernel_ is None:
+            if prior is None:
+                raise ParameterError("with a precomputed matrix give the kernel among the new rows, (M, M): prior=...")
+            C, S = rows, prior
+        else:
+            C, S = self.kernel_.on_device(device, rows, self.X_fit_), self.kernel_.on_device(device, rows)
+        found = np.asarray(to_host(self.factor_.covariance(C, S)))
+        mean = to_host(C @ put_beside(self.dual_coef_, C))
+        return mean, self._scaled(found, np.eye(len(found)) if include_noise else None)
+
+    def _check_covariance(self, count: int) -> None:
+        targets = math.prod(self.y_fit_.shape[1:])
+        needed = 8 * count * (count * (3 + targets) + len(self.y_fit_))
+        what = f"the covariance of {count:,} rows and {targets} targets, {8 * count**2 * targets / 1e9:.1f} GB,"
+        free = self.factor_.on.free_bytes()
+        check_fits(needed, free, what, "ask for standard deviations, return_std=True, one number for a row")
+
+    def _scaled(self, found: Array, noise: Any) -> Array:
+        """Variances or covariances, with the noise where it is asked for, times the scale of each target."""
+        if noise is not None and noise is not False:
+            found = found + self.noise_ * noise
+        return found * self.scale_ if self.y_fit_.ndim == 1 else found[..., None] * self.scale_
+
+
+class GaussianProcessClassifier(LabelledEstimator, _Process):
+    """Classification by Gaussian processes, one for each class, exactly: Dirichlet regression (Milios et al., 2018).
+
+    A label is read as a noisy observation of logarithms of probabilities, so that the posterior has a closed form.
+    `predict_proba` is the expectation of the softmax over the latent functions: far from all training images their
+    variance is large, and the probabilities are even. All classes share one factorisation.
+
+    Parameters
+    ----------
+    kernel, flips, backend, precision, n_jobs, store, verbose
+        As of `KernelRidgeClassifier`.
+    concentration
+        How much a label says: the Dirichlet concentration of the classes that it does not name. Smaller is surer.
+        "loo" picks the one of the best leave-one-out probabilities, on 500 of the rows.
+    scale
+        The variance of the latent functions: a number, or "mle" for the one of the largest marginal likelihood, on
+        the same rows.
+
+    Attributes
+    ----------
+    classes_
+        The labels, sorted.
+    concentration_, scale_
+        Those used.
+    log_marginal_likelihood_
+        The logarithm of the likelihood of the transformed labels, summed over classes.
+    processes_
+        The factors of all classes, a `tangentless.solve.dirichlet.ClassFactors`.
+    codes_fit_, X_fit_, kernel_, precision_, n_features_in_
+        The number of each row's class, and as of `KernelRidgeClassifier`.
+
+    Examples
+    --------
+    >>> X = np.random.default_rng(0).standard_normal((60, 3))
+    >>> model = GaussianProcessClassifier("relu relu", backend="reference").fit(X, X[:, 0] > 0)
+    >>> model.predict_proba([[5.0, 0.0, 0.0]])[0, 1] > 0.8
+    np.True_
+    """
+
+    def __init__(
+        self,
+        kernel: AnyKernel = "myrtle5",
+        concentration: float | str = "loo",
+        scale: float | str = "mle",
+        backend: str | AnyDevice = "auto",
+        precision: Precision = "float32",
+        n_jobs: int | None = None,
+        flips: bool = False,
+        store: str | os.PathLike[str] | None = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(kernel, scale, flips, backend, precision, n_jobs, store, verbose)
+        self.concentration = concentration
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        given: Any = self.concentration
+        if not (isinstance(given, str) and given == "loo") and not (is_number(given) and 1e-12 <= given <= 1):
+            raise ParameterError(f"concentration must be a number from 1e-12 to 1, or 'loo', not {given!r}")
+
+    @property
+    def _shared(self) -> Factor:
+        check_is_fitted(self)
+        factor: Factor = self.processes_.factor
+        return factor
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
+        X, _, codes = self._read_labels(X, y)
+        device = self._device()
+        K = self._training_matrix(device, X)
+        self.X_fit_, self.codes_fit_ = None if self._precomputed else X, codes
+        self.concentration_, self.scale_ = self._pick(K, codes, device)
+        options: dict[str, Any] = {"overwrite": not self._precomputed, "backend": device}
+        asked = len(self.classes_), self.concentration_, self.scale_
+        self._attach(ClassFactors.of(K, codes, *asked, **options))
+        return self
+
+    def latent(self, X: Any, *, prior: Any = None) -> tuple[Array, Array]:
+        """Means and variances of the latent function of every class, (M, classes) each; `prior` as for `novelty`."""
+        rows = self._new_rows(X)
+        own = self._own(rows, prior)
+        found, start = [], 0
+        for panel in self._panels(rows, len(self.codes_fit_)):
+            found.append(self.processes_.latent(panel, own[start : start + len(panel)]))
+            start += len(panel)
+        means, variances = zip(*found, strict=True)
+        return np.concatenate(means), np.concatenate(variances)
+
+    def predict_proba(self, X: Any, *, prior: Any = None) -> Array:
+        """Probabilities of the classes, (M, classes), averaged over the latent functions."""
+        return expected_softmax(*self.latent(X, prior=prior))
+
+    def predict(self, X: Any, *, prior: Any = None) -> NDArray[Any]:
+        """The most probable class of each row."""
+        best = self.predict_proba(X, prior=prior).argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[best]
+        return labels
+
+    def _attach(self, processes: ClassFactors) -> None:
+        self.processes_, self.log_marginal_likelihood_ = processes, processes.log_likelihood()
+
+    def _pick(self, K: Any, codes: Indices, device: Device) -> tuple[float, float]:
+        concentration = None if isinstance(self.concentration, str) else float(self.concentration)
+        scale = None if isinstance(self.scale, str) else float(self.scale)
+        rows = np.arange(len(codes))
+        if len(rows) > _CHOSEN_ON:
+            rows = np.sort(np.random.default_rng(0).choice(rows, _CHOSEN_ON, replace=False))
+        if concentration is not None and scale is not None:
+            return concentration, scale
+        some = part_of(K, rows, rows)
+        return pick(some, codes[rows], len(self.classes_), concentration, scale, backend=device)

@@ -1,0 +1,79 @@
+"""`tangentless search`: the best of many kernels, ridges and whitenings, on training data alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from .errors import ParameterError, TangentlessError
+
+
+def search(
+    x: Annotated[str, typer.Argument(metavar="X", help="Images (N, H, W, C): a .npy file, or FILE.npz:NAME.")],
+    y: Annotated[str, typer.Argument(metavar="Y", help="Labels (N,), or numbers; a file like X.")],
+    kernels: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KERNEL...", help="Names, layers in quotes, or kernels such as 'Gaussian(gamma=0.1)' or 'NTK(3)'."
+        ),
+    ],
+    criterion: Annotated[str, typer.Option(help="loo or 'marginal likelihood'.")] = "loo",
+    whitening: Annotated[list[str] | None, typer.Option(help="Epsilon of ZCA, or none; several may be given.")] = None,
+    mix: Annotated[int, typer.Option(min=0, help="Try sums of so many of the best kernels, two at a time.")] = 0,
+    subset: Annotated[int, typer.Option(min=2, help="Images of the first round.")] = 500,
+    largest: Annotated[int | None, typer.Option(min=2, help="Images of the last round; all by default.")] = None,
+    seed: Annotated[int, typer.Option(help="Which images come first.")] = 0,
+    picture: Annotated[Path | None, typer.Option(help="Draw scores against ridges: a .png or .svg file.")] = None,
+    backend: Annotated[str, typer.Option(help="What computes the kernel: auto, cpu, cuda or reference.")] = "auto",
+    precision: Annotated[str, typer.Option(help="Arithmetic up to the last pool: float32 or float64.")] = "float32",
+    jobs: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the picture if it is there.")] = False,
+) -> None:
+    """Find the best kernel, ridge and whitening without test data."""
+    from .console import say, show_table
+    from .files import check_output, load_array
+    from .searching import COLUMNS
+    from .searching import search as find
+
+    if picture is not None:
+        if picture.suffix not in (".png", ".svg"):
+            raise ParameterError(f"a picture is a .png or .svg file, not {picture}")
+        check_output(picture, force=force)
+    epsilons = [_read_epsilon(text) for text in whitening or ["none"]]
+    options: dict[str, Any] = {"whitening": epsilons, "mix": mix, "subset": subset, "largest": largest, "seed": seed}
+    options |= {"backend": backend, "precision": precision, "n_jobs": jobs}
+    made = [_read_kernel(text) for text in kernels]
+    found = find(
+        made,
+        load_array(x),
+        load_array(y),
+        cast(Any, criterion),
+        **options,
+        progress=lambda line: say(line, style="dim"),
+    )
+    show_table(f"best first, by {criterion}", COLUMNS, (trial.cells() for trial in found.trials))
+    if picture is not None:
+        found.plot(picture)
+        say(str(picture), style="dim")
+
+
+def _read_epsilon(text: str) -> float | None:
+    if text == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ParameterError(f"whitening is a number, or none, not {text!r}") from None
+
+
+def _read_kernel(text: str) -> Any:
+    """A kernel as it prints, or else an architecture; a complaint is about the latter."""
+    from .expression import read_kernel
+    from .kernel import kernel
+
+    try:
+        return read_kernel(text)
+    except TangentlessError:
+        return kernel(text)

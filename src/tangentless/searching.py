@@ -1,0 +1,308 @@
+"""Choosing kernel, ridge and whitening without test data: by leave-one-out, or by the marginal likelihood.
+
+One eigendecomposition of a matrix scores all its ridges. Every candidate is tried on a few images, the better half on
+twice as many, and so on (successive halving): most of the work goes to what may win, and the winner is confirmed on the
+most images. No kernel entry is computed twice, and sums of kernels cost no entries at all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.multiclass import type_of_target
+
+from .backends import AnyDevice, Precision
+from .console import markdown
+from .devices import Device
+from .errors import InputError, NotPositiveDefinite, ParameterError
+from .estimators import KernelRidgeClassifier, KernelRidgeRegressor
+from .inputs import check_images, to_host
+from .kernel import Kernel
+from .kernel import kernel as kernel_of
+from .labels import check_labelled, read_classes
+from .plots import COLOURS, new_axes, save_figure
+from .preprocessing import ZCA
+from .solve import RidgePath, check_targets, ridge_path
+from .solve.path import PathCriterion
+
+Array = NDArray[np.float64]
+SearchCriterion = Literal["loo", "marginal likelihood"]
+CRITERIA = ("loo", "marginal likelihood")
+COLUMNS = ("kernel", "whitening", "images", "ridge", "accuracy", "squared error", "log likelihood")
+
+_SHARES = (0.25, 0.5, 0.75)  # of the first kernel in a sum of two
+_DRAWN = 6  # candidates in a plot
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A candidate on a number of images, with its best ridge. `accuracy` is None where targets are numbers.
+
+    `accuracy` and `squared_error` are those of leave-one-out, and a little optimistic for the ridge that was picked.
+    """
+
+    kernel: Kernel
+    whitening: float | None
+    rows: int
+    ridge: float
+    accuracy: float | None
+    squared_error: float
+    log_likelihood: float
+    path: RidgePath = field(repr=False)
+
+    def cells(self) -> tuple[str, ...]:
+        """A row of the table, under COLUMNS."""
+        whitening = "none" if self.whitening is None else f"{self.whitening:g}"
+        share = "" if self.accuracy is None else f"{100 * self.accuracy:.2f} %"
+        scores = share, f"{self.squared_error:.4g}", f"{self.log_likelihood:.5g}"
+        return repr(self.kernel), whitening, f"{self.rows:,}", f"{self.ridge:.2g}", *scores
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """What a search found: all trials, the best of the last round first, and those of earlier rounds after them."""
+
+    criterion: SearchCriterion
+    trials: tuple[Trial, ...]
+    regression: bool
+
+    @property
+    def best(self) -> Trial:
+        """The winner, on the most images."""
+        return self.trials[0]
+
+    def model(self, **options: Any) -> Any:
+        """The estimator of the winner, not fitted yet, after its whitening where it has one."""
+        kind = KernelRidgeRegressor if self.regression else KernelRidgeClassifier
+        estimator = kind(self.best.kernel, self.best.ridge, **options)
+        return estimator if self.best.whitening is None else make_pipeline(ZCA(self.best.whitening), estimator)
+
+    def __str__(self) -> str:
+        return "\n".join(markdown(COLUMNS, (trial.cells() for trial in self.trials)))
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the scores of the best candidates at every ridge, on the most images that each was tried on."""
+        up = {"loo": "leave-one-out error", "marginal likelihood": "log likelihood, per image"}[self.criterion]
+        figure, axes = new_axes(6.4, 4.4, "Candidates", "ridge", up)
+        seen: dict[tuple[str, float | None], Trial] = {}
+        for trial in self.trials:
+            seen.setdefault((repr(trial.kernel), trial.whitening), trial)
+        for colour, trial in zip(itertools.cycle(COLOURS), list(seen.values())[:_DRAWN], strict=False):
+            values, usable = self._curve(trial), trial.path.ridges > 0
+            usable &= np.isfinite(values)
+            label = f"{_short(trial.kernel)}{'' if trial.whitening is None else f', zca {trial.whitening:g}'}"
+            axes.plot(trial.path.ridges[usable], values[usable], color=colour, linewidth=1.4, label=label)
+        axes.set_xscale("log")
+        axes.legend(frameon=False, fontsize=8)
+        save_figure(figure, Path(path), bbox_inches="tight")
+
+    def _curve(self, trial: Trial) -> Array:
+        if self.criterion == "marginal likelihood":
+            return trial.path.log_likelihoods / trial.rows
+        return trial.path.squared_errors if trial.path.accuracies is None else 1 - trial.path.accuracies
+
+
+def search(
+    kernels: Iterable[Any],
+    X: Any,
+    y: Any,
+    criterion: SearchCriterion = "loo",
+    *,
+    ridges: Any = None,
+    whitening: Sequence[float | None] = (None,),
+    mix: int = 0,
+    subset: int = 500,
+    largest: int | None = None,
+    seed: int = 0,
+    backend: str | AnyDevice = "auto",
+    precision: Precision = "float32",
+    n_jobs: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Search:
+    """The best of many kernels, ridges and whitenings, on training data alone.
+
+    Parameters
+    ----------
+    kernels
+        Names, texts, architectures or kernel objects, `classical.Gaussian(gamma)` for several gammas among them.
+    X, y
+        Images and their labels, or numbers.
+    criterion
+        "loo": the leave-one-out accuracy of labels, with ties broken by squared error, or the squared error of numbers.
+        "marginal likelihood": that of a Gaussian process with the ridge as its noise and the best scale.
+    ridges
+        To choose from; by default 0 and quarters of decades from 1e-10 to 1e3 of the mean of the diagonal.
+    whitening
+        Epsilons of ZCA, fitted to all of X, to choose from; None is none.
+    mix
+        Try weighted sums of all pairs of so many of the best kernels of each whitening, after the first round.
+    subset, largest
+        Images of the first round, and of the last, by default all. Each round has twice as many images as the one
+        before, and the better half of its candidates.
+    progress
+        Called with a line of text for every trial.
+
+    Examples
+    --------
+    >>> X = np.random.default_rng(0).standard_normal((60, 4))
+    >>> found = search(["relu", "gaussian"], X, np.maximum(X[:, 0], 0), backend="reference")
+    >>> len(found.trials), found.best.rows
+    (2, 60)
+    """
+    if criterion not in CRITERIA:
+        raise ParameterError(f"criterion is {' or '.join(map(repr, CRITERIA))}, not {criterion!r}")
+    images = check_images(np.asarray(X))
+    targets, regression = _read_targets(y, len(images))
+    made = [one if isinstance(one, Kernel) else kernel_of(one) for one in kernels]
+    if not made or not len(whitening):
+        raise ParameterError("a search needs at least one kernel, and at least one whitening, None for none")
+    by: PathCriterion = "marginal likelihood" if criterion != "loo" else "squared error" if regression else "accuracy"
+    device = Device.of(backend, precision, n_jobs)
+    run = _Run(images, targets, ridges, by, device, np.random.default_rng(seed).permutation(len(images)))
+    candidates = [_Candidate(((1.0, one),), epsilon) for epsilon in whitening for one in dict.fromkeys(made)]
+    earlier: list[Trial] = []
+    sizes = _sizes(len(images), subset, largest, len(candidates))
+    for place, rows in enumerate(sizes):
+        ranked = run.rank(candidates, rows, progress)
+        if place == 0 and mix > 1:
+            ranked = sorted(ranked + run.rank(_mixtures(ranked, mix), rows, progress), key=lambda pair: pair[0])
+        trials = [trial for _, _, trial in ranked]
+        if place == len(sizes) - 1:
+            return Search(criterion, (*trials, *reversed(earlier)), regression)
+        earlier += reversed(trials)
+        candidates = [candidate for _, candidate, _ in ranked[: math.ceil(len(ranked) / 2)]]
+        run.keep(candidates)
+    raise AssertionError("there is at least one round")
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A kernel as a weighted sum of those that were given, and a whitening."""
+
+    terms: tuple[tuple[float, Kernel], ...]
+    whitening: float | None
+
+    @property
+    def kernel(self) -> Kernel:
+        (share, first), *rest = self.terms
+        total = first if not rest else share * first
+        for weight, term in rest:
+            total = total + weight * term
+        return total
+
+
+_Ranked = tuple[tuple[float, float], _Candidate, Trial]
+
+
+@dataclass(eq=False)
+class _Run:
+    """Scores candidates, and keeps the matrices that a larger round goes on from."""
+
+    images: NDArray[Any]
+    targets: Array
+    ridges: Any
+    criterion: PathCriterion
+    device: Device
+    order: NDArray[np.intp]
+    matrices: dict[tuple[Kernel, float | None], Array] = field(default_factory=dict)
+    whitened: dict[float | None, NDArray[Any]] = field(default_factory=dict)
+
+    def rank(
+        self, candidates: Iterable[_Candidate], rows: int, progress: Callable[[str], None] | None
+    ) -> list[_Ranked]:
+        """The candidates on so many images, the best first; what no ridge makes positive definite comes last."""
+        found = []
+        for candidate in candidates:
+            trial, key = self._try(candidate, rows)
+            if progress is not None:
+                progress(", ".join(f"{name} {cell}" for name, cell in zip(COLUMNS, trial.cells(), strict=True) if cell))
+            found.append((key, candidate, trial))
+        return sorted(found, key=lambda pair: pair[0])
+
+    def keep(self, candidates: Iterable[_Candidate]) -> None:
+        """Forget the matrices that no candidate needs."""
+        kept = {(kernel, one.whitening) for one in candidates for _, kernel in one.terms}
+        self.matrices = {key: matrix for key, matrix in self.matrices.items() if key in kept}
+
+    def _try(self, candidate: _Candidate, rows: int) -> tuple[Trial, tuple[float, float]]:
+        about = candidate.kernel, candidate.whitening, rows
+        K = sum(weight * self._matrix(kernel, candidate.whitening, rows) for weight, kernel in candidate.terms)
+        try:
+            path = ridge_path(K, self.targets[self.order[:rows]], self.ridges, backend=self.device)
+        except NotPositiveDefinite:
+            empty = np.full(1, np.nan)
+            path = RidgePath(np.zeros(1), np.full(1, np.inf), None, np.full(1, -np.inf), empty)
+        at = path.place(self.criterion)
+        share = None if path.accuracies is None else float(path.accuracies[at])
+        error, likelihood = float(path.squared_errors[at]), float(path.log_likelihoods[at])
+        first = {"marginal likelihood": -likelihood, "accuracy": -(share or 0.0), "squared error": 0.0}
+        trial = Trial(*about, float(path.ridges[at]), share, error, likelihood, path)
+        return trial, (first[self.criterion], error)
+
+    def _matrix(self, kernel: Kernel, whitening: float | None, rows: int) -> Array:
+        """The kernel of the first images of the order; those of an earlier round are not computed again."""
+        known = self.matrices.get((kernel, whitening))
+        before = 0 if known is None else len(known)
+        if before < rows:
+            images = self._whiten(whitening)
+            old, new = images[self.order[:before]], images[self.order[before:rows]]
+            corner = np.asarray(to_host(kernel.on_device(self.device, new)))
+            if known is not None:
+                across = np.asarray(to_host(kernel.on_device(self.device, new, old)))
+                corner = np.block([[known, across.T], [across, corner]])
+            self.matrices[kernel, whitening] = corner
+        return self.matrices[kernel, whitening]
+
+    def _whiten(self, epsilon: float | None) -> NDArray[Any]:
+        if epsilon is None:
+            return self.images
+        if epsilon not in self.whitened:
+            self.whitened[epsilon] = ZCA(epsilon).fit_transform(self.images)
+        return self.whitened[epsilon]
+
+
+def _sizes(count: int, subset: int, largest: int | None, candidates: int) -> list[int]:
+    """Images of each round: doubling, but no more rounds than there is to halve and one to confirm."""
+    most = count if largest is None else largest
+    if not 2 <= most <= count or subset < 2:
+        raise ParameterError(f"subset and largest must be from 2 to the {count} images, not {subset} and {largest}")
+    sizes = [min(subset, most)]
+    while sizes[-1] < most and 2 ** len(sizes) < 2 * candidates:
+        sizes.append(min(2 * sizes[-1], most))
+    return sizes if sizes[-1] == most else [*sizes, most]
+
+
+def _mixtures(ranked: list[_Ranked], best: int) -> Iterator[_Candidate]:
+    for epsilon in dict.fromkeys(candidate.whitening for _, candidate, _ in ranked):
+        mine = [candidate.terms[0][1] for _, candidate, _ in ranked if candidate.whitening == epsilon][:best]
+        for first, second in itertools.combinations(mine, 2):
+            for share in _SHARES:
+                yield _Candidate(((share, first), (1 - share, second)), epsilon)
+
+
+def _read_targets(y: Any, rows: int) -> tuple[Array, bool]:
+    check_labelled(y)
+    values = np.asarray(y)
+    if values.ndim == 0 or len(values) != rows:
+        raise InputError(f"X has {rows} rows, but y is of shape {values.shape}; they must match")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise InputError("y holds NaN or infinite values")
+    if type_of_target(values).startswith("continuous"):
+        if (values == values[0]).all():
+            raise InputError(f"all rows have the same target, {values[0]}; there is nothing to learn from them")
+        return check_targets(values, rows), True
+    classes, codes = read_classes(values)
+    return np.eye(len(classes))[codes], False
+
+
+def _short(kernel: Kernel) -> str:
+    text = repr(kernel)
+    return text if len(text) <= 50 else f"{text[:47]}..."

@@ -1,0 +1,98 @@
+"""Kernels of this package inside scikit-learn's Gaussian processes, on rows that are flattened images.
+
+>>> import numpy as np
+>>> from sklearn.gaussian_process import GaussianProcessRegressor
+>>> from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
+>>> X = np.random.default_rng(0).standard_normal((20, 16))
+>>> k = ConstantKernel() * sklearn_kernel("conv3 relu globalpool", (4, 4, 1), backend="reference")
+>>> GaussianProcessRegressor(k + WhiteKernel(0.1, "fixed")).fit(X, X.mean(axis=1)).predict(X[:2]).shape
+(2,)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.gaussian_process.kernels import Kernel as TheirKernel
+
+from .backends import AnyDevice, Precision
+from .devices import Device
+from .errors import InputError, ParameterError
+from .fitting import AnyKernel
+from .inputs import to_host
+from .kernel import Kernel
+from .kernel import kernel as kernel_of
+
+Array = NDArray[np.float64]
+
+
+class SklearnKernel(TheirKernel):  # type: ignore[misc]  # scikit-learn is untyped
+    """A kernel of this package with the interface of `sklearn.gaussian_process.kernels.Kernel`.
+
+    It has no hyperparameters of its own; scale and noise are scikit-learn's, as in `ConstantKernel() * k`.
+    """
+
+    def __init__(
+        self,
+        kernel: AnyKernel = "myrtle5",
+        shape: tuple[int, ...] | None = None,
+        backend: str | AnyDevice = "auto",
+        precision: Precision = "float64",
+        n_jobs: int | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.shape = shape
+        self.backend = backend
+        self.precision = precision
+        self.n_jobs = n_jobs
+
+    def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
+        """The kernel matrix, (N, N) or (N, M); with `eval_gradient` also its derivatives, of which there are none."""
+        if Y is not None and eval_gradient:
+            raise ParameterError("gradients are of k(X, X); leave Y out")
+        made, device = self._made()
+        K = to_host(made.on_device(device, self._images(X), None if Y is None else self._images(Y)))
+        return (K, np.empty((*K.shape, 0))) if eval_gradient else K
+
+    def diag(self, X: Any) -> Array:
+        """k(x, x) of each row, (N,)."""
+        made, device = self._made()
+        return np.asarray(to_host(made.diag(self._images(X), backend=device)))
+
+    def is_stationary(self) -> bool:
+        """Whether it depends on differences of rows only; no."""
+        return False
+
+    def __repr__(self) -> str:
+        return f"sklearn_kernel({self.kernel!r}, {self.shape!r})"
+
+    def _made(self) -> tuple[Kernel, Device]:
+        made = self.kernel if isinstance(self.kernel, Kernel) else kernel_of(self.kernel)
+        return made, Device.of(self.backend, self.precision, self.n_jobs)
+
+    def _images(self, X: Any) -> NDArray[Any]:
+        rows = np.asarray(X)
+        if self.shape is None:
+            return rows
+        if rows.ndim != 2 or rows.shape[1] != math.prod(self.shape):
+            raise InputError(f"rows of shape {rows.shape[1:]} are not flattened images of shape {self.shape}")
+        return rows.reshape(len(rows), *self.shape)
+
+
+def sklearn_kernel(
+    kernel: AnyKernel = "myrtle5",
+    shape: tuple[int, ...] | None = None,
+    *,
+    backend: str | AnyDevice = "auto",
+    precision: Precision = "float64",
+    n_jobs: int | None = None,
+) -> SklearnKernel:
+    """A kernel for `sklearn.gaussian_process.GaussianProcessRegressor` and the like, on flattened images.
+
+    `shape` is that of an image, (H, W, C); without one rows are vectors. Float64 is the default here, since
+    scikit-learn adds no more to the diagonal than 1e-10.
+    """
+    return SklearnKernel(kernel, shape, backend, precision, n_jobs)

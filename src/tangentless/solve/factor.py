@@ -1,0 +1,357 @@
+"""A factor that is computed once and asked many questions: `K + ridge I = L L'`, by Cholesky in float64.
+
+Everything is in one matrix: L in its lower triangle, K in the strict upper one, so that a residual can be told and a
+failure explained without a second copy. No question changes the factor, so answers do not depend on their order. With
+`Q = (K + ridge I)^-1`, coefficients are `Q Y`, leave-one-out predictions `Y - Q Y / diag(Q)`, and the variance of a
+new row, whose kernel with the old ones is c and with itself d, is `d - c' Q c = d - |L^-1 c|^2`.
+
+The factor costs n^3 / 3 multiplications and additions, `inverse_diagonal` as much again, a solution n^2 for each
+column, and a variance n^2. With weights w the sum of `w_i (Y_i - f(x_i))^2` is minimised: row i has the ridge
+`ridge / w_i`, which for a Gaussian process is the variance of its noise.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..algebra import Algebra
+from ..chunks import spans
+from ..devices import Device
+from ..errors import InputError, NotPositiveDefinite, ParameterError
+from . import blocked
+from .checks import check_ridge, check_targets, check_weights
+from .failure import explain
+from .likelihood import log_likelihood
+from .matrices import bring, check_kernel, load, receive, send
+from .memory import check_fits
+from .scores import Criterion
+from .tilt import RidgeSolution, Tilting
+
+Array = NDArray[np.float64]
+
+_ENTRIES_AT_ONCE = 2**24  # of a panel between new rows and old ones: 128 MiB
+_NARROW = 64  # columns that a downdate turns at once, at least
+
+
+def factorise(
+    K: Any, ridge: float = 0.0, *, weights: Any = None, overwrite: bool = False, backend: str | Device = "auto"
+) -> Factor:
+    """The factor of `K + ridge I` for a symmetric K, (n, n): an array, a tensor, or a matrix in a store.
+
+    With `overwrite` the memory of K is used; `memory_needed` says how much is needed otherwise. `backend` is "cpu",
+    "cuda", a `Device`, or "auto", where K is. Answers are the kind of array that K is. `weights` are positive, one for
+    each row.
+
+    A matrix without a Cholesky factor, or with one that rounding alone could have made, raises `NotPositiveDefinite`,
+    which names the rows that are duplicates or the pivot that vanished, and a ridge that works.
+
+    >>> factor = factorise([[2.0, 1.0], [1.0, 2.0]], ridge=1.0)
+    >>> factor.solve([3.0, 6.0]).round(6)
+    array([0.375, 1.875])
+    >>> factor.leave_one_out([3.0, 6.0]).round(6)  # without the first row: 1 * 6 / (2 + 1)
+    array([2., 1.])
+    >>> factor.variance([[1.0, 1.0]], [2.0]).round(6)  # 2 - (1, 1) Q (1, 1)'
+    array([1.5])
+    """
+    ridge = check_ridge(ridge)
+    on, matrix, kind = receive(K, backend)
+    with on.working():
+        matrix = check_kernel(matrix)
+        scales = check_weights(weights, len(matrix))
+        return factorise_checked(on, matrix, ridge, scales, overwrite=overwrite, kind=kind)
+
+
+def factorise_checked(
+    on: Algebra, matrix: Any, ridge: float, weights: Array | None, *, overwrite: bool, kind: str, targets: int = 1
+) -> Factor:
+    """As `factorise`, of what is checked already, with memory for so many targets."""
+    work = load(on, matrix, targets, overwrite=overwrite)
+    own = work.diagonal().copy()
+    added = on.xp.asarray(np.full(len(work), ridge) if weights is None else ridge / weights)
+    block = on.block_rows(len(work))
+    failure = blocked.factorise(on, work, own + added, block)
+    if failure is not None:
+        raise NotPositiveDefinite(explain(on, work, own, added, failure, block))
+    return Factor(on, work, own, added, ridge, weights, kind)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Factor:
+    """What `factorise` returns; its answers are the kind of array that K was, of the shape of the question."""
+
+    on: Algebra
+    work: Any  # L in the lower triangle, K in the strict upper one
+    own: Any  # the diagonal of K
+    added: Any  # what was added to it
+    ridge: float
+    weights: Array | None
+    kind: str
+
+    def __len__(self) -> int:
+        return len(self.work)
+
+    def __repr__(self) -> str:
+        return f"Factor({len(self):,} rows, ridge={self.ridge:g}, on the {self.on.name})"
+
+    def solve(self, Y: Any) -> Any:
+        """The coefficients `Q Y` of one column or many; a prediction is then `k(x, X) @ coefficients`."""
+        with self.on.working():
+            targets = check_targets(Y, len(self))
+            return self._send(self._solve(self._columns(targets)).reshape(targets.shape))
+
+    def leave_one_out(self, Y: Any) -> Any:
+        """For every row, what the other rows predict."""
+        return self.tilted(Y, 0.0).leave_one_out
+
+    def tilted(self, Y: Any, tilt: float | str = 0.0, *, criterion: Criterion = "squared error") -> RidgeSolution:
+        """Coefficients and leave-one-out predictions of `Y - tilt Y_loo`; "loo" picks the tilt by the criterion."""
+        return self.tilting(Y, criterion=criterion).at(tilt)
+
+    def tilting(self, Y: Any, *, criterion: Criterion = "squared error") -> Tilting:
+        """All tilts of these targets, at the price of one."""
+        return Tilting(self, check_targets(Y, len(self)), criterion)
+
+    def variance(self, C: Any, d: Any) -> Any:
+        """The posterior variance of m new rows: C is their kernel with the old rows, (m, n), d with themselves, (m,).
+
+        Where rounding leaves less than nothing, as it may where a new row is an old one, it is 0.
+        """
+        with self.on.working():
+            rows = self._rows(C)
+            own = self._own(d, len(rows))
+            explained = [self._squares(half) for half in self._halves(rows)]
+            return self._send(self.on.xp.maximum(own - self.on.xp.concatenate(explained), 0.0))
+
+    def covariance(self, C: Any, S: Any) -> Any:
+        """The posterior covariance of m new rows, (m, m): C is their kernel with the old rows, S among themselves."""
+        with self.on.working():
+            rows = self._rows(C)
+            return self._send(self._covariance(rows, self._among(S, len(rows))))
+
+    def whiten(self, C: Any) -> Any:
+        """`L^-1 C'`, (n, m): the products of its columns are what the old rows explain of the new ones."""
+        with self.on.working():
+            return self._send(blocked.forward(self.on, self.work, self._rows(C).T, self._block))
+
+    def sample(self, Y: Any, C: Any, S: Any, count: int = 1, *, scale: Any = 1.0, seed: Any = 0) -> Any:
+        """Draws of the posterior at m new rows, (m, count) or (m, targets, count).
+
+        The prior covariance is `scale (K + ridge I)`, one scale for all targets or one for each; C and S are as for
+        `covariance`, and do not include the scale.
+        """
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+            raise ParameterError(f"the number of samples must be at least 1, not {count!r}")
+        with self.on.working():
+            targets, rows = check_targets(Y, len(self)), self._rows(C)
+            covariance = self._covariance(rows, self._among(S, len(rows)))
+            mean = self.on.download(rows @ self._solve(self._columns(targets)))
+            values, vectors = self.on.eigen(covariance)  # a Cholesky factor would fail where rows are near duplicates
+            root = self.on.download(vectors * self.on.xp.sqrt(self.on.xp.maximum(values, 0.0)))
+        noise = np.random.default_rng(seed).standard_normal((len(mean), mean.shape[1], count))
+        spread = np.sqrt(np.broadcast_to(scale, mean.shape[1]))[:, None]
+        draws = mean[..., None] + spread * np.einsum("ij,jtc->itc", root, noise, optimize=True)
+        return self._send(self.on.upload(draws[:, 0] if targets.ndim == 1 else draws))
+
+    @functools.cached_property
+    def log_determinant(self) -> float:
+        """The logarithm of the determinant of `K + ridge I`."""
+        return 2 * float(self.on.xp.log(self.work.diagonal()).sum())
+
+    @property
+    def inverse_diagonal(self) -> Any:
+        """The diagonal of Q; its inverse is the variance of each row given all others, with that of the noise."""
+        return self._send(self._inverse_diagonal)
+
+    def misfits(self, Y: Any) -> Array:
+        """`y' Q y` of every target y, (targets,): how far the targets are from what the prior expects."""
+        with self.on.working():
+            values = self._columns(check_targets(Y, len(self)))
+            half = blocked.forward(self.on, self.work, values, self._block)
+            return np.asarray(self.on.download((half**2).sum(axis=0)))
+
+    def log_likelihood(self, Y: Any, scale: Any = 1.0) -> float:
+        """The logarithm of the likelihood of targets with the covariance `scale (K + ridge I)`, summed over targets."""
+        misfits = self.misfits(Y)
+        return log_likelihood(misfits, self.log_determinant, len(self), np.broadcast_to(scale, misfits.shape))
+
+    def update(self, C: Any, S: Any, *, weights: Any = None) -> Factor:
+        """The factor with m more rows: C is their kernel with the old rows, (m, n), S among themselves, (m, m).
+
+        It costs n^2 m, and takes its own memory. If `inverse_diagonal` is known, so is the new one, for n^2 m more.
+        """
+        on, before = self.on, len(self)
+        with on.working():
+            rows = self._rows(C)
+            corner = self._among(S, len(rows))
+            scales = check_weights(weights, len(rows))
+            if (scales is None) != (self.weights is None):
+                raise InputError("weights must be given to all rows or to none")
+            own = on.xp.concatenate([self.own, corner.diagonal()])
+            more = np.full(len(rows), self.ridge) if scales is None else self.ridge / scales
+            added = on.xp.concatenate([self.added, on.xp.asarray(more)])
+            total = before + len(rows)
+            needed = 8 * (total**2 + 3 * before * len(rows))
+            check_fits(needed, on.free_bytes(), f"{total:,} rows on the {on.name}", "start over with overwrite=True")
+            work = on.xp.empty((total, total))
+            for part in spans(before, 512):
+                work[part, :before] = self.work[part]
+            half = blocked.forward(on, self.work, rows.T, self._block)
+            work[:before, before:], work[before:, :before] = rows.T, half.T
+            work[before:, before:] = on.xp.triu(corner, 1) + on.xp.tril(corner - on.add_square(None, half))
+            self._close(work, own, added, before)
+            factor = replace(self, work=work, own=own, added=added, weights=_join(self.weights, scales))
+            if "_inverse_diagonal" in self.__dict__:
+                factor.__dict__["_inverse_diagonal"] = self._extend_inverse(work, half)
+            return factor
+
+    def downdate(self, rows: Any) -> Factor:
+        """The factor without some rows, by their numbers, for about n^2 (m + 64) and its own memory."""
+        on, gone = self.on, np.unique(np.asarray(rows, dtype=np.intp))
+        if not gone.size or gone[0] < 0 or gone[-1] >= len(self) or gone.size == len(self):
+            raise InputError(f"rows to remove must be some, but not all, of 0 to {len(self) - 1}")
+        kept = np.setdiff1d(np.arange(len(self)), gone)
+        with on.working():
+            places, removed = on.xp.asarray(kept), on.xp.asarray(gone)
+            work = self.work[places[:, None], places[None, :]]
+            # L L' of the rows that are kept misses the products of the columns that are gone; each block column of L is
+            # turned together with them until they are zero.
+            missing = on.xp.where(places[:, None] > removed, self.work[places[:, None], removed[None, :]], 0.0)
+            for part in spans(len(kept), max(_NARROW, len(gone)), int(gone[0])):
+                _absorb(on, work, missing, part)
+            weights = None if self.weights is None else self.weights[kept]
+            return replace(self, work=work, own=self.own[places], added=self.added[places], weights=weights)
+
+    def pack(self) -> Array:
+        """L as the rows of its lower triangle, one after the other: n (n + 1) / 2 numbers, to be kept in a file."""
+        rows = [self.on.download(self.work[row, : row + 1]) for row in range(len(self))]
+        return np.concatenate(rows)
+
+    @classmethod
+    def unpack(cls, packed: Array, added: Array, ridge: float, *, weights: Any = None, backend: Any = "cpu") -> Factor:
+        """The factor that `pack` wrote, with what was added to the diagonal of K; K itself is L L' again."""
+        on, count = Device.of(backend).algebra, len(added)
+        if packed.shape != (count * (count + 1) // 2,) or not np.isfinite(packed).all():
+            raise InputError(f"a packed factor of {count} rows has {count * (count + 1) // 2} finite numbers")
+        lower, start = np.zeros((count, count)), 0
+        for row in range(count):
+            lower[row, : row + 1] = packed[start : start + row + 1]
+            start += row + 1
+        if (lower.diagonal() <= 0).any():
+            raise InputError("a factor has positive numbers on its diagonal")
+        with on.working():
+            work = on.upload(lower)
+            own = on.xp.empty(count)
+            for part in reversed(list(spans(count, 1024))):  # L must still be all that the rows before hold
+                product = on.product(work[: part.stop, : part.stop], work[part, : part.stop].T)
+                own[part] = product[part].diagonal()
+                lower[: part.start, part] = on.download(product[: part.start])
+                lower[part, part] += np.triu(on.download(product[part]), 1)
+            return cls(on, on.upload(lower), own - on.xp.asarray(added), on.xp.asarray(added), ridge, weights, "numpy")
+
+    @functools.cached_property
+    def _inverse_diagonal(self) -> Any:
+        with self.on.working():
+            panels = blocked.inverse_panels(self.on, self.work)
+            return self.on.xp.concatenate([self._squares(panel) for _, panel in panels])
+
+    @property
+    def _block(self) -> int:
+        return self.on.block_rows(len(self))
+
+    def _solve(self, values: Any) -> Any:
+        return blocked.solve(self.on, self.work, values, self._block)
+
+    def _residual(self, alpha: Any, values: Any) -> float:
+        miss = blocked.symmetric_product(self.on, self.work, self.own + self.added, alpha) - values
+        return float(self.on.xp.linalg.norm(miss)) / (float(self.on.xp.linalg.norm(values)) or 1.0)
+
+    def _halves(self, rows: Any) -> Iterator[Any]:
+        """L^-1 C', a panel of columns at a time."""
+        for part in spans(len(rows), max(1, _ENTRIES_AT_ONCE // len(self))):
+            yield blocked.forward(self.on, self.work, rows[part].T, self._block)
+
+    def _covariance(self, rows: Any, corner: Any) -> Any:
+        count = len(rows)
+        needed = 8 * (3 * count**2 + count * len(self))
+        what = f"the covariance of {count:,} rows, {8 * count**2 / 1e9:.1f} GB,"
+        check_fits(needed, self.on.free_bytes(), what, "ask for standard deviations (variance), one number for a row")
+        half = blocked.forward(self.on, self.work, rows.T, self._block)
+        found = corner - self.on.product(half.T, half)
+        found = (found + found.T) / 2
+        blocked.set_diagonal(self.on, found, self.on.xp.maximum(found.diagonal(), 0.0))
+        return found
+
+    def _close(self, work: Any, own: Any, added: Any, before: int) -> None:
+        """Factorise the corner of new rows, less what the old rows explain of them."""
+        on, corner = self.on, work[before:, before:]
+        failure = blocked.factorise(on, corner, corner.diagonal() + added[before:], on.block_rows(len(corner)))
+        if failure is None:
+            pivots = on.download(corner.diagonal() ** 2 / (own + added)[before:])
+            vanished = np.flatnonzero(~(pivots > blocked.rounding(len(work))))
+            if not vanished.size:
+                return
+            row = int(vanished[0])
+            failure = blocked.Failure(row, float(corner[row, row] ** 2))
+        failure = blocked.Failure(before + failure.row, failure.pivot)
+        raise NotPositiveDefinite(explain(on, work, own, added, failure, on.block_rows(len(work))))
+
+    def _extend_inverse(self, work: Any, half: Any) -> Any:
+        """The diagonal of the inverse of a larger matrix: new rows explain more of the old ones."""
+        before, corner = len(self), work[len(self) :, len(self) :]
+        block = self.on.block_rows(len(corner))
+        across = blocked.forward(self.on, corner, blocked.backward(self.on, self.work, half, self._block).T, block)
+        own = [self._squares(panel) for _, panel in blocked.inverse_panels(self.on, corner)]
+        return self.on.xp.concatenate([self._inverse_diagonal + (across**2).sum(axis=0)[:before], *own])
+
+    def _squares(self, columns: Any) -> Any:
+        """The squared lengths of columns, without a copy of them."""
+        return self.on.xp.einsum("ij,ij->j", columns, columns)
+
+    def _columns(self, targets: Array) -> Any:
+        return self.on.xp.asarray(targets.reshape(len(targets), -1))
+
+    def _rows(self, C: Any) -> Any:
+        rows = bring(self.on, C, "C")
+        if rows.ndim != 2 or not len(rows) or rows.shape[1] != len(self):
+            raise InputError(
+                f"C must hold the kernel of new rows with the {len(self)} of this factor, (m, {len(self)}), "
+                f"but its shape is {tuple(rows.shape)}"
+            )
+        return rows
+
+    def _own(self, d: Any, rows: int) -> Any:
+        own = bring(self.on, d, "d")
+        if own.shape != (rows,):
+            raise InputError(f"d must hold the kernel of each of {rows} rows with itself, not {tuple(own.shape)}")
+        return own
+
+    def _among(self, S: Any, rows: int) -> Any:
+        matrix = bring(self.on, S, "S")
+        if matrix.shape != (rows, rows):
+            raise InputError(f"S must hold the kernel among {rows} new rows, but its shape is {tuple(matrix.shape)}")
+        return check_kernel(matrix)
+
+    def _send(self, values: Any) -> Any:
+        return send(self.on, values, self.kind)
+
+
+def _absorb(on: Algebra, work: Any, missing: Any, part: slice) -> None:
+    """Turn a block column of L and the missing columns until those are zero in these rows; products stay."""
+    width = part.stop - part.start
+    corner = work[part, part]
+    turn, root = on.xp.linalg.qr(on.xp.concatenate([on.xp.tril(corner), missing[part]], axis=1).T, mode="complete")
+    signs = on.xp.where(root.diagonal() < 0, -1.0, 1.0)
+    corner[...] = on.xp.triu(corner, 1) + (root[:width] * signs[:, None]).T
+    if part.stop < len(work):
+        turned = on.product(on.xp.concatenate([work[part.stop :, part], missing[part.stop :]], axis=1), turn)
+        work[part.stop :, part], missing[part.stop :] = turned[:, :width] * signs, turned[:, width:]
+
+
+def _join(first: Array | None, second: Array | None) -> Array | None:
+    return None if first is None or second is None else np.concatenate([first, second])
