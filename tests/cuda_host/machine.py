@@ -26,6 +26,7 @@ from tangentless.backends.cuda.layout import StagePlan
 HERE = Path(__file__).parent
 SOURCES = Path(cuda.__file__).parent
 ONE_AT_A_TIME = threading.Lock()  # the emulation has one block of threads
+FROM_TEXT = ("duals", "nodes", "offsets", "vectors")  # device files that are no part of a stage
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 
@@ -99,7 +100,8 @@ class HostMachine:
 
         def launch(name: str, blocks: int, threads: int, shared: int, arguments: list[Any]) -> None:
             values = [_argument(one) for one in arguments]
-            getattr(library, name)(*values)
+            with ONE_AT_A_TIME:
+                getattr(library, name)(*values)
 
         return launch
 
@@ -230,7 +232,7 @@ def compiled(file: str, defines: tuple[str, ...], mistake: tuple[str, str] | Non
 def _copy_with(mistake: tuple[str, str], folder: Path) -> None:
     """Copies of all device files, one of them with the mistake; an include finds the copy beside it first."""
     right, wrong = mistake
-    texts = {path.name: path.read_text() for path in SOURCES.glob("*.cu*")}
+    texts = {path.name: path.read_text() for path in SOURCES.glob("*.cu*") if path.stem not in FROM_TEXT}
     assert sum(text.count(right) for text in texts.values()) == 1, f"there is not one place for the mistake: {right}"
     for name, text in texts.items():
         (folder / name).write_text(text.replace(right, wrong))
