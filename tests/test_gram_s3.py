@@ -115,6 +115,7 @@ def test_an_outage_is_waited_for(proxy: Proxy, address: str, caplog: pytest.LogC
     assert "does not answer" in caplog.text
 
 
+@pytest.mark.slow  # half a minute of waiting
 def test_an_outage_that_lasts_ends_in_one_line_and_the_same_call_continues(
     proxy: Proxy, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +276,7 @@ def test_checkpoints_on_s3_belong_to_a_matrix(server: Server, address: str) -> N
         solve_conjugate(other, Y, 1e-2, **run)
 
 
+@pytest.mark.slow  # test_solve_conjugate solves on a cluster in less time
 def test_conjugate_gradients_on_a_cluster_have_the_answer_of_cholesky(cluster: Processes, tmp_path: Path) -> None:
     K, Y = make(tmp_path / "k.zarr", 150), vectors(150, seed=2)[:, :2]
     exact = solve_ridge(K, Y, 1e-2).coefficients
