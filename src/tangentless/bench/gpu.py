@@ -53,8 +53,20 @@ STANDARD: tuple[tuple[str, tuple[int, ...]], ...] = (
 )
 
 
+class BesideRival:
+    """A rate, and that of a rival on the same machine, if there was one."""
+
+    pairs_per_second: float
+    rival_pairs_per_second: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times faster than the rival."""
+        return None if self.rival_pairs_per_second is None else self.pairs_per_second / self.rival_pairs_per_second
+
+
 @dataclass(frozen=True)
-class GpuCase:
+class GpuCase(BesideRival):
     """What was measured of one architecture on images of one shape."""
 
     architecture: str
@@ -80,11 +92,6 @@ class GpuCase:
     seconds: float  # that all of this took
     reference_pairs: int = 0
     reference_error: float | None = None  # of float64 on the GPU, against the reference
-
-    @property
-    def ratio(self) -> float | None:
-        """How many times faster than the rival."""
-        return None if self.rival_pairs_per_second is None else self.pairs_per_second / self.rival_pairs_per_second
 
 
 @dataclass(frozen=True)

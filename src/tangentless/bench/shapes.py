@@ -39,7 +39,7 @@ from ..kernel import CompositionalKernel, kernel
 from ..layers import format_grid
 from ..timing import command, random_images, timed
 from .ceilings import gpu_seconds
-from .gpu import GPUS, as_images, chosen, gpu_environment, relative_error, same_bits, take_turns
+from .gpu import GPUS, BesideRival, as_images, chosen, gpu_environment, relative_error, same_bits, take_turns
 from .photographs import has_pieces, load_photographs, pieces
 from .rival import Rival, RivalTurns, why_no_rival
 
@@ -105,7 +105,7 @@ STANDARD: tuple[Shape, ...] = (
 
 
 @dataclass(frozen=True)
-class ShapeRow:
+class ShapeRow(BesideRival):
     """What was measured of one shape."""
 
     name: str
@@ -132,11 +132,6 @@ class ShapeRow:
     rival_missing: str | None
     seconds: float  # that all of this took
     reference_error: float | None = None  # of the general path, against the reference
-
-    @property
-    def ratio(self) -> float | None:
-        """How many times faster than the rival."""
-        return None if self.rival_pairs_per_second is None else self.pairs_per_second / self.rival_pairs_per_second
 
 
 @dataclass(frozen=True)
