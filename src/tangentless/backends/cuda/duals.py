@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
 
 from ...forms import TABLE_PIECES, TABLE_TERMS, TOLERANCE, Arc, Exponential, Form, Series, lower, lower_slope, slopes
 from ...layers import Nonlinearity, Normalize
-from .portable import exact_form
+from .portable import exact_form, table_of
 
 
 def form_of(layer: Nonlinearity, dtype: str) -> Form | None:
@@ -17,6 +20,13 @@ def form_of(layer: Nonlinearity, dtype: str) -> Form | None:
         return exact
     form = layer.form()
     return form if form is not None and lower(form, TOLERANCE[dtype]) is not None else None
+
+
+def tables_for(layer: Nonlinearity | Normalize, dtype: str, tangent: bool) -> list[NDArray[Any]]:
+    """What the lines of a dual read as table0 and, in a tangent graph, table1; none where there is a closed form."""
+    if isinstance(layer, Normalize) or form_of(layer, dtype) is not None:
+        return []
+    return [table_of(layer, what).astype(dtype) for what in ("dual", "derivative")[: 1 + tangent]]
 
 
 def dual_lines(layer: Nonlinearity | Normalize, dtype: str, tangent: bool) -> Iterator[str]:

@@ -16,12 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...graph import EmbedNode, Graph, Pair, PoolNode, SumNode, WeightsNode, WindowNode
-from ...layers import Normalize
 from ..general import Run, Value, index_of, node_pairs, places, window_taps
 from .compile import source as device_source
-from .duals import dual_lines, form_of, indented, real
+from .duals import dual_lines, indented, real, tables_for
 from .fused import Machine
-from .portable import table_of
 
 _THREADS = 256  # of a block
 _FEW_TAPS = 16  # up to which one thread adds all of a window
@@ -155,8 +153,7 @@ extern "C" __global__ void node_{self.place}({", ".join(parameters)}, real* k, r
         source = self._value(node.sources[0])
         self.norms.append(node.sources[0])
         n = f"n{len(self.norms) - 1}"
-        needed = [] if isinstance(node.layer, Normalize) or form_of(node.layer, "float64") else ["dual", "derivative"]
-        tables = [self._table(table_of(node.layer, what)) for what in needed[: 1 + self.graph.tangent]]
+        tables = [self._table(table) for table in tables_for(node.layer, "float64", self.graph.tangent)]
         lines = [
             f"const real s = {source}.k, t0 = {source}.t, a = {n}.product(place);",
             f"const bool same = {n}.same(place);",

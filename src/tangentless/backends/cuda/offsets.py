@@ -16,12 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...graph import Graph
-from ...layers import Nonlinearity
 from ..segmented import Segmented, exceeds, keeps_scales
-from ..segments import Embedding, Exit, Segment, Term, cut
+from ..segments import Exit, Segment, Term, cut
 from .compile import source as device_source
-from .duals import dual_lines, form_of, indented, real
-from .portable import table_of
+from .duals import dual_lines, indented, real, tables_for
 
 # Measured on an H200, on images of 32×32 to 96×96 positions and sequences.
 _TALL = 16  # rows of a thread, at most
@@ -76,7 +74,7 @@ class OffsetPlan(Segmented):
         segment, size = self.segments[place], self.plans[place].group
         height, paired = segment.grid[0], self.plans[place].paired
         if place == len(self.segments) - 1:
-            return list(range(0 if paired else (1 - height) // size, (height - 1) // size + 1))
+            return list(range((height - 1) // size + 1))
         feeding = {u - slot for one in segment.exits for u in needed for slot in slots(one)}
         return sorted({g % (height // size) for g in feeding} if paired else feeding)
 
@@ -160,8 +158,8 @@ def _planes(segment: Segment, last: bool) -> dict[int, int]:
 
 def write(plan: OffsetPlan) -> tuple[str, list[list[NDArray[Any]]]]:
     """The source of all kernels, and for each segment the tables of its duals."""
-    real = {"float32": "float", "float64": "double"}[plan.dtype]
-    head = f"typedef {real} real;\nconstexpr int LANES = {plan.lanes}, PARTS = {plan.parts};\n"
+    number = {"float32": "float", "float64": "double"}[plan.dtype]
+    head = f"typedef {number} real;\nconstexpr int LANES = {plan.lanes}, PARTS = {plan.parts};\n"
     writers = [_Writer(plan, place) for place in range(len(plan.segments))]
     texts = [head, device_source("offsets.cuh"), *(writer.kernel() for writer in writers)]
     return "\n".join(texts), [writer.tables for writer in writers]
@@ -175,6 +173,12 @@ class _Writer:
         self.segment, self.shape = plan.segments[place], plan.plans[place]
         self.last = place == len(plan.segments) - 1
         self.tables: list[NDArray[Any]] = []
+        self.used: list[range] = []  # tables of every step
+        for step in self.segment.steps:
+            first = len(self.tables)
+            if step.embedding is not None:
+                self.tables += tables_for(step.embedding, plan.dtype, plan.graph.tangent)
+            self.used.append(range(first, len(self.tables)))
 
     def kernel(self) -> str:
         (height, width), shape = self.segment.grid, self.shape
@@ -354,10 +358,11 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         body += self._keep(sum_place, "sum")
         if step.embedding is not None:
             place = self.plan.norm_places[self.place, number]
+            tables = "".join(f"table{i}, " for i in self.used[number])
             before.append(f"const Lanes* l = a + {place} + first * WIDTH + column.k;")
             before.append(f"const real* r = b + {place} + (first + offset) * WIDTH + column.n;")
             body += [
-                f"const Value value = embed{number}(sum, *l, *r, {self._tables_of(number)}{self._same()});",
+                f"const Value value = embed{number}(sum, *l, *r, {tables}{self._same()});",
                 *self._keep(sum_place + 1, "value"),
             ]
             after.append("l += WIDTH, r += WIDTH;")
@@ -385,30 +390,12 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         after += [f"h{i}_{t - low} = h{i}_{t - low + 1};" for t in range(low, high)]
         return high - low + 1
 
-    def _tables_of(self, number: int) -> str:
-        return "".join(f"table{i}, " for i in self._used(number))
-
-    def _used(self, number: int) -> list[int]:
-        """Numbers of the tables that a step's dual takes; they are made in the order of steps."""
-        used = 0
-        for step in self.segment.steps[:number]:
-            used += len(self._needed_tables(step.embedding))
-        return list(range(used, used + len(self._needed_tables(self.segment.steps[number].embedding))))
-
-    def _needed_tables(self, embedding: Embedding) -> list[str]:
-        if not isinstance(embedding, Nonlinearity) or form_of(embedding, self.plan.dtype) is not None:
-            return []
-        return ["dual", "derivative"] if self.plan.graph.tangent else ["dual"]
-
     def _embedding(self, number: int) -> str:
         """The function that embeds a value, given products of norms."""
         embedding = self.segment.steps[number].embedding
         if embedding is None:
             return ""
-        needed = self._needed_tables(embedding)
-        if isinstance(embedding, Nonlinearity):
-            self.tables += [table_of(embedding, what).astype(self.plan.dtype) for what in needed]
-        parameters = "".join(f"const real* table{i}, " for i in range(len(needed)))
+        parameters = "".join(f"const real* table{i}, " for i in range(len(self.used[number])))
         lines = dual_lines(embedding, self.plan.dtype, self.plan.graph.tangent)
         keep = ["value.v[i] = k;", *(["value.v[LANES + i] = t;"] if self.plan.graph.tangent else [])]
         tangent = ["const real t0 = sum.v[LANES + i];"] if self.plan.graph.tangent else []
