@@ -12,6 +12,7 @@ from .segments import Exit, Segment
 
 Offsets = tuple[list[int], list[int]]  # u and v that a segment is needed at
 
+SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-150}  # of a patch, relative to its image; below it counts as black
 _LARGEST_GAIN = {"float32": 1e25, "float64": 1e250}  # of one segment's window sums, before they overflow
 
 

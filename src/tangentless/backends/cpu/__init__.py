@@ -21,11 +21,11 @@ from .. import Advance, Precision
 from ..backward import GeneralGradient, general_gradient, pull_general
 from ..general import GeneralImages, general_block, prepare_general
 from ..numpy_back import NumpyBack
-from ..segmented import keeps_scales
+from ..segmented import SMALLEST_NORM, keeps_scales
 from ..segments import Segment
 from ..workers import count_workers, run_parallel
 from .back import STEEPEST, FusedGradient, fused_gradient, plan_back, pull_fused
-from .plan import Fused, aligned_zeros, fuse
+from .plan import Fused, aligned_zeros, fuse, in_lanes, normalized, pixel_squares
 from .simd import host_lanes
 
 Array = NDArray[np.float64]
@@ -33,7 +33,6 @@ _TILE_BYTES = 48 << 20  # expanded images of one side of a block
 _LARGEST_TILE = 1024  # images of one side: a block of them, with what the head needs, is some 30 MB
 _PREPARED_AT_ONCE = 512
 _TASK_ELEMENTS = 60_000_000  # work of one task, about 25 ms: short enough to stop soon, long enough to cost nothing
-_SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-150}  # of a patch, relative to its image; below it counts as black
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +100,7 @@ class CpuBackend:
         fused, lanes, width = left.fused, left.fused.lanes, left.fused.width
         (tables, _), needed = tables_of(fused), fused.needed(len(fused.segments) - 1)
         rows = _expand(left)
-        blocks = tuple(_in_lanes(values, fused) for values in _expand(right))
+        blocks = tuple(in_lanes(values, fused) for values in _expand(right))
         totals = np.zeros((len(left), len(blocks[0]) * width))
         addresses = tuple(number for one in rows for number in (one.ctypes.data, one.strides[0]))
 
@@ -162,15 +161,15 @@ class CpuBackend:
         """Scales, squared norms at the entrances of all segments but the first, and at the output; the diagonal."""
         graph, width, dtype, count = fused.graph, fused.width, fused.dtype, len(images)
         scales = np.ones(count) if keeps_scales(graph) else _root_mean_squares(images)
-        pixels = _normalized(images, scales)
-        in_lanes = _in_lanes(pixels.reshape(count, -1).astype(dtype), fused)
-        blocks = in_lanes, aligned_zeros((len(in_lanes), 2 * fused.norm_count * width), dtype)
+        pixels = normalized(images, scales)
+        in_blocks = in_lanes(pixels.reshape(count, -1).astype(dtype), fused)
+        blocks = in_blocks, aligned_zeros((len(in_blocks), 2 * fused.norm_count * width), dtype)
         found: list[NDArray[Any]] = []
-        entrances: list[NDArray[Any]] = [_pixel_squares(fused, pixels)]
+        entrances: list[NDArray[Any]] = [pixel_squares(fused, pixels)]
         for place, segment in enumerate(fused.segments):
             squares = _squares(segment, entrances)
             for part, norms in _norms(fused, place, squares):
-                blocks[1][:, part.start * width : part.stop * width] = _in_lanes(norms, fused)
+                blocks[1][:, part.start * width : part.stop * width] = in_lanes(norms, fused)
             alone = graph.tangent or any(one.pooled for one in segment.exits)
             sums = self._run_alone(fused, place, blocks) if alone else []
             entrances = []
@@ -216,9 +215,9 @@ class CpuBackend:
 def _expand(images: FusedImages) -> tuple[NDArray[Any], ...]:
     """Rows as the fused kernel reads them: normalised pixels, and norms before every embedding with their inverses."""
     fused, count = images.fused, len(images)
-    pixels = _normalized(images.images, images.scales)
+    pixels = normalized(images.images, images.scales)
     norms = np.empty((count, 2 * fused.norm_count), fused.dtype)
-    known: list[NDArray[Any]] = [_pixel_squares(fused, pixels), *images.squares]
+    known: list[NDArray[Any]] = [pixel_squares(fused, pixels), *images.squares]
     for place, segment in enumerate(fused.segments):
         squares = _squares(segment, known[: segment.entrances])
         known = known[segment.entrances :]
@@ -241,22 +240,11 @@ def _norms(fused: Fused, place: int, squares: list[Array]) -> Iterator[tuple[sli
         if start is None:
             continue
         norms = np.sqrt(squares[segment.sum_of(number)])
-        norms[norms < _SMALLEST_NORM[fused.dtype]] = 0.0
+        norms[norms < SMALLEST_NORM[fused.dtype]] = 0.0
         both = np.zeros((*norms.shape, 2), fused.dtype)
         both[..., 0] = norms
         np.divide(math.sqrt(lowered.scale), norms, out=both[..., 1], where=norms > 0, casting="same_kind")
         yield slice(2 * start, 2 * (start + math.prod(segment.grid))), both.reshape(len(norms), -1)
-
-
-def _pixel_squares(fused: Fused, pixels: Array) -> Array:
-    squares: Array = np.sum(pixels.reshape(len(pixels), *fused.segments[0].grid, -1) ** 2, axis=-1)
-    return squares
-
-
-def _normalized(images: NDArray[Any], scales: Array) -> Array:
-    """Images over their scales, so that no square leaves the range of float32; black ones stay black."""
-    divisors = np.where(scales > 0, scales, 1.0).reshape(-1, *(1,) * (images.ndim - 1))
-    return np.asarray(images / divisors, dtype=np.float64)
 
 
 def _root_mean_squares(images: NDArray[Any]) -> Array:
@@ -266,22 +254,6 @@ def _root_mean_squares(images: NDArray[Any]) -> Array:
     unit = flat / np.where(largest > 0, largest, 1.0)
     root: Array = np.sqrt(np.mean(unit * unit, axis=1)) * largest[:, 0]
     return root
-
-
-def _in_lanes(rows: NDArray[Any], fused: Fused) -> NDArray[Any]:
-    """Blocks of as many images as there are lanes, position by position; lanes of tangents hold zeros.
-
-    The last image fills what is left of the last block.
-    """
-    lanes, blocks = fused.lanes, -(-len(rows) // fused.lanes)
-    vectors = aligned_zeros((blocks, rows.shape[1], fused.width), str(rows.dtype))
-    laid_out, whole = vectors[..., :lanes], len(rows) // lanes
-    laid_out[:whole] = rows[: whole * lanes].reshape(whole, lanes, rows.shape[1]).transpose(0, 2, 1)
-    if whole < blocks:
-        rest = rows[whole * lanes :]
-        laid_out[whole, :, : len(rest)] = rest.T
-        laid_out[whole, :, len(rest) :] = rest[-1][:, None]
-    return vectors.reshape(blocks, -1)
 
 
 def _tasks(fused: Fused, rows: int, columns: int, upper: bool) -> Iterator[tuple[int, int, int]]:

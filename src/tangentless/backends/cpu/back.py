@@ -26,7 +26,7 @@ from ..backward import InOrder
 from ..segments import Embedding, Segment, chain
 from ..workers import run_parallel
 from .compiling import compiling
-from .plan import Fused, aligned_zeros
+from .plan import Fused, aligned_zeros, in_lanes, normalized, pixel_squares
 from .simd import Tag, lanes_tag
 
 Array = NDArray[np.float64]
@@ -207,9 +207,7 @@ def pull_fused(
     sides = [_expand(plan, side.images) for side in (left, right)]
     rows = sides[0]
     addresses = tuple(number for one in rows for number in (one.ctypes.data, one.strides[0]))
-    blocks = [
-        tuple(_in_lanes(one, slice(b, b + lanes), lanes) for one in sides[1]) for b in range(0, len(right), lanes)
-    ]
+    blocks = list(zip(*(in_lanes(one, plan.fused) for one in sides[1]), strict=True))
     tag, count = lanes_tag(plan.fused.dtype, lanes, paired=False), len(plan.stages)
 
     def add(task: tuple[int, int, int], found: Any) -> None:
@@ -301,7 +299,7 @@ def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Roo
     plan, images = gradient.plan, gradient.images[part]
     lanes, count, last = plan.fused.lanes, len(images), len(plan.stages) - 1
     tag = lanes_tag(plan.fused.dtype, lanes, paired=True)
-    sides = tuple(_in_lanes(one, slice(0, lanes), lanes) for one in _expand(plan, images))
+    sides = tuple(in_lanes(one, plan.fused)[0] for one in _expand(plan, images))
     room.set_right(*sides)
     room.left_found[:] = 0
     room.pooled[:] = 0
@@ -425,8 +423,7 @@ class _Room:
 
 def _entrances(plan: Plan, images: Any) -> list[Array]:
     """Squared norms at the entrance of every stage, (N, H, W), as the fused kernel has them."""
-    pixels = _pixels(images).reshape(len(images), *plan.stages[0].grid, -1)
-    return [np.sum(pixels**2, axis=-1), *(one.astype(np.float64) for one in images.squares)]
+    return [pixel_squares(plan.fused, _pixels(images)), *(one.astype(np.float64) for one in images.squares)]
 
 
 def _expand(plan: Plan, images: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -444,17 +441,7 @@ def _expand(plan: Plan, images: Any) -> tuple[NDArray[Any], NDArray[Any], NDArra
 
 def _pixels(images: Any) -> Array:
     """Images over their scales, (N, pixels)."""
-    scales = np.where(images.scales > 0, images.scales, 1.0)
-    return np.asarray(images.images, dtype=np.float64).reshape(len(images), -1) / scales[:, None]
-
-
-def _in_lanes(rows: NDArray[Any], part: slice, lanes: int) -> NDArray[Any]:
-    """Some rows as columns, the last one repeated to fill the lanes."""
-    some = rows[part]
-    laid_out = aligned_zeros((rows.shape[1], lanes), str(rows.dtype))
-    laid_out[:, : len(some)] = some.T
-    laid_out[:, len(some) :] = some[-1][:, None]
-    return laid_out.reshape(-1)
+    return normalized(images.images, images.scales).reshape(len(images), -1)
 
 
 def _power_of_two(values: Array) -> float:

@@ -15,6 +15,7 @@ from ..segmented import Segmented, exceeds
 from ..segments import Exit, cut
 from .duals import Lowered, lower_step
 
+Array = NDArray[np.float64]
 _LARGEST_SLOTS = 400 << 20  # bytes one thread may hold between segments
 
 
@@ -76,3 +77,31 @@ def aligned_zeros(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     room = np.zeros(size + 64, dtype=np.uint8)
     start = -room.ctypes.data % 64
     return room[start : start + size].view(dtype).reshape(shape)
+
+
+def normalized(images: NDArray[Any], scales: Array) -> Array:
+    """Images over their scales, so that no square leaves the range of float32; black ones stay black."""
+    divisors = np.where(scales > 0, scales, 1.0).reshape(-1, *(1,) * (images.ndim - 1))
+    return np.asarray(images / divisors, dtype=np.float64)
+
+
+def pixel_squares(fused: Fused, pixels: Array) -> Array:
+    """Squared norms of normalised pixels, (N, H, W)."""
+    squares: Array = np.sum(pixels.reshape(len(pixels), *fused.segments[0].grid, -1) ** 2, axis=-1)
+    return squares
+
+
+def in_lanes(rows: NDArray[Any], fused: Fused) -> NDArray[Any]:
+    """Blocks of as many images as there are lanes, position by position; lanes of tangents hold zeros.
+
+    The last image fills what is left of the last block.
+    """
+    lanes, blocks = fused.lanes, -(-len(rows) // fused.lanes)
+    vectors = aligned_zeros((blocks, rows.shape[1], fused.width), str(rows.dtype))
+    laid_out, whole = vectors[..., :lanes], len(rows) // lanes
+    laid_out[:whole] = rows[: whole * lanes].reshape(whole, lanes, rows.shape[1]).transpose(0, 2, 1)
+    if whole < blocks:
+        rest = rows[whole * lanes :]
+        laid_out[whole, :, : len(rest)] = rest.T
+        laid_out[whole, :, len(rest) :] = rest[-1][:, None]
+    return vectors.reshape(blocks, -1)

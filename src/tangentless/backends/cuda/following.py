@@ -11,13 +11,12 @@ import numpy as np
 from ...graph import Graph
 from .. import Advance
 from ..general import pixel_squares
-from ..segmented import Offsets, keeps_scales
+from ..segmented import SMALLEST_NORM, Offsets, keeps_scales
 from .fused import Machine, batch_units, column_heights, selves
 from .offsets import OffsetPlan, slots, write
 from .planes import image_scales
 from .portable import make_portable
 
-_SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-150}  # of a patch, relative to its image; below it counts as black
 _THREADS = 256
 
 
@@ -76,7 +75,7 @@ class OffsetPath:
         scales = xp.ones(count) if keeps_scales(self.graph) else image_scales(images, xp)
         scaled = images / scales.reshape(-1, 1, 1, 1)
         pixels = xp.ascontiguousarray(xp.moveaxis(scaled, -1, 1).reshape(count, -1).astype(plan.dtype))
-        norms = xp.zeros((count, plan.norm_count), dtype=plan.dtype)
+        beside, norms = self._beside(pixels), xp.zeros((count, plan.norm_count), dtype=plan.dtype)
         units = self.machine.upload(selves(count))
         entrances: Sequence[Any] = [pixel_squares(scaled)]
         tangents: Any = xp.zeros(count)
@@ -86,7 +85,7 @@ class OffsetPath:
             exits: list[Any] = []
             last = place == len(plan.segments) - 1
             if last or any(one.pooled for one in segment.exits):
-                exits, found = self._run(place, pixels, norms, pixels, norms, units, itself=True)
+                exits, found = self._run(place, beside, self._beside(norms), pixels, norms, units, itself=True)
             entrances = []
             for number, one in enumerate(segment.exits):
                 if last:
@@ -111,7 +110,7 @@ class OffsetPath:
             start = self.plan.norm_places.get((place, number))
             if start is not None:
                 some = np.sqrt(squares[segment.sum_of(number)]).reshape(len(norms), -1)
-                some = some * (some >= _SMALLEST_NORM[self.plan.dtype])
+                some = some * (some >= SMALLEST_NORM[self.plan.dtype])
                 norms[:, start : start + some.shape[1]] = some.astype(norms.dtype)
 
     def _own(self, place: int, number: int, values: Any) -> Any:
@@ -138,10 +137,11 @@ class OffsetPath:
         out = xp.zeros((1 + self.graph.tangent, len(left), len(right)))
         heights = column_heights(len(left), len(right), first)
         total = int(heights.sum())
+        x, a = self._beside(left.pixels), self._beside(left.norms)
         for start in range(0, total, batch):
             stop = min(start + batch, total)
             units = self.machine.upload(batch_units(heights, start, stop, self.plan.lanes))
-            _, totals = self._run(last, left.pixels, left.norms, right.pixels, right.norms, units)
+            _, totals = self._run(last, x, a, right.pixels, right.norms, units)
             self._finish(totals, units, out, len(right))
             if advance is not None:
                 self.machine.mark()()  # progress counts what is finished
@@ -155,11 +155,13 @@ class OffsetPath:
     def _run(
         self, last: int, x: Any, a: Any, z: Any, b: Any, units: Any, itself: bool = False
     ) -> tuple[list[Any], Any]:
-        """All segments up to the last one, for all units; its exits, or totals (units, groups, parts)."""
+        """All segments up to the last one, for all units; its exits, or totals (units, groups, parts).
+
+        Left pixels and norms, x and a, are as `_beside` lays them out.
+        """
         plan, xp = self.plan, self.machine.xp
         entrances: list[Any] = []
         totals: Any = None
-        x, a = self._beside(x), self._beside(a)
         for place, (groups, needed, offsets) in enumerate(self._lists_of(last)):
             segment = plan.segments[place]
             blocks = len(units) * len(groups)
