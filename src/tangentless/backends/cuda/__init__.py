@@ -28,6 +28,8 @@ from .layout import StagePlan
 from .machine import CudaMachine, check_gpus, count_gpus, gpu_present
 from .offsets import OffsetPlan, plan_offsets
 from .plan import plan_graph
+from .pulled import PulledGradient, PullPath, pull_offsets, pulled_images, true_scales
+from .pulling import PullPlan, plan_pulling
 
 __all__ = ["CudaBackend", "CudaImages", "check_gpus", "gpu_present"]
 
@@ -74,6 +76,7 @@ class CudaBackend:
         self.precision = precision
         self.machines = tuple(CudaMachine(index) for index in chosen)
         self._paths: dict[tuple[int, Graph], Path] = {}
+        self._pulls: dict[tuple[Graph, bool], PullPath] = {}
 
     def describe(self, graph: Graph) -> str:
         plan, stages = self._plan(graph), self._stages(graph)
@@ -103,6 +106,51 @@ class CudaBackend:
         parts = self._on_every_gpu(compute)
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
+    def gradient(
+        self, graph: Graph, images: Any, *, parameters: bool = False, wanted: bool = True
+    ) -> PulledGradient:
+        """Images with room for their cotangents, on the first GPU."""
+        plan = "gradients by parameters were asked for" if parameters else self._plan_pulling(graph, both=False)
+        if isinstance(plan, str):
+            raise BackendError(f"the GPU has no gradient of this graph, because {plan}; use backend='cpu'")
+        prepared, machine = self.prepare(graph, images), self.machines[0]
+        with machine.active():
+            path = self._pull_path(graph, both=False)
+            followed = self._prepare_by(machine, path.forward, images)
+            scales = true_scales(graph, machine.upload(images).astype(np.float64, copy=False), machine.xp)
+            return PulledGradient(
+                graph,
+                prepared,
+                scales,
+                pulled_images(path, followed, wanted),
+                lambda both: self._pull_path(graph, both=both),
+                images.shape[1:],
+                lambda pixels: machine.deliver(pixels, prepared.diagonal),
+            )
+
+    def pullback(
+        self,
+        graph: Graph,
+        left: PulledGradient,
+        right: PulledGradient,
+        cotangent: Any,
+        *,
+        upper: bool = False,
+        advance: Advance | None = None,
+    ) -> None:
+        with self.machines[0].active():
+            pull_offsets(left, right, cotangent, upper=upper, advance=advance)
+
+    def _plan_pulling(self, graph: Graph, *, both: bool) -> PullPlan | str:
+        return plan_pulling(graph, self.precision, self._shared_limit, both)
+
+    def _pull_path(self, graph: Graph, *, both: bool) -> PullPath:
+        if (graph, both) not in self._pulls:
+            plan = self._plan_pulling(graph, both=both)
+            assert not isinstance(plan, str), plan
+            self._pulls[graph, both] = PullPath(plan, self.machines[0])
+        return self._pulls[graph, both]
+
     def _columns(
         self,
         index: int,
@@ -122,7 +170,9 @@ class CudaBackend:
         return machine.deliver(entries, left.diagonal)
 
     def _prepare(self, index: int, graph: Graph, images: Any) -> Any:
-        machine, path = self.machines[index], self._path(index, graph)
+        return self._prepare_by(self.machines[index], self._path(index, graph), images)
+
+    def _prepare_by(self, machine: CudaMachine, path: Path, images: Any) -> Any:
         parts: list[Any] = []
         start = 0
         while start < len(images):

@@ -47,8 +47,16 @@ class Machine(Protocol):
         its arguments. Kernels that share nothing walk over their elements, by fewer blocks where that is better."""
         ...
 
+    def free_bytes(self) -> int:
+        """Memory that an allocation could use."""
+        ...
+
     def upload(self, values: NDArray[Any]) -> Any:
         """A copy on the machine."""
+        ...
+
+    def download(self, values: Any) -> NDArray[Any]:
+        """A copy on the host."""
         ...
 
     def streams(self, count: int) -> AbstractContextManager[Sequence[Stream]]:

@@ -44,22 +44,25 @@ class _Portable(Nonlinearity):
         return self.layer.gain()
 
 
-def make_portable(graph: Graph, places: Iterable[int], upload: Function) -> Graph:
-    """The same graph, with nonlinearities at these nodes that run on a GPU; `upload` copies an array there."""
+def make_portable(graph: Graph, places: Iterable[int], upload: Function, slopes: bool = False) -> Graph:
+    """The same graph, with nonlinearities at these nodes that run on a GPU; `upload` copies an array there.
+
+    Their derivatives run too in a tangent graph, or where `slopes` are asked for.
+    """
     nodes = list(graph.nodes)
     for place in places:
         node = nodes[place]
         if isinstance(node, EmbedNode) and isinstance(node.layer, Nonlinearity):
-            nodes[place] = replace(node, layer=_portable(node.layer, graph.tangent, upload))
+            nodes[place] = replace(node, layer=_portable(node.layer, graph.tangent or slopes, upload))
     return replace(graph, nodes=tuple(nodes))
 
 
-def _portable(layer: Nonlinearity, tangent: bool, upload: Function) -> _Portable:
+def _portable(layer: Nonlinearity, slopes: bool, upload: Function) -> _Portable:
     form = exact_form(layer)
     if form is not None:
         return _Portable(layer, form.value, form.derivative)
     value = functools.partial(from_table, upload(table_of(layer, "dual")))
-    slope = functools.partial(from_table, upload(table_of(layer, "derivative"))) if tangent else value
+    slope = functools.partial(from_table, upload(table_of(layer, "derivative"))) if slopes else value
     return _Portable(layer, value, slope)
 
 
