@@ -60,6 +60,63 @@ struct Found {
     }
 };
 
+// The positions of one thread: a column of the planes, and TALL rows from `first` on. Offsets (u, v) go around: a row from
+// `split` on has its partner in the first rows of the right image, and windows do not reach across.
+template <int HEIGHT, int WIDTH, int PAD, int COLUMNS, int TALL>
+struct Place {
+    static constexpr int height = HEIGHT;
+    static constexpr bool even = HEIGHT % TALL == 0;
+    int number, k, n, v, column, first, u, split;
+    bool idle;
+
+    __device__ Place(int item, int start, int u)
+        : number(item % COLUMNS / WIDTH), k(item % WIDTH), v(start + number), first(item / COLUMNS * TALL), u(u),
+          split(HEIGHT - u), idle(v >= WIDTH || first >= HEIGHT) {
+        const bool beyond = k >= WIDTH - v;
+        n = k + v - (beyond ? WIDTH : 0);
+        column = PAD + number * (WIDTH + 2 * PAD) + k + (beyond ? PAD : 0);
+    }
+    __device__ bool has(int row) const { return even || row < HEIGHT; }
+    __device__ int partner(int row) const { return row + u - (row >= split ? HEIGHT : 0); }
+    __device__ bool joined(int row, int other) const {
+        return other >= 0 && other < HEIGHT && (row < split) == (other < split);
+    }
+    __device__ int mine(int row) const { return row * COLUMNS + number * WIDTH + k; }
+    __device__ int others(int row) const { return partner(row) * COLUMNS + number * WIDTH + n; }
+};
+
+// Sums over windows that reach DOWN rows and ACROSS columns: calls work(row, sum) for every row of a thread.
+template <int DOWN, int ACROSS, int TALL, int STRIDE, class Place, class Work>
+__device__ inline void windows(const Value* plane, const Place& here, Work work) {
+    const Value* corner = plane + here.first * STRIDE + here.column;
+    Value lines[2 * DOWN + 1];
+    auto line = [&](int t) {
+        if (t < 0 && here.first + t < 0) return nothing();
+        if ((t >= TALL || !Place::even) && here.first + t >= Place::height) return nothing();
+        Value sum = corner[t * STRIDE - ACROSS];
+#pragma unroll
+        for (int j = 1 - ACROSS; j <= ACROSS; ++j) sum = sum + corner[t * STRIDE + j];
+        return sum;
+    };
+#pragma unroll
+    for (int t = -DOWN; t < DOWN; ++t) lines[t + DOWN + 1] = line(t);
+#pragma unroll
+    for (int t = 0; t < TALL; ++t) {
+        const int row = here.first + t;
+#pragma unroll
+        for (int i = 0; i < 2 * DOWN; ++i) lines[i] = lines[i + 1];
+        lines[2 * DOWN] = line(t + DOWN);
+        if (!here.has(row)) continue;
+        Value sum = lines[DOWN];
+#pragma unroll
+        for (int d = 1; d <= DOWN; ++d) {
+            if (here.joined(row, row - d)) sum = sum + lines[DOWN - d];
+            if (here.joined(row, row + d)) sum = sum + lines[DOWN + d];
+        }
+        work(row, sum);
+    }
+}
+
 // Where the cotangent of two windows of DOWN × ACROSS stands: (U, V, row, column), where offsets go around as in exits.
 template <int DOWN, int ACROSS, int TALL, int WIDE>
 __device__ inline int of_windows(int row, int partner, int k, int n) {

@@ -18,18 +18,37 @@ from numpy.typing import NDArray
 
 from ...graph import Graph
 from ...layers import Normalize
-from ..segments import Segment, Term, chain
+from ..segments import chain
 from .compile import source as device_source
 from .duals import dual_lines, indented, real, tables_for
-from .offsets import OffsetPlan, SegmentPlan, Writer, plan_offsets
+from .offsets import OffsetPlan, axis_type, plan_offsets
 
 STEEPEST = 2.0  # slope of the duals at c = 1 up to which float32 keeps four digits of gradients
 GROUPS = 4  # of u, each followed by a block
 # Measured on an H200.
 _COLUMNS = 32  # beside each other in a plane, at least
-_THREADS = 512  # of a block, at most
+_THREADS = 256  # of a block, at most
+_RESIDENT = 512  # threads of all blocks of a multiprocessor: each then has 128 registers
 _SHARED = 227 << 10  # bytes of all blocks of a multiprocessor
 _ROOM = {4: 113 << 10, 2: 227 << 10}  # bytes of shared memory up to which a thread works on so many pairs
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the kernel of a segment shares out its work."""
+
+    columns: int  # of the planes, some offsets v beside each other
+    bands: int  # of rows, one for each thread of a column
+    stride: int  # from one row of a plane to the next
+    shared_bytes: int  # of planes, and of cotangents
+    group: int  # neighbouring u that a block follows
+    resident: int  # blocks of a multiprocessor at the same time
+    pad: int  # zeros beside the columns of an offset
+    plane_count: int
+
+    @property
+    def threads(self) -> int:
+        return -(-self.columns * self.bands // 32) * 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +57,7 @@ class PullPlan:
 
     forward: OffsetPlan
     both: bool
-    shapes: tuple[SegmentPlan, ...]
+    shapes: tuple[Shape, ...]
 
     def counts(self, place: int) -> int:
         """Numbers a position whose cotangents a segment finds: pixels of the first one, and norms."""
@@ -52,9 +71,6 @@ class PullPlan:
     def start(self, place: int) -> int:
         """Where they begin among all of an image."""
         return sum(self.size(before) for before in range(place))
-
-    def shared_bytes(self, place: int) -> int:
-        return self.shapes[place].shared_bytes
 
 
 @functools.lru_cache(maxsize=64)
@@ -81,49 +97,19 @@ def plan_pulling(graph: Graph, precision: str, shared_limit: int, both: bool) ->
     return f"its planes and cotangents take {most >> 10} KiB, more than the {shared_limit >> 10} KiB of a block"
 
 
-def _shape(forward: OffsetPlan, place: int, both: bool) -> SegmentPlan:
+def _shape(forward: OffsetPlan, place: int, both: bool) -> Shape:
     segment, lanes, item = forward.segments[place], forward.lanes, np.dtype(forward.dtype).itemsize
-    (height, width), planes = segment.grid, _planes(segment)
+    height, width = segment.grid
     columns = width * max(1, min(width, _COLUMNS // width))
     pad = max((abs(tap) for step in segment.steps for term in step.terms for tap in term.taps[1]), default=0)
     stride = pad + columns // width * (width + 2 * pad)
     numbers = sum(step.embedding is not None for step in segment.steps) + (place == 0) * forward.graph.channels
-    room = (max(planes.values()) + 1) * height * stride * lanes + numbers * height * columns * (both * lanes + 1)
+    planes = 2 if segment.steps else 1  # by turns
+    room = planes * height * stride * lanes + numbers * height * columns * (both * lanes + 1)
     fitting = max(1, _SHARED // (room * item + 1024))
     bands = max(1, min(height, _THREADS // columns))
-    resident = max(1, min(fitting, 1024 // (-(-columns * bands // 32) * 32)))
-    return SegmentPlan(planes, columns, bands, stride, room * item, -(-height // GROUPS), True, resident, pad)
-
-
-def _planes(segment: Segment) -> dict[int, int]:
-    """Planes of values, by number: two by turns; and of what is kept until cotangents come back.
-
-    Those of a step's slopes, bends and cotangents have the numbers -1 - 3 step, -2 - 3 step and -3 - 3 step.
-    """
-    planes, kept = {0: 0}, 2
-    for number, step in enumerate(segment.steps):
-        planes[_cotangent(number)] = planes[_value(segment, number)] = (number + 1) % 2
-        if step.embedding is not None and number < len(segment.steps) - 1:
-            planes[_slope(number)], planes[_bend(number)] = kept, kept + 1
-            kept += 2
-    return planes
-
-
-def _value(segment: Segment, number: int) -> int:
-    """The number of the value that a step has made."""
-    return segment.sum_of(number) + (segment.steps[number].embedding is not None)
-
-
-def _slope(number: int) -> int:
-    return -1 - 3 * number
-
-
-def _bend(number: int) -> int:
-    return -2 - 3 * number
-
-
-def _cotangent(number: int) -> int:
-    return -3 - 3 * number
+    resident = max(1, min(fitting, _RESIDENT // (-(-columns * bands // 32) * 32)))
+    return Shape(columns, bands, stride, room * item, -(-height // GROUPS), resident, pad, planes)
 
 
 def write_pulling(plan: PullPlan) -> tuple[str, list[list[NDArray[Any]]]]:
@@ -136,65 +122,68 @@ def write_pulling(plan: PullPlan) -> tuple[str, list[list[NDArray[Any]]]]:
     return "\n".join(texts), [writer.tables for writer in writers]
 
 
-class _Writer(Writer):
+class _Writer:
     """Writes the kernel of one segment."""
 
     def __init__(self, plan: PullPlan, place: int) -> None:
-        super().__init__(plan.forward, place)
-        self.pull, self.final, self.last = plan, self.last, False  # no step adds to a total here
-        self.shape = plan.shapes[place]
-        self.tables, self.used = [], []
+        self.plan, self.forward, self.place = plan, plan.forward, place
+        self.segment, self.shape = self.forward.segments[place], plan.shapes[place]
+        self.last = place == len(self.forward.segments) - 1
+        self.tables: list[NDArray[Any]] = []
+        self.used: list[range] = []  # tables of every step
         for step in self.segment.steps:
             first = len(self.tables)
             if step.embedding is not None:
-                self.tables += tables_for(step.embedding, plan.forward.dtype, tangent=True)
+                self.tables += tables_for(step.embedding, self.forward.dtype, tangent=True)
             self.used.append(range(first, len(self.tables)))
 
     def kernel(self) -> str:
         (height, width), shape, steps = self.segment.grid, self.shape, len(self.segment.steps)
-        phases = [*self._entrances()]
-        phases += [self._again(number) for number in range(steps)]
+        phases = [self._enter(), *(self._again(number) for number in range(steps))]
         phases += [self._back(number) for number in reversed(range(steps - 1))]
         phases.append(self._leave())
         parameters = [
             "const Lanes* __restrict__ left_pixels, const real* __restrict__ right_pixels",
             "const Lanes* __restrict__ left_norms, const real* __restrict__ right_norms",
-            "const Value* __restrict__ entrance0, const Value* __restrict__ given",
+            "const Value* __restrict__ entrance, const Value* __restrict__ given",
             "Value* __restrict__ pulled, Value* __restrict__ lefts, real* __restrict__ rights",
             *(f"const real* __restrict__ table{i}" for i in range(len(self.tables))),
             "const Unit* units, const int* __restrict__ offsets, int itself, index blocks",
         ]
+        pixels, norms = math.prod(self.segment.grid) * self.forward.graph.channels, self.forward.norm_count
         embeddings = "".join(self._embedding(number) for number in range(steps))
+        kept = "".join(f" Value slope{i}[TALL], bend{i}[TALL];" for i in range(steps - 1) if self._embeds(i))
         return f"""
 namespace segment{self.place} {{
 constexpr int HEIGHT = {height}, WIDTH = {width}, COLUMNS = {shape.columns}, BANDS = {shape.bands};
-constexpr int PAD = {shape.pad}, STRIDE = {shape.stride}, PLANE = HEIGHT * STRIDE;
-constexpr int ROWS = HEIGHT * {max(shape.planes.values()) + 1}, COUNT = {self.pull.counts(self.place)};
+constexpr int TALL = (HEIGHT + BANDS - 1) / BANDS, PAD = {shape.pad}, STRIDE = {shape.stride}, PLANE = HEIGHT * STRIDE;
+constexpr int ROWS = HEIGHT * {shape.plane_count}, COUNT = {self.plan.counts(self.place)};
 constexpr int GROUP = {shape.group}, GROUPS = {GROUPS}, THREADS = THREADS_OF_BLOCK({shape.threads});
-constexpr bool PAIRED = true, BOTH = {str(self.pull.both).lower()};
+constexpr int EACH = (COLUMNS * BANDS + THREADS - 1) / THREADS;
+struct Kept {{{kept} }};
 {embeddings}
 extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) pull_{self.place}(
     {", ".join(parameters)}) {{
     SHARED(Value, planes);
+    [[maybe_unused]] Kept kept[EACH];  // by position of a thread, in registers
     for (index block = blockIdx.x; block < blocks; block += gridDim.x) {{
         const index number = block / GROUPS;
         const Unit unit = units[number];
-{self._images()}
-        const Found<COUNT, HEIGHT, WIDTH, COLUMNS, THREADS, BOTH> found(planes + ROWS * STRIDE);
+        const Lanes* __restrict__ a = left_norms + index(unit.left / LANES) * {norms};
+        const real* __restrict__ b = right_norms + index(unit.right) * {norms};
+        const Lanes* __restrict__ x = left_pixels + index(unit.left / LANES) * {pixels};
+        const real* __restrict__ z = right_pixels + index(unit.right) * {pixels};
+        const Found<COUNT, HEIGHT, WIDTH, COLUMNS, THREADS, {str(self.plan.both).lower()}> found(planes + ROWS * STRIDE);
         sync_block();
         frame<WIDTH, PAD, STRIDE, ROWS, THREADS>(planes);
         found.clear();
         const int first_u = int(block % GROUPS) * GROUP, last_u = min(first_u + GROUP, HEIGHT);
-        for (int u = first_u; u < last_u; ++u) {{
-            const Rows<HEIGHT, PAIRED> rows(u);
+        for (int u = first_u; u < last_u; ++u)
             for (int start = 0; start < WIDTH; start += COLUMNS / WIDTH) {{
-                const int* here = offsets + start;
-                const int count = min(COLUMNS / WIDTH, WIDTH - start);
                 sync_block();
-                separate<WIDTH, PAD, STRIDE, ROWS, THREADS>(planes, here, count);
+                separate<WIDTH, PAD, STRIDE, ROWS, THREADS>(planes, offsets + start, min(COLUMNS / WIDTH, WIDTH - start));
 {"".join(phases)}
             }}
-        }}
         sync_block();
         found.leave(lefts + block * (COUNT * HEIGHT * WIDTH), rights + block * (COUNT * HEIGHT * WIDTH));
     }}
@@ -202,111 +191,122 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
 }}
 """
 
+    def _embeds(self, number: int) -> bool:
+        return self.segment.steps[number].embedding is not None
+
+    def _phase(self, lines: Sequence[str]) -> str:
+        """What each thread does at its positions, after all threads have finished what was before."""
+        inner = [
+            "sync_block();",
+            "#pragma unroll",
+            "for (int each = 0; each < EACH; ++each) {",
+            "    const Place<HEIGHT, WIDTH, PAD, COLUMNS, TALL> here(threadIdx.x + each * THREADS, start, u);",
+            "    if (here.idle) continue;",
+            *(f"    {line}" for line in lines),
+            "}",
+        ]
+        return indented(inner, 16) + "\n"
+
+    def _rows(self, lines: Sequence[str]) -> list[str]:
+        head = [
+            "#pragma unroll",
+            "for (int t = 0; t < TALL; ++t) {",
+            "    const int row = here.first + t;",
+            "    if (!here.has(row)) continue;",
+        ]
+        return [*head, *(f"    {line}" for line in lines), "}"]
+
+    def _windows(self, number: int, plane: int, lines: Sequence[str]) -> list[str]:
+        """Lines for the sums over a step's windows, of values or of cotangents: centred ones are their own transposes."""
+        down, across = (size // 2 for size in self.segment.steps[number].window)
+        return [
+            f"windows<{down}, {across}, TALL, STRIDE>(planes + {plane} * PLANE, here, [&](int row, const Value& sum) {{",
+            *(f"    {line}" for line in lines),
+            "});",
+        ]
+
+    def _enter(self) -> str:
+        """Inner products of pixels, or what the pool before has collected, into the first plane."""
+        grid, channels = math.prod(self.segment.grid), self.forward.graph.channels
+        if self.place == 0:
+            lines = [
+                "const Lanes* p = x + row * WIDTH + here.k;",
+                "const real* q = z + here.partner(row) * WIDTH + here.n;",
+                "Value value = nothing();",
+                f"#pragma unroll {min(4, channels)}",
+                f"for (int c = 0; c < {channels}; ++c)",
+                f"    for (int i = 0; i < LANES; ++i) value.v[i] += p[c * {grid}].v[i] * q[c * {grid}];",
+            ]
+        else:
+            before = self.forward.segments[self.place - 1]
+            one, values = before.exits[0], f"entrance + number * {self.forward.exit_numbers(before.exits[0])}"
+            read = f"entered<{axis_type(one, 0, before)}, WIDTH>({values}, u, here.v, row, here.k)"
+            lines = [f"const Value value = {real(self.forward.exit_scale(self.place - 1, one))} * {read};"]
+        return self._phase(self._rows([*lines, "planes[row * STRIDE + here.column] = value;"]))
+
     def _again(self, number: int) -> str:
         """A step, as it was computed before; the last one then has the cotangents of the pool."""
-        step, last = self.segment.steps[number], number == len(self.segment.steps) - 1
-        before, body, after, longest = self._sum(number)
-        if step.embedding is None:
-            body.append("const Value value = sum;")
-        else:
-            body += ["Value slope, bend;", f"const Value value = {self._embedded(number)};"]
+        last, lines = number == len(self.segment.steps) - 1, ["const Value value = sum;"]
+        if self._embeds(number):
+            place = self.forward.norm_places[self.place, number]
+            tables = "".join(f"table{i}, " for i in self.used[number])
+            same = "itself && here.v == 0 && u == 0"
+            lines = [
+                f"const Lanes left = a[{place} + row * WIDTH + here.k];",
+                f"const real right = b[{place} + here.partner(row) * WIDTH + here.n];",
+                "Value slope, bend;",
+                f"const Value value = embed{number}(sum, left, right, {tables}{same}, slope, bend);",
+            ]
         if last:
-            before += [*self._places(), *self._given()]
-            body += self._pulled(number)
-            before.append(self._plane(_cotangent(number), "to"))
+            lines += [f"const Value g = {self._given()};", *self._pull(number)]
         else:
-            before.append(self._plane(_value(self.segment, number), "next"))
-            body.append("*next = value, next += STRIDE;")
-            if step.embedding is not None:
-                before += [self._plane(_slope(number), "slopes"), self._plane(_bend(number), "bends")]
-                body.append("*slopes = slope, slopes += STRIDE, *bends = bend, bends += STRIDE;")
-        return self._phase(before, self._rows(min(longest, 7), [*body, *after]))
+            lines.append(f"planes[{(number + 1) % 2} * PLANE + row * STRIDE + here.column] = value;")
+            if self._embeds(number):
+                names = "slope", "bend"
+                lines += [f"kept[each].{name}{number}[row - here.first] = {name};" for name in names]
+        return self._phase(self._windows(number, number % 2, lines))
 
     def _back(self, number: int) -> str:
-        """Cotangents of a step's sum from those of the next one's, which a step's window has spread."""
-        before, body, after, longest = self._spread(number + 1)
-        before += [*self._places(), self._plane(_cotangent(number), "to")]
-        body.append("const Value g = s0;")
-        if self.segment.steps[number].embedding is not None:
-            before += [self._plane(_slope(number), "slopes"), self._plane(_bend(number), "bends")]
-            body.append("const Value slope = *slopes, bend = *bends;")
-            after.append("slopes += STRIDE, bends += STRIDE;")
-        body += self._pulled(number, given=False)
-        return self._phase(before, self._rows(min(longest, 7), [*body, *after]))
+        """Cotangents of a step's sum from those of the next one's."""
+        lines = ["const Value& g = sum;"]
+        if self._embeds(number):
+            lines.append(f"const Value slope = kept[each].slope{number}[row - here.first];")
+            lines.append(f"const Value bend = kept[each].bend{number}[row - here.first];")
+        return self._phase(self._windows(number + 1, number % 2, [*lines, *self._pull(number)]))
 
     def _leave(self) -> str:
         """Cotangents of the entrance: of pixels, or of what the pool before has collected."""
-        if self.segment.steps:
-            before, body, after, longest = self._spread(0)
-            body.append("const Value g = s0;")
-        else:
-            before, body, after, longest = self._given(), [f"const Value g = {self._at_windows()};"], [], 1
-        before += self._places()
+        lines = ["const Value& g = sum;"] if self.segment.steps else [f"const Value g = {self._given()};"]
         if self.place:
-            scale = real(self.plan.exit_scale(self.place - 1, self.plan.segments[self.place - 1].exits[0]))
-            size = "HEIGHT * WIDTH * HEIGHT * WIDTH"
-            before.append(
-                f"Value* out = pulled + number * ({size}) + ((u * WIDTH + column.v) * HEIGHT + first) * WIDTH + column.k;"
-            )
-            body.append(f"*out = {scale} * g, out += WIDTH;")
+            scale = real(self.forward.exit_scale(self.place - 1, self.forward.segments[self.place - 1].exits[0]))
+            where = "(number * (HEIGHT * WIDTH) + u * WIDTH + here.v) * (HEIGHT * WIDTH) + row * WIDTH + here.k"
+            lines.append(f"pulled[{where}] = {scale} * g;")
         else:
             grid = math.prod(self.segment.grid)
-            before.append("const Lanes* p = x + first * WIDTH + column.k;")
-            before.append("const real* q = z + (first + offset) * WIDTH + column.n;")
-            body.append(f"for (int c = 0; c < {self.plan.graph.channels}; ++c)")
-            body.append(f"    found.add_pixels(c, mine, others, g, p[c * {grid}], q[c * {grid}]);")
-            after.append("p += WIDTH, q += WIDTH;")
-        after.append("mine += COLUMNS, others += COLUMNS;")
-        return self._phase(before, self._rows(min(longest, 7), [*body, *after]))
+            lines += [
+                "const Lanes* p = x + row * WIDTH + here.k;",
+                "const real* q = z + here.partner(row) * WIDTH + here.n;",
+                f"for (int c = 0; c < {self.forward.graph.channels}; ++c)",
+                f"    found.add_pixels(c, here.mine(row), here.others(row), g, p[c * {grid}], q[c * {grid}]);",
+            ]
+        return self._phase(self._windows(0, 1, lines) if self.segment.steps else self._rows(lines))
 
-    def _spread(self, number: int) -> tuple[list[str], list[str], list[str], int]:
-        """Lines that spread the cotangents of a step's sum over its window, as s0: centred windows transpose to themselves."""
-        before, body, after = list[str](), list[str](), list[str]()
-        term = Term(_cotangent(number), self.segment.steps[number].terms[0].axes)
-        return before, body, after, self._term(0, term, before, body, after)
-
-    def _places(self) -> list[str]:
-        return [
-            "int mine = first * COLUMNS + item % COLUMNS;",
-            "int others = mine + offset * COLUMNS + column.n - column.k;",
-        ]
-
-    def _given(self) -> list[str]:
-        """Where the cotangents of the pool are."""
-        if self.final:
-            return ["const Value g0 = given[number];"]
-        size = math.prod(self.segment.exits[0].grid) ** 2
-        return [f"const Value* windows = given + number * {size};"]
-
-    def _at_windows(self) -> str:
-        if self.final:
-            return "g0"
+    def _given(self) -> str:
+        """The cotangent of the pool that a position lies in."""
+        if self.last:
+            return "given[number]"
         one = self.segment.exits[0]
         sizes = ", ".join(map(str, (*one.size, *one.grid)))
-        return f"windows[of_windows<{sizes}>(row, row + offset, column.k, column.n)]"
+        at = f"of_windows<{sizes}>(row, here.partner(row), here.k, here.n)"
+        return f"given[number * {math.prod(one.grid) ** 2} + {at}]"
 
-    def _pulled(self, number: int, given: bool = True) -> list[str]:
+    def _pull(self, number: int) -> list[str]:
         """Multiply cotangents g by slopes, and add their products with bends to those of norms."""
-        lines = [f"const Value g = {self._at_windows()};"] if given else []
-        if self.segment.steps[number].embedding is None:
-            return [*lines, "*to = g, to += STRIDE;", "mine += COLUMNS, others += COLUMNS;"]
-        before = sum(step.embedding is not None for step in self.segment.steps[:number])
-        which = before + (self.place == 0) * self.plan.graph.channels
-        return [
-            *lines,
-            "*to = g * slope, to += STRIDE;",
-            f"found.add({which}, mine, others, g * bend);",
-            "mine += COLUMNS, others += COLUMNS;",
-        ]
-
-    def _plane(self, value: int, name: str | None = None) -> str:
-        plane = self.shape.planes.get(value)
-        if plane is None:
-            return ""
-        return f"Value* {name or f'to{value}'} = planes + {plane} * PLANE + first * STRIDE + column.place;"
-
-    def _same(self) -> str:
-        return "itself && offset == 0 && column.k == column.n, slope, bend"
+        to = f"planes[{(number + 1) % 2} * PLANE + row * STRIDE + here.column]"
+        if not self._embeds(number):
+            return [f"{to} = g;"]
+        which = sum(map(self._embeds, range(number))) + (self.place == 0) * self.forward.graph.channels
+        return [f"{to} = g * slope;", f"found.add({which}, here.mine(row), here.others(row), g * bend);"]
 
     def _embedding(self, number: int) -> str:
         """The function that embeds a value, with its slope and bend."""
@@ -314,10 +314,10 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         if embedding is None:
             return ""
         parameters = "".join(f"const real* table{i}, " for i in range(len(self.used[number])))
-        lines: Sequence[str] = [*dual_lines(embedding, self.plan.dtype, tangent=True)]
+        lines: Sequence[str] = [*dual_lines(embedding, self.forward.dtype, tangent=True)]
         bend = "-k" if isinstance(embedding, Normalize) else "k - s * t"
         return f"""
-__device__ inline Value embed{number}(const Value& sum, const Lanes left, real right, {parameters}bool same, Value& slope,
+__device__ inline Value embed{number}(const Value& sum, const Lanes& left, real right, {parameters}bool same, Value& slope,
                                       Value& bend) {{
     Value value;
     for (int i = 0; i < LANES; ++i) {{
