@@ -5,6 +5,7 @@ Three paths, the fastest that takes a graph. Chains of 3×3 convolutions and 2×
 `precision="float64"` follow offsets (`offsets.cuh`). What is left, such as branches of different resolution, runs node
 by node (`nodes.cuh`). Results do not depend on tiles, batches, order or the number of GPUs: the same images give the
 same bits. Images may be CuPy arrays as well; everything then stays on the GPUs, and entries come out beside the images.
+Gradients are computed node by node, by the first GPU (`node_back.cuh`).
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ import numpy as np
 
 from ...errors import BackendError
 from ...graph import Graph
+from ...pullback import check_gradient
 from .. import Advance, Precision
+from ..backward import pull_general
 from .following import OffsetPath
 from .fused import FusedPath
 from .general import GeneralPath
+from .gradient import CudaGradient, GradientPath
 from .layout import StagePlan
 from .machine import CudaMachine, check_gpus, count_gpus, gpu_present
 from .offsets import OffsetPlan, plan_offsets
@@ -46,8 +50,9 @@ SHARE_OF_MEMORY = 0.5  # of what is free, for the kernels between stages
 class CudaImages:
     """Images prepared on every GPU, and k(x, x), which is where the images were."""
 
-    copies: tuple[Any, ...]  # FusedImages or GeneralImages, by GPU
+    copies: tuple[Any, ...]  # FusedImages, FollowedImages or GeneralImages, by GPU
     diagonal: Any
+    paths: tuple[Path, ...]  # that prepared them
 
     @property
     def tile(self) -> int:
@@ -57,7 +62,7 @@ class CudaImages:
         return len(self.diagonal)
 
     def __getitem__(self, part: slice) -> CudaImages:
-        return CudaImages(tuple(copy[part] for copy in self.copies), self.diagonal[part])
+        return CudaImages(tuple(copy[part] for copy in self.copies), self.diagonal[part], self.paths)
 
 
 class CudaBackend:
@@ -74,6 +79,7 @@ class CudaBackend:
         self.precision = precision
         self.machines = tuple(CudaMachine(index) for index in chosen)
         self._paths: dict[tuple[int, Graph], Path] = {}
+        self._gradients: dict[Graph, GradientPath] = {}
 
     def describe(self, graph: Graph) -> str:
         plan, stages = self._plan(graph), self._stages(graph)
@@ -86,34 +92,67 @@ class CudaBackend:
         return f"cuda: fused, {len(plan)} stages, float32 and float64 after the last pool ({gpus})"
 
     def prepare(self, graph: Graph, images: Any) -> CudaImages:
-        copies = self._on_every_gpu(lambda index: self._prepare(index, graph, images))
-        with self.machines[0].active():
-            return CudaImages(tuple(copies), self.machines[0].deliver(copies[0].diagonal, images))
+        paths = self._on_gpus(len(self.machines), lambda index: self._path(index, graph))
+        return self._prepared(tuple(paths), images)
 
     def block(
         self, graph: Graph, left: CudaImages, right: CudaImages, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
-        bounds = np.linspace(0, len(right), len(self.machines) + 1).round().astype(int).tolist()
+        bounds = np.linspace(0, len(right), len(left.copies) + 1).round().astype(int).tolist()
         counted = _locked(advance)
 
         def compute(index: int) -> Any:
             columns = slice(bounds[index], bounds[index + 1])
-            return self._columns(index, graph, left, right, columns, upper, counted)
+            return self._columns(index, left, right, columns, upper, counted)
 
-        parts = self._on_every_gpu(compute)
+        parts = self._on_gpus(len(left.copies), compute)
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
-    def _columns(
+    def gradient(self, graph: Graph, images: Any, *, parameters: bool = False, wanted: bool = True) -> CudaGradient:
+        check_gradient(graph, parameters)
+        if graph not in self._gradients:
+            with self.machines[0].active():
+                self._gradients[graph] = GradientPath(graph, self.machines[0])
+        path = self._gradients[graph]
+        prepared = self._prepared((path,), images)
+        with self.machines[0].active():
+            batch = self._largest_batch(self.machines[0], path)
+            part = path.gradient(prepared.copies[0], batch, parameters=parameters, wanted=wanted)
+        return CudaGradient(path, part, prepared)
+
+    def pullback(
         self,
-        index: int,
         graph: Graph,
-        left: CudaImages,
-        right: CudaImages,
-        columns: slice,
-        upper: bool,
-        advance: Advance | None,
+        left: CudaGradient,
+        right: CudaGradient,
+        cotangent: Any,
+        *,
+        upper: bool = False,
+        advance: Advance | None = None,
+    ) -> None:
+        machine, done = self.machines[0], 0
+
+        def count(pairs: int) -> None:
+            nonlocal done
+            done += pairs
+            if advance is not None:
+                machine.mark()()  # progress counts what is finished
+                advance(pairs)
+
+        with machine.active():
+            by = machine.upload(cotangent)
+            self._with_enough_memory(
+                machine,
+                left.path,
+                lambda batch: pull_general(
+                    left.part, right.part, by, upper=upper, advance=count, batch=batch, done=done
+                ),
+            )
+
+    def _columns(
+        self, index: int, left: CudaImages, right: CudaImages, columns: slice, upper: bool, advance: Advance | None
     ) -> Any:
-        machine, path = self.machines[index], self._path(index, graph)
+        machine, path = self.machines[index], left.paths[index]
         x, z = left.copies[index], right.copies[index][columns]
         if not len(z):  # there are more GPUs than columns
             return machine.deliver(machine.xp.empty((len(left), 0)), left.diagonal)
@@ -121,8 +160,13 @@ class CudaBackend:
         entries = self._with_enough_memory(machine, path, lambda batch: path.block(x, z, batch, first, advance))
         return machine.deliver(entries, left.diagonal)
 
-    def _prepare(self, index: int, graph: Graph, images: Any) -> Any:
-        machine, path = self.machines[index], self._path(index, graph)
+    def _prepared(self, paths: tuple[Path, ...], images: Any) -> CudaImages:
+        """Images prepared by a path for each GPU."""
+        copies = self._on_gpus(len(paths), lambda index: self._prepare(self.machines[index], paths[index], images))
+        with self.machines[0].active():
+            return CudaImages(tuple(copies), self.machines[0].deliver(copies[0].diagonal, images), paths)
+
+    def _prepare(self, machine: CudaMachine, path: Path, images: Any) -> Any:
         parts: list[Any] = []
         start = 0
         while start < len(images):
@@ -137,8 +181,7 @@ class CudaBackend:
 
     def _with_enough_memory(self, machine: CudaMachine, path: Path, work: Callable[[int], T]) -> T:
         """Run work in batches as large as memory allows, smaller ones if an allocation fails after all."""
-        memory = min(LARGEST_SCRATCH, int(machine.free_bytes() * SHARE_OF_MEMORY))
-        batch = max(1, min(LARGEST_BATCH, memory // max(1, path.pair_bytes)))
+        batch = self._largest_batch(machine, path)
         while True:
             try:
                 return work(batch)
@@ -153,6 +196,10 @@ class CudaBackend:
                     ) from error
             batch = max(1, batch // 2)
             logger.info("out of memory on %s; going on with batches of %d pairs", machine.name, batch)
+
+    def _largest_batch(self, machine: CudaMachine, path: Path) -> int:
+        memory = min(LARGEST_SCRATCH, int(machine.free_bytes() * SHARE_OF_MEMORY))
+        return max(1, min(LARGEST_BATCH, memory // max(1, path.pair_bytes)))
 
     @property
     def _shared_limit(self) -> int:
@@ -180,17 +227,17 @@ class CudaBackend:
                 self._paths[key] = FusedPath(graph, plan, machine)
         return self._paths[key]
 
-    def _on_every_gpu(self, work: Callable[[int], T]) -> list[T]:
-        """One worker for each GPU."""
+    def _on_gpus(self, count: int, work: Callable[[int], T]) -> list[T]:
+        """One worker for each of the first GPUs."""
 
         def run(index: int) -> T:
             with self.machines[index].active():
                 return work(index)
 
-        if len(self.machines) == 1:
+        if count == 1:
             return [run(0)]
-        with ThreadPoolExecutor(len(self.machines)) as pool:
-            return list(pool.map(run, range(len(self.machines))))
+        with ThreadPoolExecutor(count) as pool:
+            return list(pool.map(run, range(count)))
 
 
 def _locked(advance: Advance | None) -> Advance | None:

@@ -47,8 +47,16 @@ class Machine(Protocol):
         its arguments. Kernels that share nothing walk over their elements, by fewer blocks where that is better."""
         ...
 
+    def active(self) -> AbstractContextManager[None]:
+        """A context in which work is done on this machine."""
+        ...
+
     def upload(self, values: NDArray[Any]) -> Any:
         """A copy on the machine."""
+        ...
+
+    def deliver(self, values: Any, beside: Any) -> Any:
+        """Values of the machine as the kind of array that `beside` is, in the memory it is in."""
         ...
 
     def streams(self, count: int) -> AbstractContextManager[Sequence[Stream]]:
