@@ -12,7 +12,7 @@ import pytest
 from tangentless.architecture import Architecture
 from tangentless.backends.cuda.compile import ADDED_BY_CUPY, OPTIONS, source, stage_options
 from tangentless.backends.cuda.layout import StagePlan
-from tangentless.backends.cuda.nodes import module_text
+from tangentless.backends.cuda.node_back import BackKernels
 from tangentless.backends.cuda.offsets import plan_offsets, write
 from tangentless.backends.cuda.plan import plan_graph
 from tangentless.bench import ceilings
@@ -128,7 +128,7 @@ def test_stages_compile_within_their_registers(
 @pytest.mark.parametrize("tangent", [False, True])
 def test_kernels_of_the_general_path_compile(text: str, tangent: bool, capability: int) -> None:
     graph = compile_graph(Architecture.parse(text), (16, 16), 3, tangent=tangent)
-    assert compile_cubin(module_text(graph), OPTIONS, capability)
+    assert compile_cubin(BackKernels.text(graph), OPTIONS, capability)
 
 
 @pytest.mark.parametrize("capability", known_architectures())

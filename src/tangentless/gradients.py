@@ -19,7 +19,7 @@ from .backends import Advance, AnyDevice, Precision
 from .chunks import spans
 from .devices import Device
 from .errors import BackendError, InputError, ParameterError
-from .inputs import check_images, check_pair, device_of, take
+from .inputs import check_images, check_pair, device_of, is_cupy, put_beside, take, to_host
 from .tiles import Progress, counter
 
 Slopes = dict[str, Any]  # cotangents of parameters, (N,) each: what the pairs of every left image add
@@ -115,6 +115,8 @@ class Differentiable(ABC):
         for name, some in (("X", images), ("Z", others)):
             if some is not None and name in wrt and some.dtype.kind != "f":
                 raise InputError(f"{name} has dtype {some.dtype}, which has no gradient; convert it to a floating one")
+        if is_cupy(cotangent) != is_cupy(images):
+            cotangent = put_beside(to_host(cotangent), images)
         with device_of(images):
             left = self.gradient(device, images, parameters=parameters, wanted="X" in wrt or parameters)
             right = left

@@ -1,11 +1,13 @@
 // What kernels made from text ask of the machine, on the host. With ALL_THREADS, a thread of the host runs for each of theirs,
 // so that a missing barrier shows; without, one thread does the work of all, which is much faster.
-#include <algorithm>
-#include <barrier>
 #include <cmath>
+#include <utility>
+#ifdef ALL_THREADS  // these take a second to compile
+#include <barrier>
 #include <memory>
 #include <thread>
 #include <vector>
+#endif
 
 using std::abs, std::exp, std::exp2, std::fabs, std::fmax, std::fmin, std::frexp, std::ldexp, std::max, std::min, std::sqrt;
 
@@ -27,12 +29,14 @@ static thread_local Index threadIdx{0};
 
 namespace emulation {
 alignas(128) static char shared[227 * 1024];
+#ifdef ALL_THREADS
 static std::unique_ptr<std::barrier<>> barrier;
+#endif
 
 template <class Body>
 void run(unsigned threads, Body body) {
-    std::fill(shared, shared + sizeof shared, char(255));  // NaN: nothing may be read that was not stored before
-    if (THREADS_OF_BLOCK(threads) == 1) return body();
+    __builtin_memset(shared, 255, sizeof shared);  // NaN: nothing may be read that was not stored before
+#ifdef ALL_THREADS
     barrier = std::make_unique<std::barrier<>>(threads);
     std::vector<std::thread> running;
     for (unsigned i = 0; i < threads; ++i)
@@ -41,11 +45,16 @@ void run(unsigned threads, Body body) {
             body();
         });
     for (std::thread& thread : running) thread.join();
+#else
+    body();
+#endif
 }
 }  // namespace emulation
 
 inline void sync_block() {
+#ifdef ALL_THREADS
     if (emulation::barrier) emulation::barrier->arrive_and_wait();
+#endif
 }
 inline float reciprocal(float x) { return 1 / x; }
 inline float root(float x) { return std::sqrt(x); }

@@ -16,31 +16,37 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..bags import Both, to_squares
 from ..chunks import spans
 from ..graph import EmbedNode, Graph, PoolNode
-from ..inputs import to_host
 from ..pullback import (
     Cotangents,
     Key,
     add_all,
     add_both,
-    check_gradient,
     parameters_of,
     pull_head,
     pull_head_diagonal,
     pull_squares,
 )
 from . import Advance
-from .general import GeneralImages, Run, batch_size, pixels_of, prepare_general
+from .general import GeneralImages, Run, batch_size, pixels_of
 from .workers import run_parallel
 
 Place = tuple[int, int]  # a node, and an offset of rows
-Begin = Callable[[Graph, Any, Any, Any, Any], "Back"]  # graph, left and right images, squared norms of both
+
+
+class Begin(Protocol):
+    """What a device begins a run with, and how it adds up what pairs give to images."""
+
+    def __call__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> Back: ...
+
+    def accumulate(self, rows: Any, parts: Sequence[tuple[Any, Any]]) -> None:
+        """Add to totals of images what pairs have, pair by pair; `rows` are the images of the pairs, and may repeat."""
 
 
 class Back(Run):
@@ -180,11 +186,8 @@ class GeneralGradient:
         return GeneralGradient(self.graph, self.images[part], self.begin, self.n_jobs, self.batch, self.wanted, totals)
 
     def add(self, rows: Any, parts: Mapping[Any, Any]) -> None:
-        """Add what some images get, one after the other: images may repeat."""
-        for key, part in parts.items():
-            total = self.totals[key]
-            for k, row in enumerate(rows):
-                total[row] += part[k]
+        """Add what pairs have to their images."""
+        self.begin.accumulate(rows, [(self.totals[key], part) for key, part in parts.items()])
 
     def pull_diagonal(self, cotangent: Any) -> None:
         """Add cotangents of k(x, x)."""
@@ -238,7 +241,7 @@ class GeneralGradient:
 
 def general_gradient(
     graph: Graph,
-    images: Any,
+    prepared: GeneralImages,
     begin: Begin,
     *,
     parameters: bool,
@@ -247,9 +250,7 @@ def general_gradient(
     batch: int | None = None,
 ) -> GeneralGradient:
     """Images prepared for `pull_general`, with no cotangents yet."""
-    check_gradient(graph, parameters)
-    prepared = prepare_general(graph, images, n_jobs, batch, begin)
-    count, body = len(images), [(place, graph.nodes[place]) for place in graph.body]
+    count, body = len(prepared), [(place, graph.nodes[place]) for place in graph.body]
     shapes: dict[Any, tuple[int, ...]] = {("pixels",): (*graph.nodes[0].grid, graph.channels), ("diagonal",): ()}
     shapes |= {(place,): node.grid for place, node in body if isinstance(node, EmbedNode)}
     shapes |= {("squares", place): () for place in graph.outputs}
@@ -260,16 +261,26 @@ def general_gradient(
 
 
 def pull_general(
-    left: GeneralGradient, right: GeneralGradient, cotangent: Any, *, upper: bool, advance: Advance | None
+    left: GeneralGradient,
+    right: GeneralGradient,
+    cotangent: Any,
+    *,
+    upper: bool,
+    advance: Advance | None,
+    batch: int | None = None,
+    done: int = 0,
 ) -> None:
-    """Add what the cotangents of the entries between two sets give; entries with none are left out."""
+    """Add what the cotangents of the entries between two sets give; entries with none are left out.
+
+    At most `batch` pairs at a time, after those that are done.
+    """
     graph = left.graph
     if graph.nodes[0].grid == (1, 1):
         _pull_vectors(left, right, cotangent)
         if advance is not None:
             advance(len(left) * (len(left) - 1) // 2 if upper else cotangent.size)
         return
-    rows, columns = np.nonzero(to_host(cotangent))
+    rows, columns = (one[done:] for one in np.nonzero(cotangent))
     order = InOrder(lambda part, found: _add_found(left, right, rows[part], columns[part], found))
 
     def work(task: tuple[int, slice], _: None) -> int:
@@ -277,11 +288,11 @@ def pull_general(
         order.put(number, part, _pull_batch(left, right, rows[part], columns[part], cotangent))
         return len(rows[part])
 
-    size = batch_size(graph, left.images.images, left.batch)
+    size = batch_size(graph, left.images.images, left.batch if batch is None else batch)
     tasks = iter(list(enumerate(spans(len(rows), size))))
     run_parallel(tasks, work, lambda: None, left.n_jobs, advance)
     if advance is not None:
-        advance((len(left) * (len(left) - 1) // 2 if upper else cotangent.size) - len(rows))
+        advance((len(left) * (len(left) - 1) // 2 if upper else cotangent.size) - done - len(rows))
 
 
 def _pull_batch(left: GeneralGradient, right: GeneralGradient, rows: Any, columns: Any, cotangent: Any) -> Any:
@@ -305,12 +316,11 @@ def _pull_batch(left: GeneralGradient, right: GeneralGradient, rows: Any, column
 
 
 def _add_found(left: GeneralGradient, right: GeneralGradient, rows: Any, columns: Any, found: Any) -> None:
-    """Pair by pair: in a symmetric tile an image is a row and a column, and gets its columns' first."""
-    for k in range(len(rows)):
-        if left.wanted:
-            left.add(rows[k : k + 1], {key: part[k : k + 1] for key, part in found[0].items()})
-        if right.wanted:
-            right.add(columns[k : k + 1], {key: part[k : k + 1] for key, part in found[1].items()})
+    """Columns first: pairs go row by row, so an image of a symmetric tile is a column of all before it is a row."""
+    if right.wanted:
+        right.add(columns, found[1])
+    if left.wanted:
+        left.add(rows, found[0])
 
 
 def _pull_vectors(left: GeneralGradient, right: GeneralGradient, cotangent: Any) -> None:

@@ -25,6 +25,12 @@ class NumpyBack(NumpyRun, Back):
         super().__init__(graph, left, right, left_squares, right_squares)
         self.reverse = _reverse(graph)
 
+    @staticmethod
+    def accumulate(rows: Any, parts: Sequence[tuple[Any, Any]]) -> None:
+        for total, part in parts:
+            for k, row in enumerate(rows):
+                total[row] += part[k]
+
     def pull(self, place: int, u: int, cotangent: Both, memo: dict[Place, Both]) -> Sequence[tuple[int, int, Both]]:
         node, reverse = self.graph.nodes[place], self.reverse[place]
         if isinstance(node, InputNode):

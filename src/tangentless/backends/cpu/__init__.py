@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ...chunks import spans
 from ...graph import Graph
+from ...pullback import check_gradient
 from .. import Advance, Precision
 from ..backward import GeneralGradient, general_gradient, pull_general
 from ..general import GeneralImages, general_block, prepare_general
@@ -130,7 +131,9 @@ class CpuBackend:
             plan = plan_back(fused) if isinstance(fused, Fused) else None
         if plan is not None:
             return fused_gradient(plan, backend.prepare(graph, images), self.n_jobs, wanted)
-        return general_gradient(graph, images, NumpyBack, parameters=parameters, wanted=wanted, n_jobs=self.n_jobs)
+        check_gradient(graph, parameters)
+        prepared = prepare_general(graph, images, self.n_jobs)
+        return general_gradient(graph, prepared, NumpyBack, parameters=parameters, wanted=wanted, n_jobs=self.n_jobs)
 
     def pullback(
         self,

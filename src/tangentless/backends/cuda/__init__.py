@@ -5,6 +5,7 @@ Three paths, the fastest that takes a graph. Chains of 3×3 convolutions and 2×
 `precision="float64"` follow offsets (`offsets.cuh`). What is left, such as branches of different resolution, runs node
 by node (`nodes.cuh`). Results do not depend on tiles, batches, order or the number of GPUs: the same images give the
 same bits. Images may be CuPy arrays as well; everything then stays on the GPUs, and entries come out beside the images.
+Gradients are computed node by node, by the first GPU (`node_back.cuh`).
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ import numpy as np
 
 from ...errors import BackendError
 from ...graph import Graph
+from ...pullback import check_gradient
 from .. import Advance, Precision
+from ..backward import pull_general
 from .following import OffsetPath
 from .fused import FusedPath
 from .general import GeneralPath
+from .gradient import CudaGradient, GradientPath
 from .layout import StagePlan
 from .machine import CudaMachine, check_gpus, count_gpus, gpu_present
 from .offsets import OffsetPlan, plan_offsets
@@ -48,8 +52,9 @@ SHARE_OF_MEMORY = 0.5  # of what is free, for the kernels between stages
 class CudaImages:
     """Images prepared on every GPU, and k(x, x), which is where the images were."""
 
-    copies: tuple[Any, ...]  # FusedImages or GeneralImages, by GPU
+    copies: tuple[Any, ...]  # FusedImages, FollowedImages or GeneralImages, by GPU
     diagonal: Any
+    paths: tuple[Path, ...]  # that prepared them
 
     @property
     def tile(self) -> int:
@@ -59,7 +64,7 @@ class CudaImages:
         return len(self.diagonal)
 
     def __getitem__(self, part: slice) -> CudaImages:
-        return CudaImages(tuple(copy[part] for copy in self.copies), self.diagonal[part])
+        return CudaImages(tuple(copy[part] for copy in self.copies), self.diagonal[part], self.paths)
 
 
 class CudaBackend:
@@ -77,6 +82,7 @@ class CudaBackend:
         self.machines = tuple(CudaMachine(index) for index in chosen)
         self._paths: dict[tuple[int, Graph], Path] = {}
         self._pulls: dict[tuple[Graph, bool], PullPath] = {}
+        self._gradients: dict[Graph, GradientPath] = {}
 
     def describe(self, graph: Graph) -> str:
         plan, stages = self._plan(graph), self._stages(graph)
@@ -89,57 +95,50 @@ class CudaBackend:
         return f"cuda: fused, {len(plan)} stages, float32 and float64 after the last pool ({gpus})"
 
     def prepare(self, graph: Graph, images: Any) -> CudaImages:
-        copies = self._on_every_gpu(lambda index: self._prepare(index, graph, images))
-        with self.machines[0].active():
-            return CudaImages(tuple(copies), self.machines[0].deliver(copies[0].diagonal, images))
+        paths = self._on_gpus(len(self.machines), lambda index: self._path(index, graph))
+        return self._prepared(tuple(paths), images)
 
     def block(
         self, graph: Graph, left: CudaImages, right: CudaImages, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
-        bounds = np.linspace(0, len(right), len(self.machines) + 1).round().astype(int).tolist()
+        bounds = np.linspace(0, len(right), len(left.copies) + 1).round().astype(int).tolist()
         counted = _locked(advance)
 
         def compute(index: int) -> Any:
             columns = slice(bounds[index], bounds[index + 1])
-            return self._columns(index, graph, left, right, columns, upper, counted)
+            return self._columns(index, left, right, columns, upper, counted)
 
-        parts = self._on_every_gpu(compute)
+        parts = self._on_gpus(len(left.copies), compute)
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def gradient(
         self, graph: Graph, images: Any, *, parameters: bool = False, wanted: bool = True
-    ) -> PulledGradient:
+    ) -> CudaGradient | PulledGradient:
         """Images with room for their cotangents, on the first GPU."""
-        plan = "gradients by parameters were asked for" if parameters else self._plan_pulling(graph, both=False)
-        if isinstance(plan, str):
-            raise BackendError(f"the GPU has no gradient of this graph, because {plan}; use backend='cpu'")
-        prepared, machine = self.prepare(graph, images), self.machines[0]
+        check_gradient(graph, parameters)
+        if not parameters and not isinstance(self._plan_pulling(graph, both=False), str):
+            return self._pulled_gradient(graph, images, wanted)
+        if graph not in self._gradients:
+            with self.machines[0].active():
+                self._gradients[graph] = GradientPath(graph, self.machines[0])
+        path = self._gradients[graph]
+        prepared = self._prepared((path,), images)
+        with self.machines[0].active():
+            batch = self._largest_batch(self.machines[0], path)
+            part = path.gradient(prepared.copies[0], batch, parameters=parameters, wanted=wanted)
+        return CudaGradient(path, part, prepared)
+
+    def _pulled_gradient(self, graph: Graph, images: Any, wanted: bool) -> PulledGradient:
+        machine = self.machines[0]
         with machine.active():
             path = self._pull_path(graph, both=False)
-            followed = self._prepare_by(machine, path.forward, images)
             scales = true_scales(graph, machine.upload(images).astype(np.float64, copy=False), machine.xp)
-            return PulledGradient(
-                graph,
-                prepared,
-                scales,
-                pulled_images(path, followed, wanted),
-                lambda both: self._pull_path(graph, both=both),
-                images.shape[1:],
-                lambda pixels: machine.deliver(pixels, prepared.diagonal),
-            )
-
-    def pullback(
-        self,
-        graph: Graph,
-        left: PulledGradient,
-        right: PulledGradient,
-        cotangent: Any,
-        *,
-        upper: bool = False,
-        advance: Advance | None = None,
-    ) -> None:
-        with self.machines[0].active():
-            pull_offsets(left, right, cotangent, upper=upper, advance=advance)
+        prepared = self._prepared((path.forward,), images)
+        with machine.active():
+            pulled = pulled_images(path, prepared.copies[0], wanted)
+        return PulledGradient(
+            graph, prepared, scales, pulled, lambda both: self._pull_path(graph, both=both), images.shape[1:]
+        )
 
     def _plan_pulling(self, graph: Graph, *, both: bool) -> PullPlan | str:
         return plan_pulling(graph, self.precision, self._shared_limit, both)
@@ -151,17 +150,43 @@ class CudaBackend:
             self._pulls[graph, both] = PullPath(plan, self.machines[0])
         return self._pulls[graph, both]
 
-    def _columns(
+    def pullback(
         self,
-        index: int,
         graph: Graph,
-        left: CudaImages,
-        right: CudaImages,
-        columns: slice,
-        upper: bool,
-        advance: Advance | None,
+        left: Any,
+        right: Any,
+        cotangent: Any,
+        *,
+        upper: bool = False,
+        advance: Advance | None = None,
+    ) -> None:
+        if isinstance(left, PulledGradient):
+            with self.machines[0].active():
+                pull_offsets(left, right, cotangent, upper=upper, advance=advance)
+            return
+        machine, done = self.machines[0], 0
+
+        def count(pairs: int) -> None:
+            nonlocal done
+            done += pairs
+            if advance is not None:
+                machine.mark()()  # progress counts what is finished
+                advance(pairs)
+
+        with machine.active():
+            by = machine.upload(cotangent)
+            self._with_enough_memory(
+                machine,
+                left.path,
+                lambda batch: pull_general(
+                    left.part, right.part, by, upper=upper, advance=count, batch=batch, done=done
+                ),
+            )
+
+    def _columns(
+        self, index: int, left: CudaImages, right: CudaImages, columns: slice, upper: bool, advance: Advance | None
     ) -> Any:
-        machine, path = self.machines[index], self._path(index, graph)
+        machine, path = self.machines[index], left.paths[index]
         x, z = left.copies[index], right.copies[index][columns]
         if not len(z):  # there are more GPUs than columns
             return machine.deliver(machine.xp.empty((len(left), 0)), left.diagonal)
@@ -169,10 +194,13 @@ class CudaBackend:
         entries = self._with_enough_memory(machine, path, lambda batch: path.block(x, z, batch, first, advance))
         return machine.deliver(entries, left.diagonal)
 
-    def _prepare(self, index: int, graph: Graph, images: Any) -> Any:
-        return self._prepare_by(self.machines[index], self._path(index, graph), images)
+    def _prepared(self, paths: tuple[Path, ...], images: Any) -> CudaImages:
+        """Images prepared by a path for each GPU."""
+        copies = self._on_gpus(len(paths), lambda index: self._prepare(self.machines[index], paths[index], images))
+        with self.machines[0].active():
+            return CudaImages(tuple(copies), self.machines[0].deliver(copies[0].diagonal, images), paths)
 
-    def _prepare_by(self, machine: CudaMachine, path: Path, images: Any) -> Any:
+    def _prepare(self, machine: CudaMachine, path: Path, images: Any) -> Any:
         parts: list[Any] = []
         start = 0
         while start < len(images):
@@ -187,8 +215,7 @@ class CudaBackend:
 
     def _with_enough_memory(self, machine: CudaMachine, path: Path, work: Callable[[int], T]) -> T:
         """Run work in batches as large as memory allows, smaller ones if an allocation fails after all."""
-        memory = min(LARGEST_SCRATCH, int(machine.free_bytes() * SHARE_OF_MEMORY))
-        batch = max(1, min(LARGEST_BATCH, memory // max(1, path.pair_bytes)))
+        batch = self._largest_batch(machine, path)
         while True:
             try:
                 return work(batch)
@@ -203,6 +230,10 @@ class CudaBackend:
                     ) from error
             batch = max(1, batch // 2)
             logger.info("out of memory on %s; going on with batches of %d pairs", machine.name, batch)
+
+    def _largest_batch(self, machine: CudaMachine, path: Path) -> int:
+        memory = min(LARGEST_SCRATCH, int(machine.free_bytes() * SHARE_OF_MEMORY))
+        return max(1, min(LARGEST_BATCH, memory // max(1, path.pair_bytes)))
 
     @property
     def _shared_limit(self) -> int:
@@ -230,17 +261,17 @@ class CudaBackend:
                 self._paths[key] = FusedPath(graph, plan, machine)
         return self._paths[key]
 
-    def _on_every_gpu(self, work: Callable[[int], T]) -> list[T]:
-        """One worker for each GPU."""
+    def _on_gpus(self, count: int, work: Callable[[int], T]) -> list[T]:
+        """One worker for each of the first GPUs."""
 
         def run(index: int) -> T:
             with self.machines[index].active():
                 return work(index)
 
-        if len(self.machines) == 1:
+        if count == 1:
             return [run(0)]
-        with ThreadPoolExecutor(len(self.machines)) as pool:
-            return list(pool.map(run, range(len(self.machines))))
+        with ThreadPoolExecutor(count) as pool:
+            return list(pool.map(run, range(count)))
 
 
 def _locked(advance: Advance | None) -> Advance | None:

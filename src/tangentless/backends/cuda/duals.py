@@ -22,11 +22,11 @@ def form_of(layer: Nonlinearity, dtype: str) -> Form | None:
     return form if form is not None and lower(form, TOLERANCE[dtype]) is not None else None
 
 
-def tables_for(layer: Nonlinearity | Normalize, dtype: str, tangent: bool) -> list[NDArray[Any]]:
-    """What the lines of a dual read as table0 and, in a tangent graph, table1; none where there is a closed form."""
+def tables_for(layer: Nonlinearity | Normalize, dtype: str, derivatives: int) -> list[NDArray[Any]]:
+    """What the lines of a dual and of so many derivatives read as table0, table1, ...; none with a closed form."""
     if isinstance(layer, Normalize) or form_of(layer, dtype) is not None:
         return []
-    return [table_of(layer, what).astype(dtype) for what in ("dual", "derivative")[: 1 + tangent]]
+    return [table_of(layer, what).astype(dtype) for what in ("dual", "derivative", "curvature")[: 1 + derivatives]]
 
 
 def dual_lines(layer: Nonlinearity | Normalize, dtype: str, tangent: bool) -> Iterator[str]:
@@ -34,44 +34,77 @@ def dual_lines(layer: Nonlinearity | Normalize, dtype: str, tangent: bool) -> It
     if isinstance(layer, Normalize):
         yield "const real r = a > 0 ? reciprocal(a) : real(0);"
         yield "const real k = same ? real(a > 0) : fmin(fmax(s * r, real(-1)), real(1));"
-        if tangent:
-            yield "const real t = t0 * r;"
-        return
-    form, tolerance = form_of(layer, dtype), TOLERANCE[dtype]
+    else:
+        yield from _value_lines(form_of(layer, dtype), dtype)
+    if tangent:
+        yield from slope_lines(layer, dtype)
+        yield "const real t = t0 * slope;"
+
+
+def _value_lines(form: Form | None, dtype: str) -> Iterator[str]:
     if isinstance(form, Arc):  # without a cosine, which would lose digits of s
-        lowered = lower(form, tolerance)
+        lowered = lower(form, TOLERANCE[dtype])
         assert lowered is not None
         # Where a is zero, 0 / 0 is NaN, and the maximum is the other number.
         yield "const real d = a - fabs(s), w = same ? real(0) : fmax(d * reciprocal(a), real(0));"
         yield f"const real q = root(w); {array('arc', lowered.coefficients)}"
         bend = "fmax(s, real(0)) + d * q * polynomial(arc, w)"
         yield f"const real k = {_weighed((form.linear, 's'), (form.arc, f'({bend})'))};"
-        if tangent:
-            angle = lower_slope(form, tolerance)
-            assert angle is not None
-            yield f"{array('angle', angle.coefficients)}"
-            yield "const real part = q * polynomial(angle, w);"
-            yield f"const real t = t0 * ({real(form.linear)} + {real(form.arc)} * (s > 0 ? 1 - part : part));"
         return
     yield "const real r = a > 0 ? reciprocal(a) : real(0);"
     yield "const real c = same ? real(1) : fmin(fmax(s * r, real(-1)), real(1));"
-    slope = "real(0)"
     if isinstance(form, Exponential):
         rate = real(form.gamma / math.log(2.0))
         yield f"const real k = a * power({rate} * c - {rate});"
-        slope = f"a > 0 ? {real(form.gamma)} * power({rate} * c - {rate}) : real(0)"
     elif isinstance(form, Series):
         yield f"{array('powers', form.coefficients)}"
         yield "const real k = a * polynomial(powers, c);"
-        if tangent:
-            yield f"{array('slopes', slopes(form.coefficients))}"
-            slope = "a > 0 ? polynomial(slopes, c) : real(0)"
     else:
-        pieces = f"tabulated<{TABLE_PIECES}, {TABLE_TERMS}>"
-        yield f"const real k = a * {pieces}(table0, c);"
-        slope = f"a > 0 ? {pieces}(table1, c) : real(0)"
-    if tangent:
-        yield f"const real t = t0 * ({slope});"
+        yield f"const real k = a * {_tabulated(0)};"
+
+
+def slope_lines(layer: Nonlinearity | Normalize, dtype: str) -> Iterator[str]:
+    """C++ for the derivative of k by s, after the lines of k; zero where a is."""
+    if isinstance(layer, Normalize):
+        yield "const real slope = r;"
+        return
+    form = form_of(layer, dtype)
+    if isinstance(form, Arc):
+        angle = lower_slope(form, TOLERANCE[dtype])
+        assert angle is not None
+        yield f"{array('angle', angle.coefficients)}"
+        yield "const real part = q * polynomial(angle, w);"
+        slope = f"{real(form.linear)} + {real(form.arc)} * (s > 0 ? 1 - part : part)"
+    elif isinstance(form, Exponential):
+        rate = real(form.gamma / math.log(2.0))
+        slope = f"{real(form.gamma)} * power({rate} * c - {rate})"
+    elif isinstance(form, Series):
+        yield f"{array('slopes', slopes(form.coefficients))}"
+        slope = "polynomial(slopes, c)"
+    else:
+        slope = _tabulated(1)
+    yield f"const real slope = a > 0 ? {slope} : real(0);"
+
+
+def curve_lines(layer: Nonlinearity | Normalize, dtype: str) -> Iterator[str]:
+    """C++ for the second derivative of the dual by the cosine, after the lines of the slope."""
+    form = None if isinstance(layer, Normalize) else form_of(layer, dtype)
+    if isinstance(layer, Normalize):
+        curve = "0"
+    elif isinstance(form, Arc):  # infinite at 1 and -1, where zero is taken; 1 - c² = w (2 - w)
+        curve = f"w > 0 ? {real(form.arc / math.pi)} * reciprocal(root(w * (2 - w))) : real(0)"
+    elif isinstance(form, Exponential):
+        curve = f"{real(form.gamma)} * slope"
+    elif isinstance(form, Series):
+        yield f"{array('curves', slopes(slopes(form.coefficients)))}"
+        curve = "polynomial(curves, c)"
+    else:
+        curve = _tabulated(2)
+    yield f"const real curve = {curve};"
+
+
+def _tabulated(table: int) -> str:
+    return f"tabulated<{TABLE_PIECES}, {TABLE_TERMS}>(table{table}, c)"
 
 
 def _weighed(*terms: tuple[float, str]) -> str:

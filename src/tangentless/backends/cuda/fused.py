@@ -51,12 +51,20 @@ class Machine(Protocol):
         """Memory that an allocation could use."""
         ...
 
+    def active(self) -> AbstractContextManager[None]:
+        """A context in which work is done on this machine."""
+        ...
+
     def upload(self, values: NDArray[Any]) -> Any:
         """A copy on the machine."""
         ...
 
     def download(self, values: Any) -> NDArray[Any]:
         """A copy on the host."""
+        ...
+
+    def deliver(self, values: Any, beside: Any) -> Any:
+        """Values of the machine as the kind of array that `beside` is, in the memory it is in."""
         ...
 
     def streams(self, count: int) -> AbstractContextManager[Sequence[Stream]]:

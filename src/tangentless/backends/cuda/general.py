@@ -24,7 +24,7 @@ class GeneralPath:
     def __init__(self, graph: Graph, machine: Machine) -> None:
         self.graph = make_portable(graph, graph.head, machine.upload)
         self.machine = machine
-        self.kernels = None if graph.nodes[0].grid == (1, 1) else NodeKernels(graph, machine)
+        self.kernels: NodeKernels | None = None if graph.nodes[0].grid == (1, 1) else NodeKernels(graph, machine)
 
     @property
     def pair_bytes(self) -> int:

@@ -52,16 +52,11 @@ def kernels_of(graph: Graph) -> dict[int, Kept]:
     places = [place for place in graph.body if place in {0, *read, *pools, *graph.outputs}]
     kept = {place: Kept(place, tuple(node_pairs(graph, place))) for place in places}
     written = [place for place in places if place != 0 and place not in pools]
-    return kept | {place: _Writer(graph, kept, place).kernel() for place in written}
-
-
-def module_text(graph: Graph) -> str:
-    """The source of all kernels of a graph."""
-    return "\n".join([device_source("nodes.cuh"), *(kept.code for kept in kernels_of(graph).values())])
+    return kept | {place: Writer(graph, kept, place).kernel() for place in written}
 
 
 @dataclass
-class _Writer:
+class Writer:
     """Writes the kernel of one kept node."""
 
     graph: Graph
@@ -76,6 +71,11 @@ class _Writer:
     def kernel(self) -> Kept:
         """The finished kernel: parameters are reads, tables and norms in the order they were met."""
         result = self._value(self.place, top=True)
+        self.lines += [f"k[i] = {result}.k;", f"if (t) t[i] = {result}.t;"]
+        return self._finished("node", ["real* k", "real* t"])
+
+    def _finished(self, kind: str, outputs: Sequence[str]) -> Kept:
+        """The lines as a kernel."""
         parameters, made = [], []
         for i in range(len(self.reads)):
             parameters += [f"const real* k{i}", f"const real* l{i}", f"int rows{i}", f"int columns{i}"]
@@ -85,15 +85,13 @@ class _Writer:
         for i in range(len(self.norms)):
             parameters += [f"const real* x{i}", f"const real* z{i}"]
             made.append(f"const Norms n{i} = {{x{i}, z{i}, pairs, columns, height, width, u, itself}};")
-        shape = "int rows, int columns, const int* pairs, int height, int width, int u, int itself"
+        shape = "index elements, int rows, int columns, const int* pairs, int height, int width, int u, int itself"
         code = f"""
-extern "C" __global__ void node_{self.place}({", ".join(parameters)}, real* k, real* t, index elements, {shape}) {{
+extern "C" __global__ void {kind}_{self.place}({", ".join([*parameters, *outputs])}, {shape}) {{
 {indented(made, 4)}
     for (index i = first_element(); i < elements; i += element_step()) {{
         const Place place = place_of(i, rows, columns);
 {indented(self.lines, 8)}
-        k[i] = {result}.k;
-        if (t) t[i] = {result}.t;
     }}
 }}
 """
@@ -121,7 +119,7 @@ extern "C" __global__ void node_{self.place}({", ".join(parameters)}, real* k, r
             self.lines.append(f"const Value {name} = {{{source}.k, {source}.t + {source}.k}};")
         else:
             assert isinstance(node, EmbedNode), node
-            self._embed(node, name)
+            self._embed(node, place)
         return name
 
     @property
@@ -148,20 +146,27 @@ extern "C" __global__ void node_{self.place}({", ".join(parameters)}, real* k, r
         sizes = f"{rows.size}, {rows.stride}, {rows.dilation}, {columns.size}"
         return f"window<{sizes}>({source}, {taps}, {rows.start}, columns, place, {real(node.scale)})"
 
-    def _embed(self, node: EmbedNode, name: str) -> None:
+    def _embed(self, node: EmbedNode, place: int) -> None:
         """The embedding of a value: k times norms, and t times the slope."""
+        tangent = self.graph.tangent
+        lines = [
+            *self._before(node, int(tangent)),
+            *dual_lines(node.layer, "float64", tangent),
+            f"v{place} = {{k, {'t' if tangent else 0}}};",
+        ]
+        self.lines += [f"Value v{place};", "{", *(f"    {line}" for line in lines), "}"]
+
+    def _before(self, node: EmbedNode, derivatives: int) -> list[str]:
+        """What the lines of a dual and of so many derivatives read."""
         source = self._value(node.sources[0])
         self.norms.append(node.sources[0])
         n = f"n{len(self.norms) - 1}"
-        tables = [self._table(table) for table in tables_for(node.layer, "float64", self.graph.tangent)]
-        lines = [
+        tables = [self._table(table) for table in tables_for(node.layer, "float64", derivatives)]
+        return [
             f"const real s = {source}.k, t0 = {source}.t, a = {n}.product(place);",
             f"const bool same = {n}.same(place);",
             *(f"const real* table{i} = {table};" for i, table in enumerate(tables)),
-            *dual_lines(node.layer, "float64", self.graph.tangent),
-            f"{name} = {{k, {'t' if self.graph.tangent else 0}}};",
         ]
-        self.lines += [f"Value {name};", "{", *(f"    {line}" for line in lines), "}"]
 
 
 class NodeKernels:
@@ -170,11 +175,16 @@ class NodeKernels:
     def __init__(self, graph: Graph, machine: Machine) -> None:
         self.graph, self.machine = graph, machine
         self.kept = kernels_of(graph)
-        self._launch = machine.load_text(module_text(graph))
+        self._launch = machine.load_text(self.text(graph))
         self.columns = {place: machine.upload(one.columns) for place, one in self.kept.items()}
         self.tables = {place: [machine.upload(table) for table in one.tables] for place, one in self.kept.items()}
         pools = [place for place in graph.body if isinstance(graph.nodes[place], PoolNode)]
         self.taps = {place: machine.upload(pool_taps(graph, place)) for place in pools}
+
+    @staticmethod
+    def text(graph: Graph) -> str:
+        """The source of all kernels."""
+        return "\n".join([device_source("nodes.cuh"), *(kept.code for kept in kernels_of(graph).values())])
 
     def launch(self, name: str, elements: int, arguments: Sequence[Any]) -> None:
         """Compute so many elements by one kernel."""
@@ -207,19 +217,32 @@ class NodeRun(Run):
     def compute(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> Value:
         if place == 0:
             return self._products(u)
-        kept, arguments = self.kernels.kept[place], []
+        kernel = self._new(place, u)
+        tangent = self._new(place, u) if self.graph.tangent else None
+        self._run("node", self.kernels.kept[place], self.kernels.tables[place], u, memo, [kernel, tangent])
+        return kernel, tangent
+
+    def _run(
+        self,
+        kind: str,
+        kept: Kept,
+        tables: Sequence[Any],
+        u: int,
+        memo: dict[tuple[int, int], Value],
+        outputs: Sequence[Any],
+    ) -> None:
+        """A kernel that was written from a node; the first of its outputs has the shape of the node's value."""
+        arguments: list[Any] = []
         for source, factor in kept.reads:
             kernel, tangent = self.value(source, factor * u, memo)
             arguments += [kernel, tangent, np.int32(kernel.shape[1]), np.int32(kernel.shape[2])]
-        arguments += self.kernels.tables[place]
+        arguments += tables
         for source in kept.norms:
             arguments += [self.norms(source, 0), self.norms(source, 1)]
-        kernel = self._new(place, u)
-        tangent = self._new(place, u) if self.graph.tangent else None
-        height, width = self.graph.nodes[place].grid
-        sizes = *kernel.shape[1:], self.kernels.columns[place], height, width, u, int(self.itself)
-        self.kernels.launch(f"node_{place}", kernel.size, [*arguments, kernel, tangent, np.int64(kernel.size), *sizes])
-        return kernel, tangent
+        arguments += outputs
+        first, (height, width) = outputs[0], self.graph.nodes[kept.place].grid
+        sizes = *first.shape[1:], self.kernels.columns[kept.place], height, width, u, int(self.itself)
+        self.kernels.launch(f"{kind}_{kept.place}", first.size, [*arguments, np.int64(first.size), *sizes])
 
     def laid_out(self, place: int, side: int, norms: Any) -> Any:
         return self.kernels.machine.upload(norms)
@@ -241,8 +264,7 @@ class NodeRun(Run):
 
     def _add(self, place: int, node: PoolNode, value: Any, total: Any, u: int, target: int) -> None:
         rows, taps = node.axes[0], self.kernels.taps[place]
-        first, last = max(0, target * rows.stride - u), min(rows.size, rows.size + target * rows.stride - u)
-        start = max(0, -target) * rows.stride - max(0, -u)
+        start, first, last = pool_rows(node, u, target)
         windows = len(taps)
         if total.shape[2] > 1 or windows <= _FEW_TAPS:
             sizes = *value.shape[1:], windows, rows.stride, start, first, last, np.float64(node.scale)
@@ -250,12 +272,26 @@ class NodeRun(Run):
             return
         part = np.empty_like(value, shape=(*total.shape[:2], windows), order="C")
         self._launch("add_rows", part, value, taps, sizes=(*value.shape[1:], rows.stride, start, first, last))
+        total += node.scale * self._folded(part)
+
+    def _folded(self, part: Any) -> Any:
+        """Sums along the last axis, in an order that depends on its length alone."""
         while (count := part.shape[2]) > 1:
             half = (count + 1) // 2
             folded = np.empty_like(part, shape=(*part.shape[:2], half), order="C")
             self.kernels.launch("fold", folded.size, [part, folded, np.int64(folded.size), count, half])
             part = folded
-        total += node.scale * part
+        return part
+
+
+def pool_rows(node: PoolNode, u: int, target: int) -> tuple[int, int, int]:
+    """Which rows of its source at offset u a pool reads for a target offset: a window's first, and its rows of these.
+
+    Row r of the pool reads rows r stride + start + a, for a from the first to before the last.
+    """
+    rows = node.axes[0]
+    first, last = max(0, target * rows.stride - u), min(rows.size, rows.size + target * rows.stride - u)
+    return max(0, -target) * rows.stride - max(0, -u), first, last
 
 
 def pool_taps(graph: Graph, place: int) -> NDArray[np.int32]:

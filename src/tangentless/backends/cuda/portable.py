@@ -24,46 +24,53 @@ Function = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class _Portable(Nonlinearity):
-    """A nonlinearity whose dual and derivative run on arrays of the machine."""
+    """A nonlinearity whose dual and derivatives run on arrays of the machine."""
 
     layer: Nonlinearity
-    value: Function = field(compare=False)
-    slope: Function = field(compare=False)
+    functions: tuple[Function, ...] = field(compare=False)  # f, and as many of f' and f'' as are needed
+    upload: Function = field(compare=False)
     name: ClassVar[str] = "portable"
 
     def activation(self, preactivation: Any) -> Any:
         return self.layer.activation(preactivation)
 
     def dual(self, cosine: Any) -> Any:
-        return self.value(cosine)
+        return self.functions[0](cosine)
 
     def derivative(self, cosine: Any) -> Any:
-        return self.slope(cosine)
+        return self.functions[1](cosine)
+
+    def curvature(self, cosine: Any) -> Any:
+        return self.functions[2](cosine)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return self.layer.parameters
+
+    def parameter_slope(self, name: str, cosine: Any) -> Any:
+        return from_table(self.upload(table_of(self.layer, "parameter_slope", name)), cosine)
 
     def gain(self) -> float:
         return self.layer.gain()
 
 
-def make_portable(graph: Graph, places: Iterable[int], upload: Function, slopes: bool = False) -> Graph:
-    """The same graph, with nonlinearities at these nodes that run on a GPU; `upload` copies an array there.
-
-    Their derivatives run too in a tangent graph, or where `slopes` are asked for.
-    """
+def make_portable(graph: Graph, places: Iterable[int], upload: Function, *, gradient: bool = False) -> Graph:
+    """The same graph, with nonlinearities at these nodes that run on a GPU; `upload` copies an array there."""
     nodes = list(graph.nodes)
+    derivatives = graph.tangent + gradient
     for place in places:
         node = nodes[place]
         if isinstance(node, EmbedNode) and isinstance(node.layer, Nonlinearity):
-            nodes[place] = replace(node, layer=_portable(node.layer, graph.tangent or slopes, upload))
+            nodes[place] = replace(node, layer=_portable(node.layer, derivatives, upload))
     return replace(graph, nodes=tuple(nodes))
 
 
-def _portable(layer: Nonlinearity, slopes: bool, upload: Function) -> _Portable:
-    form = exact_form(layer)
+def _portable(layer: Nonlinearity, derivatives: int, upload: Function) -> _Portable:
+    form, functions = exact_form(layer), ("dual", "derivative", "curvature")[: 1 + derivatives]
     if form is not None:
-        return _Portable(layer, form.value, form.derivative)
-    value = functools.partial(from_table, upload(table_of(layer, "dual")))
-    slope = functools.partial(from_table, upload(table_of(layer, "derivative"))) if slopes else value
-    return _Portable(layer, value, slope)
+        return _Portable(layer, (form.value, form.derivative, form.curvature), upload)
+    tables = [upload(table_of(layer, what)) for what in functions]
+    return _Portable(layer, tuple(functools.partial(from_table, table) for table in tables), upload)
 
 
 def exact_form(layer: Nonlinearity) -> Form | None:
@@ -75,9 +82,9 @@ def exact_form(layer: Nonlinearity) -> Form | None:
 
 
 @functools.lru_cache(maxsize=64)
-def table_of(layer: Nonlinearity, what: str) -> NDArray[np.float64]:
-    """The table of a nonlinearity's "dual" or "derivative"."""
-    table = tabulate(getattr(layer, what))
+def table_of(layer: Nonlinearity, what: str, *arguments: str) -> NDArray[np.float64]:
+    """The table of a nonlinearity's "dual" or "derivative", or of what another of its methods gives for a cosine."""
+    table = tabulate(functools.partial(getattr(layer, what), *arguments))
     if table is None:
         raise BackendError(
             f"the {what} of {layer} is not smooth between -1 and 1, as that of an activation would be, so the GPU has "

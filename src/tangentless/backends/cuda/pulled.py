@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...graph import Graph
-from ...pullback import check_gradient, pull_head_diagonal
+from ...pullback import pull_head_diagonal
 from .. import Advance
 from ..chains import power_of_two, pull_norms, pull_totals
 from ..general import pixel_squares
@@ -33,7 +33,7 @@ class PullPath:
         text, tables = write_pulling(plan)
         self.launch = machine.load_text(text)
         self.tables = [[machine.upload(table) for table in some] for some in tables]
-        self.graph = make_portable(plan.forward.graph, plan.forward.graph.head, machine.upload, slopes=True)
+        self.graph = make_portable(plan.forward.graph, plan.forward.graph.head, machine.upload, gradient=True)
         widths = (segment.grid[1] for segment in plan.forward.segments)
         self.offsets = [machine.upload(np.arange(width, dtype=np.int32)) for width in widths]
 
@@ -194,7 +194,6 @@ class PulledGradient:
     pulled: PulledImages
     paths: Any  # by whether both sides are wanted
     shape: tuple[int, ...]
-    deliver: Any  # brings results to where the images were
 
     @property
     def tile(self) -> int:
@@ -210,23 +209,22 @@ class PulledGradient:
 
     def __getitem__(self, part: slice) -> PulledGradient:
         own = self.images[part], self.scales[part], self.pulled[part]
-        return PulledGradient(self.graph, *own, self.paths, self.shape, self.deliver)
+        return PulledGradient(self.graph, *own, self.paths, self.shape)
 
     def pull_diagonal(self, cotangent: Any) -> None:
         """Add cotangents of k(x, x)."""
-        path = self.paths(False)
-        self.pulled.diagonal[...] += path.machine.upload(cotangent)
+        self.pulled.diagonal[...] += self.paths(False).machine.upload(cotangent)
 
     def finish(self) -> Any:
         """The cotangents of all pixels, (N, *grid, C)."""
         path = self.paths(False)
-        pixels = path.finish(self.pulled) / self.scales.reshape(-1, 1, 1, 1)
-        return self.deliver(np.moveaxis(pixels, 1, -1).reshape(len(self), *self.shape))
+        with path.machine.active():
+            pixels = path.finish(self.pulled) / self.scales.reshape(-1, 1, 1, 1)
+        return path.machine.deliver(np.moveaxis(pixels, 1, -1).reshape(len(self), *self.shape), self.images.diagonal)
 
 
 def pulled_images(path: PullPath, images: FollowedImages, wanted: bool) -> PulledImages:
     """Prepared images with no cotangents yet."""
-    check_gradient(path.plan.forward.graph)
     xp, count = path.machine.xp, len(images)
     sizes = [path.plan.size(place) for place in range(len(path.plan.shapes))]
     found = tuple(xp.zeros((count, size)) for size in sizes) if wanted else ()

@@ -20,7 +20,7 @@ from ...graph import Graph
 from ...layers import Normalize
 from ..segments import chain
 from .compile import source as device_source
-from .duals import dual_lines, indented, real, tables_for
+from .duals import dual_lines, indented, real, slope_lines, tables_for
 from .offsets import OffsetPlan, axis_type, plan_offsets
 
 STEEPEST = 2.0  # slope of the duals at c = 1 up to which float32 keeps four digits of gradients
@@ -134,7 +134,7 @@ class _Writer:
         for step in self.segment.steps:
             first = len(self.tables)
             if step.embedding is not None:
-                self.tables += tables_for(step.embedding, self.forward.dtype, tangent=True)
+                self.tables += tables_for(step.embedding, self.forward.dtype, derivatives=1)
             self.used.append(range(first, len(self.tables)))
 
     def kernel(self) -> str:
@@ -314,16 +314,17 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         if embedding is None:
             return ""
         parameters = "".join(f"const real* table{i}, " for i in range(len(self.used[number])))
-        lines: Sequence[str] = [*dual_lines(embedding, self.forward.dtype, tangent=True)]
-        bend = "-k" if isinstance(embedding, Normalize) else "k - s * t"
+        dtype = self.forward.dtype
+        lines = [*dual_lines(embedding, dtype, tangent=False), *slope_lines(embedding, dtype)]
+        bend = "-k" if isinstance(embedding, Normalize) else "k - s * slope"
         return f"""
-__device__ inline Value embed{number}(const Value& sum, const Lanes& left, real right, {parameters}bool same, Value& slope,
-                                      Value& bend) {{
+__device__ inline Value embed{number}(const Value& sum, const Lanes& left, real right, {parameters}bool same,
+                                      Value& slope_out, Value& bend_out) {{
     Value value;
     for (int i = 0; i < LANES; ++i) {{
-        const real s = sum.v[i], a = left.v[i] * right, t0 = 1;
+        const real s = sum.v[i], a = left.v[i] * right;
 {indented(lines, 8)}
-        value.v[i] = k, slope.v[i] = t, bend.v[i] = {bend};
+        value.v[i] = k, slope_out.v[i] = slope, bend_out.v[i] = {bend};
     }}
     return value;
 }}

@@ -1,0 +1,84 @@
+// Nodes of a graph backwards, at one offset u between the rows of two images.
+//
+// `node_back.py` writes a kernel for every kept value: from its cotangents to those of all that it read, element by
+// element. The kernels here add these up for sources, images and pairs. Every sum is made by one thread in a fixed
+// order, so bits depend neither on the launch nor on the batch.
+#pragma once
+
+#include "nodes.cuh"
+
+// Derivatives of an embedding at one element: of k by s, of t by s, and of both by the logarithm of a.
+struct Bend {
+    real slope, twist, by_kernel, by_tangent;
+    real a, c;
+};
+
+// The cotangents of a source, from those of what was read by windows or pools: rows by arithmetic, columns by a table
+// of the places that read each one, in order, -1 after the last.
+extern "C" __global__ void spread(const real* source, const int* readers, real* out, index elements, int rows, int count,
+                                  int source_rows, int source_count, int depth, int stride, int dilation, int start,
+                                  int first, int last, real scale, int add) {
+    for (index i = first_element(); i < elements; i += element_step()) {
+        const Place place = place_of(i, rows, count);
+        const int highest = place.row - start - first * dilation, lowest = place.row - start - (last - 1) * dilation;
+        const int end = highest < 0 ? 0 : min(source_rows, highest / stride + 1);
+        real total = 0;
+        for (int row = lowest <= 0 ? 0 : (lowest + stride - 1) / stride; row < end; ++row) {
+            if ((highest - row * stride) % dilation) continue;
+            const real* line = source + (place.pair * source_rows + row) * source_count;
+            for (int t = 0; t < depth; ++t) {
+                const int reader = readers[t * count + place.column];
+                if (reader < 0) break;
+                total += line[reader];
+            }
+        }
+        out[i] = add ? out[i] + total * scale : total * scale;
+    }
+}
+
+// Adds to every position of an image the values of all pairs of columns it is in. `places` are these pairs, offset by
+// offset, -1 for none; the rows of the values begin at row `first` of the image.
+extern "C" __global__ void add_positions(const real* source, const int* places, real* out, index elements, int rows,
+                                         int width, int count, int offsets, int height, int first) {
+    for (index i = first_element(); i < elements; i += element_step()) {
+        const Place place = place_of(i, rows, width);
+        const real* line = source + (place.pair * rows + place.row) * count;
+        real total = 0;
+        for (int v = 0; v < offsets; ++v) {
+            const int at = places[v * width + place.column];
+            if (at >= 0) total += line[at];
+        }
+        out[(place.pair * height + place.row + first) * width + place.column] += total;
+    }
+}
+
+// The same for pixels: each value times the pixel of the other image, whose rows begin at row `other_first`.
+extern "C" __global__ void add_pixels(const real* source, const int* places, const int* columns, const real* others,
+                                      real* out, index elements, int rows, int width, int count, int offsets,
+                                      int height, int channels, int first, int other_first) {
+    for (index i = first_element(); i < elements; i += element_step()) {
+        const Place place = place_of(i / channels, rows, width);
+        const int channel = int(i % channels);
+        const real* line = source + (place.pair * rows + place.row) * count;
+        const real* pixels = others + (place.pair * height + place.row + other_first) * width * channels + channel;
+        real total = 0;
+        for (int v = 0; v < offsets; ++v) {
+            const int at = places[v * width + place.column];
+            if (at >= 0) total += line[at] * pixels[columns[at] * channels];
+        }
+        out[((place.pair * height + place.row + first) * width + place.column) * channels + channel] += total;
+    }
+}
+
+// Adds to every image what its pairs have: those number order[starts[image]] up to order[starts[image + 1]].
+extern "C" __global__ void add_pairs(const real* source, const index* order, const index* starts, real* out,
+                                     index elements, int size) {
+    for (index i = first_element(); i < elements; i += element_step()) {
+        const index image = i / size, last = starts[image + 1];
+        if (starts[image] == last) continue;
+        const real* values = source + i % size;
+        real total = out[i];
+        for (index k = starts[image]; k < last; ++k) total += values[order[k] * size];
+        out[i] = total;
+    }
+}

@@ -1,0 +1,198 @@
+"""Gradients on a GPU, real or emulated, against the reference; their bits, their memory, and where they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tangentless as tl
+from conformance import CHAINS, GRAPHS, graphs, hostile_images, images, name
+from cuda_host.arrays import DeviceArray
+from cuda_host.machine import COMPILER, HostMachine, emulate
+from tangentless.backends import cuda
+from tangentless.backends.cuda import CudaBackend, gpu_present
+from tangentless.backends.cuda.machine import CudaMachine
+from tangentless.classical import ConvolutionalNTK
+from tangentless.errors import ArchitectureError
+from test_gradients import COMPOSED, SMALL, relative
+
+BRANCHES = "conv3 residual(relu conv3) relu pool3(stride=2) gaussian globalpool normalize relu"
+
+
+def use(machine, monkeypatch):
+    """A backend on the real machine, or on the emulated one."""
+    if machine == "real":
+        if not gpu_present():
+            pytest.skip("no NVIDIA GPU, or no CuPy to use it")
+    elif COMPILER is None:
+        pytest.skip("no C++ compiler to build the kernels for the host")
+    else:
+        emulate(monkeypatch)
+    return CudaBackend(gpus=(0,))
+
+
+@pytest.fixture(params=["emulated", pytest.param("real", marks=pytest.mark.gpu)])
+def backend(request, monkeypatch):
+    return use(request.param, monkeypatch)
+
+
+def check(kernel, X, Z, backend, bound=1e-9, **options):
+    """Gradients of both kinds of matrix, and slopes by parameters, against those of the reference."""
+    rng = np.random.default_rng(0)
+    G, S = rng.standard_normal((len(X), len(Z))), rng.standard_normal((len(X), len(X)))
+    found, expected = (
+        (*kernel.vjp(X, Z, G, backend=one, **options), *_several(kernel.vjp(X, None, S, backend=one, **options)))
+        for one in (backend, "reference")
+    )
+    slopes, exact = ([one for one in some if isinstance(one, dict)] for some in (found, expected))
+    arrays, exact_arrays = ([one for one in some if not isinstance(one, dict)] for some in (found, expected))
+    assert relative(arrays, exact_arrays) < bound
+    for some, others in zip(slopes, exact, strict=True):
+        assert some == pytest.approx(others, rel=1e-8, abs=1e-9)
+
+
+def _several(found):
+    return found if isinstance(found, tuple) else (found,)
+
+
+@pytest.mark.parametrize("case", [*CHAINS[::4], *GRAPHS], ids=name)
+def test_gradients_of_every_graph_agree_with_the_reference(backend, case):
+    text, shape = case
+    check(tl.kernel(text), images(shape, 3), images(shape, 2, seed=1), backend, parameters=True)
+
+
+@pytest.mark.parametrize("case", [CHAINS[7], *GRAPHS[1::7], GRAPHS[-1]], ids=name)
+def test_gradients_of_tangent_kernels_agree_with_the_reference(backend, case):
+    text, shape = case
+    check(ConvolutionalNTK(text), images(shape, 3), images(shape, 2, seed=1), backend)
+
+
+@pytest.mark.parametrize("kernel", COMPOSED[:4], ids=repr)
+def test_gradients_of_composed_kernels_agree_with_the_reference(backend, kernel):
+    check(kernel, images((4, 4, 2), 3), images((4, 4, 2), 2, seed=1), backend, 1e-6, parameters=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", [*CHAINS, *GRAPHS], ids=name)
+@pytest.mark.parametrize(("precision", "bound"), [("float64", 1e-9), ("float32", 1e-4)])
+def test_gradients_in_either_precision_agree_with_the_reference(case, precision, bound, monkeypatch):
+    use("real", monkeypatch)
+    text, shape = case
+    backend = CudaBackend(precision, gpus=(0,))
+    check(tl.kernel(text), images(shape, 3), images(shape, 2, seed=1), backend, bound)
+
+
+@settings(max_examples=5)
+@given(graphs(), st.integers(0, 99))
+def test_gradients_of_random_graphs_agree_with_the_reference(graph, seed):
+    text, shape = graph
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        backend = use("emulated", monkeypatch)
+        check(tl.kernel(text), images(shape, 2, seed), images(shape, 1, seed + 1), backend, parameters=True)
+
+
+@pytest.mark.parametrize("kernel", [tl.kernel("myrtle5").mirrored(), ConvolutionalNTK(BRANCHES)], ids=repr)
+def test_hostile_images_have_finite_gradients(backend, kernel):
+    X = hostile_images()
+    G = np.random.default_rng(0).standard_normal((len(X), len(X)))
+    gradient = kernel.vjp(X, None, G, backend=backend)
+    assert np.isfinite(gradient).all()
+    assert not gradient[8].any()  # black: where nonlinearities have no derivative, zero is taken
+
+
+def test_duplicates_have_the_gradient_that_an_image_has_with_itself(backend):
+    X, one = images((6, 6, 2), 1), np.ones((1, 1))
+    kernel = tl.kernel("conv3 relu pool2 residual(conv3 relu) globalpool")
+    left, right, _ = kernel.vjp(X, X, one, backend=backend, parameters=True)
+    alone, _ = kernel.vjp(X, None, one, backend=backend, parameters=True)
+    # Rounding of c near 1 shows in the root of f': half of the digits are left.
+    np.testing.assert_allclose(left + right, alone, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", [tl.kernel(BRANCHES), ConvolutionalNTK(SMALL)], ids=repr)
+def test_bits_do_not_depend_on_tiles_and_batches(backend, kernel, monkeypatch):
+    X, Z = images((8, 8, 2), 9), images((8, 8, 2), 7, seed=1)
+    rng = np.random.default_rng(0)
+    G, S = rng.standard_normal((9, 7)), rng.standard_normal((9, 9))
+    options = {"backend": backend, "parameters": not isinstance(kernel, ConvolutionalNTK)}
+
+    def gradients():
+        return [*kernel.vjp(X, Z, G, **options), *_several(kernel.vjp(X, None, S, **options))]
+
+    expected = gradients()
+    monkeypatch.setattr(cuda, "TILE", 4)
+    monkeypatch.setattr(cuda, "LARGEST_BATCH", 3)
+    for found, one in zip(gradients(), expected, strict=True):
+        assert np.array_equal(found, one)
+
+
+def test_memory_that_runs_out_is_answered_by_smaller_batches(backend, monkeypatch):
+    X, kernel, G = images((8, 8, 2), 5), tl.kernel(BRANCHES), np.random.default_rng(0).standard_normal((5, 5))
+    expected = kernel.vjp(X, None, G, backend=backend, parameters=True)
+    batches, pull = [], cuda.pull_general
+
+    def short_of_memory(left, right, cotangent, *, advance, batch, **options):
+        batches.append(batch)
+
+        def count(pairs):
+            advance(pairs)
+            if len(batches) == 1:
+                raise MemoryError  # after the first batch
+
+        pull(left, right, cotangent, advance=count, batch=min(batch, 3), **options)
+
+    monkeypatch.setattr(cuda, "pull_general", short_of_memory)
+    monkeypatch.setattr(type(backend.machines[0]), "is_out_of_memory", lambda self, e: isinstance(e, MemoryError))
+    found = kernel.vjp(X, None, G, backend=backend, parameters=True)
+    assert batches[1] < batches[0]
+    assert np.array_equal(found[0], expected[0])
+    assert found[1] == expected[1]
+
+
+def test_progress_counts_every_pair_once(backend):
+    X, counted = images((8, 8, 2), 5), []
+    tl.kernel(BRANCHES).vjp(
+        X, None, np.eye(5) + 1.0, backend=backend, parameters=True, progress=lambda *some: counted.append(some)
+    )
+    assert counted[-1] == (10, 10)
+
+
+@pytest.mark.parametrize("kernel", [tl.kernel(BRANCHES), tl.kernel(SMALL).mirrored() * tl.kernel(BRANCHES)], ids=repr)
+def test_gradients_of_arrays_on_the_device_stay_there(kernel, fake_cupy, monkeypatch):
+    backend = use("emulated", monkeypatch)
+    X, Z, G = images((8, 8, 2), 3), images((8, 8, 2), 2, seed=1), np.random.default_rng(0).standard_normal((3, 2))
+    expected = kernel.vjp(X, Z, G, backend=backend, parameters=True)
+    monkeypatch.delattr(HostMachine, "download")
+    fake_cupy.downloads.clear()
+    found = kernel.vjp(*(fake_cupy.asarray(one) for one in (X, Z, G)), backend=backend, parameters=True)
+    assert not fake_cupy.downloads
+    for some, others in zip(found[:2], expected[:2], strict=True):
+        assert isinstance(some, DeviceArray)
+        assert np.array_equal(some.view(np.ndarray), others)
+    assert found[2] == expected[2]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("text", [SMALL, BRANCHES])
+def test_tensors_on_the_gpu_take_part_in_automatic_differentiation_there(text, monkeypatch):
+    torch = pytest.importorskip("torch")
+    use("real", monkeypatch)
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch sees no GPU")
+    kernel, (left, right) = tl.kernel(text), (images((8, 8, 2), 3), images((8, 8, 2), 2, seed=1))
+    expected = kernel.vjp(left, right, np.ones((3, 2)), backend="cuda", precision="float64")
+    X, Z = (torch.tensor(one, device="cuda", requires_grad=True) for one in (left, right))
+    monkeypatch.delattr(CudaMachine, "download")
+    kernel(X, Z, backend="cuda", precision="float64").sum().backward()
+    for tensor, one in zip((X, Z), expected, strict=True):
+        assert tensor.grad.is_cuda
+        np.testing.assert_allclose(tensor.grad.cpu().numpy(), one, rtol=0, atol=1e-12 * np.abs(one).max())
+    small = [tensor.detach()[:2].requires_grad_() for tensor in (X, Z)]
+    assert torch.autograd.gradcheck(lambda x, z: kernel(x, z, backend="cuda", precision="float64"), small)
+
+
+def test_what_has_no_gradient_says_so(backend):
+    with pytest.raises(ArchitectureError, match="step has no tangent kernel and no gradient"):
+        tl.kernel("conv3 step globalpool").vjp(images((4, 4, 2), 3), None, np.ones((3, 3)), backend=backend)
