@@ -1,11 +1,15 @@
-"""Gradients against the forward direction on the CPU: the fused path at 32×32×3, and the general one at 8×8×3.
+"""Gradients against the forward direction, of Myrtle5: the fused path, and the general one.
 
     python benchmarks/gradients.py benchmarks/results/gradients_cpu.json
+    python benchmarks/gradients.py benchmarks/results/gradients_h200.json --backend cuda
 
-Both directions take turns, and the least time counts. Seconds are those of the processor, so that other work on the
-machine disturbs little; rates are what two undisturbed cores give at that.
+On the CPU, both directions take turns, and the least time counts. Seconds are those of the processor, so that other
+work on the machine disturbs little; rates are what two undisturbed cores give at that. On a GPU, images and cotangents
+are there, and PyTorch's autograd through compiled layers runs on the same pairs: norms held fixed, without the head.
+Errors are those of a few pairs against the reference, relative to the largest entry.
 """
 
+import argparse
 import sys
 import time
 from pathlib import Path
@@ -17,26 +21,28 @@ from tangentless.backends.general import general_block, prepare_general
 from tangentless.files import write_json
 from tangentless.timing import command, describe_machine, environment, today
 
-TURNS, CORES = 4, 2
+TURNS, CORES, NAME = 4, 2, "myrtle5"
 
 
-def least(*functions):
-    """The least processor time of each function, taking turns."""
+def least(*functions, clock=time.process_time):
+    """The least time of each function, taking turns."""
     found = [[] for _ in functions]
     for _ in range(TURNS):
         for times, function in zip(found, functions, strict=True):
-            start = time.process_time()
+            start = clock()
             function()
-            times.append(time.process_time() - start)
+            times.append(clock() - start)
     return [min(times) for times in found]
 
 
-def measure(side, rows, columns, fused):
-    kernel = tl.kernel("myrtle5")
+def numbers(side, rows, columns):
     rng = np.random.default_rng(0)
-    X, Z, G = (
-        rng.standard_normal(shape) for shape in ((rows, side, side, 3), (columns, side, side, 3), (rows, columns))
-    )
+    shapes = (rows, side, side, 3), (columns, side, side, 3), (rows, columns)
+    return [rng.standard_normal(shape) for shape in shapes]
+
+
+def on_cpu(side, rows, columns, fused):
+    kernel, (X, Z, G) = tl.kernel(NAME), numbers(side, rows, columns)
     graph, backend = kernel.graph(X.shape[1:]), tl.Device("cpu", "float32", 1).backend
     left, right = (backend.gradient(graph, one, parameters=not fused) for one in (X, Z))  # the general path has these
     if fused:
@@ -45,7 +51,6 @@ def measure(side, rows, columns, fused):
     else:
         near, far = prepare_general(graph, X), prepare_general(graph, Z)
         forward = lambda: general_block(near, far, upper=False, advance=None)  # noqa: E731
-        left, right = (type(one)(one.graph, one.images, one.begin, 1, None, True, _plain(one)) for one in (left, right))
     backend.pullback(graph, left[:1], right[:1], G[:1, :1])
     ahead, back, alone = least(forward, lambda: backend.pullback(graph, left, right, G), left.finish)
     return {
@@ -58,17 +63,111 @@ def measure(side, rows, columns, fused):
     }
 
 
-def _plain(gradient):
-    """Without parameters."""
-    return {key: total for key, total in gradient.totals.items() if key[0] != "parameter"}
+def on_gpu(options):
+    """The path that gradients take, then the general one, both with their forward direction; errors, and memory."""
+    import cupy
+
+    kernel, (X, Z, G) = tl.kernel(NAME), numbers(options.side, options.rows, options.columns)
+    images, others, cotangent = map(cupy.asarray, (X, Z, G))
+    graph, pool = kernel.graph(X.shape[1:]), cupy.get_default_memory_pool()
+    rows = []
+    for what, parameters in (("gradients", False), ("general path", True)):  # that path has slopes by parameters
+        backend = tl.Device("cuda", options.precision).backend
+        left, right = (backend.gradient(graph, one, parameters=parameters) for one in (images, others))
+        near, far = (left.images, right.images) if parameters else map_both(backend, graph, images, others)
+        wait = backend.machines[0].mark
+        pool.free_all_blocks()
+        pulls = lambda: (backend.pullback(graph, left, right, cotangent), wait()())  # noqa: B023, E731
+        forward = lambda: (backend.block(graph, near, far), wait()())  # noqa: B023, E731
+        pulls(), forward()
+        ahead, back, alone = least(
+            forward,
+            pulls,
+            lambda: (left.finish(), wait()()),  # noqa: B023
+            clock=time.perf_counter,
+        )
+        rows.append(
+            {
+                "what": what,
+                "kind": type(left).__name__,
+                "forward": "general path" if parameters else backend.describe(graph),
+                "forward pairs/s": round(G.size / ahead),
+                "gradient pairs/s": round(G.size / back),
+                "ratio": round(back / ahead, 2),
+                "microseconds an image alone": 1e6 * alone / options.rows,
+                "peak bytes": pool.total_bytes(),
+            }
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def map_both(backend, graph, *sides):
+    return [backend.prepare(graph, one) for one in sides]
+
+
+def errors(options):
+    """Of a few pairs, in both precisions."""
+    kernel, (X, Z, G) = tl.kernel(NAME), numbers(options.side, 2, 2)
+    expected = kernel.vjp(X, Z, G, backend="reference")
+    found = {}
+    for precision in ("float32", "float64"):
+        gradients = kernel.vjp(X, Z, G, backend=options.backend, precision=precision)
+        pairs = zip(gradients, expected, strict=True)
+        found[precision] = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
+    return found
+
+
+def beside(options):
+    """PyTorch on the same pairs: forward, and both ways."""
+    from tangentless.bench import rival
+
+    kernel, (X, Z, G) = tl.kernel(NAME), numbers(options.side, options.rows, options.columns)
+    rows, columns = min(32, options.rows), min(64, options.columns)
+    X, Z, G = X[:rows], Z[:columns], G[:rows, :columns]
+    graph = kernel.graph(X.shape[1:])
+    reason = rival.why_no_rival(graph)
+    if reason is not None:
+        return {"missing": reason}
+    contender = rival.Rival(graph)
+    left, right = contender.prepare(X), contender.prepare(Z)
+    back = lambda: [one.cpu() for one in contender.gradient(left, right, G)]  # noqa: E731
+    start = time.perf_counter()
+    contender.block(left, right), back()
+    compiling = time.perf_counter() - start
+    ahead, behind = least(lambda: contender.block(left, right), back, clock=time.perf_counter)
+    return {
+        "what": "PyTorch, autograd through compiled layers, float32",
+        "pairs": G.size,
+        "forward pairs/s": round(G.size / ahead),
+        "gradient pairs/s": round(G.size / behind),
+        "seconds of compiling": round(compiling, 1),
+    }
 
 
 def main():
-    results = [measure(32, 4, 16, fused=True), measure(8, 16, 16, fused=False)]
-    for row in results:
-        print(row)
-    about = {"date": today(), "machine": describe_machine(), "environment": environment(), "command": command(sys.argv)}
-    write_json(Path(sys.argv[1]), {"benchmark": "gradients", "results": results, **about})
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--backend", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--precision", default="float32", choices=["float32", "float64"])
+    parser.add_argument("--side", type=int, default=32, help="of the images, on a GPU")
+    parser.add_argument("--rows", type=int, default=128, help="images on the left, on a GPU")
+    parser.add_argument("--columns", type=int, default=128, help="images on the right, on a GPU")
+    parser.add_argument("--no-rival", action="store_true")
+    options = parser.parse_args()
+    about = {"date": today(), "environment": environment(), "command": command(sys.argv)}
+    about["machine"] = describe_machine(options.backend)
+    record = {"benchmark": "gradients", **about}
+    if options.backend == "cpu":
+        record["results"] = [on_cpu(32, 4, 16, fused=True), on_cpu(8, 16, 16, fused=False)]
+    else:
+        record["results"] = on_gpu(options)
+        write_json(options.output, record)  # the rest takes a while
+        record["rival"] = None if options.no_rival else beside(options)
+        write_json(options.output, record)
+        record["errors"] = errors(options)
+    write_json(options.output, record)
+    print(record)
 
 
 if __name__ == "__main__":

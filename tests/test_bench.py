@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import conformance
 from conformance import CHAINS, GRAPHS, relative_error
 from cuda_host.machine import COMPILER, emulate
+from tangentless.backends.cpu import CpuBackend
 from tangentless.backends.cuda import CudaBackend
 from tangentless.bench import gpu, rival, shapes
 from tangentless.bench.ceilings import Ceilings
@@ -68,6 +69,20 @@ def test_the_rival_computes_the_kernel(case: tuple, monkeypatch: pytest.MonkeyPa
         contender.batch = 5  # pairs, so that there are several batches
         found = contender.block(contender.prepare(X[:3]), contender.prepare(X[3:]))
         assert relative_error(found, wanted) < bound
+
+
+def test_the_rival_computes_gradients_of_what_pairs_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is an extra")
+    monkeypatch.setattr(torch, "compile", lambda layer, **options: layer)
+    graph = kernel("conv3 relu pool2 conv3 relu globalpool").graph((8, 8, 2))
+    X, Z, G = (conformance.images(shape, 3, seed) for seed, shape in enumerate(((8, 8, 2), (8, 8, 2), (3,))))
+    contender, backend = rival.Rival(graph, "float64", device="cpu"), CpuBackend("float64", 1)
+    contender.batch = 16  # so that there are several batches
+    found = contender.gradient(contender.prepare(X), contender.prepare(Z), np.array(G))
+    sides = [backend.gradient(graph, some, parameters=True) for some in (X, Z)]  # by the general path
+    backend.pullback(graph, *sides, np.array(G))
+    for gradient, side in zip(found, sides, strict=True):
+        assert relative_error(gradient.numpy(), side.totals["pixels",]) < 1e-10
 
 
 def test_turns_of_the_rival_have_full_batches(monkeypatch: pytest.MonkeyPatch) -> None:

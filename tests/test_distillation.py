@@ -81,9 +81,19 @@ def test_a_run_goes_on_where_it_was(digits, tmp_path):
         distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", **settings | {"seed": 1})
 
 
+def test_a_run_whose_time_is_up_goes_on_where_it_was(digits, tmp_path):
+    X, y, *_ = digits
+    settings = {"steps": 3, "batch": 20, "backend": "cpu"}
+    whole = distill(X, y, 3, KERNEL, **settings)
+    parts = [distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", seconds=1e-9, **settings) for _ in range(3)]
+    assert [len(part.losses) for part in parts] == [1, 2, 3]  # every call gets on by a step
+    assert np.array_equal(parts[-1].images, whole.images)
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
+        ({"seconds": 0.0}, ParameterError, "seconds must be above 0"),
         ({"images": 41}, ParameterError, "41 images cannot be distilled from 40"),
         ({"images": 2}, ParameterError, "3 classes need at least as many images"),
         ({"batch": 2}, ParameterError, "a batch of 2 cannot hold 3 classes"),
@@ -112,6 +122,7 @@ def test_data_sets_are_distilled_to_model_picture_and_record(name, tmp_path):
     }
     model = load_model(tmp_path / f"distillation-{name}-4.npz", backend="cpu")
     assert model.score(data.test.images[:20], data.test.labels[:20]) == record["accuracy"]["distilled"]
+    assert record["steps"] == 3
 
 
 def test_the_demonstration_distils_digits(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ Random numbers are those of a step, so a run that goes on from a checkpoint draw
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -101,6 +102,7 @@ def distill(
     *,
     preprocessing: Any = None,
     checkpoint: str | Path | None = None,
+    seconds: float | None = None,
     watch: Watch | None = None,
     backend: str | AnyDevice = "auto",
     precision: Precision = "float32",
@@ -111,8 +113,8 @@ def distill(
 
     `settings` are those of `Settings`: steps, batch, rate, ridge, start, learn_labels, flips and seed. `preprocessing`
     is a transformer such as `ZCA()`, fitted here unless it is: images are learned as they look after it. With a
-    `checkpoint`, a file, an interrupted run goes on where it was. `watch` is told the steps done, those in all, and
-    the loss.
+    `checkpoint`, a file, an interrupted run goes on where it was. After so many `seconds` it stops, with the images as
+    they are then, and `losses` has fewer than all steps. `watch` is told the steps done, those in all, and the loss.
 
     >>> from sklearn.datasets import load_digits
     >>> digits = load_digits(n_class=3)
@@ -122,7 +124,9 @@ def distill(
     >>> found.images.shape, found.losses[-1] < found.losses[0]
     ((3, 8, 8, 1), True)
     """
-    chosen = Settings(images=images, **settings)
+    chosen, begun = Settings(images=images, **settings), time.monotonic()
+    if seconds is not None and not seconds > 0:
+        raise ParameterError(f"seconds must be above 0, not {seconds!r}; leave them out to take all steps")
     pixels, labels = to_numpy(X)[0], np.asarray(to_numpy(y)[0])
     check_images(pixels, "X")
     classes, codes = _read_labels(labels, pixels)
@@ -142,11 +146,13 @@ def distill(
     state = _State(state.before, values, means, squares, state.losses)
     for step in range(len(state.losses), chosen.steps):
         _step(state, step, k, device, pixels, codes, len(classes), chosen)
-        last = step + 1 == chosen.steps
+        last = step + 1 == chosen.steps or (seconds is not None and time.monotonic() - begun > seconds)
         if path is not None and (last or (step + 1) % _KEPT_EVERY == 0):
             _save(path, header, state)
         if watch is not None:
             watch(step + 1, chosen.steps, state.losses[-1])
+        if last:
+            break
     learned, targets = (to_host(one) for one in state.values)
     model = _model(k, device, learned, targets, classes[codes[rows]], chosen)
     _calibrate(model, pixels, codes, chosen)

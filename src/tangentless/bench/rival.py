@@ -117,6 +117,20 @@ class Rival:
         values = [some.reshape(len(left), len(right)) for some in found]
         return self.graph.apply_head(values, left.totals, right.totals)
 
+    def gradient(self, left: RivalImages, right: RivalImages, cotangent: NDArray[Any]) -> tuple[Any, Any]:
+        """Gradients by the pixels of both sides of the outputs times a cotangent, norms held fixed, by autograd.
+
+        Those by norms, which the gradients by pixels of images alone need, are computed too.
+        """
+        sides = [_leaves(side) for side in (left, right)]
+        pairs = torch.cartesian_prod(torch.arange(len(left)), torch.arange(len(right))).to(self.device)
+        by = torch.from_numpy(cotangent.reshape(-1)).to(self.device)
+        batch = max(1, self.batch // 4)  # every layer keeps what its way back needs
+        for some, weights in zip(pairs.split(batch), by.split(batch), strict=True):
+            values = self._pairs(*sides, *some.unbind(1))
+            sum((weights * value).sum() for value in values).backward()
+        return sides[0].images.grad, sides[1].images.grad
+
     def _pairs(self, left: RivalImages, right: RivalImages, i: Any, j: Any) -> list[Any]:
         def norms(place: int) -> tuple[Any, Any]:
             return left.norms[place][:, i, :, :, None, None], right.norms[place][:, j, None, None]
@@ -182,6 +196,12 @@ class RivalTurns:
         """Of a block between both sides, what it computed."""
         rows, columns = map(slice, self.values.shape)
         return rows, columns
+
+
+def _leaves(side: RivalImages) -> RivalImages:
+    """Images and norms as what gradients are wanted by."""
+    norms = {place: some.clone().requires_grad_() for place, some in side.norms.items()}
+    return RivalImages(side.images.clone().requires_grad_(), norms, side.totals)
 
 
 def _largest_batch(graph: Graph, itemsize: int, device: str) -> int:

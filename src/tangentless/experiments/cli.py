@@ -235,6 +235,9 @@ def distillation(
     epsilon: Annotated[float, typer.Option(help="The epsilon of ZCA, which CIFAR-10 is whitened with.")] = 1e-4,
     test: TestOption = None,
     seed: SeedOption = 0,
+    minutes: Annotated[
+        float | None, typer.Option(help="Test what is there after so many; the same command goes on.")
+    ] = None,
     backend: BackendOption = "auto",
     data: DataOption = None,
     output: OutputOption = OUTPUT,
@@ -247,7 +250,8 @@ def distillation(
     (name,) = parse_names(dataset, DATASETS)
     flips = name == "cifar10"
     settings = Settings(images, steps, batch, rate, ridge, start, labels, flips, seed)
-    reproduce(load(name, data), settings, kernel=kernel, epsilon=epsilon, test=test, folder=output, backend=backend)
+    options = {"kernel": kernel, "epsilon": epsilon, "test": test, "minutes": minutes, "backend": backend}
+    reproduce(load(name, data), settings, folder=output, **options)
 
 
 @app.command()

@@ -40,10 +40,14 @@ def reproduce(
     epsilon: float,
     test: int | None,
     folder: Path,
+    minutes: float | None = None,
     backend: str = "auto",
     precision: Precision = "float32",
 ) -> dict[str, Any]:
-    """Distil a data set, test what came out, and leave model, picture and record in a folder."""
+    """Distil a data set, test what came out, and leave model, picture and record in a folder.
+
+    After so many minutes it tests what it has by then; the same call goes on from there.
+    """
     if dataset.name not in DATASETS:
         raise ParameterError(f"distillation knows {' and '.join(DATASETS)}, not {dataset.name}")
     make_folder(folder)
@@ -58,6 +62,7 @@ def reproduce(
                 kernel=kernel,
                 preprocessing=before,
                 checkpoint=folder / f"{name}.checkpoint",
+                seconds=None if minutes is None else 60 * minutes,
                 watch=lambda done, total, _: progress(done, total),
                 backend=device,
                 **asdict(settings),
@@ -78,18 +83,20 @@ def reproduce(
         "kernel": kernel,
         "settings": asdict(settings),
         "epsilon": epsilon if dataset.name == "cifar10" else None,
+        "steps": len(found.losses),
         "accuracy": accuracies,
         "test images": len(labels),
         "losses": [round(loss, 6) for loss in found.losses[:: max(1, len(found.losses) // 50)]],
         "seconds": seconds,
         "date": today(),
-        "machine": describe_machine(),
+        "machine": describe_machine(device.name),
         "environment": environment(),
         "command": command(sys.argv),
     }
     write_json(folder / f"{name}.json", record)
     rows = [(key, f"{value:.2%}") for key, value in accuracies.items()]
-    show_table(f"{dataset.name} to {settings.images} images, {kernel}", ("images", "test accuracy"), rows)
+    steps = f"{len(found.losses):,} of {settings.steps:,} steps"
+    show_table(f"{dataset.name} to {settings.images} images, {kernel}, {steps}", ("images", "test accuracy"), rows)
     say_files(folder / f"{name}.{suffix}" for suffix in ("npz", "png", "json"))
     return record
 
