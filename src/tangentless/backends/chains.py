@@ -1,4 +1,4 @@
-"""The way back through a chain that every fused path shares: from entries to the last pool, and through squared norms."""
+"""The way back through a chain, as all fused paths share it: from entries to the last pool, and through norms."""
 
 from __future__ import annotations
 

@@ -59,10 +59,6 @@ class Machine(Protocol):
         """A copy on the machine."""
         ...
 
-    def download(self, values: Any) -> NDArray[Any]:
-        """A copy on the host."""
-        ...
-
     def deliver(self, values: Any, beside: Any) -> Any:
         """Values of the machine as the kind of array that `beside` is, in the memory it is in."""
         ...

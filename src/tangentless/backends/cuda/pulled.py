@@ -62,10 +62,9 @@ class PullPath:
     def _pull(self, left: PulledImages, right: PulledImages, x: Any, a: Any, cotangent: Any) -> None:
         xp, forward, lanes = self.machine.xp, self.forward, self.plan.forward.lanes
         n, m = cotangent.shape
-        table, units = _units(self.machine.download(cotangent) != 0, lanes)
+        table, units = _units(cotangent != 0, lanes, xp)
         if not len(units):
             return
-        table, units = self.machine.upload(table), self.machine.upload(units)
         near, far = left.images, right.images
         exits = forward.run(len(self.plan.shapes) - 1, x, a, far.pixels, far.norms, units)
         totals = xp.zeros((1, n, m))
@@ -155,20 +154,21 @@ def _squares(images: FollowedImages, plan: Any) -> Any:
     return pixel_squares(np.moveaxis(pixels, 1, -1))
 
 
-def _units(wanted: Any, lanes: int) -> tuple[Any, Any]:
+def _units(wanted: Any, lanes: int, xp: Any) -> tuple[Any, Any]:
     """The unit of every run of rows and column, (runs, columns), -1 where nothing is wanted; and all units."""
     n, m = wanted.shape
-    filled = np.concatenate([wanted, np.zeros((-n % lanes, m), dtype=bool)]).reshape(-1, lanes, m).any(axis=1)
-    columns, runs = np.nonzero(filled.T)
-    table = np.full(filled.shape, -1, dtype=np.int32)
-    table[runs, columns] = np.arange(len(runs))
+    filled = xp.concatenate([wanted, xp.zeros((-n % lanes, m), dtype=bool)]).reshape(-1, lanes, m).any(axis=1)
+    columns, runs = xp.nonzero(filled.T)
+    table = xp.full(filled.shape, -1, dtype=np.int32)
+    table[runs, columns] = xp.arange(len(runs), dtype=np.int32)
     left = runs * lanes
-    return table, np.stack([columns, left, np.minimum(lanes, n - left), left], axis=1).astype(np.int32)
+    units = xp.stack([columns, left, xp.minimum(lanes, n - left), left], axis=1)
+    return table, xp.ascontiguousarray(units.astype(np.int32))
 
 
 @dataclass(frozen=True, eq=False)
 class PulledImages:
-    """Images, and cotangents so far: of pixels and logarithms of norms by segment, of squares at the output, of k(x, x)."""
+    """Images, and cotangents so far: of pixels and norms by segment, of squares at the output, of k(x, x)."""
 
     images: FollowedImages
     wanted: bool
