@@ -172,14 +172,14 @@ def kernel_gradients(K: Any, cross: Any, targets: Any, batch: Any, ridge: float)
     """
     count = len(K)
     share = ridge / count
-    matrix = K + share * np.trace(K) * np.eye(count, like=K)
+    matrix = K + share * np.trace(K) * np.diag(np.ones_like(K[0]))
     coefficients = np.linalg.solve(matrix, targets)
     errors = cross.T @ coefficients - batch
     loss = float((errors**2).sum()) / (2 * len(batch))
     errors = errors / len(batch)
     by_targets = np.linalg.solve(matrix.T, cross @ errors)
     by_matrix = -by_targets @ coefficients.T
-    by_K = by_matrix + share * np.trace(by_matrix) * np.eye(count, like=K)
+    by_K = by_matrix + share * np.trace(by_matrix) * np.diag(np.ones_like(K[0]))
     return loss, by_K, coefficients @ errors.T, by_targets
 
 
