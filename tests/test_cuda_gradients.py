@@ -12,8 +12,9 @@ from conformance import CHAINS, GRAPHS, graphs, hostile_images, images, name
 from cuda_host.arrays import DeviceArray
 from cuda_host.machine import COMPILER, HostMachine, emulate
 from tangentless.backends import cuda
-from tangentless.backends.cuda import CudaBackend, gpu_present
+from tangentless.backends.cuda import CudaBackend, gpu_present, pulled
 from tangentless.backends.cuda.machine import CudaMachine
+from tangentless.backends.cuda.pulled import PulledGradient
 from tangentless.classical import ConvolutionalNTK
 from tangentless.errors import ArchitectureError
 from test_gradients import COMPOSED, SMALL, relative
@@ -82,6 +83,42 @@ def test_gradients_in_either_precision_agree_with_the_reference(case, precision,
     text, shape = case
     backend = CudaBackend(precision, gpus=(0,))
     check(tl.kernel(text), images(shape, 3), images(shape, 2, seed=1), backend, bound)
+
+
+@pytest.mark.parametrize("case", [CHAINS[0], *CHAINS[2:10:2], CHAINS[10]], ids=name)
+@pytest.mark.parametrize(("precision", "bound"), [("float64", 1e-11), ("float32", 1e-4)])
+def test_fused_gradients_of_chains_agree_with_the_reference(case, precision, bound, monkeypatch):
+    use("emulated", monkeypatch)
+    (text, shape), backend = case, CudaBackend(precision, gpus=(0,))
+    kernel, X, Z = tl.kernel(text), images(shape, 6), images(shape, 5, seed=1)
+    assert isinstance(backend.gradient(kernel.graph(shape), X), PulledGradient)
+    check(kernel, X, Z, backend, bound)
+    G = np.random.default_rng(0).standard_normal((6, 5))
+    expected = kernel.vjp(X, Z, G, backend="reference")
+    one = [kernel.vjp(X, Z, G, backend=backend, wrt=side)[number] for number, side in enumerate("XZ")]
+    assert relative(one, expected) < bound
+
+
+def test_fused_gradients_with_all_threads_of_a_block(monkeypatch):
+    use("emulated", monkeypatch)
+    monkeypatch.setattr(HostMachine, "all_threads", True)
+    check(tl.kernel(SMALL), images((4, 4, 2), 3), images((4, 4, 2), 2, seed=1), CudaBackend(gpus=(0,)), 1e-4)
+
+
+@pytest.mark.parametrize("kernel", [tl.kernel("myrtle5"), tl.kernel(SMALL).mirrored()], ids=repr)
+def test_bits_of_fused_gradients_do_not_depend_on_tiles_and_batches(backend, kernel, monkeypatch):
+    X, Z = images((8, 8, 2), 13), images((8, 8, 2), 7, seed=1)
+    rng = np.random.default_rng(0)
+    G, S = rng.standard_normal((13, 7)), rng.standard_normal((13, 13))
+
+    def gradients():
+        return [*kernel.vjp(X, Z, G, backend=backend), kernel.vjp(X, None, S, backend=backend)]
+
+    expected = gradients()
+    monkeypatch.setattr(cuda, "TILE", 4)
+    monkeypatch.setattr(pulled, "_SCRATCH", 1)
+    for found, one in zip(gradients(), expected, strict=True):
+        assert np.array_equal(found, one)
 
 
 @settings(max_examples=5)
@@ -160,18 +197,19 @@ def test_progress_counts_every_pair_once(backend):
 
 
 @pytest.mark.parametrize("kernel", [tl.kernel(BRANCHES), tl.kernel(SMALL).mirrored() * tl.kernel(BRANCHES)], ids=repr)
-def test_gradients_of_arrays_on_the_device_stay_there(kernel, fake_cupy, monkeypatch):
+@pytest.mark.parametrize("parameters", [True, False])
+def test_gradients_of_arrays_on_the_device_stay_there(kernel, parameters, fake_cupy, monkeypatch):
     backend = use("emulated", monkeypatch)
     X, Z, G = images((8, 8, 2), 3), images((8, 8, 2), 2, seed=1), np.random.default_rng(0).standard_normal((3, 2))
-    expected = kernel.vjp(X, Z, G, backend=backend, parameters=True)
+    expected = kernel.vjp(X, Z, G, backend=backend, parameters=parameters)
     monkeypatch.delattr(HostMachine, "download")
     fake_cupy.downloads.clear()
-    found = kernel.vjp(*(fake_cupy.asarray(one) for one in (X, Z, G)), backend=backend, parameters=True)
+    found = kernel.vjp(*(fake_cupy.asarray(one) for one in (X, Z, G)), backend=backend, parameters=parameters)
     assert not fake_cupy.downloads
     for some, others in zip(found[:2], expected[:2], strict=True):
         assert isinstance(some, DeviceArray)
         assert np.array_equal(some.view(np.ndarray), others)
-    assert found[2] == expected[2]
+    assert found[2:] == expected[2:]
 
 
 @pytest.mark.gpu

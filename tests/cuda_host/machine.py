@@ -26,7 +26,7 @@ from tangentless.backends.cuda.layout import StagePlan
 HERE = Path(__file__).parent
 SOURCES = Path(cuda.__file__).parent
 ONE_AT_A_TIME = threading.Lock()  # the emulation has one block of threads
-FROM_TEXT = ("duals", "node_back", "nodes", "offsets", "vectors")  # device files that are no part of a stage
+FROM_TEXT = ("duals", "node_back", "nodes", "offsets", "pulling", "vectors")  # device files that are no part of a stage
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 

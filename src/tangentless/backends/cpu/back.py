@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...bags import to_squares
 from ...forms import TOLERANCE, Arc, lower, lower_slope
-from ...graph import Graph, window_sums
-from ...layers import Nonlinearity, Normalize, Windows
-from ...pullback import check_gradient, pull_head, pull_head_diagonal, spread
+from ...graph import Graph
+from ...layers import Normalize
+from ...pullback import check_gradient, pull_head_diagonal
 from .. import Advance
 from ..backward import InOrder
+from ..chains import power_of_two, pull_norms, pull_totals
 from ..segments import Embedding, Segment, chain
 from ..workers import run_parallel
 from .compiling import compiling
@@ -237,8 +237,13 @@ def pull_fused(
         forward_rows(tag, plan.kinds, view, *task_rows)
         totals = room.totals(end - first)
         near, far = left.images[first:end], right.images[columns]
-        seeds, near_squares, far_squares = _pull_values(graph, plan, totals, near, far, by)
-        top = _power_of_two(seeds)
+        factor = np.full((len(near), len(far)), plan.fused.total_scale())
+        if not graph.scale_free:
+            factor *= np.multiply.outer(near.scales, far.scales)
+        given = totals[:, : len(far)], factor, near.totals, far.totals, by[:, : len(far)]
+        seeds = np.zeros_like(totals)
+        seeds[:, : len(far)], near_squares, far_squares = pull_totals(graph, *given)
+        top = power_of_two(seeds)
         scaled = (seeds / top).astype(plan.fused.dtype)
         out = np.zeros((end - first, plan.pixel_count + plan.norm_count))
         backward_rows(tag, plan.kinds, view, *task_rows, scaled.ctypes.data, wanted, room.left_found, out)
@@ -275,23 +280,6 @@ def _tasks(plan: Plan, rows: int, columns: int, upper: bool) -> Iterator[tuple[i
                 yield first, min(first + plan.rows, rows), block
 
 
-def _pull_values(graph: Graph, plan: Plan, totals: Array, near: Any, far: Any, by: Array) -> tuple[Array, Array, Array]:
-    """Cotangents of the sums of the last pool, and of squared norms at the output of both sides."""
-    factor = np.full((len(near), len(far)), plan.fused.total_scale())
-    if not graph.scale_free:
-        factor *= np.multiply.outer(near.scales, far.scales)
-    values = totals[:, : len(far)] * factor
-    ends = np.repeat(near.totals, len(far)), np.tile(far.totals, len(near))  # of every entry, as the head takes them
-    (output,) = graph.outputs
-    given = by[:, : len(far)].reshape(-1)
-    found = pull_head(graph, [(values.reshape(-1), None)], [ends[0]], [ends[1]], given, parameters=False)
-    seeds = np.zeros_like(totals)
-    seeds[:, : len(far)] = found.values[output][0].reshape(values.shape) * factor
-    zeros = np.zeros(values.size)
-    rows, columns = (side.get(output, zeros).reshape(values.shape) for side in (found.left, found.right))
-    return seeds, rows.sum(axis=1), columns.sum(axis=0)
-
-
 def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Room) -> Array:
     """Pixels' cotangents of at most a vector of images, from their norms' and from each one's pair with itself."""
     from .back_sweep import backward_rows, forward_rows
@@ -310,7 +298,7 @@ def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Roo
     forward_rows(tag, plan.kinds, view, 0, last, *rows)
     entrances = _entrances(plan, images)
     pixels, norms = np.split(gradient.found[part], [plan.pixel_count], axis=1)
-    by, end, top = squares.reshape(count, 1), plan.norm_count, _power_of_two(squares)
+    by, end, top = squares.reshape(count, 1), plan.norm_count, power_of_two(squares)
 
     def own(first: int, end: int) -> Array:
         """What was found so far for some of the images' numbers, on both sides."""
@@ -325,42 +313,13 @@ def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Roo
         backward_rows(tag, plan.kinds, view, place, place + 1, *rows, *nothing)
         begin = end - len(stage.steps) * math.prod(stage.grid)
         scales = norms[:, begin:end] + own(plan.pixel_count + begin, plan.pixel_count + end)
-        by = _pull_norms(stage, entrances[place], scales).reshape(count, -1)
+        by_step = scales.reshape(count, len(stage.steps), *stage.grid)
+        by = pull_norms(stage, entrances[place], {i: by_step[:, i] for i in range(len(stage.steps))}).reshape(count, -1)
         by = by * float(plan.scales[place - 1]) if place else by
         end = begin
     lengths = 2.0 * _pixels(images).reshape(count, -1, plan.graph.channels) * by[:, :, None]
     total: Array = pixels + own(0, plan.pixel_count) + lengths.reshape(count, -1)
     return total
-
-
-def _pull_norms(stage: Segment, entrance: Array, scales: Array) -> Array:
-    """Cotangents of squared norms at the entrance of a stage from those of logarithms of norms at its steps."""
-    squares, found = entrance, []
-    for step in stage.steps:
-        squares = _window(step.window, stage.grid, squares)
-        found.append(squares)
-        squares = squares if step.embedding is None else step.embedding.squares(squares)
-    by: Array = np.zeros_like(entrance)
-    for place in reversed(range(len(stage.steps))):
-        step, own = stage.steps[place], scales.reshape(len(scales), len(stage.steps), *stage.grid)[:, place]
-        if isinstance(step.embedding, Nonlinearity):
-            by = by * step.embedding.gain()
-        elif isinstance(step.embedding, Normalize):
-            by = np.zeros_like(by)
-        if step.embedding is not None:
-            by = by + to_squares(own, found[place])
-        by = spread(by, _axes(step.window, stage.grid), stage.grid)
-    return by
-
-
-def _axes(size: tuple[int, int], grid: tuple[int, int]) -> tuple[Windows, Windows]:
-    rows, columns = (Windows(k, n, start=-(k // 2)) for k, n in zip(size, grid, strict=True))
-    return rows, columns
-
-
-def _window(size: tuple[int, int], grid: tuple[int, int], squares: Array) -> Array:
-    sums: Array = window_sums(squares, _axes(size, grid))
-    return sums
 
 
 class _Room:
@@ -442,9 +401,3 @@ def _expand(plan: Plan, images: Any) -> tuple[NDArray[Any], NDArray[Any], NDArra
 def _pixels(images: Any) -> Array:
     """Images over their scales, (N, pixels)."""
     return normalized(images.images, images.scales).reshape(len(images), -1)
-
-
-def _power_of_two(values: Array) -> float:
-    """One near the largest of the values: multiplying by it rounds nothing."""
-    largest = float(np.abs(values).max())
-    return 2.0 ** math.floor(math.log2(largest)) if largest > 0 else 1.0

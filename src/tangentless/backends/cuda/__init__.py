@@ -32,6 +32,8 @@ from .layout import StagePlan
 from .machine import CudaMachine, check_gpus, count_gpus, gpu_present
 from .offsets import OffsetPlan, plan_offsets
 from .plan import plan_graph
+from .pulled import PulledGradient, PullPath, pull_offsets, pulled_images, true_scales
+from .pulling import PullPlan, plan_pulling
 
 __all__ = ["CudaBackend", "CudaImages", "check_gpus", "gpu_present"]
 
@@ -79,6 +81,7 @@ class CudaBackend:
         self.precision = precision
         self.machines = tuple(CudaMachine(index) for index in chosen)
         self._paths: dict[tuple[int, Graph], Path] = {}
+        self._pulls: dict[tuple[Graph, bool], PullPath] = {}
         self._gradients: dict[Graph, GradientPath] = {}
 
     def describe(self, graph: Graph) -> str:
@@ -108,8 +111,13 @@ class CudaBackend:
         parts = self._on_gpus(len(left.copies), compute)
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
-    def gradient(self, graph: Graph, images: Any, *, parameters: bool = False, wanted: bool = True) -> CudaGradient:
+    def gradient(
+        self, graph: Graph, images: Any, *, parameters: bool = False, wanted: bool = True
+    ) -> CudaGradient | PulledGradient:
+        """Images with room for their cotangents, on the first GPU."""
         check_gradient(graph, parameters)
+        if not parameters and not isinstance(self._plan_pulling(graph, both=False), str):
+            return self._pulled_gradient(graph, images, wanted)
         if graph not in self._gradients:
             with self.machines[0].active():
                 self._gradients[graph] = GradientPath(graph, self.machines[0])
@@ -120,16 +128,42 @@ class CudaBackend:
             part = path.gradient(prepared.copies[0], batch, parameters=parameters, wanted=wanted)
         return CudaGradient(path, part, prepared)
 
+    def _pulled_gradient(self, graph: Graph, images: Any, wanted: bool) -> PulledGradient:
+        machine = self.machines[0]
+        with machine.active():
+            path = self._pull_path(graph, both=False)
+            scales = true_scales(graph, machine.upload(images).astype(np.float64, copy=False), machine.xp)
+        prepared = self._prepared((path.forward,), images)
+        with machine.active():
+            pulled = pulled_images(path, prepared.copies[0], wanted)
+        return PulledGradient(
+            graph, prepared, scales, pulled, lambda both: self._pull_path(graph, both=both), images.shape[1:]
+        )
+
+    def _plan_pulling(self, graph: Graph, *, both: bool) -> PullPlan | str:
+        return plan_pulling(graph, self.precision, self._shared_limit, both)
+
+    def _pull_path(self, graph: Graph, *, both: bool) -> PullPath:
+        if (graph, both) not in self._pulls:
+            plan = self._plan_pulling(graph, both=both)
+            assert not isinstance(plan, str), plan
+            self._pulls[graph, both] = PullPath(plan, self.machines[0])
+        return self._pulls[graph, both]
+
     def pullback(
         self,
         graph: Graph,
-        left: CudaGradient,
-        right: CudaGradient,
+        left: Any,
+        right: Any,
         cotangent: Any,
         *,
         upper: bool = False,
         advance: Advance | None = None,
     ) -> None:
+        if isinstance(left, PulledGradient):
+            with self.machines[0].active():
+                pull_offsets(left, right, cotangent, upper=upper, advance=advance)
+            return
         machine, done = self.machines[0], 0
 
         def count(pairs: int) -> None:

@@ -75,7 +75,7 @@ class OffsetPath:
         scales = xp.ones(count) if keeps_scales(self.graph) else image_scales(images, xp)
         scaled = images / scales.reshape(-1, 1, 1, 1)
         pixels = xp.ascontiguousarray(xp.moveaxis(scaled, -1, 1).reshape(count, -1).astype(plan.dtype))
-        beside, norms = self._beside(pixels), xp.zeros((count, plan.norm_count), dtype=plan.dtype)
+        beside, norms = self.beside(pixels), xp.zeros((count, plan.norm_count), dtype=plan.dtype)
         units = self.machine.upload(selves(count))
         entrances: Sequence[Any] = [pixel_squares(scaled)]
         tangents: Any = xp.zeros(count)
@@ -85,16 +85,16 @@ class OffsetPath:
             exits: list[Any] = []
             last = place == len(plan.segments) - 1
             if last or any(one.pooled for one in segment.exits):
-                exits, found = self._run(place, beside, self._beside(norms), pixels, norms, units, itself=True)
+                exits = self.run(place, beside, self.beside(norms), pixels, norms, units, itself=True)[-1]
             entrances = []
             for number, one in enumerate(segment.exits):
                 if last:
                     out = xp.zeros((1 + self.graph.tangent, count))
-                    self._finish(found, units, out, 0)
+                    self.finish(exits[0], units, out, 0)
                     alone = out[0] if one.pooled else squares[one.value][:, 0, 0]
                     tangents = out[-1]
                 elif one.pooled:
-                    alone = self._own(place, number, exits[number])
+                    alone = self.own(place, number, exits[number])
                 else:
                     rows, columns = one.stride
                     alone = squares[one.value][:, ::rows, ::columns][:, : one.grid[0], : one.grid[1]]
@@ -113,7 +113,7 @@ class OffsetPath:
                 some = some * (some >= SMALLEST_NORM[self.plan.dtype])
                 norms[:, start : start + some.shape[1]] = some.astype(norms.dtype)
 
-    def _own(self, place: int, number: int, values: Any) -> Any:
+    def own(self, place: int, number: int, values: Any) -> Any:
         """What an exit holds at equal positions of equal images, (N, H, W): its squared norms."""
         one = self.plan.segments[place].exits[number]
         tall, wide = one.grid
@@ -137,12 +137,12 @@ class OffsetPath:
         out = xp.zeros((1 + self.graph.tangent, len(left), len(right)))
         heights = column_heights(len(left), len(right), first)
         total = int(heights.sum())
-        x, a = self._beside(left.pixels), self._beside(left.norms)
+        x, a = self.beside(left.pixels), self.beside(left.norms)
         for start in range(0, total, batch):
             stop = min(start + batch, total)
             units = self.machine.upload(batch_units(heights, start, stop, self.plan.lanes))
-            _, totals = self._run(last, x, a, right.pixels, right.norms, units)
-            self._finish(totals, units, out, len(right))
+            (totals,) = self.run(last, x, a, right.pixels, right.norms, units)[-1]
+            self.finish(totals, units, out, len(right))
             if advance is not None:
                 self.machine.mark()()  # progress counts what is finished
                 advance(stop - start)
@@ -152,34 +152,32 @@ class OffsetPath:
             return self.graph.apply_tangent_head([out[0]], [out[1]], [left.squares], [right.squares])
         return self.graph.apply_head([out[0]], [left.squares], [right.squares])
 
-    def _run(
+    def run(
         self, last: int, x: Any, a: Any, z: Any, b: Any, units: Any, itself: bool = False
-    ) -> tuple[list[Any], Any]:
-        """All segments up to the last one, for all units; its exits, or totals (units, groups, parts).
+    ) -> list[list[Any]]:
+        """All segments up to the last one, for all units: exits of each, of the graph's last totals (units, groups, parts).
 
-        Left pixels and norms, x and a, are as `_beside` lays them out.
+        Left pixels and norms, x and a, are as `beside` lays them out.
         """
         plan, xp = self.plan, self.machine.xp
-        entrances: list[Any] = []
-        totals: Any = None
+        found: list[list[Any]] = []
         for place, (groups, needed, offsets) in enumerate(self._lists_of(last)):
             segment = plan.segments[place]
             blocks = len(units) * len(groups)
             if place == len(plan.segments) - 1:
-                totals = xp.empty((len(units), len(groups), plan.parts))
-                outputs = [totals]
+                outputs = [xp.empty((len(units), len(groups), plan.parts))]
             else:
                 shapes = [(len(units), plan.exit_numbers(one) * plan.parts) for one in segment.exits]
                 outputs = [xp.empty(shape, dtype=plan.dtype) for shape in shapes]
-            inside = entrances if place else [None]
+            inside = found[-1] if place else [None]
             work = [units, groups, needed, offsets, len(groups), len(offsets), int(itself), np.int64(blocks)]
             arguments = [x, z, a, b, *inside, *outputs, *self.tables[place], *work]
             threads, shared = plan.plans[place].threads, plan.shared_bytes(place)
             self.launch(f"segment_{place}", blocks, threads, shared, arguments)
-            entrances = outputs
-        return entrances, totals
+            found.append(outputs)
+        return found
 
-    def _beside(self, rows: Any) -> Any:
+    def beside(self, rows: Any) -> Any:
         """Left images as kernels read them, (n, numbers, lanes): those of a unit beside each other."""
         xp, lanes = self.machine.xp, self.plan.lanes
         filled = xp.concatenate([rows, rows[:1].repeat(-len(rows) % lanes, axis=0)])
@@ -202,7 +200,7 @@ class OffsetPath:
             self._lists[last] = found
         return self._lists[last]
 
-    def _finish(self, totals: Any, units: Any, out: Any, columns: int) -> None:
+    def finish(self, totals: Any, units: Any, out: Any, columns: int) -> None:
         sizes = np.int64(len(units)), totals.shape[1], columns, np.int64(out[0].size)
         self.launch("finish", -(-len(units) // _THREADS), _THREADS, 0, [totals, units, out, *sizes])
 

@@ -47,6 +47,10 @@ class Machine(Protocol):
         its arguments. Kernels that share nothing walk over their elements, by fewer blocks where that is better."""
         ...
 
+    def free_bytes(self) -> int:
+        """Memory that an allocation could use."""
+        ...
+
     def active(self) -> AbstractContextManager[None]:
         """A context in which work is done on this machine."""
         ...

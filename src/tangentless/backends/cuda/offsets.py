@@ -90,7 +90,7 @@ def slots(exit_: Exit) -> range:
 
 
 @functools.lru_cache(maxsize=64)
-def plan_offsets(graph: Graph, precision: str, shared_limit: int) -> OffsetPlan | str:
+def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: int = 4) -> OffsetPlan | str:
     """The graph for the kernels of offsets, or the reason why it must take the general path."""
     segments = cut(graph)
     if isinstance(segments, str):
@@ -99,7 +99,7 @@ def plan_offsets(graph: Graph, precision: str, shared_limit: int) -> OffsetPlan 
     if exceeds(segments, dtype):
         return f"a segment sums over more windows than {dtype} can hold"
     longest = max((_extent(term) for one in segments for step in one.steps for term in step.terms), default=1)
-    for lanes in (4, 2, 1) if dtype == "float32" else (1,):
+    for lanes in (n for n in (4, 2, 1) if n <= most_lanes) if dtype == "float32" else (1,):
         size = lanes * (1 + graph.tangent) * np.dtype(dtype).itemsize
         plans = tuple(_plan_segment(segment, size, segment is segments[-1]) for segment in segments)
         found = OffsetPlan(graph, segments, dtype, lanes, plans)
@@ -160,12 +160,12 @@ def write(plan: OffsetPlan) -> tuple[str, list[list[NDArray[Any]]]]:
     """The source of all kernels, and for each segment the tables of its duals."""
     number = {"float32": "float", "float64": "double"}[plan.dtype]
     head = f"typedef {number} real;\nconstexpr int LANES = {plan.lanes}, PARTS = {plan.parts};\n"
-    writers = [_Writer(plan, place) for place in range(len(plan.segments))]
+    writers = [Writer(plan, place) for place in range(len(plan.segments))]
     texts = [head, device_source("offsets.cuh"), *(writer.kernel() for writer in writers)]
     return "\n".join(texts), [writer.tables for writer in writers]
 
 
-class _Writer:
+class Writer:
     """Writes the kernel of one segment."""
 
     def __init__(self, plan: OffsetPlan, place: int) -> None:
@@ -346,8 +346,20 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
 
     def _step(self, number: int) -> str:
         step, sum_place = self.segment.steps[number], self.segment.sum_of(number)
-        before = [self._plane(sum_place), self._plane(sum_place + 1)]
-        body, after, longest = list[str](), list[str](), 1
+        before, body, after, longest = self._sum(number)
+        before += [self._plane(sum_place), self._plane(sum_place + 1)]
+        body += self._keep(sum_place, "sum")
+        if step.embedding is not None:
+            body += [f"const Value value = {self._embedded(number)};", *self._keep(sum_place + 1, "value")]
+        return self._phase(before, self._rows(min(longest, 7), [*body, *after]))
+
+    def _sum(self, number: int) -> tuple[list[str], list[str], list[str], int]:
+        """Lines before, within and at the end of a loop over rows that compute `sum`, and norms at l and r, of a step.
+
+        The last is the number of rows of its tallest window.
+        """
+        step = self.segment.steps[number]
+        before, body, after, longest = list[str](), list[str](), list[str](), 1
         sums = []
         for i, term in enumerate(step.terms):
             longest = max(longest, self._term(i, term, before, body, after))
@@ -355,18 +367,17 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             sums.append(f"{weight}s{i}")
         total = f"{' + '.join(sums)}"
         body.append(f"const Value sum = {f'weighed({total})' if step.weighs else total};")
-        body += self._keep(sum_place, "sum")
         if step.embedding is not None:
             place = self.plan.norm_places[self.place, number]
-            tables = "".join(f"table{i}, " for i in self.used[number])
             before.append(f"const Lanes* l = a + {place} + first * WIDTH + column.k;")
             before.append(f"const real* r = b + {place} + (first + offset) * WIDTH + column.n;")
-            body += [
-                f"const Value value = embed{number}(sum, *l, *r, {tables}{self._same()});",
-                *self._keep(sum_place + 1, "value"),
-            ]
             after.append("l += WIDTH, r += WIDTH;")
-        return self._phase(before, self._rows(min(longest, 7), [*body, *after]))
+        return before, body, after, longest
+
+    def _embedded(self, number: int) -> str:
+        """The call of a step's dual."""
+        tables = "".join(f"table{i}, " for i in self.used[number])
+        return f"embed{number}(sum, *l, *r, {tables}{self._same()})"
 
     def _same(self) -> str:
         """Whether two features are one and the same: an image with itself, at equal positions."""

@@ -1,0 +1,51 @@
+"""The way back through a chain, as all fused paths share it: from entries to the last pool, and through norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..bags import to_squares
+from ..graph import Graph
+from ..layers import Nonlinearity, Normalize
+from ..pullback import pull_head, spread
+from .segments import Segment
+
+
+def pull_totals(graph: Graph, totals: Any, factor: Any, near: Any, far: Any, cotangent: Any) -> tuple[Any, Any, Any]:
+    """Cotangents of the sums of the last pool, (n, m), and of squared norms at the output, (n,) and (m,).
+
+    `factor` times the sums are inner products there; `near` and `far` are the squared norms.
+    """
+    values, ends = totals * factor, (np.repeat(near, len(far)), np.tile(far, len(near)))
+    (output,) = graph.outputs
+    given = cotangent.reshape(-1)
+    found = pull_head(graph, [(values.reshape(-1), None)], [ends[0]], [ends[1]], given, parameters=False)
+    seeds, zeros = found.values[output][0].reshape(values.shape) * factor, np.zeros_like(given)
+    rows, columns = (side.get(output, zeros).reshape(values.shape) for side in (found.left, found.right))
+    return seeds, rows.sum(axis=1), columns.sum(axis=0)
+
+
+def pull_norms(stage: Segment, entrance: Any, scales: Mapping[int, Any]) -> Any:
+    """Cotangents of squared norms at the entrance of a stage, (N, H, W), from those of logarithms of norms, by step."""
+    squares = stage.squares([entrance])
+    by = np.zeros_like(entrance)
+    for number in reversed(range(len(stage.steps))):
+        step = stage.steps[number]
+        if isinstance(step.embedding, Nonlinearity):
+            by = by * step.embedding.gain()
+        elif isinstance(step.embedding, Normalize):
+            by = np.zeros_like(by)
+        if step.embedding is not None:
+            by = by + to_squares(scales[number], squares[stage.sum_of(number)])
+        by = spread(by, step.terms[0].axes, stage.grid)
+    return by
+
+
+def power_of_two(values: Any) -> float:
+    """One near the largest of the values: multiplying by it rounds nothing."""
+    largest = float(np.abs(values).max())
+    return 2.0 ** math.floor(math.log2(largest)) if largest > 0 else 1.0

@@ -1,0 +1,252 @@
+"""Gradients of chains on one machine: the kernels of `pulling.py`, and the totals of every image."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...graph import Graph
+from ...pullback import pull_head_diagonal
+from .. import Advance
+from ..chains import power_of_two, pull_norms, pull_totals
+from ..general import pixel_squares
+from ..segmented import keeps_scales
+from .following import FollowedImages, OffsetPath
+from .fused import Machine, selves
+from .planes import image_scales
+from .portable import make_portable
+from .pulling import GROUPS, PullPlan, write_pulling
+
+_THREADS = 256
+_SCRATCH = 12 << 30  # bytes of one batch
+
+
+class PullPath:
+    """The way back through a chain, for both images of a pair or for the right one."""
+
+    def __init__(self, plan: PullPlan, machine: Machine) -> None:
+        self.plan, self.machine = plan, machine
+        self.forward = OffsetPath(plan.forward, machine)
+        text, tables = write_pulling(plan)
+        self.launch = machine.load_text(text)
+        self.tables = [[machine.upload(table) for table in some] for some in tables]
+        self.graph = make_portable(plan.forward.graph, plan.forward.graph.head, machine.upload, gradient=True)
+        widths = (segment.grid[1] for segment in plan.forward.segments)
+        self.offsets = [machine.upload(np.arange(width, dtype=np.int32)) for width in widths]
+
+    @property
+    def pair_bytes(self) -> int:
+        """Scratch memory of one pair: exits, their cotangents, and what blocks find."""
+        plan = self.plan
+        pulled = sum(math.prod(segment.exits[0].grid) ** 2 for segment in plan.forward.segments[:-1])
+        found = max(map(plan.size, range(len(plan.shapes)))) * GROUPS * (1 + plan.both)
+        return self.forward.pair_bytes + (pulled + found) * np.dtype(plan.forward.dtype).itemsize
+
+    def pull(self, left: PulledImages, right: PulledImages, cotangent: Any) -> None:
+        """Add what the cotangents (n, m) give: to both sides, or to the right one."""
+        runs = -(-len(left) // self.plan.forward.lanes)
+        columns = max(1, self._room // (self.pair_bytes * runs * self.plan.forward.lanes))
+        x, a = self.forward.beside(left.images.pixels), self.forward.beside(left.images.norms)
+        for start in range(0, len(right), columns):
+            part = slice(start, start + columns)
+            self._pull(left, right[part], x, a, cotangent[:, part])
+
+    @property
+    def _room(self) -> int:
+        """Bytes for a batch."""
+        return min(_SCRATCH, self.machine.free_bytes() // 2)
+
+    def _pull(self, left: PulledImages, right: PulledImages, x: Any, a: Any, cotangent: Any) -> None:
+        xp, forward, lanes = self.machine.xp, self.forward, self.plan.forward.lanes
+        n, m = cotangent.shape
+        table, units = _units(cotangent != 0, lanes, xp)
+        if not len(units):
+            return
+        near, far = left.images, right.images
+        exits = forward.run(len(self.plan.shapes) - 1, x, a, far.pixels, far.norms, units)
+        totals = xp.zeros((1, n, m))
+        forward.finish(exits[-1][0], units, totals, m)
+        factor = self.plan.forward.total_scale() * near.scales[:, None] * far.scales
+        seeds, *squares = pull_totals(self.graph, totals[0], factor, near.squares, far.squares, cotangent)
+        for side, some in zip((left, right), squares, strict=True):
+            if side.wanted:
+                side.squares[...] += some
+        top = power_of_two(seeds)
+        filled = xp.concatenate([seeds / top, xp.zeros((-n % lanes, m))]).reshape(-1, lanes, m)
+        given = xp.ascontiguousarray(filled[units[:, 1] // lanes, :, units[:, 0]].astype(self.plan.forward.dtype))
+        for place in reversed(range(len(self.plan.shapes))):
+            given, lefts, rights = self._back(place, x, a, far, units, exits, given)
+            size = self.plan.size(place)
+            numbers = [size, GROUPS, m]
+            if self.plan.both:
+                work = [np.int64(n * size), *numbers, size, np.float64(top)]
+                self._walk("gather_left", n * size, [lefts, table, left.found[place], *work])
+            work = [np.int64(m * size), *numbers, len(table), size, np.float64(top)]
+            self._walk("gather_right", m * size, [rights, table, right.found[place], *work])
+
+    def _back(
+        self, place: int, x: Any, a: Any, far: FollowedImages, units: Any, exits: Any, given: Any, itself: bool = False
+    ) -> tuple[Any, Any, Any]:
+        """One segment: cotangents at its entrance, and for every block what it found for both sides."""
+        plan, xp, lanes = self.plan, self.machine.xp, self.plan.forward.lanes
+        dtype, blocks, size = plan.forward.dtype, len(units) * GROUPS, plan.size(place)
+        pulled = None
+        if place:
+            pulled = xp.empty((len(units), math.prod(plan.forward.segments[place].grid) ** 2 * lanes), dtype=dtype)
+        lefts = xp.empty((blocks, size, lanes), dtype=dtype) if plan.both else None
+        rights = xp.empty((blocks, size), dtype=dtype)
+        entrance = exits[place - 1][0] if place else None
+        work = [units, self.offsets[place], int(itself), np.int64(blocks)]
+        arguments = [x, far.pixels, a, far.norms, entrance, given, pulled, lefts, rights, *self.tables[place], *work]
+        shape = plan.shapes[place]
+        self.launch(f"pull_{place}", blocks, shape.threads, shape.shared_bytes, arguments)
+        return pulled, lefts, rights
+
+    def _walk(self, name: str, elements: int, arguments: list[Any]) -> None:
+        self.launch(name, -(-elements // _THREADS), _THREADS, 0, arguments)
+
+    def finish(self, images: PulledImages) -> Any:
+        """Pull back what each image has alone; the cotangents of all pixels, (N, C, H, W), over their scales."""
+        size = max(1, self._room // (self.pair_bytes * self.plan.forward.lanes))
+        parts = [self._alone(images[start : start + size]) for start in range(0, len(images), size)]
+        return self.machine.xp.concatenate(parts)
+
+    def _alone(self, images: PulledImages) -> Any:
+        """Through each image's pair with itself, of which left and right get the same."""
+        xp, plan, lanes, own = self.machine.xp, self.plan.forward, self.plan.forward.lanes, images.images
+        (output,), count, last = plan.graph.outputs, len(images), len(self.plan.shapes) - 1
+        head = pull_head_diagonal(self.graph, [own.squares], [], images.diagonal, parameters=False)
+        by = (images.squares + head.left.get(output, 0.0)) * own.scales**2 * plan.total_scale()
+        top = power_of_two(by)
+        by = (by / top).reshape(count, 1, 1)
+        x, a, units = self.forward.beside(own.pixels), self.forward.beside(own.norms), self.machine.upload(selves(count))
+        exits = self.forward.run(last, x, a, own.pixels, own.norms, units, itself=True)
+        rows, lane = np.arange(count), np.arange(count) % lanes
+        given = xp.zeros((count, lanes), dtype=plan.dtype)
+        for place in reversed(range(last + 1)):
+            segment = plan.segments[place]
+            positions = math.prod(segment.exits[0].grid)
+            cotangents = given.reshape(count, positions, positions, lanes)  # offsets, positions, lanes
+            cotangents[rows, 0, :, lane] += by.reshape(count, positions).astype(plan.dtype)
+            given, _, rights = self._back(place, x, a, own, units, exits, given, itself=True)
+            both = 2.0 * rights.reshape(count, GROUPS, -1).astype(np.float64).sum(axis=1)
+            found = (images.found[place] / top + both).reshape(count, -1, *segment.grid)
+            pixels, norms = found[:, : found.shape[1] - len(self._embeddings(place))], found
+            first = pixels.shape[1]
+            scales = {number: norms[:, first + i] for i, number in enumerate(self._embeddings(place))}
+            entrance = self.forward.own(place - 1, 0, exits[place - 1][0]) if place else _squares(own, plan)
+            by = pull_norms(segment, entrance, scales)
+            by = by * plan.exit_scale(place - 1, plan.segments[place - 1].exits[0]) if place else by
+        scaled = own.pixels.astype(np.float64).reshape(pixels.shape)
+        return (pixels + 2.0 * scaled * by[:, None]) * top
+
+    def _embeddings(self, place: int) -> list[int]:
+        steps = self.plan.forward.segments[place].steps
+        return [number for number, step in enumerate(steps) if step.embedding is not None]
+
+
+def _squares(images: FollowedImages, plan: Any) -> Any:
+    """Squared norms of pixels, (N, H, W)."""
+    pixels = images.pixels.astype(np.float64).reshape(len(images), -1, *plan.segments[0].grid)
+    return pixel_squares(np.moveaxis(pixels, 1, -1))
+
+
+def _units(wanted: Any, lanes: int, xp: Any) -> tuple[Any, Any]:
+    """The unit of every run of rows and column, (runs, columns), -1 where nothing is wanted; and all units."""
+    n, m = wanted.shape
+    filled = xp.concatenate([wanted, xp.zeros((-n % lanes, m), dtype=bool)]).reshape(-1, lanes, m).any(axis=1)
+    columns, runs = xp.nonzero(filled.T)
+    table = xp.full(filled.shape, -1, dtype=np.int32)
+    table[runs, columns] = xp.arange(len(runs), dtype=np.int32)
+    left = runs * lanes
+    units = xp.stack([columns, left, xp.minimum(lanes, n - left), left], axis=1)
+    return table, xp.ascontiguousarray(units.astype(np.int32))
+
+
+@dataclass(frozen=True, eq=False)
+class PulledImages:
+    """Images, and cotangents so far: of pixels and norms by segment, of squares at the output, of k(x, x)."""
+
+    images: FollowedImages
+    wanted: bool
+    found: tuple[Any, ...]
+    squares: Any
+    diagonal: Any
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, part: slice) -> PulledImages:
+        found = tuple(one[part] for one in self.found)
+        return PulledImages(self.images[part], self.wanted, found, self.squares[part], self.diagonal[part])
+
+
+@dataclass(frozen=True, eq=False)
+class PulledGradient:
+    """What a kernel's gradient asks of a backend."""
+
+    graph: Graph
+    images: Any  # prepared by the backend, for values
+    scales: Any
+    pulled: PulledImages
+    paths: Any  # by whether both sides are wanted
+    shape: tuple[int, ...]
+
+    @property
+    def tile(self) -> int:
+        return int(self.images.tile)
+
+    @property
+    def parameters(self) -> dict[Any, Any]:
+        """None: gradients by parameters take the general path."""
+        return {}
+
+    def __len__(self) -> int:
+        return len(self.pulled)
+
+    def __getitem__(self, part: slice) -> PulledGradient:
+        own = self.images[part], self.scales[part], self.pulled[part]
+        return PulledGradient(self.graph, *own, self.paths, self.shape)
+
+    def pull_diagonal(self, cotangent: Any) -> None:
+        """Add cotangents of k(x, x)."""
+        self.pulled.diagonal[...] += self.paths(False).machine.upload(cotangent)
+
+    def finish(self) -> Any:
+        """The cotangents of all pixels, (N, *grid, C)."""
+        path = self.paths(False)
+        with path.machine.active():
+            pixels = path.finish(self.pulled) / self.scales.reshape(-1, 1, 1, 1)
+        return path.machine.deliver(np.moveaxis(pixels, 1, -1).reshape(len(self), *self.shape), self.images.diagonal)
+
+
+def pulled_images(path: PullPath, images: FollowedImages, wanted: bool) -> PulledImages:
+    """Prepared images with no cotangents yet."""
+    xp, count = path.machine.xp, len(images)
+    sizes = [path.plan.size(place) for place in range(len(path.plan.shapes))]
+    found = tuple(xp.zeros((count, size)) for size in sizes) if wanted else ()
+    return PulledImages(images, wanted, found, xp.zeros(count), xp.zeros(count))
+
+
+def true_scales(graph: Graph, images: Any, xp: Any) -> Any:
+    """By what images were divided."""
+    return xp.ones(len(images)) if keeps_scales(graph) else image_scales(images, xp)
+
+
+def pull_offsets(
+    left: PulledGradient, right: PulledGradient, cotangent: Any, *, upper: bool, advance: Advance | None
+) -> None:
+    """Add what the cotangents of the entries between two sets give."""
+    both = left.pulled.wanted and right.pulled.wanted
+    path = left.paths(both)
+    given = path.machine.upload(cotangent)
+    if both or right.pulled.wanted:
+        path.pull(left.pulled, right.pulled, given)
+    elif left.pulled.wanted:
+        path.pull(right.pulled, left.pulled, path.machine.xp.ascontiguousarray(given.T))
+    if advance is not None:
+        path.machine.mark()()
+        advance(len(left) * (len(left) - 1) // 2 if upper else cotangent.size)
