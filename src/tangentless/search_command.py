@@ -24,6 +24,9 @@ def search(
     mix: Annotated[int, typer.Option(min=0, help="Try sums of so many of the best kernels, two at a time.")] = 0,
     subset: Annotated[int, typer.Option(min=2, help="Images of the first round.")] = 500,
     largest: Annotated[int | None, typer.Option(min=2, help="Images of the last round; all by default.")] = None,
+    refine: Annotated[
+        int, typer.Option(min=0, help="Improve gamma and the like by so many gradients of the criterion.")
+    ] = 0,
     seed: Annotated[int, typer.Option(help="Which images come first.")] = 0,
     picture: Annotated[Path | None, typer.Option(help="Draw scores against ridges: a .png or .svg file.")] = None,
     backend: Annotated[str, typer.Option(help="What computes the kernel: auto, cpu, cuda or reference.")] = "auto",
@@ -43,7 +46,7 @@ def search(
         check_output(picture, force=force)
     epsilons = [_read_epsilon(text) for text in whitening or ["none"]]
     options: dict[str, Any] = {"whitening": epsilons, "mix": mix, "subset": subset, "largest": largest, "seed": seed}
-    options |= {"backend": backend, "precision": precision, "n_jobs": jobs}
+    options |= {"refine": refine, "backend": backend, "precision": precision, "n_jobs": jobs}
     made = [_read_kernel(text) for text in kernels]
     found = find(
         made,

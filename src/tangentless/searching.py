@@ -2,7 +2,8 @@
 
 One eigendecomposition of a matrix scores all its ridges. Every candidate is tried on a few images, the better half on
 twice as many, and so on (successive halving): most of the work goes to what may win, and the winner is confirmed on the
-most images. No kernel entry is computed twice, and sums of kernels cost no entries at all.
+most images. No kernel entry is computed twice, and sums of kernels cost no entries at all. At the end, gradients may
+improve what parameters the winner has (`refining`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from .kernel import kernel as kernel_of
 from .labels import check_labelled, read_classes
 from .plots import COLOURS, new_axes, save_figure
 from .preprocessing import ZCA
+from .refining import Refinement
+from .refining import refine as refine_kernel
 from .solve import RidgePath, check_targets, ridge_path
 from .solve.path import PathCriterion
 
@@ -121,6 +124,7 @@ def search(
     mix: int = 0,
     subset: int = 500,
     largest: int | None = None,
+    refine: int = 0,
     seed: int = 0,
     backend: str | AnyDevice = "auto",
     precision: Precision = "float32",
@@ -147,6 +151,10 @@ def search(
     subset, largest
         Images of the first round, and of the last, by default all. Each round has twice as many images as the one
         before, and the better half of its candidates.
+    refine
+        Improve the real parameters of the best kernel, such as gamma, along the gradient of the squared error of
+        leave-one-out or of the likelihood, by so many evaluations at most, on the images of the first round. It then is
+        one more candidate.
     progress
         Called with a line of text for every trial.
 
@@ -174,6 +182,9 @@ def search(
         ranked = run.rank(candidates, rows, progress)
         if place == 0 and mix > 1:
             ranked = sorted(ranked + run.rank(_mixtures(ranked, mix), rows, progress), key=lambda pair: pair[0])
+        if place == len(sizes) - 1 and refine:
+            better = run.refined(ranked[0], sizes[0], refine)
+            ranked = sorted(ranked + run.rank(better, rows, progress), key=lambda pair: pair[0])
         trials = [trial for _, _, trial in ranked]
         if place == len(sizes) - 1:
             return Search(criterion, (*trials, *reversed(earlier)), regression)
@@ -226,6 +237,15 @@ class _Run:
                 progress(", ".join(f"{name} {cell}" for name, cell in zip(COLUMNS, trial.cells(), strict=True) if cell))
             found.append((key, candidate, trial))
         return sorted(found, key=lambda pair: pair[0])
+
+    def refined(self, best: _Ranked, rows: int, evaluations: int) -> list[_Candidate]:
+        """The best candidate with better parameters, if it has some."""
+        _, candidate, trial = best
+        part = self.order[:rows]
+        images, targets = self._whiten(candidate.whitening)[part], self.targets[part].reshape(rows, -1)
+        by: Refinement = "marginal likelihood" if self.criterion == "marginal likelihood" else "squared error"
+        kernel = refine_kernel(trial.kernel, images, targets, trial.ridge, by, evaluations, self.device)
+        return [] if kernel == trial.kernel else [_Candidate(((1.0, kernel),), candidate.whitening)]
 
     def keep(self, candidates: Iterable[_Candidate]) -> None:
         """Forget the matrices that no candidate needs."""

@@ -250,8 +250,16 @@ def distillation(
     (name,) = parse_names(dataset, DATASETS)
     flips = name == "cifar10"
     settings = Settings(images, steps, batch, rate, ridge, start, labels, flips, seed)
-    options = {"kernel": kernel, "epsilon": epsilon, "test": test, "minutes": minutes, "backend": backend}
-    reproduce(load(name, data), settings, folder=output, **options)
+    reproduce(
+        load(name, data),
+        settings,
+        kernel=kernel,
+        epsilon=epsilon,
+        test=test,
+        folder=output,
+        minutes=minutes,
+        backend=backend,
+    )
 
 
 @app.command()

@@ -1,0 +1,206 @@
+"""Real parameters of a kernel, such as gamma, improved by the gradient of leave-one-out or of the marginal likelihood.
+
+With Q = (K + ridge I)^-1, the criterion's gradient by K is a few products with Q, and `Kernel.vjp` takes it to every
+parameter at once. One evaluation costs a matrix and its gradient, whatever the number of parameters, where a grid
+costs a power of it. The ridge is improved along with them. L-BFGS works on logarithms.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from .architecture import Architecture
+from .classical import ConvolutionalNTK
+from .classical.slopes import DifferentiableVectors
+from .devices import Device
+from .errors import ParameterError
+from .inputs import to_host
+from .kernel import CompositionalKernel, Crossed, Kernel, Mirrored, Product, Scaled, Sum
+from .layers import Layer, Nonlinearity, Residual
+from .layers import Sum as SumLayer
+
+Array = NDArray[np.float64]
+Refinement = Literal["squared error", "marginal likelihood"]
+Change = Callable[[str, float], float]  # the new value of a parameter, from its name and its value
+_FARTHEST = 100.0  # by which a parameter or the ridge may grow or shrink
+_SMALLEST_RIDGE = 1e-10  # of the mean of the diagonal
+_FAILED = 1e6  # the value where no matrix is positive definite
+
+
+def refine(
+    kernel: Kernel, X: Any, Y: Array, ridge: float, criterion: Refinement, evaluations: int, device: Device
+) -> Kernel:
+    """The kernel with better parameters, after so many evaluations of the criterion and its gradient at most.
+
+    `Y` are targets (n, columns). Parameters of zero stay, and so do all of kernels that have none, or no slopes.
+
+    >>> from tangentless.classical import Gaussian
+    >>> X = np.random.default_rng(0).standard_normal((40, 2))
+    >>> refine(Gaussian(9.0), X, np.sin(X[:, :1]), 1e-3, "squared error", 20, Device("cpu")).gamma < 1
+    True
+    """
+    start = {name: value for name, value in parameters_of(kernel).items() if value > 0}
+    if not start:
+        return kernel
+    names = list(start)
+    first = np.log([start[name] for name in names] + [max(ridge, _least_ridge(kernel, X, device))])
+
+    def changed(logarithms: Array) -> Kernel:
+        values = dict(zip(names, np.exp(logarithms).tolist(), strict=False))
+        return with_parameters(kernel, values)
+
+    def evaluate(logarithms: Array) -> tuple[float, Array]:
+        made = changed(logarithms)
+        K = np.asarray(to_host(made.on_device(device, X)))
+        scored = SCORES[criterion](K, Y, math.exp(logarithms[-1]))
+        if scored is None:
+            return _FAILED, np.zeros_like(logarithms)
+        value, by_K = scored
+        *_, slopes = made.vjp(X, None, by_K, parameters=True, backend=device)
+        by = np.array([*(slopes[name] for name in names), np.trace(by_K)])
+        return value, by * np.exp(logarithms)
+
+    bounds = [_bounds(kernel, name, start[name]) for name in names]
+    bounds.append((first[-1] - math.log(_FARTHEST), first[-1] + math.log(_FARTHEST)))
+    found = minimize(evaluate, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxfun": evaluations})
+    return changed(found.x)
+
+
+def parameters_of(kernel: Kernel) -> dict[str, float]:
+    """The real parameters of a kernel that have slopes, by the names that `Kernel.vjp` gives them.
+
+    >>> from tangentless.kernel import kernel
+    >>> parameters_of(0.5 * kernel("conv3 gaussian(0.7) globalpool"))
+    {'factor': 0.5, 'base.1.gaussian.gamma': 0.7}
+    """
+    found: dict[str, float] = {}
+    if any(isinstance(leaf, ConvolutionalNTK) for leaf in kernel.leaves()):
+        return found
+
+    def note(name: str, value: float) -> float:
+        found[name] = value
+        return value
+
+    _rebuilt(kernel, note)
+    return found
+
+
+def with_parameters(kernel: Kernel, values: dict[str, float]) -> Kernel:
+    """The kernel with other values of some parameters.
+
+    >>> from tangentless.kernel import kernel
+    >>> with_parameters(kernel("conv3 gaussian globalpool"), {"1.gaussian.gamma": 2.0})
+    kernel('conv3 gaussian(2) globalpool')
+    """
+    return _rebuilt(kernel, lambda name, value: values.get(name, value))
+
+
+def _rebuilt(kernel: Kernel, change: Change, prefix: str = "") -> Kernel:
+    """The same kernel with every parameter changed."""
+    if isinstance(kernel, Scaled):
+        factor = change(f"{prefix}factor", kernel.factor)
+        return Scaled(factor, _rebuilt(kernel.base, change, f"{prefix}base."))
+    if isinstance(kernel, Mirrored | Crossed):
+        return type(kernel)(_rebuilt(kernel.base, change, f"{prefix}base."))
+    if isinstance(kernel, Sum | Product):
+        parts = (_rebuilt(getattr(kernel, name), change, f"{prefix}{name}.") for name in ("first", "second"))
+        return type(kernel)(*parts)
+    if isinstance(kernel, CompositionalKernel):
+        layers = _layers(kernel.architecture.layers, change, prefix, itertools.count())
+        return replace(kernel, architecture=Architecture.of(layers))
+    if isinstance(kernel, DifferentiableVectors):
+        changes = {name: change(f"{prefix}{name}", getattr(kernel, name)) for name in kernel.parameters}
+        return replace(kernel, **changes) if changes else kernel  # type: ignore[type-var]  # they are dataclasses
+    return kernel
+
+
+def _layers(layers: tuple[Layer, ...], change: Change, prefix: str, numbers: Iterator[int]) -> tuple[Layer, ...]:
+    """Layers are numbered in order, those of branches after the sum that they are in."""
+    found: list[Layer] = []
+    for layer in layers:
+        name = f"{prefix}{next(numbers)}.{layer.name}"
+        if isinstance(layer, Nonlinearity):
+            changes = {one: change(f"{name}.{one}", getattr(layer, one)) for one in layer.parameters}
+            found.append(replace(layer, **changes) if changes else layer)
+        elif isinstance(layer, SumLayer):
+            weights = tuple(change(f"{name}.weights[{i}]", weight) for i, weight in enumerate(layer.weights))
+            branches = tuple(_layers(branch, change, prefix, numbers) for branch in layer.branches)
+            found.append(replace(layer, branches=branches, weights=weights))
+        elif isinstance(layer, Residual):
+            found.append(replace(layer, layers=_layers(layer.layers, change, prefix, numbers)))
+        else:
+            found.append(layer)
+    return tuple(found)
+
+
+def _bounds(kernel: Kernel, name: str, value: float) -> tuple[float, float]:
+    """Logarithms between which a parameter may move, and its layer allows it to."""
+    limits = []
+    for reach in (1 / _FARTHEST, _FARTHEST):
+        while not _allowed(kernel, name, value * reach):
+            reach = math.sqrt(reach) if abs(math.log(reach)) > 1e-3 else 1.0
+        limits.append(math.log(value * reach))
+    return limits[0], limits[1]
+
+
+def _allowed(kernel: Kernel, name: str, value: float) -> bool:
+    try:
+        with_parameters(kernel, {name: value})
+    except ParameterError:
+        return False
+    return True
+
+
+def _least_ridge(kernel: Kernel, X: Any, device: Device) -> float:
+    return _SMALLEST_RIDGE * float(np.mean(to_host(kernel.diag(X, backend=device))))
+
+
+def left_out_error(K: Array, Y: Array, ridge: float) -> tuple[float, Array] | None:
+    """The logarithm of the mean squared error of leave-one-out, and its gradient by K; None where K is not definite.
+
+    With a = Q Y and q the diagonal of Q, what is left out is missed by a / q.
+    """
+    inverse = _inverse(K, ridge)
+    if inverse is None:
+        return None
+    q, coefficients = np.diagonal(inverse)[:, None], inverse @ Y
+    misses = coefficients / q
+    total = float((misses**2).sum())
+    by_coefficients = 2.0 * misses / (q * total)
+    by_q = (by_coefficients * misses).sum(axis=1)
+    by_K = inverse * by_q @ inverse - (inverse @ by_coefficients) @ coefficients.T
+    return math.log(total / Y.size), (by_K + by_K.T) / 2
+
+
+def unlikelihood(K: Array, Y: Array, ridge: float) -> tuple[float, Array] | None:
+    """Minus the logarithm of the marginal likelihood of a number of Y, every column at its best scale; as above."""
+    inverse = _inverse(K, ridge)
+    if inverse is None:
+        return None
+    coefficients = inverse @ Y
+    scales = (Y * coefficients).sum(axis=0) / len(Y)
+    _, log_determinant = np.linalg.slogdet(inverse)
+    value = 0.5 * (np.log(2 * math.pi * scales).mean() + 1 - log_determinant / len(Y))
+    by_K = 0.5 * (inverse / len(Y) - (coefficients / scales) @ coefficients.T / Y.size)
+    return float(value), by_K
+
+
+SCORES = {"squared error": left_out_error, "marginal likelihood": unlikelihood}
+
+
+def _inverse(K: Array, ridge: float) -> Array | None:
+    try:
+        factor = scipy.linalg.cho_factor(K + ridge * np.eye(len(K)), lower=True)
+    except np.linalg.LinAlgError:
+        return None
+    inverse: Array = scipy.linalg.cho_solve(factor, np.eye(len(K)))
+    return (inverse + inverse.T) / 2
