@@ -43,10 +43,11 @@ class Speed:
     elements: float
     not_finite: int
     lanes: int = 1  # images that were computed together
+    stored: float = math.inf  # pairs, on either side of a matrix's diagonal
 
     def matrix_seconds(self, count: int) -> float:
         """Predicted time of the symmetric matrix of so many images."""
-        return computed_pairs(count, self.lanes) / self.pairs
+        return computed_pairs(count, self.lanes) / self.pairs + count**2 / 2 / self.stored
 
     @property
     def preparation(self) -> float:
@@ -119,8 +120,18 @@ def measure(backend: Backend, graph: Graph, seconds: float = 1.0) -> Speed:
         rows, columns = 2 * rows, max(columns, 2 * rows)
     for _ in range(2 if 2 * taken < seconds else 0):
         taken = min(taken, timed(run)[1])
-    pairs = rows * columns / taken
-    return Speed(pairs, len(images) / preparing, pairs * graph.elements, int(np.sum(~np.isfinite(values))), lanes)
+    pairs, stored = rows * columns / taken, rows * columns / max(1e-9, timed(functools.partial(_store, values))[1])
+    wrong = int(np.sum(~np.isfinite(values)))
+    return Speed(pairs, len(images) / preparing, pairs * graph.elements, wrong, lanes, stored)
+
+
+def _store(values: Any) -> Any:
+    """A block in a matrix of its own, above and below the diagonal: of small images on a GPU, that takes longest."""
+    rows, columns = values.shape
+    whole = np.empty_like(values, shape=(rows + columns, rows + columns))
+    whole[:rows, rows:] = values
+    whole[rows:, :rows] = values.T
+    return whole
 
 
 def lanes_of(prepared: Prepared) -> int:
