@@ -31,7 +31,7 @@ from .layers import Sum as SumLayer
 Array = NDArray[np.float64]
 Refinement = Literal["squared error", "marginal likelihood"]
 Change = Callable[[str, float], float]  # the new value of a parameter, from its name and its value
-_FARTHEST = 100.0  # by which a parameter or the ridge may grow or shrink
+_FARTHEST = 1e3  # by which a parameter or the ridge may grow or shrink
 _SMALLEST_RIDGE = 1e-10  # of the mean of the diagonal
 _FAILED = 1e6  # the value where no matrix is positive definite
 

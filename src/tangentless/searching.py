@@ -244,7 +244,7 @@ class _Run:
         part = self.order[:rows]
         images, targets = self._whiten(candidate.whitening)[part], self.targets[part].reshape(rows, -1)
         by: Refinement = "marginal likelihood" if self.criterion == "marginal likelihood" else "squared error"
-        kernel = refine_kernel(trial.kernel, images, targets, trial.ridge, by, evaluations, self.device)
+        kernel = refine_kernel(trial.kernel, images, targets, trial.path.best(by), by, evaluations, self.device)
         return [] if kernel == trial.kernel else [_Candidate(((1.0, kernel),), candidate.whitening)]
 
     def keep(self, candidates: Iterable[_Candidate]) -> None:
