@@ -152,10 +152,8 @@ class OffsetPath:
             return self.graph.apply_tangent_head([out[0]], [out[1]], [left.squares], [right.squares])
         return self.graph.apply_head([out[0]], [left.squares], [right.squares])
 
-    def run(
-        self, last: int, x: Any, a: Any, z: Any, b: Any, units: Any, itself: bool = False
-    ) -> list[list[Any]]:
-        """All segments up to the last one, for all units: exits of each, of the graph's last totals (units, groups, parts).
+    def run(self, last: int, x: Any, a: Any, z: Any, b: Any, units: Any, itself: bool = False) -> list[list[Any]]:
+        """All segments up to the last one, for all units: exits of each, and of the graph's last one totals.
 
         Left pixels and norms, x and a, are as `beside` lays them out.
         """

@@ -122,7 +122,11 @@ class PullPath:
         by = (images.squares + head.left.get(output, 0.0)) * own.scales**2 * plan.total_scale()
         top = power_of_two(by)
         by = (by / top).reshape(count, 1, 1)
-        x, a, units = self.forward.beside(own.pixels), self.forward.beside(own.norms), self.machine.upload(selves(count))
+        x, a, units = (
+            self.forward.beside(own.pixels),
+            self.forward.beside(own.norms),
+            self.machine.upload(selves(count)),
+        )
         exits = self.forward.run(last, x, a, own.pixels, own.norms, units, itself=True)
         rows, lane = np.arange(count), np.arange(count) % lanes
         given = xp.zeros((count, lanes), dtype=plan.dtype)

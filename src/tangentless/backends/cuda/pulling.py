@@ -1,8 +1,8 @@
 """Gradients of chains on the GPU: for every segment a kernel that pulls cotangents back, offset by offset.
 
-`pulling.cuh` says how a block works. The kernel of a segment goes through the same steps as the one of `offsets.py`, keeps
-the slope and the bend of every dual (its derivatives by the inner product and by the logarithm of norms), and comes back
-through them.
+`pulling.cuh` says how a block works. The kernel of a segment goes through the same steps as the one of `offsets.py`.
+It keeps the slope and the bend of every dual, its derivatives by the inner product and by the logarithm of norms, and
+comes back through them.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ constexpr int HEIGHT = {height}, WIDTH = {width}, COLUMNS = {shape.columns}, BAN
 constexpr int TALL = (HEIGHT + BANDS - 1) / BANDS, PAD = {shape.pad}, STRIDE = {shape.stride}, PLANE = HEIGHT * STRIDE;
 constexpr int ROWS = HEIGHT * {shape.plane_count}, COUNT = {self.plan.counts(self.place)};
 constexpr int GROUP = {shape.group}, GROUPS = {GROUPS}, THREADS = THREADS_OF_BLOCK({shape.threads});
-constexpr int EACH = (COLUMNS * BANDS + THREADS - 1) / THREADS;
+constexpr int EACH = (COLUMNS * BANDS + THREADS - 1) / THREADS, BESIDE = COLUMNS / WIDTH;
+constexpr bool BOTH = {str(self.plan.both).lower()};
 struct Kept {{{kept} }};
 {embeddings}
 extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) pull_{self.place}(
@@ -173,15 +174,15 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         const real* __restrict__ b = right_norms + index(unit.right) * {norms};
         const Lanes* __restrict__ x = left_pixels + index(unit.left / LANES) * {pixels};
         const real* __restrict__ z = right_pixels + index(unit.right) * {pixels};
-        const Found<COUNT, HEIGHT, WIDTH, COLUMNS, THREADS, {str(self.plan.both).lower()}> found(planes + ROWS * STRIDE);
+        const Found<COUNT, HEIGHT, WIDTH, COLUMNS, THREADS, BOTH> found(planes + ROWS * STRIDE);
         sync_block();
         frame<WIDTH, PAD, STRIDE, ROWS, THREADS>(planes);
         found.clear();
         const int first_u = int(block % GROUPS) * GROUP, last_u = min(first_u + GROUP, HEIGHT);
         for (int u = first_u; u < last_u; ++u)
-            for (int start = 0; start < WIDTH; start += COLUMNS / WIDTH) {{
+            for (int start = 0; start < WIDTH; start += BESIDE) {{
                 sync_block();
-                separate<WIDTH, PAD, STRIDE, ROWS, THREADS>(planes, offsets + start, min(COLUMNS / WIDTH, WIDTH - start));
+                separate<WIDTH, PAD, STRIDE, ROWS, THREADS>(planes, offsets + start, min(BESIDE, WIDTH - start));
 {"".join(phases)}
             }}
         sync_block();
@@ -217,10 +218,11 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return [*head, *(f"    {line}" for line in lines), "}"]
 
     def _windows(self, number: int, plane: int, lines: Sequence[str]) -> list[str]:
-        """Lines for the sums over a step's windows, of values or of cotangents: centred ones are their own transposes."""
+        """Lines for the sums over a step's windows: of values, and of cotangents, since centred ones are symmetric."""
         down, across = (size // 2 for size in self.segment.steps[number].window)
+        plane_of = f"planes + {plane} * PLANE"
         return [
-            f"windows<{down}, {across}, TALL, STRIDE>(planes + {plane} * PLANE, here, [&](int row, const Value& sum) {{",
+            f"windows<{down}, {across}, TALL, STRIDE>({plane_of}, here, [&](int row, const Value& sum) {{",
             *(f"    {line}" for line in lines),
             "});",
         ]
