@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from ..console import percent, span
 from ..datasets import Dataset, Split
+from ..devices import Device
 from ..errors import ParameterError
+from ..features import PatchFeatures
 from ..kernel import Crossed, Kernel, kernel
 from ..paper import printed
 from ..progress import progress_bar
@@ -57,6 +59,19 @@ class Candidates:
 
     describe: Any
     make: Callable[[Images], Sequence[Kernel]]
+
+
+def learnt(kind: type[PatchFeatures], variants: Sequence[dict[str, Any]], images_a_filter: int = 0) -> Candidates:
+    """Kernels of features that are learnt from the training images, one for each variant of the options.
+
+    With `images_a_filter`, there is a filter for so many training images.
+    """
+
+    def make(images: Images) -> Sequence[Kernel]:
+        more = {"filters": max(1, len(images) // images_a_filter)} if images_a_filter else {}
+        return [kind(**more, **options).fit(images).kernel() for options in variants]
+
+    return Candidates({"features": kind.__name__, "variants": variants, "images a filter": images_a_filter}, make)
 
 
 @dataclass(frozen=True)
@@ -247,7 +262,8 @@ class _Work:
         some, targets = self.images[None][:CHOSEN_ON], self.targets[:CHOSEN_ON]
         found = []
         for place, candidate in enumerate(kernels):
-            path = ridge_path(candidate(some, backend=self.backend), targets, None if ridge is None else [ridge])
+            K = candidate.on_device(Device(self.backend), some)  # and what a GPU computes it also scores
+            path = ridge_path(K, targets, None if ridge is None else [ridge])
             at = int(np.flatnonzero(path.ridges == path.best("accuracy"))[0])
             share = 0.0 if path.accuracies is None else float(path.accuracies[at])
             found.append((-share, float(path.squared_errors[at]), place, float(path.ridges[at])))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from ..backends import Advance, AnyDevice
 from ..classical.vectors import Linear, VectorKernel
 from ..devices import Device
@@ -38,7 +40,7 @@ class FeatureKernel(Elementary):
         if images.shape[1:] != self.features.shape_:
             raise InputError(f"{self!r} was fitted to images of {self.features.shape_}, not {images.shape[1:]}")
         shape = (len(images), self.features._n_features_out)
-        rows = device.algebra.xp.empty(shape, device.precision)
+        rows = device.algebra.xp.empty(shape, np.float64)  # which kernels of vectors compute in, so nothing is copied
         for part, some in self.features.compute(device, images):
             rows[part] = some
         prepared: Any = self.of.prepare(device, rows)

@@ -148,10 +148,10 @@ class RandomPatchFeatures(PatchFeatures):
             found = xp.empty((len(images), *(len(one) for one in cells), 2, self.filters), dtype)
             for block in blocks:
                 responses = (flat @ filters[:, block]).reshape(*patches.shape[:-1], -1)
-                responses += offsets[block]
-                # max(r, bias) - bias is what lies above the threshold; the mean of it needs no array of its own.
-                found[..., 0, block] = pool(xp.maximum(responses, bias), cells) - bias
-                found[..., 1, block] = -bias - pool(xp.minimum(responses, -bias, out=responses), cells)
+                # max(r, t) - t is what lies above a threshold t: offsets and thresholds need no array of their own.
+                above, below = bias - offsets[block], -bias - offsets[block]
+                found[..., 0, block] = pool(xp.maximum(responses, above), cells) - above
+                found[..., 1, block] = below - pool(xp.minimum(responses, below, out=responses), cells)
             return found.reshape(len(images), -1)
 
         return features
