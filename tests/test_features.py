@@ -57,7 +57,7 @@ def test_random_patch_features_are_what_loops_over_patches_give(shape):
     X, features = images(shape=shape), random_patches(bias=0.3)
     found = features.fit(X).transform(X)
     positions = [range(side - 2) for side in shape[:-1]]
-    cells = [even_cells(len(one), 2) for one in positions]
+    cells = [even_cells(len(one), 3) for one in positions]
     wanted = np.zeros((len(X), *(len(one) for one in cells), 2, 6))
     for image, corner in itertools.product(range(len(X)), itertools.product(*positions)):
         patch = X[(image, *(slice(start, start + 3) for start in corner))].ravel()

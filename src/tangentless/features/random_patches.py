@@ -65,17 +65,17 @@ class RandomPatchFeatures(PatchFeatures):
     --------
     >>> images = np.random.default_rng(0).integers(0, 256, (50, 12, 12, 3), dtype=np.uint8)
     >>> RandomPatchFeatures(filters=16).fit_transform(images).shape
-    (50, 128)
+    (50, 288)
     """
 
     def __init__(
         self,
         filters: int = 1024,
         patch: int = 6,
-        pool: int = 2,
-        bias: float = 0.25,
+        pool: int = 3,
+        bias: float = 1.0,
         contrast: float = 3.0,
-        epsilon: float = 0.1,
+        epsilon: float = 0.01,
         mirrors: bool = False,
         random_state: Any = 0,
         backend: str | Device = "auto",
