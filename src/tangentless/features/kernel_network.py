@@ -203,7 +203,7 @@ class ConvolutionalKernelNetwork(PatchFeatures):
             anchors, root = (xp.asarray(getattr(self, name).astype(dtype)) for name in names)
             steps.append((layer.patch, anchors, root, [xp.asarray(one.astype(dtype)) for one in layer.cells]))
         mean, white = (xp.asarray(one.astype(dtype)) for one in (self.mean_, self.white_))
-        sharpness = dtype.type(self.width**-2)
+        sharpness = float(self.width**-2)
 
         def features(images: Any) -> Any:
             for place, (patch, anchors, root, cells) in enumerate(steps):
@@ -214,9 +214,9 @@ class ConvolutionalKernelNetwork(PatchFeatures):
                 if place == 0 and self.epsilon is not None:
                     rows = (rows - mean) @ white
                 lengths = xp.sqrt(xp.square(rows).sum(axis=1, keepdims=True))
-                rows /= xp.where(lengths > 0, lengths, dtype.type(1))
+                rows /= xp.where(lengths > 0, lengths, 1.0).astype(dtype, copy=False)
                 alike = rows @ anchors
-                alike -= dtype.type(1)
+                alike -= 1.0
                 alike *= sharpness
                 found = xp.exp(alike, out=alike) @ root
                 found *= lengths

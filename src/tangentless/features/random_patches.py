@@ -136,7 +136,7 @@ class RandomPatchFeatures(PatchFeatures):
         self.offsets_ = -(mean @ self.filters_)
 
     def _map(self, on: Algebra, dtype: np.dtype[Any]) -> Map:
-        xp, bias = on.xp, dtype.type(self.bias)
+        xp, bias = on.xp, float(self.bias)
         filters, offsets = (xp.asarray(one.astype(dtype)) for one in (self.filters_, self.offsets_))
         cells = [xp.asarray(one.astype(dtype)) for one in self._cells()]
         contrast, blocks = float(self.contrast), list(spans(self.filters, _FILTERS_AT_ONCE[on.name]))
