@@ -1,7 +1,7 @@
 """Baselines that learn features without labels, trained in the primal: accuracy on test images, seconds, and memory.
 
-    python benchmarks/baselines.py coates-ng --train 5000 --test 2000 --filters 512
-    python benchmarks/baselines.py ckn --data mnist --train 10000 --filters 50,200 --output FILE.json
+    python benchmarks/baselines.py coates-ng cifar10 --train 5000 --test 2000 --filters 256
+    python benchmarks/baselines.py ckn mnist --train 10000 --filters 50,128 --output FILE.json
 
 The ridge is chosen by leave-one-out on the training images. Features are computed twice, a chunk at a time, and never
 in memory at once. With --output, the result is added to what the file holds already. Larger runs, with matrices, are
@@ -34,7 +34,7 @@ from tangentless.timing import command, describe_machine, environment, timed, to
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("method", choices=("coates-ng", "ckn"))
-    parser.add_argument("--data", choices=("mnist", "cifar10"), default="cifar10")
+    parser.add_argument("data", choices=("mnist", "cifar10"))
     parser.add_argument("--train", type=int, default=5000)
     parser.add_argument("--test", type=int, default=None)
     parser.add_argument("--filters", default="512", help="of every layer, such as 50,200 for ckn")

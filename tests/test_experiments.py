@@ -296,6 +296,14 @@ class TestTables:
                     features._set_shape(shape)
                     features._check_shape((1000, *shape))
 
+    def test_an_open_ridge_is_chosen_again_on_all_images(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(tables, "CHOSEN_ON", 20)
+        row = run_table(tmp_path, "gaussian").rows[0]
+        accuracies = [one["leave-one-out accuracy"] for one in row["refined"]]
+        assert row["leave-one-out accuracy"] == max(accuracies)
+        assert row["ridge"] == row["refined"][accuracies.index(max(accuracies))]["ridge"]
+        assert run_table(tmp_path, "gaussian", ridge=0.1).rows[0]["refined"] is None
+
     def test_preprocessings_are_told_apart(self, tmp_path):
         rows = run_table(tmp_path, "myrtle5-no-zca", "myrtle5", ridge=1e-2).rows
         assert rows[0]["preprocessing"] != rows[-1]["preprocessing"]

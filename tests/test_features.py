@@ -224,7 +224,7 @@ def test_the_text_of_a_kernel_names_its_features(make):
 @both
 def test_a_gpu_computes_the_same_and_keeps_what_is_there(make, monkeypatch):
     X = images(shape=(9, 8, 3))
-    features = make().fit(X)
+    features = make(mirrors=True).fit(X)
     k = features.kernel() + features.kernel(Gaussian(0.1))
     rows, K = features.transform(X), k(X, **SMALL)
     emulate(monkeypatch)

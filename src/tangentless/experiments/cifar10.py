@@ -27,13 +27,13 @@ _PATCHES: dict[str, Any] = {"pool": 3, "contrast": 3.0, "mirrors": True}
 _THRESHOLDS = ({"bias": 0.5, "epsilon": 0.01}, {"bias": 1.0, "epsilon": 0.01}, {"bias": 1.0, "epsilon": 0.001})
 PATCHES = learnt(RandomPatchFeatures, [_PATCHES | one for one in _THRESHOLDS], images_a_filter=6)
 _NETWORK: dict[str, Any] = {
-    "filters": (128, 1024),
+    "filters": (128, 2048),
     "patches": (3, 3),
     "pools": (2, 4),
     "contrast": 3.0,
     "epsilon": 0.01,
 }
-NETWORKS = learnt(ConvolutionalKernelNetwork, [_NETWORK | {"width": width} for width in (0.5, 0.7, 1.0)])
+NETWORKS = learnt(ConvolutionalKernelNetwork, [_NETWORK | {"width": width} for width in (0.5, 0.7)])
 
 
 def table(copies: int = 0) -> Table:

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from ..console import percent, span
 from ..datasets import Dataset, Split
 from ..devices import Device
-from ..errors import ParameterError
+from ..errors import NotPositiveDefinite, ParameterError
 from ..features import PatchFeatures
+from ..inputs import to_host
 from ..kernel import Crossed, Kernel, kernel
 from ..paper import printed
 from ..progress import progress_bar
@@ -39,6 +40,7 @@ Tilt = float | str
 
 TILTS: tuple[Tilt, ...] = (0.0, 0.3, "loo")
 CHOSEN_ON = 4000  # training images that choose the kernel or ridge, where a method leaves it open
+REFINED = (1.0, 0.25, 0.0625, 0.015625)  # shares of that ridge, of which all training images choose one
 COLUMNS = ("method", "train", "test set", "images", "tilt", "accuracy", "95 % interval", "leave-one-out", "paper")
 
 
@@ -94,7 +96,8 @@ class Method:
             return {}
         kernels = self.kernels if isinstance(self.kernels, str) else self.kernels.describe
         ridges = {"decades of the mean of the diagonal": DECADES.tolist()} if ridge is None else [ridge]
-        return {"choice": {"kernels": kernels, "ridges": ridges, "images": CHOSEN_ON}}
+        choice = {"kernels": kernels, "ridges": ridges, "images": CHOSEN_ON}
+        return {"choice": choice | ({"of that, by all images": REFINED} if ridge is None else {})}
 
 
 @dataclass(frozen=True)
@@ -221,9 +224,14 @@ class _Work:
     def evaluate(self, method: Method, ridge: float | None) -> dict[str, Any]:
         """Train and test a method: its scores for every tilt and test set, and what was chosen and spent."""
         self._preprocess(method.preprocessing)
-        (kernel, ridge, candidates), choosing = timed(lambda: self._choose(method, ridge))
+        given = ridge
+        (kernel, ridge, candidates), choosing = timed(lambda: self._choose(method, given))
         matrices, computing = timed(lambda: {name: self._matrix(method, kernel, name) for name in (None, *self.tests)})
         K = matrices.pop(None)
+        refined = None
+        if given is None and len(K) > CHOSEN_ON:
+            (ridge, refined), more = timed(functools.partial(self._refine, K, ridge))
+            choosing += more
         where = "cuda" if self.backend == "cuda" else "cpu"
         factor, solving = timed(lambda: factorise(K, ridge, backend=where))
         tilting, scores = factor.tilting(self.targets, criterion="accuracy"), []
@@ -241,6 +249,7 @@ class _Work:
             "flips": method.flips,
             "ridge": ridge,
             "candidates": candidates,
+            "refined": refined,
             "pairs": 2 * pairs if method.flips else pairs,
             "spent": {"choosing": choosing, "kernel": computing, "solving": solving},
             "scores": scores,
@@ -272,6 +281,19 @@ class _Work:
             {"kernel": repr(kernels[at]), "ridge": own, "leave-one-out accuracy": -share} for share, _, at, own in found
         ]
         return kernels[place], best, report
+
+    def _refine(self, K: Array, ridge: float) -> tuple[float, list[Any]]:
+        """The share of a ridge, chosen on some images, that has the best leave-one-out accuracy on all of them."""
+        on, found = Device(self.backend).algebra, []
+        there = on.upload(K)
+        for share in REFINED:
+            try:
+                left_out = to_host(factorise(there, share * ridge).leave_one_out(self.targets))
+            except NotPositiveDefinite:  # and so are all smaller ones
+                break
+            found.append({"ridge": share * ridge, "leave-one-out accuracy": accuracy(self.targets, left_out)})
+        best = max(found, key=lambda one: one["leave-one-out accuracy"], default={"ridge": ridge})
+        return best["ridge"], found
 
     def _matrix(self, method: Method, kernel: Kernel, tested: str | None) -> Array:
         """K among the training images, or with a test set; K + M with flips."""

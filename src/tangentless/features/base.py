@@ -78,7 +78,7 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
                 chunk = chunk.astype(device.precision)
                 found = features(chunk)
                 if self.mirrors:
-                    found = (found + features(on.xp.ascontiguousarray(on.xp.flip(chunk, axis=-2)))) / 2
+                    found = (found + features(on.xp.flip(chunk, axis=-2))) / 2
                 yield part, found
 
     def kernel(self, of: VectorKernel | None = None) -> FeatureKernel:
