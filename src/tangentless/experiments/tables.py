@@ -229,7 +229,7 @@ class _Work:
         matrices, computing = timed(lambda: {name: self._matrix(method, kernel, name) for name in (None, *self.tests)})
         K = matrices.pop(None)
         refined = None
-        if given is None and len(K) > CHOSEN_ON:
+        if given is None and ridge > 0 and len(K) > CHOSEN_ON:
             (ridge, refined), more = timed(functools.partial(self._refine, K, ridge))
             choosing += more
         where = "cuda" if self.backend == "cuda" else "cpu"

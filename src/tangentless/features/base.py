@@ -7,7 +7,7 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +43,6 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     mirrors: bool
     random_state: Any
     verbose: bool
-    arrays_: tuple[str, ...]
-    names: ClassVar[tuple[str, ...]]
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the filters from images X; labels are not looked at."""
@@ -94,7 +92,7 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         parameters = {name: _plain(own) for name, own in self.get_params().items() if name not in _HERE}
         parameters["random_state"] = None if not is_whole(self.random_state) else int(self.random_state)
         text = {"kind": type(self).__name__, "shape": list(self.shape_), **parameters}
-        return text, {name: getattr(self, name + "_") for name in self._array_names()}
+        return text, {name: getattr(self, name + "_") for name in self._array_shapes()}
 
     def digest(self) -> str:
         """A short name for all there is to these features, equal for equal ones."""
@@ -152,9 +150,6 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     @abstractmethod
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         """Refuse images, (N, *grid, channels), that do not suit the parameters; set `_n_features_out`."""
-
-    def _array_names(self) -> tuple[str, ...]:
-        return tuple(self._array_shapes())
 
     def _set_shape(self, shape: tuple[int, ...]) -> None:
         self.shape_, self.n_features_in_ = shape, math.prod(shape)

@@ -18,7 +18,7 @@ from .base import PatchFeatures
 
 @dataclass(frozen=True, repr=False, eq=False)
 class FeatureKernel(Elementary):
-    """A kernel of vectors, of the features of images: by default their inner product, divided by nothing.
+    """A kernel of vectors, of the features of images: by default their inner product.
 
     Two are equal if their features are, to the last bit: the text names them by a digest, as stores and model files
     need it. Features are computed in the precision of the device, and their products in float64.
