@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import tangentless
 from tangentless import KernelRidgeClassifier, kernel, paper
 from tangentless.classical import Gaussian
 from tangentless.cli import app
@@ -22,6 +23,7 @@ from tangentless.experiments.cifar10_subsets import Subsets, draw
 from tangentless.experiments.records import read_record
 from tangentless.experiments.report import write_report
 from tangentless.experiments.whitening import Whitening
+from tangentless.features import RandomPatchFeatures
 from tangentless.kernel import Crossed
 from tangentless.preprocessing.gabor import gabor_features
 from tangentless.solve import solve_ridge
@@ -268,6 +270,41 @@ class TestTables:
             assert picked["ridge"] == row["ridge"]
             assert row["accuracy"] > 0.5
 
+    def test_rows_of_learnt_features_choose_among_variants_without_test_labels(self, tmp_path):
+        variants = [{"patch": 3, "mirrors": True, "bias": bias, "backend": CPU} for bias in (0.0, 1.0)]
+        method = tables.Method("coates-ng+flips", "bytes", tables.learnt(RandomPatchFeatures, variants, 4), ridge=None)
+        table = dataclasses.replace(cifar10.table(), methods=(method,))
+        row, *_ = run_table(tmp_path, method.name, table=table, dataset=toy(side=8)).rows
+        assert len(row["candidates"]) == 2
+        assert row["kernel"] in [one["kernel"] for one in row["candidates"]]
+        assert (row["paper"], row["preprocessing"]) == (0.856, "bytes")
+        assert row["accuracy"] > 0.5
+        data = toy(side=8).train.take(tables.choose(80, 40, 0)).images.astype(np.float32)
+        kernels = [RandomPatchFeatures(filters=10, **options).fit(data).kernel() for options in variants]
+        assert [repr(one) for one in kernels] == [one["kernel"] for one in row["candidates"]]
+
+    def test_features_of_the_tables_fit_their_images(self):
+        for table, shape in ((mnist.table(), (28, 28, 1)), (cifar10.table(), (32, 32, 3))):
+            learnt = [
+                one.kernels.describe for one in table.methods if "features" in getattr(one.kernels, "describe", "")
+            ]
+            assert learnt
+            for about in learnt:
+                for options in about["variants"]:
+                    features = getattr(tangentless, about["features"])(**options)
+                    features.check_parameters()
+                    features._set_shape(shape)
+                    features._check_shape((1000, *shape))
+
+    def test_an_open_ridge_is_chosen_again_on_all_images(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(tables, "CHOSEN_ON", 20)
+        monkeypatch.setattr(tables._Work, "_choose", lambda *arguments: (Gaussian(1e-3), 10.0, []))
+        row = run_table(tmp_path, "gaussian").rows[0]
+        accuracies = [one["leave-one-out accuracy"] for one in row["refined"]]
+        assert row["leave-one-out accuracy"] == max(accuracies)
+        assert row["ridge"] == row["refined"][accuracies.index(max(accuracies))]["ridge"]
+        assert run_table(tmp_path, "gaussian", ridge=0.1).rows[0]["refined"] is None
+
     def test_preprocessings_are_told_apart(self, tmp_path):
         rows = run_table(tmp_path, "myrtle5-no-zca", "myrtle5", ridge=1e-2).rows
         assert rows[0]["preprocessing"] != rows[-1]["preprocessing"]
@@ -325,7 +362,8 @@ class TestReport:
         (line,) = [line for line in page.splitlines() if line.startswith("| Myrtle5 Kernel | 85.8")]
         assert "| 60 | 20 |" in line  # the larger of the two
         assert "| Myrtle7 Kernel | 86.6 | not run yet |" in page
-        assert "| CKN | 82.2 | *cited* |" in page
+        assert "| CKN | 82.2 | not run yet |" in page
+        assert "| CNTK + Flips | 81.4 | *cited* |" in page
         assert "over 2 random subsets" in page
         assert {path.name for path in files} >= {"results.md", "learning-curve.png", "cifar10-subsets.png"}
         assert all(path.exists() for path in files)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .choosing import choose
     from .distillation import distill
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
+    from .features import ConvolutionalKernelNetwork, RandomPatchFeatures
     from .gram import gram  # at run time the module, which can be called
     from .preprocessing import ZCA, RandAugment, Standardize
     from .processes import GaussianProcessClassifier, GaussianProcessRegressor
@@ -56,6 +57,7 @@ __all__ = [
     "Architecture",
     "Average",
     "Conv",
+    "ConvolutionalKernelNetwork",
     "Cos",
     "Device",
     "Erf",
@@ -74,6 +76,7 @@ __all__ = [
     "Polynomial",
     "Pool",
     "RandAugment",
+    "RandomPatchFeatures",
     "ReLU",
     "Residual",
     "Sin",
@@ -96,12 +99,14 @@ __all__ = [
 __version__ = "0.2.0"
 
 _LAZY = {  # scikit-learn takes a while to import
+    "ConvolutionalKernelNetwork": "features",
     "GaussianProcessClassifier": "processes",
     "GaussianProcessRegressor": "processes",
     "KernelRidgeClassifier": "estimators",
     "KernelRidgeRegressor": "estimators",
     "KernelSVC": "estimators",
     "RandAugment": "preprocessing",
+    "RandomPatchFeatures": "features",
     "Standardize": "preprocessing",
     "ZCA": "preprocessing",
     "distill": "distillation",

@@ -6,22 +6,25 @@ The text is an expression of calls, numbers, `+`, `*` and `.mirrored()`. Only co
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from .errors import StoreMismatchError, TangentlessError
 from .kernel import Kernel, kernel
 
 _SHOWN = 200  # characters of a text in messages
+Makers = Mapping[str, Callable[..., Kernel]]
 
 
-def read_kernel(text: str) -> Kernel:
-    """The kernel that prints as this text.
+def read_kernel(text: str, makers: Makers | None = None) -> Kernel:
+    """The kernel that prints as this text; `makers` are more functions that it may call, by name.
 
     >>> read_kernel("0.5 * (kernel('myrtle5') + kernel('myrtle7')).mirrored()")
     0.5 * (kernel('myrtle5') + kernel('myrtle7')).mirrored()
     """
     try:
-        value = _evaluate(ast.parse(text, mode="eval").body)
+        known = {"kernel": kernel, **_kinds(cast(type[Any], Kernel)), **(makers or {})}
+        value = _evaluate(ast.parse(text, mode="eval").body, known)
         if isinstance(value, Kernel) and repr(value) == text:
             return value
         reason = f"it came back as {value!r}"
@@ -33,25 +36,25 @@ def read_kernel(text: str) -> Kernel:
     raise StoreMismatchError(f"the kernel {shown} cannot be read back from the store ({reason}); give it: kernel=...")
 
 
-def _evaluate(node: ast.expr) -> Any:
+def _evaluate(node: ast.expr, known: Makers) -> Any:
     match node:
         case ast.Constant():
             return node.value
         case ast.UnaryOp(op=ast.USub()):
-            return -_evaluate(node.operand)
+            return -_evaluate(node.operand, known)
         case ast.Tuple() | ast.List():
-            return tuple(_evaluate(item) for item in node.elts)
+            return tuple(_evaluate(item, known) for item in node.elts)
         case ast.BinOp(op=ast.Add() | ast.Mult() as operation):
-            left, right = _evaluate(node.left), _evaluate(node.right)
+            left, right = _evaluate(node.left, known), _evaluate(node.right, known)
             if not all(isinstance(side, Kernel | float | int) for side in (left, right)):
                 raise ValueError(f"{ast.unparse(node)} is no sum or product of kernels")  # nor a text of any length
             return left + right if isinstance(operation, ast.Add) else left * right
         case ast.Call(func=ast.Attribute(attr="mirrored", value=base), args=[], keywords=[]):
-            return _evaluate(base).mirrored()
+            return _evaluate(base, known).mirrored()
         case ast.Call(func=ast.Name(id=name)):
-            positional = [_evaluate(value) for value in node.args]
-            named = {word.arg: _evaluate(word.value) for word in node.keywords if word.arg}
-            if name not in (known := {"kernel": kernel, **_kinds(cast(type[Any], Kernel))}):
+            positional = [_evaluate(value, known) for value in node.args]
+            named = {word.arg: _evaluate(word.value, known) for word in node.keywords if word.arg}
+            if name not in known:
                 raise ValueError(f"there is no kernel {name}")
             return known[name](*positional, **named)
     raise ValueError(f"{ast.unparse(node)} is not part of a kernel")

@@ -8,6 +8,7 @@ precision and image shape. Whatever is damaged, or made by something else, raise
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -21,13 +22,23 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from .backends import AnyDevice
 from .errors import InputError, ParameterError, TangentlessError
 from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
+from .expression import Makers, read_kernel
+from .features import PatchFeatures
+from .features.saving import (
+    AnyStep,
+    describe_features,
+    describe_step,
+    features_of,
+    kernel_makers,
+    restore_features,
+    restore_steps,
+)
 from .files import Arrays, Header, check_output, load_archive, save_archive
 from .inputs import check_images
 from .kernel import Kernel
 from .kernel import kernel as kernel_of
 from .layers import is_whole
 from .preprocessing import ZCA
-from .preprocessing.saving import Step, describe_step, restore_step
 from .preprocessing.whitening import LowRank
 from .processes import GaussianProcessClassifier, GaussianProcessRegressor
 from .solve import Factor, Separators, check_ridge, check_targets, check_tilt, is_number
@@ -59,13 +70,14 @@ def save_model(path: str | Path, model: Any, *, force: bool = False) -> None:
     check_output(path, force=force)
     before, estimator = _split_pipeline(model)
     header, arrays = _describe(estimator)
+    header["features"], more = describe_features(estimator.kernel_)
     steps = [describe_step(step) for step in before]
     header["preprocessing"] = [text for text, _ in steps]
     again = _whitened_again(before, arrays.get("support"))
     if again is not None and again.dtype == arrays["images"].dtype and np.array_equal(again, arrays["images"]):
         del arrays["images"]
     arrays |= {f"{name}{place}": array for place, (_, own) in enumerate(steps) for name, array in own.items()}
-    save_archive(path, FORMAT, VERSION, header, arrays)
+    save_archive(path, FORMAT, VERSION, header, arrays | more)
 
 
 def load_model(path: str | Path, *, backend: str | AnyDevice = "auto", n_jobs: int | None = None) -> Any:
@@ -80,10 +92,12 @@ def load_model(path: str | Path, *, backend: str | AnyDevice = "auto", n_jobs: i
     try:
         _check_header(header)
         restore = _RESTORE.get(header["kind"], _restore_ridge)
-        shape = tuple(header["shape"])
-        steps = [_restore_step(step, place, arrays, shape) for place, step in enumerate(header["preprocessing"])]
+        steps = restore_steps(header["preprocessing"], functools.partial(_floats, arrays), tuple(header["shape"]))
+        for step in steps:
+            if isinstance(step, PatchFeatures):
+                step.set_params(backend=backend)
         images = check_images(_training_images(arrays, steps), "images")
-        kernel = _read_kernel(header, images.shape[1:])
+        kernel = _read_kernel(header, arrays, images.shape[1:])
         options = {"kernel": kernel, "backend": backend, "n_jobs": n_jobs, "precision": header["precision"]}
         model: Any = restore(header, arrays, images, options | {"flips": header["flips"]})
     except TangentlessError as error:
@@ -91,13 +105,14 @@ def load_model(path: str | Path, *, backend: str | AnyDevice = "auto", n_jobs: i
     return make_pipeline(*steps, model) if steps else model
 
 
-def _split_pipeline(model: Any) -> tuple[list[Step], Any]:
+def _split_pipeline(model: Any) -> tuple[list[AnyStep], Any]:
     steps = [step for _, step in model.steps] if isinstance(model, Pipeline) else [model]
     *before, estimator = steps
-    if not isinstance(estimator, tuple(_KINDS.values())) or not all(isinstance(step, Step) for step in before):
+    if not isinstance(estimator, tuple(_KINDS.values())) or not all(isinstance(step, AnyStep) for step in before):
         names = " | ".join(type(step).__name__ for step in steps)
         raise ParameterError(
-            f"a model is an estimator of this package, with ZCA or Standardize before it or not; {names} is not"
+            f"a model is an estimator of this package, with ZCA, Standardize or features of patches before it or not; "
+            f"{names} is not"
         )
     for step in steps:
         if not hasattr(step, "n_features_in_"):
@@ -105,7 +120,7 @@ def _split_pipeline(model: Any) -> tuple[list[Step], Any]:
     return before, estimator
 
 
-def _whitened_again(steps: list[Step], rows: NDArray[Any] | None) -> NDArray[Any] | None:
+def _whitened_again(steps: list[AnyStep], rows: NDArray[Any] | None) -> NDArray[Any] | None:
     """The images (or some rows) that a whitening was fitted to, whitened, if it is the last step and keeps them."""
     if not steps or not isinstance(step := steps[-1], ZCA) or not isinstance(step.form_, LowRank):
         return None
@@ -115,7 +130,7 @@ def _whitened_again(steps: list[Step], rows: NDArray[Any] | None) -> NDArray[Any
     return white[rows] if rows.size and rows.min() >= 0 and rows.max() < len(white) else None
 
 
-def _training_images(arrays: Arrays, steps: list[Step]) -> NDArray[Any]:
+def _training_images(arrays: Arrays, steps: list[AnyStep]) -> NDArray[Any]:
     if "images" not in arrays:
         rows = _numbers(arrays, "support", "i") if "support" in arrays else None
         again = _whitened_again(steps, rows)
@@ -165,7 +180,7 @@ def _kernel_text(kernel: Any) -> str:
     kernel = kernel if isinstance(kernel, Kernel) else kernel_of(kernel)
     text = repr(kernel)
     try:
-        if _parse_kernel(text) == kernel:
+        if _parse_kernel(text, kernel_makers(features_of(kernel))) == kernel:
             return text
     except InputError:
         pass
@@ -218,20 +233,19 @@ def _choice(header: Header, name: str, check: Callable[[Any], Any]) -> float | s
     return _field(header, name)
 
 
-def _read_kernel(header: Header, shape: tuple[int, ...]) -> Kernel:
+def _read_kernel(header: Header, arrays: Arrays, shape: tuple[int, ...]) -> Kernel:
     if list(shape) != header["shape"]:
         raise InputError(f"its images are of shape {shape}, but its header says {header['shape']}")
-    kernel = _parse_kernel(header["kernel"])
+    features = restore_features(header.get("features", []), functools.partial(_floats, arrays))
+    kernel = _parse_kernel(header["kernel"], kernel_makers(features))
     for leaf in kernel.leaves():
         leaf.elements(shape)  # raises where images of this shape do not fit
     return kernel
 
 
-def _parse_kernel(text: str) -> Kernel:
-    from .expression import read_kernel
-
+def _parse_kernel(text: str, makers: Makers) -> Kernel:
     try:
-        return read_kernel(text)
+        return read_kernel(text, makers)
     except Exception as error:  # a stranger's expression may fail in ways that a kernel's does not
         raise InputError(f"its kernel cannot be read: {error}") from None
 
@@ -352,10 +366,8 @@ def _restore_process(header: Header, arrays: Arrays, images: NDArray[Any], optio
 _RESTORE = {"svc": _restore_machine, "process": _restore_process, "process classifier": _restore_process}
 
 
-def _restore_step(step: Any, place: int, arrays: Arrays, shape: tuple[int, ...]) -> Step:
-    return restore_step(
-        step, lambda name: _numbers(arrays, f"{name}{place}", "fiub" if name == "images" else "f"), shape
-    )
+def _floats(arrays: Arrays, name: str) -> NDArray[Any]:
+    return _numbers(arrays, name, "fiub" if name.startswith("images") else "f")
 
 
 def _numbers(arrays: Arrays, name: str, kinds: str) -> NDArray[Any]:

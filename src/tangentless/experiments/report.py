@@ -48,11 +48,14 @@ Accuracies in per cent, on test images. `tangentless reproduce report` writes th
 how many images ours were trained. Intervals are of 95 %. Rows marked *cited* the paper takes from others.
 """
 _NOTES = {
-    "mnist": "Pixels only. Bandwidth, order, depth and ridge of the kernels without convolutions are chosen by "
-    "leave-one-out on 4,000 training images.",
+    "mnist": "Pixels only. Bandwidth, order, depth and ridge of the kernels without convolutions, and width, contrast "
+    "and ridge of the convolutional kernel network, are chosen by leave-one-out on 4,000 training images; in newer "
+    "records the ridge is chosen again on all of them.",
     "cifar10": "Ridge 0 and ZCA, as in the paper, fitted to all training images and their mirror images, however many "
     "of them are trained on. The paper's figures include tilting with t = 0.3, picked on the test set, and ZCA of "
-    "augmented images; ours have neither but where a column says so, and *tilt by loo* picks t without test labels.",
+    "augmented images; ours have neither but where a column says so, and *tilt by loo* picks t without test labels. "
+    "The features of CKN and Coates-NG are learnt from the training images; with flips they are averaged over an image "
+    "and its mirror image.",
     "cifar100": "Ridge 1e-4 and ZCA, as in the paper.",
 }
 

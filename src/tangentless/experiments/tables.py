@@ -20,7 +20,10 @@ from numpy.typing import NDArray
 
 from ..console import percent, span
 from ..datasets import Dataset, Split
-from ..errors import ParameterError
+from ..devices import Device
+from ..errors import NotPositiveDefinite, ParameterError
+from ..features import PatchFeatures
+from ..inputs import to_host
 from ..kernel import Crossed, Kernel, kernel
 from ..paper import printed
 from ..progress import progress_bar
@@ -37,6 +40,7 @@ Tilt = float | str
 
 TILTS: tuple[Tilt, ...] = (0.0, 0.3, "loo")
 CHOSEN_ON = 4000  # training images that choose the kernel or ridge, where a method leaves it open
+REFINED = (1.0, 0.25, 0.0625, 0.015625)  # shares of that ridge, of which all training images choose one
 COLUMNS = ("method", "train", "test set", "images", "tilt", "accuracy", "95 % interval", "leave-one-out", "paper")
 
 
@@ -59,6 +63,19 @@ class Candidates:
     make: Callable[[Images], Sequence[Kernel]]
 
 
+def learnt(kind: type[PatchFeatures], variants: Sequence[dict[str, Any]], images_a_filter: int = 0) -> Candidates:
+    """Kernels of features that are learnt from the training images, one for each variant of the options.
+
+    With `images_a_filter`, there is a filter for so many training images.
+    """
+
+    def make(images: Images) -> Sequence[Kernel]:
+        more = {"filters": max(1, len(images) // images_a_filter)} if images_a_filter else {}
+        return [kind(**more, **options).fit(images).kernel() for options in variants]
+
+    return Candidates({"features": kind.__name__, "variants": variants, "images a filter": images_a_filter}, make)
+
+
 @dataclass(frozen=True)
 class Method:
     """A row: a kernel by its text, or candidates to choose from; a ridge of None is chosen too."""
@@ -79,7 +96,8 @@ class Method:
             return {}
         kernels = self.kernels if isinstance(self.kernels, str) else self.kernels.describe
         ridges = {"decades of the mean of the diagonal": DECADES.tolist()} if ridge is None else [ridge]
-        return {"choice": {"kernels": kernels, "ridges": ridges, "images": CHOSEN_ON}}
+        choice = {"kernels": kernels, "ridges": ridges, "images": CHOSEN_ON}
+        return {"choice": choice | ({"of that, by all images": REFINED} if ridge is None else {})}
 
 
 @dataclass(frozen=True)
@@ -206,9 +224,14 @@ class _Work:
     def evaluate(self, method: Method, ridge: float | None) -> dict[str, Any]:
         """Train and test a method: its scores for every tilt and test set, and what was chosen and spent."""
         self._preprocess(method.preprocessing)
-        (kernel, ridge, candidates), choosing = timed(lambda: self._choose(method, ridge))
+        given = ridge
+        (kernel, ridge, candidates), choosing = timed(lambda: self._choose(method, given))
         matrices, computing = timed(lambda: {name: self._matrix(method, kernel, name) for name in (None, *self.tests)})
         K = matrices.pop(None)
+        refined = None
+        if given is None and ridge > 0 and len(K) > CHOSEN_ON:
+            (ridge, refined), more = timed(functools.partial(self._refine, K, ridge))
+            choosing += more
         where = "cuda" if self.backend == "cuda" else "cpu"
         factor, solving = timed(lambda: factorise(K, ridge, backend=where))
         tilting, scores = factor.tilting(self.targets, criterion="accuracy"), []
@@ -226,6 +249,7 @@ class _Work:
             "flips": method.flips,
             "ridge": ridge,
             "candidates": candidates,
+            "refined": refined,
             "pairs": 2 * pairs if method.flips else pairs,
             "spent": {"choosing": choosing, "kernel": computing, "solving": solving},
             "scores": scores,
@@ -247,7 +271,8 @@ class _Work:
         some, targets = self.images[None][:CHOSEN_ON], self.targets[:CHOSEN_ON]
         found = []
         for place, candidate in enumerate(kernels):
-            path = ridge_path(candidate(some, backend=self.backend), targets, None if ridge is None else [ridge])
+            K = candidate.on_device(Device(self.backend), some)  # and what a GPU computes it also scores
+            path = ridge_path(K, targets, None if ridge is None else [ridge])
             at = int(np.flatnonzero(path.ridges == path.best("accuracy"))[0])
             share = 0.0 if path.accuracies is None else float(path.accuracies[at])
             found.append((-share, float(path.squared_errors[at]), place, float(path.ridges[at])))
@@ -256,6 +281,19 @@ class _Work:
             {"kernel": repr(kernels[at]), "ridge": own, "leave-one-out accuracy": -share} for share, _, at, own in found
         ]
         return kernels[place], best, report
+
+    def _refine(self, K: Array, ridge: float) -> tuple[float, list[Any]]:
+        """The share of a ridge, chosen on some images, that has the best leave-one-out accuracy on all of them."""
+        on, found = Device(self.backend).algebra, []
+        there = on.upload(K)
+        for share in REFINED:
+            try:
+                left_out = to_host(factorise(there, share * ridge).leave_one_out(self.targets))
+            except NotPositiveDefinite:  # and so are all smaller ones
+                break
+            found.append({"ridge": share * ridge, "leave-one-out accuracy": accuracy(self.targets, left_out)})
+        best = max(found, key=lambda one: one["leave-one-out accuracy"], default={"ridge": ridge})
+        return best["ridge"], found
 
     def _matrix(self, method: Method, kernel: Kernel, tested: str | None) -> Array:
         """K among the training images, or with a test set; K + M with flips."""

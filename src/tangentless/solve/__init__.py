@@ -9,6 +9,7 @@ from .factor import Factor, factorise
 from .memory import memory_needed
 from .nystroem import NystroemSolution, choose_landmarks, solve_nystroem
 from .path import RidgePath, ridge_path
+from .primal import PrimalSolution, solve_primal
 from .ridge import solve_ridge
 from .scores import Criterion
 from .svm import Separators, scaled_price
@@ -23,6 +24,7 @@ __all__ = [
     "Factor",
     "NotConverged",
     "NystroemSolution",
+    "PrimalSolution",
     "RidgePath",
     "RidgeSolution",
     "Separators",
@@ -43,5 +45,6 @@ __all__ = [
     "scaled_price",
     "solve_conjugate",
     "solve_nystroem",
+    "solve_primal",
     "solve_ridge",
 ]

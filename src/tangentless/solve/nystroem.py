@@ -8,25 +8,25 @@ memory is a few m^2 numbers and a panel, and the cost 2 n m^2. The second time g
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh, solve_triangular
+from scipy.linalg import solve_triangular
 
+from ..algebra import CpuAlgebra
 from ..chunks import spans
 from ..errors import InputError, NotPositiveDefinite, ParameterError
-from .blocked import EPSILON, cholesky, rounding
-from .checks import check_ridge, check_targets
+from .blocked import EPSILON, cholesky
+from .checks import check_targets
 from .matrices import as_numbers, check_finite, check_kernel, is_stored
-from .path import DECADES
-from .scores import Criterion, check_criterion, rank
+from .primal import PANEL, solve_panels
+from .scores import Criterion
 
 Array = NDArray[np.float64]
-
-_PANEL = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,77 +57,25 @@ def solve_nystroem(
     >>> bool(np.abs(k(X, X[chosen]) @ solution.coefficients - X[:, 0]).max() < 0.1)
     True
     """
-    fixed = None if isinstance(ridge, str) and ridge == "loo" else check_ridge(ridge)
-    if fixed == 0:
-        raise ParameterError("landmarks need a ridge above 0; without one use solve_ridge on all rows")
     corner = np.asarray(check_kernel(W), dtype=np.float64)
     columns: Any = C if is_stored(C) else as_numbers(C, "C")
     if len(columns.shape) != 2 or columns.shape[1] != len(corner):
         raise InputError(f"C must be of shape (n, {len(corner)}), as W has landmarks, but its shape is {columns.shape}")
     targets = check_targets(Y, columns.shape[0])
-    check_criterion(criterion, targets)
-    features = _Features.of(columns, corner, targets, weights)
-    grid = float(corner.diagonal().mean() or 1.0) * 10.0**DECADES if fixed is None else np.array([fixed])
-    grid = grid[grid > rounding(len(corner)) * features.values[-1]]
-    if not grid.size:
-        raise NotPositiveDefinite(f"a ridge of {ridge} is lost in rounding beside the kernel; use a larger one")
-    predictions = features.leave_one_out(grid).reshape(len(grid), *targets.shape)
-    place = min(range(len(grid)), key=lambda at: rank(criterion, targets, predictions[at], features.weights))
-    coefficients = features.coefficients(grid[place]).reshape(len(corner), *targets.shape[1:])
-    return NystroemSolution(float(grid[place]), coefficients, predictions[place])
+    factor, _ = factor_corner(corner, columns.shape[0])
+    scale, panels = float(corner.diagonal().mean()), functools.partial(_features, columns, factor)
+    # Features of the rows, of which C is the products with those of the landmarks.
+    found = solve_panels(CpuAlgebra(), panels, targets, ridge, weights=weights, criterion=criterion, scale=scale)
+    coefficients = np.asarray(solve_triangular(factor, found.coefficients, lower=True, trans=1))
+    return NystroemSolution(found.ridge, coefficients, found.leave_one_out)
 
 
-@dataclass(frozen=True, eq=False)
-class _Features:
-    """Features of the rows whose products are those of C, in the basis in which their moments are diagonal."""
-
-    columns: Any
-    targets: Array  # (n, columns)
-    weights: Array
-    factor: Array  # of W
-    values: Array  # eigenvalues of the moments, ascending
-    vectors: Array
-    projected: Array  # moments of features and targets
-
-    @classmethod
-    def of(cls, columns: Any, corner: Array, targets: Array, weights: Any) -> _Features:
-        rows = len(targets)
-        values = targets.reshape(rows, -1)
-        scales = np.ones(rows) if weights is None else as_numbers(weights, "weights").astype(np.float64)
-        if scales.shape != (rows,) or not (np.isfinite(scales).all() and (scales >= 0).all() and scales.any()):
-            raise InputError(f"weights must be {rows} finite numbers of at least 0, and not all 0")
-        factor, _ = factor_corner(corner, rows)
-        moments, products = np.zeros_like(corner), np.zeros((len(corner), values.shape[1]))
-        for part, features in _panels(columns, factor):
-            moments += (features * scales[part]) @ features.T
-            products += features @ (scales[part, None] * values[part])
-        eigenvalues, vectors = eigh(moments, overwrite_a=True, check_finite=False)
-        return cls(columns, values, scales, factor, eigenvalues, vectors, vectors.T @ products)
-
-    def leave_one_out(self, ridges: Array) -> Array:
-        """Predictions of each row by the others, (ridges, n, columns): a second pass over C."""
-        found = np.empty((len(ridges), *self.targets.shape))
-        for part, features in _panels(self.columns, self.factor):
-            turned = self.vectors.T @ features
-            shares = self.weights[part, None] * ((turned**2).T @ (1 / (self.values[:, None] + ridges)))
-            for place, ridge in enumerate(ridges):
-                fitted = turned.T @ (self.projected / (self.values + ridge)[:, None])
-                misses = (self.targets[part] - fitted) / np.maximum(1 - shares[:, place], EPSILON)[:, None]
-                found[place, part] = self.targets[part] - misses
-        return found
-
-    def coefficients(self, ridge: float) -> Array:
-        """Of the landmarks."""
-        found = self.vectors @ (self.projected / (self.values + ridge)[:, None])
-        return np.asarray(solve_triangular(self.factor, found, lower=True, trans=1))
-
-
-def _panels(columns: Any, factor: Array) -> Iterator[tuple[slice, Array]]:
-    """Features of the rows, (m, rows), a panel at a time."""
-    for part in spans(columns.shape[0], columns.manifest.tile if is_stored(columns) else _PANEL):
+def _features(columns: Any, factor: Array) -> Iterator[Array]:
+    """Features of the rows, a panel at a time."""
+    for part in spans(columns.shape[0], columns.manifest.tile if is_stored(columns) else PANEL):
         panel = np.asarray(columns[part], dtype=np.float64)
         check_finite(panel, "C", part.start)
-        yield part, solve_triangular(factor, panel.T, lower=True, check_finite=False)
+        yield solve_triangular(factor, panel.T, lower=True, check_finite=False).T
 
 
 def choose_landmarks(rows: int, count: int, *, seed: int = 0) -> NDArray[np.intp]:

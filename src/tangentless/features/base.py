@@ -1,0 +1,202 @@
+"""What features of patches share as transformers: images in, rows out, a chunk at a time on any device."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from ..algebra import Algebra
+from ..chunks import spans
+from ..devices import Device
+from ..errors import InputError, ParameterError
+from ..files import Arrays
+from ..inputs import check_switch
+from ..layers import is_whole
+from ..preprocessing.rows import read_rows
+from ..progress import shown
+from ..solve import is_number
+
+if TYPE_CHECKING:
+    from ..classical.vectors import VectorKernel
+    from .kernels import FeatureKernel
+
+NUMBERS_AT_ONCE = {"cpu": 2**22, "cuda": 2**28}  # of responses: a chunk that stays in the cache, or fills a GPU
+_HERE = ("backend", "verbose")  # parameters of a process, not of a fit
+Map = Callable[[Any], Any]
+
+
+class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Base class: `_learn` fits arrays to images on the host, and `_map` computes features from them on a device."""
+
+    backend: str | Device
+    precision: Any
+    mirrors: bool
+    random_state: Any
+    verbose: bool
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn the filters from images X; labels are not looked at."""
+        self.check_parameters()
+        rows = read_rows(self, X)
+        self._set_shape(rows.shape[1:])
+        self._check_shape(rows.shape)
+        device = self._device()
+        with device.algebra.working(), shown(self.verbose, "learning filters"):
+            self._learn(rows, np.random.default_rng(_seed(self.random_state)), device.algebra)
+        return self
+
+    def transform(self, X: Any) -> NDArray[Any]:
+        """Features, (N, numbers), in the precision asked for."""
+        check_is_fitted(self)
+        rows, device = read_rows(self, X, self.shape_), self._device()
+        found = np.empty((len(rows), self._n_features_out), device.precision)
+        with shown(self.verbose, "features", "images") as progress:
+            for part, some in self.compute(device, rows):
+                found[part] = device.algebra.download(some)
+                progress(part.stop, len(rows))
+        return found
+
+    def compute(self, device: Device, images: Any) -> Any:
+        """Slices of the images with their features, arrays of the device: a chunk at a time."""
+        on = device.algebra
+        features = self._map(on, np.dtype(device.precision))
+        with on.working():
+            for part in spans(len(images), max(1, NUMBERS_AT_ONCE[on.name] // self._widest())):
+                chunk = on.upload(np.asarray(images[part]) if on.name == "cpu" else images[part])
+                chunk = chunk.astype(device.precision)
+                found = features(chunk)
+                if self.mirrors:
+                    found = (found + features(on.xp.flip(chunk, axis=-2))) / 2
+                yield part, found
+
+    def kernel(self, of: VectorKernel | None = None) -> FeatureKernel:
+        """The kernel of these features: their inner product, or another kernel of vectors, of the rows they are."""
+        from .kernels import FeatureKernel
+
+        check_is_fitted(self)
+        return FeatureKernel(self) if of is None else FeatureKernel(self, of)
+
+    def describe(self) -> tuple[dict[str, Any], Arrays]:
+        """Parameters and the shape of an image as JSON has them, and what was learnt."""
+        check_is_fitted(self)
+        parameters = {name: _plain(own) for name, own in self.get_params().items() if name not in _HERE}
+        parameters["random_state"] = None if not is_whole(self.random_state) else int(self.random_state)
+        text = {"kind": type(self).__name__, "shape": list(self.shape_), **parameters}
+        return text, {name: getattr(self, name + "_") for name in self._array_shapes()}
+
+    def digest(self) -> str:
+        """A short name for all there is to these features, equal for equal ones."""
+        text, arrays = self.describe()
+        text.pop("precision")  # of a kernel, that of the device counts
+        found = hashlib.sha256(json.dumps(text, sort_keys=True).encode())
+        for name in sorted(arrays):
+            found.update(np.ascontiguousarray(arrays[name]).tobytes())
+        return found.hexdigest()[:16]
+
+    @classmethod
+    def restore(cls, text: dict[str, Any], array: Callable[[str], NDArray[Any]]) -> Self:
+        """The fitted features that were described, with a function that gives its arrays by name."""
+        try:
+            entries = dict(text)
+            shape = tuple(entries.pop("shape"))
+            if entries.pop("kind") != cls.__name__ or not all(is_whole(side) and side > 0 for side in shape):
+                raise KeyError("kind")
+            made = cls(**{name: _restored(own) for name, own in entries.items()})
+            if made.get_params().keys() - entries.keys() - set(_HERE):
+                raise KeyError("parameters")
+            made.check_parameters()
+        except (TypeError, KeyError, AttributeError, ParameterError):
+            raise InputError(f"its header has no valid {cls.__name__}") from None
+        made._set_shape(shape)
+        made._check_shape((1 << 40, *shape))  # of as many images as it takes
+        for name, expected in made._array_shapes().items():
+            found = array(name)
+            if found.shape != expected or found.dtype.kind != "f" or not np.isfinite(found).all():
+                raise InputError(f"features of an array of shape {found.shape} do not go with images of {shape}")
+            setattr(made, name + "_", found)
+        return made
+
+    def check_parameters(self) -> None:
+        """Refuse parameters outside their ranges; `fit` does so too."""
+        check_switch("mirrors", self.mirrors)
+        self._device()
+
+    @abstractmethod
+    def _learn(self, images: NDArray[Any], random: np.random.Generator, on: Algebra) -> None:
+        """Set the arrays of `_array_shapes`."""
+
+    @abstractmethod
+    def _map(self, on: Algebra, dtype: np.dtype[Any]) -> Map:
+        """What takes images on a device to their features, (N, numbers)."""
+
+    @abstractmethod
+    def _array_shapes(self) -> dict[str, tuple[int, ...]]:
+        """What is learnt, by name without the underscore."""
+
+    @abstractmethod
+    def _widest(self) -> int:
+        """The most numbers that an image takes on its way."""
+
+    @abstractmethod
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        """Refuse images, (N, *grid, channels), that do not suit the parameters; set `_n_features_out`."""
+
+    def _set_shape(self, shape: tuple[int, ...]) -> None:
+        self.shape_, self.n_features_in_ = shape, math.prod(shape)
+        if self.mirrors and len(shape) < 2:
+            raise InputError("vectors have no mirror image; mirrors=True needs sequences or images")
+
+    def _device(self) -> Device:
+        return Device.of(self.backend, self.precision)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []  # features have the precision of the arithmetic
+        return tags
+
+
+def check_whole(name: str, value: Any, least: int = 1) -> int:
+    """A whole number, or an error that names the parameter."""
+    if not is_whole(value) or value < least:
+        raise ParameterError(f"{name} must be a whole number from {least}, not {value!r}")
+    return int(value)
+
+
+def check_above(name: str, value: Any, *, zero: bool = False) -> float:
+    """A finite number above 0, or from 0 on."""
+    if not is_number(value) or value < 0 or (value == 0 and not zero):
+        raise ParameterError(f"{name} must be a finite number {'from' if zero else 'above'} 0, not {value!r}")
+    return float(value)
+
+
+def check_patch(shape: tuple[int, ...], patch: int, layer: str = "") -> None:
+    """Refuse a patch that is larger than the images, (N, *grid, channels)."""
+    grid = shape[1:-1]
+    if grid and patch > min(grid):
+        size = "×".join(map(str, grid))
+        raise InputError(f"patch={patch} is larger than {layer or 'the images'}, which are {size}; use a smaller patch")
+
+
+def _seed(random_state: Any) -> Any:
+    """A seed, from a number, None or a generator of scikit-learn's."""
+    return random_state if random_state is None else int(check_random_state(random_state).randint(2**31))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _restored(value: Any) -> Any:
+    return tuple(_restored(one) for one in value) if isinstance(value, list) else value

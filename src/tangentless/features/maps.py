@@ -1,0 +1,99 @@
+"""What all features of patches are made of: windows of images as rows, contrast, whitening, and pooling into cells.
+
+Functions take arrays of NumPy or CuPy, (N, *grid, channels), and the module `xp` that they are of. A grid may have no
+axes: a vector is one patch. Pooling is a matrix along every axis of the grid, so each is one product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+_FLAT = 1e-6  # a patch whose deviation is below this share of its mean is of one colour
+
+
+def patch_rows(xp: Any, images: Any, size: int) -> Any:
+    """All patches of size×size pixels, (N, *positions, size * size * channels), a copy."""
+    grid = tuple(side - size + 1 for side in images.shape[1:-1])
+    rows = xp.empty((len(images), *grid, *(size,) * len(grid), images.shape[-1]), images.dtype)
+    for shift in np.ndindex(*(size,) * len(grid)):
+        window = tuple(slice(start, start + side) for start, side in zip(shift, grid, strict=True))
+        rows[(..., *shift, slice(None))] = images[(slice(None), *window)]
+    return rows.reshape(len(images), *grid, -1)
+
+
+def even_out(xp: Any, rows: Any, contrast: float) -> None:
+    """Take its mean from each patch and divide by its deviation, which counts as `contrast` at least, in place."""
+    means = rows.mean(axis=-1, keepdims=True)
+    rows -= means
+    deviations = xp.sqrt(xp.square(rows).mean(axis=-1, keepdims=True))
+    # Of one colour, rounding may leave a little, which must not become a pattern.
+    deviations = xp.where(deviations > _FLAT * xp.abs(means), xp.hypot(deviations, contrast), np.inf)
+    rows /= deviations.astype(rows.dtype, copy=False)
+
+
+def whitening(rows: Array, epsilon: float) -> tuple[Array, Array]:
+    """The mean of patches, and what whitens them: `V (E + epsilon)^(-1/2) V'` of their covariance."""
+    mean = rows.mean(axis=0)
+    centred = rows - mean
+    values, vectors = np.linalg.eigh(centred.T @ centred / len(rows))
+    return mean, (vectors * (np.maximum(values, 0) + epsilon) ** -0.5) @ vectors.T
+
+
+def draw_patches(
+    images: NDArray[Any], size: int, count: int, random: np.random.Generator, *, contrast: float | None = None
+) -> Array:
+    """Random patches without repetition, (count, size * size * channels), all there are if they are fewer."""
+    grid = tuple(side - size + 1 for side in images.shape[1:-1])
+    total = len(images) * math.prod(grid)
+    places = np.unravel_index(random.choice(total, min(count, total), replace=False), (len(images), *grid))
+    image, *corner = (place.reshape(-1, *(1,) * len(grid)) for place in places)
+    offsets = np.ogrid[tuple(slice(size) for _ in grid)]
+    window = tuple(start + offset for start, offset in zip(corner, offsets, strict=True))
+    rows: Array = images[(image, *window)].astype(np.float64).reshape(len(image), -1)
+    if contrast is not None:
+        even_out(np, rows, contrast)
+    return rows
+
+
+def even_cells(side: int, cells: int) -> Array:
+    """Means over windows of one size that cover a line, (cells, side); they overlap where the side does not divide.
+
+    >>> even_cells(5, 2).round(2)
+    array([[0.33, 0.33, 0.33, 0.  , 0.  ],
+           [0.  , 0.  , 0.33, 0.33, 0.33]])
+    """
+    cells = min(cells, side)
+    size = -(-side // cells)
+    starts = np.linspace(0, side - size, cells).round()[:, None]
+    places = np.arange(side)
+    return ((places >= starts) & (places < starts + size)) / size
+
+
+def soft_cells(side: int, step: float) -> Array:
+    """Weights of the places of a line under Gaussian windows a step apart, (cells, side); each cell's sum is one."""
+    cells = soft_count(side, step)
+    centres = (np.arange(cells) + 0.5) * side / cells - 0.5
+    weights = np.exp(-(((np.arange(side) - centres[:, None]) / step) ** 2))
+    pooled: Array = weights / weights.sum(axis=1, keepdims=True)
+    return pooled
+
+
+def soft_count(side: int, step: float) -> int:
+    """How many cells `soft_cells` makes."""
+    return max(1, round(side / step))
+
+
+def pool(values: Any, weights: Sequence[Any]) -> Any:
+    """Pooled maps, (N, *cells, channels), by a matrix (cells, places) for every axis of the grid."""
+    grid = values.shape[1:-1]
+    count, channels = len(values), values.shape[-1]
+    for axis, matrix in enumerate(weights):
+        rest = math.prod(grid[axis + 1 :]) * channels
+        values = matrix @ values.reshape(-1, grid[axis], rest)
+    return values.reshape(count, *(len(matrix) for matrix in weights), channels)
