@@ -23,6 +23,7 @@ from tangentless.experiments.records import read_record
 from tangentless.experiments.report import write_report
 from tangentless.experiments.whitening import Whitening
 from tangentless.kernel import Crossed
+from tangentless.preprocessing import Augmentation
 from tangentless.preprocessing.gabor import gabor_features
 from tangentless.solve import solve_ridge
 from toys import CLASSES, toy
@@ -202,13 +203,13 @@ class TestTables:
 
     def test_flips_share_the_blocks_of_the_plain_row(self, tmp_path, monkeypatch):
         computed = []
-        compute = tables._Work._compute
+        grow = tables._Work._grow
 
-        def counted(self, method, kernel, tested, label):
+        def counted(self, method, kernel, tested, label, *known):
             computed.append(label)
-            return compute(self, method, kernel, tested, label)
+            return grow(self, method, kernel, tested, label, *known)
 
-        monkeypatch.setattr(tables._Work, "_compute", counted)
+        monkeypatch.setattr(tables._Work, "_grow", counted)
         run_table(tmp_path, "myrtle10-gaussian", "myrtle10-gaussian+flips", ridge=1e-3)
         assert len(computed) == len(set(computed)) == 4
 
@@ -225,6 +226,48 @@ class TestTables:
         grown = rows(32, "grown", tmp_path / "store")
         assert grown == rows(32, "in memory")
         assert first == rows(24, "first in memory")
+
+    @pytest.mark.parametrize("kept", [False, True], ids=["in memory", "in a store"])
+    def test_a_curve_from_one_matrix_is_that_of_separate_runs(self, tmp_path, monkeypatch, kept):
+        name, sizes = "myrtle10-gaussian+flips", (16, 24, 40)
+        options = {"ridge": 1e-3, "test": 10, "store": tmp_path / "store" if kept else None}
+        curve = run_table(tmp_path, name, train=None, sizes=sizes, **options)
+        assert [row["train"] for row in curve.rows if row["tilt asked"] == 0.0] == list(sizes)
+        for size in sizes:
+            alone = run_table(tmp_path / f"alone{size}", name, train=size, ridge=1e-3, test=10).rows
+            mine = [row for row in curve.rows if row["train"] == size]
+            scores = ("right", "leave-one-out accuracy", "tilt", "pairs")
+            assert [[row[score] for score in scores] for row in mine] == [[row[s] for s in scores] for row in alone]
+        assert run_table(tmp_path, name, train=24, ridge=1e-3, test=10).rows == curve.rows[3:6]  # the same pieces
+
+    def test_a_curve_that_is_cut_off_leaves_what_it_had_and_goes_on(self, tmp_path, monkeypatch):
+        grow = tables._Work._grow
+
+        def dying(self, *arguments):
+            if arguments[-1] > 24:
+                raise KeyboardInterrupt
+            return grow(self, *arguments)
+
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(tables._Work, "_grow", dying)
+            run_table(tmp_path, "myrtle5", train=None, sizes=(16, 24, 32), ridge=1e-2)
+        left = read_record(tmp_path / "cifar10-curve-32.json")["results"]
+        assert sorted({row["train"] for row in left}) == [16, 24]
+        whole = run_table(tmp_path, "myrtle5", train=None, sizes=(16, 24, 32), ridge=1e-2).rows
+        assert [dict(row) for row in whole[: len(left)]] == left
+        assert whole[-1]["train"] == 32
+
+    def test_ensembles_and_averages_are_those_of_the_classifier(self, tmp_path):
+        extras = tables.Extras(Augmentation(crop=1, flips=True), 2, "mirror")
+        (row,) = run_table(tmp_path, "myrtle5", ridge=1e-2, extras=extras).rows
+        data, zca = toy(), Whitening(1e-5).fit(toy(), tmp_path / "pieces")
+        chosen = tables.choose(80, 40, 0)
+        X, T = (zca.transform(i).astype(np.float32) for i in (data.train.images[chosen], data.test.images[:20]))
+        options = {"augmentation": extras.augmentation, "ensemble": 2, "averaging": "mirror", "tilt": "loo"}
+        model = KernelRidgeClassifier("myrtle5", 1e-2, backend=CPU, **options).fit(X, data.train.labels[chosen])
+        assert row["accuracy"] == model.score(T, data.test.labels[:20])
+        assert row["leave-one-out accuracy"] == model.loo_score_
+        assert row["method"] == "myrtle5+extras"
 
     def test_other_test_sets_are_scored_too(self, tmp_path):
         settings = tables.Settings(("myrtle5",), 40, 10, ridge=1e-2)

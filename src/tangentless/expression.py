@@ -1,7 +1,7 @@
 """Reading a kernel back from its text, as model files and stores need it.
 
-The text is an expression of calls, numbers, `+`, `*`, `.mirrored()` and `.symmetrized(...)`. Only constructors of kernels
-are called.
+The text is an expression of calls, numbers, `+`, `*`, `.mirrored()` and `.symmetrized(...)`. Only constructors of
+kernels are called.
 """
 
 from __future__ import annotations

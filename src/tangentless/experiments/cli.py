@@ -161,10 +161,29 @@ def _add_table(name: str, text: str) -> None:
         store: StoreOption = None,
         output: OutputOption = OUTPUT,
         record: RecordOption = None,
+        sizes: Annotated[
+            str, typer.Option(metavar="N,N,...", help="A learning curve: sizes of training sets, from one matrix.")
+        ] = "",
+        augment: Annotated[
+            str, typer.Option(metavar="TEXT", help="Train on random copies: crop=2,flips,cutout=8, for example.")
+        ] = "",
+        ensemble: Annotated[int, typer.Option(min=1, help="Draws of random copies to fit and average.")] = 1,
+        average: Annotated[
+            str, typer.Option(metavar="TEXT", help="Average predictions over copies: mirror shifts1, for example.")
+        ] = "",
     ) -> None:
         from ..datasets import load
         from ..errors import DatasetMissingError
-        from .tables import Settings, reproduce
+        from ..preprocessing import Augmentation
+        from ..symmetries import Symmetry
+        from .tables import Extras, Settings, reproduce
+
+        if sizes and train is not None:
+            raise ParameterError("give --sizes or --train, not both")
+        copies = Augmentation.parse(augment) if augment else None
+        if copies is None and ensemble > 1:
+            raise ParameterError("--ensemble averages fits to random copies; say which by --augment flips,crop=2")
+        extras = Extras(copies, ensemble, str(Symmetry.parse(average)) if average else None)
 
         module = importlib.import_module(f".{name}", __package__)
         table, others = module.table(zca_copies) if zca_copies else module.table(), []
@@ -175,7 +194,9 @@ def _add_table(name: str, text: str) -> None:
                 others.append(load(other, data, download=False))
             except DatasetMissingError as error:
                 say(f"Without {other}: {error}")
-        settings = Settings(methods, train, test, seed, ridge, record, store)
+        settings = Settings(
+            methods, train, test, seed, ridge, record, store, parse_sizes(sizes) if sizes else (), extras
+        )
         reproduce(table, dataset, settings, backend=backend, folder=output, others=others)
 
     if name == "mnist":  # it is not whitened, so the option would do nothing

@@ -11,6 +11,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..console import markdown, percent, span, with_deviation
 from ..files import atomic_file, make_folder
@@ -19,6 +20,7 @@ from ..plots import COLOURS, new_axes, save_pictures
 from ..timing import format_seconds
 from . import architectures, cifar10_subsets, compare, networks, nonlinearities
 from .cifar10_subsets import DRAWS, WAYS
+from .law import describe_laws
 from .records import Row, read_records
 from .uci_report import write_page
 
@@ -34,6 +36,7 @@ _FIGURES = (
     (architectures.draw, "Layers of Myrtle5, Myrtle7 and Myrtle10"),
 )
 _NOT_RUN = "not run yet"
+_SMALLEST, _ENOUGH = 2000, 4  # images, and sizes, of a curve that a law is fitted to
 _COLUMNS = ("method", "paper", "ours", "trained on", "tested on", "leave-one-out", "tilt 0.3", "tilt by loo", "took")
 _RUN = ("table", "test set", "train", "rows", "machine", "date")  # the same for all tilts of a run
 _CHOICES = """The ridge is chosen from the paper's grid and 0, without test labels: *own*, for each subset by its
@@ -76,6 +79,7 @@ def write_report(records: Path, page: Path, *, pictures: str = "images") -> list
     parts = [_HEAD]
     if curve := learning_curve(rows, subsets, folder):
         parts.append(picture(curve, "Accuracy against the number of training images"))
+    parts += [describe_laws(curve) for curve in _curves(rows)]
     parts += [_table(name, rows) for name in TABLES]
     parts.append("## CIFAR-10 from few images\n")
     if subsets:
@@ -126,6 +130,15 @@ def learning_curve(rows: Iterable[Row], subsets: Iterable[Row], folder: Path) ->
     axes.set_xticks([10, 100, 1000, 10_000], ["10", "100", "1,000", "10,000"])
     axes.legend(frameon=False, fontsize=8.5)
     return save_pictures(figure, folder, "learning-curve")
+
+
+def _curves(rows: Sequence[Row]) -> list[list[Row]]:
+    """Of every method of CIFAR-10, the results of one machine and test at four sizes or more, from 2,000 images on."""
+    found: dict[tuple[Any, ...], dict[int, Row]] = {}
+    for row in _plain(rows, "cifar10", "cifar10"):
+        if row["method"] in CURVES and row["train"] >= _SMALLEST and "pairs" in row:
+            found.setdefault((row["method"], row["machine"], row["rows"]), {})[row["train"]] = row
+    return [[own for _, own in sorted(sizes.items())] for sizes in found.values() if len(sizes) >= _ENOUGH]
 
 
 def _plain(rows: Iterable[Row], table: str, test_set: str) -> list[Row]:
