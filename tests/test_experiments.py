@@ -25,6 +25,7 @@ from tangentless.experiments.whitening import Whitening
 from tangentless.kernel import Crossed
 from tangentless.preprocessing import Augmentation
 from tangentless.preprocessing.gabor import gabor_features
+from tangentless.recipes import recipe_of
 from tangentless.solve import solve_ridge
 from toys import CLASSES, toy
 
@@ -164,6 +165,18 @@ def test_killed_run_goes_on_and_ends_with_the_same_numbers(tmp_path):
     assert resumed.rows == run_subsets(tmp_path / "whole", subsets).rows
 
 
+def test_subsets_take_recipes(tmp_path):
+    subsets = dataclasses.replace(QUICK, sizes=(16,), kernels=("best",), trials=1, draws=("balanced",))
+    (row,) = run_subsets(tmp_path, subsets).rows
+    best, data = recipe_of("best"), toy()
+    zca = Whitening(best.epsilon).fit(data, tmp_path / "pieces")
+    rows = draw(data.train.labels, subsets, trial=0)["balanced"][16]
+    X, T = (zca.transform(i).astype(np.float32) for i in (data.train.images[rows], data.test.images[:20]))
+    ridge = row["by pooled leave-one-out"]["ridge"]
+    model = dataclasses.replace(best, ridge=ridge).estimator(backend=CPU).fit(X, data.train.labels[rows])
+    assert row["by pooled leave-one-out"]["mean"] == model.score(T, data.test.labels[:20])
+
+
 class TestTables:
     def test_flips_are_those_of_the_doubled_set(self, tmp_path):
         """K + M of the table, and all 2n images side by side with the same ridge."""
@@ -227,8 +240,18 @@ class TestTables:
         assert grown == rows(32, "in memory")
         assert first == rows(24, "first in memory")
 
+    def test_the_best_recipe_is_a_row_of_its_own(self, tmp_path):
+        row = run_table(tmp_path, "best").rows[-1]
+        best = recipe_of("best")
+        data, zca = toy(), Whitening(best.epsilon).fit(toy(), tmp_path / "pieces")
+        chosen = tables.choose(80, 40, 0)
+        X, T = (zca.transform(i).astype(np.float32) for i in (data.train.images[chosen], data.test.images[:20]))
+        model = best.estimator(backend=CPU).fit(X, data.train.labels[chosen])
+        assert row["accuracy"] == model.score(T, data.test.labels[:20])
+        assert (row["kernel"], row["flips"], row["ridge"]) == (repr(best.kernel), best.flips, best.ridge)
+
     @pytest.mark.parametrize("kept", [False, True], ids=["in memory", "in a store"])
-    def test_a_curve_from_one_matrix_is_that_of_separate_runs(self, tmp_path, monkeypatch, kept):
+    def test_a_curve_from_one_matrix_is_that_of_separate_runs(self, tmp_path, kept):
         name, sizes = "myrtle10-gaussian+flips", (16, 24, 40)
         options = {"ridge": 1e-3, "test": 10, "store": tmp_path / "store" if kept else None}
         curve = run_table(tmp_path, name, train=None, sizes=sizes, **options)
@@ -248,9 +271,10 @@ class TestTables:
                 raise KeyboardInterrupt
             return grow(self, *arguments)
 
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch:
             patch.setattr(tables._Work, "_grow", dying)
-            run_table(tmp_path, "myrtle5", train=None, sizes=(16, 24, 32), ridge=1e-2)
+            with pytest.raises(KeyboardInterrupt):
+                run_table(tmp_path, "myrtle5", train=None, sizes=(16, 24, 32), ridge=1e-2)
         left = read_record(tmp_path / "cifar10-curve-32.json")["results"]
         assert sorted({row["train"] for row in left}) == [16, 24]
         whole = run_table(tmp_path, "myrtle5", train=None, sizes=(16, 24, 32), ridge=1e-2).rows

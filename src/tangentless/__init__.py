@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from .distillation import distill
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
     from .gram import gram  # at run time the module, which can be called
-    from .preprocessing import ZCA, RandAugment, Standardize
+    from .preprocessing import ZCA, Augmentation, RandAugment, Standardize
     from .processes import GaussianProcessClassifier, GaussianProcessRegressor
+    from .recipes import recipe
     from .searching import search
     from .sklearn_kernels import sklearn_kernel
 
@@ -54,6 +55,7 @@ __all__ = [
     "ZCA",
     "Abs",
     "Architecture",
+    "Augmentation",
     "Average",
     "Conv",
     "Cos",
@@ -89,6 +91,7 @@ __all__ = [
     "gram",
     "kernel",
     "open_gram",
+    "recipe",
     "register",
     "search",
     "sklearn_kernel",
@@ -101,10 +104,12 @@ _LAZY = {  # scikit-learn takes a while to import
     "KernelRidgeClassifier": "estimators",
     "KernelRidgeRegressor": "estimators",
     "KernelSVC": "estimators",
+    "Augmentation": "preprocessing",
     "RandAugment": "preprocessing",
     "Standardize": "preprocessing",
     "ZCA": "preprocessing",
     "distill": "distillation",
+    "recipe": "recipes",
     "choose": "choosing",
     "search": "searching",
     "sklearn_kernel": "sklearn_kernels",

@@ -203,12 +203,11 @@ class KernelRidge(KernelEstimator):
     def _values(self, X: Any) -> Array:
         """Predicted targets, averaged over members of the ensemble and copies of the rows."""
         check_is_fitted(self)
-        rows, total = self._read(X), None
+        rows, found = self._read(X), []
         for coefficients, known, transform in self._views():
             panels = self._panels(transform(rows), len(coefficients), known)
-            values = np.concatenate([to_host(panel @ put_beside(coefficients, panel)) for panel in panels])
-            total = values if total is None else total + values
-        return np.asarray(total / self._view_count)
+            found.append(np.concatenate([to_host(panel @ put_beside(coefficients, panel)) for panel in panels]))
+        return np.asarray(found[0] if len(found) == 1 else sum(found) / len(found))
 
     def _views(self) -> Iterator[tuple[Array, Any, Transform]]:
         """Coefficients and training rows of every member, with every transform of the rows to predict for."""

@@ -45,7 +45,7 @@ class PowerLaw:
 
     def error(self, size: float) -> float:
         """At a number of training images."""
-        return math.exp(self.start) * size**-self.slope
+        return math.exp(self.start - self.slope * math.log(size))
 
     def size(self, error: float) -> float:
         """The number of training images for an error."""
@@ -62,14 +62,14 @@ def describe_laws(rows: Sequence[Any], goal: float = 0.912) -> str:
     """In words: the law by leave-one-out and by test images, where it passes a goal, and the GPU-hours that takes."""
     last = max(rows, key=lambda row: row["train"])
     rate = last["pairs"] / last["spent"]["kernel"]
-    sizes = [row["train"] for row in rows]
+    sizes, note = [row["train"] for row in rows], last.get("note")
     laws = {
         "leave-one-out": ([1 - row["leave-one-out accuracy"] for row in rows], sizes),
         f"{last['rows']:,} test images": ([1 - row["accuracy"] for row in rows], [row["rows"] for row in rows]),
     }
     words = [
         f"The error of {last['method']} from {min(sizes):,} to {max(sizes):,} training images falls as a power of n "
-        f"({last['machine']}, {rate:,.0f} pairs a second):\n"
+        f"({last['machine']}, {rate:,.0f} pairs a second{f'; {note}' if note else ''}):\n"
     ]
     for name, (errors, counts) in laws.items():
         law = PowerLaw.fit(sizes, errors, counts)

@@ -67,22 +67,26 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Method:
-    """A row: a kernel by its text, or candidates to choose from; a ridge of None is chosen too."""
+    """A row: a kernel, by its text or as an object, or candidates to choose from; a ridge of None is chosen too."""
 
     name: str
     preprocessing: str
-    kernels: str | Candidates
+    kernels: str | Kernel | Candidates
     ridge: float | None
     flips: bool = False
 
     def candidates(self, images: Images) -> Sequence[Kernel]:
         """The kernels, of which there may be one."""
-        return [kernel(self.kernels)] if isinstance(self.kernels, str) else self.kernels.make(images)
+        if isinstance(self.kernels, Candidates):
+            return self.kernels.make(images)
+        return [kernel(self.kernels) if isinstance(self.kernels, str) else self.kernels]
 
     def choice(self, ridge: float | None) -> dict[str, Any]:
         """What a result depends on where something is left open; empty where nothing is."""
         if isinstance(self.kernels, str) and ridge is not None:
             return {}
+        if isinstance(self.kernels, Kernel):  # its name may come to mean another kernel
+            return {"kernel": repr(self.kernels), "flips": self.flips}
         kernels = self.kernels if isinstance(self.kernels, str) else self.kernels.describe
         ridges = {"decades of the mean of the diagonal": DECADES.tolist()} if ridge is None else [ridge]
         return {"choice": {"kernels": kernels, "ridges": ridges, "images": CHOSEN_ON}}

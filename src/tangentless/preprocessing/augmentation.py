@@ -125,7 +125,9 @@ class Changes(Protocol):
 class Draws(Protocol):
     """Random whole numbers, in arrays of the library that images are in."""
 
-    xp: Any  # numpy or torch
+    @property
+    def xp(self) -> Any:
+        """NumPy or torch."""
 
     def below(self, end: int, count: int) -> Any:
         """Numbers from 0 to below the end, (count, 1)."""
