@@ -43,15 +43,21 @@ def test_shifts_fill_the_border_with_zeros_reflections_or_the_other_side():
     assert shifted["wrap"] == [[1, 2, 3, 4], [2, 3, 4, 1], [4, 1, 2, 3]]
 
 
-@pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("kernel", [tl.kernel(CHAIN), tl.kernel("conv3(stride=2) relu globalpool"), Gaussian(0.05)])
+@pytest.mark.parametrize(
+    ("kernel", "text"),
+    [
+        *((Gaussian(0.05), text) for text in TEXTS),
+        *((tl.kernel("conv3 relu globalpool"), text) for text in ("mirror rotations", "mirror shifts1(across)")),
+        (tl.kernel("conv3(stride=2) relu globalpool"), "mirror"),
+    ],
+)
 def test_symmetrized_is_the_mean_over_all_pairs_of_copies(kernel, text):
-    X, Z, symmetry = images(3), images(2, seed=1), Symmetry.parse(text)
+    X, Z, symmetry = images(2), images(1, seed=1), Symmetry.parse(text)
     number = len(symmetry.transforms)
     k = kernel.symmetrized(text)
     for others in (X, Z):
         every = kernel(copies_of(X, symmetry), copies_of(others, symmetry), **EXACT)
-        expected = every.reshape(3, number, len(others), number).mean(axis=(1, 3))
+        expected = every.reshape(2, number, len(others), number).mean(axis=(1, 3))
         np.testing.assert_allclose(k(X, others, **EXACT), expected, atol=1e-12)
     np.testing.assert_allclose(k(X, **EXACT), k(X, X, **EXACT), atol=1e-12)
 
@@ -68,7 +74,7 @@ def test_symmetrized_is_the_mean_over_all_pairs_of_copies(kernel, text):
     ],
 )
 def test_kernels_that_say_so_do_not_change_when_both_images_are_mirrored_or_turned(text, invariant):
-    k, X = tl.kernel(text), images(4)
+    k, X = tl.kernel(text), images(2)
     assert k.invariant == invariant
     changed = [np.abs(k(t(X), **EXACT) - k(X, **EXACT)).max() for t in Symmetry.parse("mirror rotations").transforms]
     assert (max(changed) < 1e-12) == invariant
@@ -96,7 +102,7 @@ def plain(text, kernel, X, tests, ridge=1e-3):
 
 
 def test_a_group_equals_training_on_all_copies():
-    assert plain("mirror rotations", tl.kernel(CHAIN), images(6), images(2, seed=1)) < 1e-9
+    assert plain("mirror rotations", tl.kernel("conv3 relu globalpool"), images(4), images(1, seed=1)) < 1e-9
 
 
 def test_5_shifts_and_mirrors_of_200_images_equal_training_on_all_copies():
@@ -123,7 +129,7 @@ def averaged(count, text=CHAIN):
 
 
 def test_shifts_that_are_no_group_equal_fitting_the_mean_over_all_copies():
-    assert averaged(6, "conv3 relu globalpool") < 1e-9
+    assert averaged(3, "conv3 relu globalpool") < 1e-9
 
 
 @pytest.mark.slow  # two million pairs, and least squares on 2,050 features
@@ -132,7 +138,7 @@ def test_shifts_that_are_no_group_equal_fitting_the_mean_over_all_copies_of_200_
 
 
 def test_flips_are_one_case():
-    X, y = images(6), np.arange(6) % 2
+    X, y = images(4), np.arange(4) % 2
     model = tl.KernelRidgeClassifier(CHAIN, flips=True, backend="reference").fit(X, y)
     assert model.kernel_ == 2.0 * tl.kernel(CHAIN).symmetrized("mirror")
     K, M = (k(X, backend="reference") for k in (tl.kernel(CHAIN), Crossed(tl.kernel(CHAIN))))
