@@ -9,8 +9,8 @@ finished is done again. `--toy` tries everything at the smallest size, on any ma
 
 Kernel entries, in millions (an H200 makes 0.5 to 0.75 a second):
 
-    first     2,500 images, all ingredients: about 150      best     10,000 and 20,000 images with flips: 800
-    recipe    5,000 images, all ingredients: about 600      subsets  20 × 1,280 images, 2,000 tests, flips: 135
+    first     2,500 images, all ingredients: about 300      best     10,000 and 20,000 images with flips: 800
+    recipe    5,000 images, all ingredients: about 900      subsets  20 × 1,280 images, 2,000 tests, flips: 135
     flips     20,000 images, both rows, 5,000 tests: 600    mnist    30,000 images, 10,000 tests: 750
     rows      20,000 images, four rows, 2,000 tests: 960
 """

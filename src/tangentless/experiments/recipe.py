@@ -126,22 +126,28 @@ INGREDIENTS = (
     Ingredient("+ 2 myrtle5", _plus("myrtle5", 2.0)),
     Ingredient("epsilon 3e-4", _set(epsilon=3e-4)),
     Ingredient("epsilon 3e-5", _set(epsilon=3e-5)),
+    Ingredient("averaging over shifts", _set(averaging="shifts1"), share=0.6, new=True),
+    Ingredient("4 draws, crops by 2", _set(augmentation=Augmentation(crop=2), ensemble=4), share=0.6, new=True),
     Ingredient("+ myrtle10", _plus("myrtle10")),
-    Ingredient("gammas 2", _shape(_groups(2, 2, 2, 1))),
-    Ingredient("gammas 0.5", _shape(_groups(0.5, 0.5, 0.5, 1))),
-    Ingredient("gammas falling 2, 1, 0.5", _shape(_groups(2, 1, 0.5, 1))),
-    Ingredient("gammas rising 0.5, 1, 2", _shape(_groups(0.5, 1, 2, 1))),
-    Ingredient("first patches 5×5", _shape(_groups(1, 1, 1, 1, first="conv5"))),
-    Ingredient("+ first patches 5×5", _plus(_groups(1, 1, 1, 1, first="conv5"))),
     Ingredient("depth 7", _shape("myrtle7-gaussian")),
     Ingredient("depth 13", _shape(_groups(1, 1, 1, 1, sizes=(4, 4, 4)))),
-    Ingredient("two groups, one pool", _shape(_groups(1, 1, 1, sizes=(4, 4)))),
-    Ingredient("wide pools", _shape(_groups(1, 1, 1, pool="pool4", sizes=(4, 4)))),
-    Ingredient("residuals", _shape(RESIDUAL)),
-    Ingredient("averaging over shifts", _set(averaging="shifts1"), new=True),
-    Ingredient("averaging over shifts by 2", _set(averaging="shifts2(corners)"), share=0.4, new=True),
-    Ingredient("4 draws, crops by 2", _set(augmentation=Augmentation(crop=2), ensemble=4), share=0.6, new=True),
+    Ingredient("more convolutions early", _shape(_groups(1, 1, 1, 1, sizes=(5, 3, 2)))),
+    Ingredient("more convolutions late", _shape(_groups(1, 1, 1, 1, sizes=(2, 3, 4)))),
+    # Gammas above 1 multiply rounding errors, so that larger ones would run in float64, ten times slower.
+    Ingredient("gammas 1.15", _shape(_groups(1.15, 1.15, 1.15, 1))),
+    Ingredient("gammas 0.5", _shape(_groups(0.5, 0.5, 0.5, 1))),
+    Ingredient("gammas falling 1.5, 1, 0.5", _shape(_groups(1.5, 1, 0.5, 1))),
+    Ingredient("gammas rising 0.5, 1, 1.5", _shape(_groups(0.5, 1, 1.5, 1))),
+    Ingredient("wider first patches", _shape(_groups(1, 1, 1, 1, first="conv3 conv3"))),
+    Ingredient("+ wider first patches", _plus(_groups(1, 1, 1, 1, first="conv3 conv3"))),
+    Ingredient("one pool", _shape(_groups(1, 1, 1, sizes=(4, 4)))),
+    Ingredient("three pools", _shape(_groups(1, 1, 1, 1, 1, sizes=(2, 2, 2, 2)))),
     Ingredient("4 draws, holes of 8", _set(augmentation=Augmentation(cutout=8), ensemble=4), share=0.6, new=True),
+    Ingredient("averaging over shifts by 2", _set(averaging="shifts2"), share=0.4, new=True),
+    # What is no chain of 3×3 windows and 2×2 pools takes three to five times as long on a GPU.
+    Ingredient("residuals", _shape(RESIDUAL), share=0.5),
+    Ingredient("first patches 5×5", _shape(_groups(1, 1, 1, 1, first="conv5")), share=0.5),
+    Ingredient("wide pools", _shape(_groups(1, 1, 1, pool="pool4", sizes=(4, 4))), share=0.5),
     Ingredient(
         "shifts across, symmetrised",
         lambda recipe: replace(recipe, kernel=recipe.kernel.symmetrized("shifts1(across)")),
@@ -352,16 +358,15 @@ class _Work:
         if isinstance(base, CompositionalKernel) and (gamma := _head_gamma(base.architecture)) not in (None, 1.0):
             power: Array = part(beside(with_head(base, 1.0))) ** gamma  # exp(gamma (c - 1)), from exp(c - 1)
             return power
-        return self._leaf(k, epsilon, move)[:size] if move is not None else self._leaf(k, epsilon, None, size)
+        return self._leaf(k, epsilon, move, size)
 
-    def _leaf(self, k: Kernel, epsilon: float, move: Transform | None, size: int | None = None) -> Array:
+    def _leaf(self, k: Kernel, epsilon: float, move: Transform | None, rows: int) -> Array:
         """What has to be computed; a matrix of more images serves for fewer."""
         key = (repr(k), epsilon, move)
         whole = self.matrices.get(key)
-        rows = self.settings.train if size is None else size
         if whole is None or len(whole) < rows:
             whole = self.matrices[key] = self._load_or_compute(k, epsilon, move, rows)
-        return whole[:rows, :rows].copy() if move is None else whole
+        return (whole[:rows, :rows] if move is None else whole[:rows]).copy()
 
     def _load_or_compute(self, k: Kernel, epsilon: float, move: Transform | None, rows: int) -> Array:
         images, train = self._images(epsilon), self.settings.train
