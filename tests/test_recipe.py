@@ -4,9 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import tangentless as tl
 from tangentless import kernel
+from tangentless.cli import app
 from tangentless.errors import ParameterError
 from tangentless.experiments import recipe as recipes
 from tangentless.experiments import tables
@@ -15,6 +17,7 @@ from tangentless.experiments.recipe import INGREDIENTS as ALL
 from tangentless.experiments.recipe import Ingredient, with_head
 from tangentless.experiments.records import read_record
 from tangentless.experiments.whitening import Whitening
+from tangentless.models import load_model
 from tangentless.preprocessing import Augmentation
 from tangentless.recipes import RECIPES, KernelRecipe
 from toys import toy
@@ -88,6 +91,18 @@ def test_recipes_fit_and_predict_by_name(name):
     assert model.score(data.test.images, data.test.labels) > 0.5
     with pytest.raises(ParameterError, match="there is no recipe 'worst'"):
         tl.recipe("worst")
+
+
+def test_the_command_line_knows_recipes(tmp_path):
+    data, files = toy(), [tmp_path / name for name in ("x.npy", "y.npy", "model.npz")]
+    np.save(files[0], data.train.images)
+    np.save(files[1], data.train.labels)
+    arguments = ["fit", "best", *map(str, files[:2]), "-o", str(files[2]), "--backend", CPU]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    model = load_model(files[2])
+    assert (model[0].epsilon, model[1].kernel) == (RECIPES["best"].epsilon, RECIPES["best"].kernel)
+    refused = CliRunner().invoke(app, [*arguments, "--force", "--flips"])
+    assert refused.exit_code != 0
 
 
 def test_a_law_is_found_again_and_tells_how_sure_it_is():

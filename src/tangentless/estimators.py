@@ -83,7 +83,8 @@ class KernelRidgeClassifier(_Classifier, KernelRidge):
     flips
         Train as if the mirror image of every training image were there too: exactly, at half the kernel evaluations and
         an eighth of the solve. `ridge` means what it means on that doubled set, and leaving an image out leaves out its
-        mirror image too. Preprocessing should treat an image and its mirror image alike.
+        mirror image too. Preprocessing should treat an image and its mirror image alike. Kernels that mirrors change,
+        as those with strides, are averaged over both sides, at twice that cost.
     backend, precision, n_jobs
         How the kernel is computed, as in calling it. What a GPU computes it also solves: only coefficients and
         leave-one-out values leave it. Predictions keep the precision of the fit.
