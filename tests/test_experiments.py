@@ -23,7 +23,7 @@ from tangentless.experiments.records import read_record
 from tangentless.experiments.report import write_report
 from tangentless.experiments.whitening import Whitening
 from tangentless.kernel import Crossed
-from tangentless.preprocessing import Augmentation
+from tangentless.preprocessing import Augmentation, RandAugment
 from tangentless.preprocessing.gabor import gabor_features
 from tangentless.recipes import recipe_of
 from tangentless.solve import solve_ridge
@@ -262,6 +262,11 @@ class TestTables:
             scores = ("right", "leave-one-out accuracy", "tilt", "pairs")
             assert [[row[score] for score in scores] for row in mine] == [[row[s] for s in scores] for row in alone]
         assert run_table(tmp_path, name, train=24, ridge=1e-3, test=10).rows == curve.rows[3:6]  # the same pieces
+        if kept:  # a run that starts at a later size finds the stores of all steps
+            stores = set((tmp_path / "store").iterdir())
+            again = run_table(tmp_path / "again", name, train=None, sizes=sizes, **options)
+            assert set((tmp_path / "store").iterdir()) == stores
+            assert [row["right"] for row in again.rows] == [row["right"] for row in curve.rows]
 
     def test_a_curve_that_is_cut_off_leaves_what_it_had_and_goes_on(self, tmp_path, monkeypatch):
         grow = tables._Work._grow
@@ -292,6 +297,20 @@ class TestTables:
         assert row["accuracy"] == model.score(T, data.test.labels[:20])
         assert row["leave-one-out accuracy"] == model.loo_score_
         assert row["method"] == "myrtle5+extras"
+
+    def test_randaugment_changes_images_before_they_are_whitened(self, tmp_path):
+        copies = Augmentation(crop=1, randaugment=RandAugment(1, 9))
+        (row,) = run_table(tmp_path, "myrtle5", ridge=1e-2, extras=tables.Extras(copies, 2)).rows
+        data, zca = toy(), Whitening(1e-5).fit(toy(), tmp_path / "pieces")
+        chosen = tables.choose(80, 40, 0)
+        values = 0
+        for draw_number in range(2):
+            changed = RandAugment(1, 9).copy(data.train.images[chosen], draw_number)
+            X = Augmentation(crop=1).copy(zca.transform(changed).astype(np.float32), draw_number)
+            model = KernelRidgeClassifier("myrtle5", 1e-2, backend=CPU, tilt=row["tilt"])
+            model.fit(X, data.train.labels[chosen])
+            values = values + model.decision_function(zca.transform(data.test.images[:20]).astype(np.float32))
+        assert row["accuracy"] == (values.argmax(axis=1) == data.test.labels[:20]).mean()
 
     def test_other_test_sets_are_scored_too(self, tmp_path):
         settings = tables.Settings(("myrtle5",), 40, 10, ridge=1e-2)

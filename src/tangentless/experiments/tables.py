@@ -36,6 +36,7 @@ from ..solve.scores import accuracy
 from ..statistics import Score
 from ..timing import describe_machine, symmetric_pairs, timed
 from .records import Outcome, Row, Run, View, backend_name, digest
+from .whitening import BytesFirst
 
 Array = NDArray[np.float64]
 Images = NDArray[np.float32]
@@ -280,11 +281,14 @@ class _Work:
         (kernel, ridge, candidates), choosing = timed(lambda: self._choose(method, ridge, size))
         extras, labels = self.settings.extras, self.train.labels[:size]
         options: dict[str, Any] = {"ridge": ridge, "flips": method.flips, "tilt": "loo", "backend": self.backend}
+        copies = extras.augmentation
+        if copies is not None and copies.randaugment is not None:
+            copies = BytesFirst.of(copies, self.train.images, self.fitted.transform)
         model = KernelRidgeClassifier(
             kernel,
             **options,
             verbose=True,
-            augmentation=extras.augmentation,
+            augmentation=copies,
             ensemble=extras.ensemble,
             averaging=extras.averaging,
         )
@@ -305,9 +309,9 @@ class _Work:
     def _preprocess(self, name: str) -> None:
         if self.kept[0] == name:
             return
-        fitted = self.table.preprocessings[name].fit(self.dataset, self.folder, self.backend)
+        self.fitted = self.table.preprocessings[name].fit(self.dataset, self.folder, self.backend)
         splits: dict[Any, Split] = {None: self.train, **self.tests}
-        self.images = {place: fitted.transform(split.images).astype(np.float32) for place, split in splits.items()}
+        self.images = {place: self.fitted.transform(split.images).astype(np.float32) for place, split in splits.items()}
         self.kept, self.matrices = (name, ""), {}
 
     def _choose(self, method: Method, ridge: float | None, size: int) -> tuple[Kernel, float, list[Any]]:
@@ -345,36 +349,37 @@ class _Work:
         self, method: Method, kernel: Kernel, tested: str | None, label: str, known: Array | None, size: int
     ) -> Array:
         """A matrix with more rows; of those that are there nothing is computed again."""
-        images, done = self.images[None][:size], 0 if known is None else len(known)
         if self.settings.store is not None:
-            return self._grow_store(method, kernel, tested, label, known, size)
+            return self._open(self.settings.store, method, kernel, tested, label, size)
+        images, done = self.images[None][:size], 0 if known is None else len(known)
         with progress_bar(label) as progress:
             compute = functools.partial(kernel, backend=self.backend, progress=progress)
             if tested is not None:
-                return _stack(known, compute(images[done:], self.images[tested]))
+                rows: Array = compute(images[done:], self.images[tested])
+                return rows if known is None else np.concatenate([known, rows])
             corner: Array = compute(images[done:])
             if known is None:
                 return corner
             beside = compute(images[done:], images[:done])
         return np.block([[known, beside.T], [beside, corner]])
 
-    def _grow_store(
-        self, method: Method, kernel: Kernel, tested: str | None, label: str, known: Array | None, size: int
-    ) -> Array:
-        """The same in stores. That of training images is extended; test images have one for each step."""
-        from ..gram import gram
+    def _open(self, store: Path, method: Method, kernel: Kernel, tested: str | None, label: str, size: int) -> Array:
+        """The same from stores. That of training images is extended; test images have one for each step of a curve."""
+        from ..gram import gram, open_gram
 
-        done = 0 if known is None or tested is None else len(known)
-        images, others = self.images[None][done:size], None if tested is None else self.images[tested]
+        images, others = self.images[None], None if tested is None else self.images[tested]
         about = json.dumps(self.table.preprocessings[method.preprocessing].describe, sort_keys=True)
-        sizes = [] if others is None else [size, len(others)] + [done] * (done > 0)
-        key = digest([label, about, self.settings.seed, self.backend, sizes])[:12]
-        assert self.settings.store is not None
-        place = self.settings.store / f"{self.table.name}-{method.name.partition('+')[0]}-{key}.zarr"
-        options: dict[str, Any] = {"preprocessing": about, "extend": tested is None, "backend": self.backend}
-        found = np.asarray(gram(kernel, images, others, store=place, **options))
-        return found if tested is None else _stack(known, found)
+        ends = [end for end in self.settings.sizes if end <= size] or [size]
 
+        def read(start: int, end: int) -> Array:
+            sizes = [] if others is None else [end, len(others)] + [start] * (start > 0)
+            key = digest([label, about, self.settings.seed, self.backend, sizes])[:12]
+            place = store / f"{self.table.name}-{method.name.partition('+')[0]}-{key}.zarr"
+            options: dict[str, Any] = {"preprocessing": about, "extend": others is None, "backend": self.backend}
+            if others is None and place.exists():  # it may have grown further
+                end = min(max(end, len(open_gram(place))), len(images))
+            return np.asarray(gram(kernel, images[start:end], others, store=place, **options))
 
-def _stack(known: Array | None, rows: Array) -> Array:
-    return rows if known is None else np.concatenate([known, rows])
+        if others is None:
+            return read(0, size)[:size, :size]
+        return np.concatenate([read(start, end) for start, end in itertools.pairwise([0, *ends])])
