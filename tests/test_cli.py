@@ -119,7 +119,7 @@ def test_kernel_writes_the_matrix(data: Path, source: str):
 
 def test_kernel_of_two_sets_by_key_mirrored_in_float64(data: Path):
     output = data / "K.npy"
-    arguments = ("--key", "images", "--mirrored", "--precision", "float64", "--jobs", 1, "--backend", "cpu")
+    arguments = ("--key", "images", "--symmetry", "mirror", "--precision", "float64", "--jobs", 1, "--backend", "cpu")
     succeed("kernel", TEXT, data / "both.npz", data / "both.npz", "-o", output, *arguments)
     exact = tl.kernel(TEXT).mirrored()(IMAGES, IMAGES, backend="reference")
     np.testing.assert_allclose(np.load(output), exact, atol=1e-12)

@@ -127,6 +127,7 @@ KERNELS = [
     kernel("conv5 relu globalpool"),
     0.5 * kernel("conv3 gaussian globalpool normalize gaussian").mirrored() + kernel("conv3 relu globalpool"),
     Linear() + Gaussian(0.1) * NNGP(3).mirrored(),
+    kernel("conv3 relu globalpool normalize relu").symmetrized("mirror shifts1(reflect)"),
 ]
 
 

@@ -25,7 +25,9 @@ from tangentless.experiments.report import write_report
 from tangentless.experiments.whitening import Whitening
 from tangentless.features import RandomPatchFeatures
 from tangentless.kernel import Crossed
+from tangentless.preprocessing import Augmentation, RandAugment
 from tangentless.preprocessing.gabor import gabor_features
+from tangentless.recipes import recipe_of
 from tangentless.solve import solve_ridge
 from toys import CLASSES, toy
 
@@ -165,6 +167,18 @@ def test_killed_run_goes_on_and_ends_with_the_same_numbers(tmp_path):
     assert resumed.rows == run_subsets(tmp_path / "whole", subsets).rows
 
 
+def test_subsets_take_recipes(tmp_path):
+    subsets = dataclasses.replace(QUICK, sizes=(16,), kernels=("best",), trials=1, draws=("balanced",))
+    (row,) = run_subsets(tmp_path, subsets).rows
+    best, data = recipe_of("best"), toy()
+    zca = Whitening(best.epsilon).fit(data, tmp_path / "pieces")
+    rows = draw(data.train.labels, subsets, trial=0)["balanced"][16]
+    X, T = (zca.transform(i).astype(np.float32) for i in (data.train.images[rows], data.test.images[:20]))
+    ridge = row["by pooled leave-one-out"]["ridge"]
+    model = dataclasses.replace(best, ridge=ridge).estimator(backend=CPU).fit(X, data.train.labels[rows])
+    assert row["by pooled leave-one-out"]["mean"] == model.score(T, data.test.labels[:20])
+
+
 class TestTables:
     def test_flips_are_those_of_the_doubled_set(self, tmp_path):
         """K + M of the table, and all 2n images side by side with the same ridge."""
@@ -204,13 +218,13 @@ class TestTables:
 
     def test_flips_share_the_blocks_of_the_plain_row(self, tmp_path, monkeypatch):
         computed = []
-        compute = tables._Work._compute
+        grow = tables._Work._grow
 
-        def counted(self, method, kernel, tested, label):
+        def counted(self, method, kernel, tested, label, *known):
             computed.append(label)
-            return compute(self, method, kernel, tested, label)
+            return grow(self, method, kernel, tested, label, *known)
 
-        monkeypatch.setattr(tables._Work, "_compute", counted)
+        monkeypatch.setattr(tables._Work, "_grow", counted)
         run_table(tmp_path, "myrtle10-gaussian", "myrtle10-gaussian+flips", ridge=1e-3)
         assert len(computed) == len(set(computed)) == 4
 
@@ -227,6 +241,78 @@ class TestTables:
         grown = rows(32, "grown", tmp_path / "store")
         assert grown == rows(32, "in memory")
         assert first == rows(24, "first in memory")
+
+    def test_the_best_recipe_is_a_row_of_its_own(self, tmp_path):
+        row = run_table(tmp_path, "best").rows[-1]
+        best = recipe_of("best")
+        data, zca = toy(), Whitening(best.epsilon).fit(toy(), tmp_path / "pieces")
+        chosen = tables.choose(80, 40, 0)
+        X, T = (zca.transform(i).astype(np.float32) for i in (data.train.images[chosen], data.test.images[:20]))
+        model = best.estimator(backend=CPU).fit(X, data.train.labels[chosen])
+        assert row["accuracy"] == model.score(T, data.test.labels[:20])
+        assert (row["kernel"], row["flips"], row["ridge"]) == (repr(best.kernel), best.flips, best.ridge)
+
+    @pytest.mark.parametrize("kept", [False, True], ids=["in memory", "in a store"])
+    def test_a_curve_from_one_matrix_is_that_of_separate_runs(self, tmp_path, kept):
+        name, sizes = "myrtle10-gaussian+flips", (16, 24)
+        options = {"ridge": 1e-3, "test": 10, "store": tmp_path / "store" if kept else None}
+        curve = run_table(tmp_path, name, train=None, sizes=sizes, **options)
+        assert [row["train"] for row in curve.rows if row["tilt asked"] == 0.0] == list(sizes)
+        for size in sizes:
+            alone = run_table(tmp_path / f"alone{size}", name, train=size, ridge=1e-3, test=10).rows
+            mine = [row for row in curve.rows if row["train"] == size]
+            scores = ("right", "leave-one-out accuracy", "tilt", "pairs")
+            assert [[row[score] for score in scores] for row in mine] == [[row[s] for s in scores] for row in alone]
+        assert run_table(tmp_path, name, train=24, ridge=1e-3, test=10).rows == curve.rows[3:6]  # the same pieces
+        if kept:  # a run that starts at a later size finds the stores of all steps
+            stores = set((tmp_path / "store").iterdir())
+            again = run_table(tmp_path / "again", name, train=None, sizes=sizes, **options)
+            assert set((tmp_path / "store").iterdir()) == stores
+            assert [row["right"] for row in again.rows] == [row["right"] for row in curve.rows]
+
+    def test_a_curve_that_is_cut_off_leaves_what_it_had_and_goes_on(self, tmp_path, monkeypatch):
+        grow = tables._Work._grow
+
+        def dying(self, *arguments):
+            if arguments[-1] > 24:
+                raise KeyboardInterrupt
+            return grow(self, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(tables._Work, "_grow", dying)
+            with pytest.raises(KeyboardInterrupt):
+                run_table(tmp_path, "myrtle5", train=None, sizes=(16, 24, 32), ridge=1e-2)
+        left = read_record(tmp_path / "cifar10-curve-32.json")["results"]
+        assert sorted({row["train"] for row in left}) == [16, 24]
+        whole = run_table(tmp_path, "myrtle5", train=None, sizes=(16, 24, 32), ridge=1e-2).rows
+        assert [dict(row) for row in whole[: len(left)]] == left
+        assert whole[-1]["train"] == 32
+
+    def test_ensembles_and_averages_are_those_of_the_classifier(self, tmp_path):
+        extras = tables.Extras(Augmentation(crop=1, flips=True), 2, "mirror")
+        (row,) = run_table(tmp_path, "myrtle5", ridge=1e-2, extras=extras).rows
+        data, zca = toy(), Whitening(1e-5).fit(toy(), tmp_path / "pieces")
+        chosen = tables.choose(80, 40, 0)
+        X, T = (zca.transform(i).astype(np.float32) for i in (data.train.images[chosen], data.test.images[:20]))
+        options = {"augmentation": extras.augmentation, "ensemble": 2, "averaging": "mirror", "tilt": "loo"}
+        model = KernelRidgeClassifier("myrtle5", 1e-2, backend=CPU, **options).fit(X, data.train.labels[chosen])
+        assert row["accuracy"] == model.score(T, data.test.labels[:20])
+        assert row["leave-one-out accuracy"] == model.loo_score_
+        assert row["method"] == "myrtle5+extras"
+
+    def test_randaugment_changes_images_before_they_are_whitened(self, tmp_path):
+        copies = Augmentation(crop=1, randaugment=RandAugment(1, 9))
+        (row,) = run_table(tmp_path, "myrtle5", ridge=1e-2, extras=tables.Extras(copies, 2)).rows
+        data, zca = toy(), Whitening(1e-5).fit(toy(), tmp_path / "pieces")
+        chosen = tables.choose(80, 40, 0)
+        values = 0
+        for draw_number in range(2):
+            changed = RandAugment(1, 9).copy(data.train.images[chosen], draw_number)
+            X = Augmentation(crop=1).copy(zca.transform(changed).astype(np.float32), draw_number)
+            model = KernelRidgeClassifier("myrtle5", 1e-2, backend=CPU, tilt=row["tilt"])
+            model.fit(X, data.train.labels[chosen])
+            values = values + model.decision_function(zca.transform(data.test.images[:20]).astype(np.float32))
+        assert row["accuracy"] == (values.argmax(axis=1) == data.test.labels[:20]).mean()
 
     def test_other_test_sets_are_scored_too(self, tmp_path):
         settings = tables.Settings(("myrtle5",), 40, 10, ridge=1e-2)

@@ -32,6 +32,7 @@ IMAGE_KERNELS = [
     tl.kernel(SMALL),
     ConvolutionalNTK(SMALL),
     tl.kernel(f"{SMALL} normalize relu").mirrored(),
+    tl.kernel("conv3 relu globalpool").symmetrized("rotations"),
     0.5 * Gaussian(gamma=0.01) * NTK(depth=3) + tl.kernel(SMALL),
 ]
 KERNELS = [*VECTOR_KERNELS, *IMAGE_KERNELS]

@@ -20,9 +20,10 @@ torch = pytest.importorskip("torch", reason="networks need PyTorch: pip install 
 from crash import trainer  # noqa: E402 (only where PyTorch is)
 from tangentless import datasets, networks  # noqa: E402
 from tangentless.networks import RECIPES, Machine, Ramp, Recipe, Steps, network_of, train  # noqa: E402
-from tangentless.networks import augmentation as change  # noqa: E402
+from tangentless.networks.augmentation import TorchDraws  # noqa: E402
 from tangentless.networks.checkpoint import FORMAT, VERSION, CheckpointError, load_checkpoint, restore, save_checkpoint  # noqa: E402
 from tangentless.networks.training import DivergedError, loss_of  # noqa: E402
+from tangentless.preprocessing.augmentation import random_crops, random_flips, random_holes  # noqa: E402
 
 CPU = Machine("cpu")
 SUMS = "conv3 residual(normalize gelu conv3) relu sum(pool2 | conv3(stride=2)) relu globalpool normalize relu"
@@ -187,7 +188,7 @@ def generator(seed=0):
 
 def test_flips_leave_or_mirror_each_image():
     images = torch.arange(200 * 6.0).reshape(200, 2, 3, 1)
-    flipped = change.random_flips(images, generator())
+    flipped = random_flips(images, TorchDraws(generator()))
     mirrored = [torch.equal(a, b.flip(1)) for a, b in zip(flipped, images, strict=True)]
     kept = [torch.equal(a, b) for a, b in zip(flipped, images, strict=True)]
     assert all(a != b for a, b in zip(mirrored, kept, strict=True))
@@ -196,7 +197,7 @@ def test_flips_leave_or_mirror_each_image():
 
 def test_crops_move_each_image_and_bring_in_zeros():
     images = torch.randn(50, 5, 6, 2)
-    cropped = change.random_crops(images, 2, generator())
+    cropped = random_crops(images, 2, TorchDraws(generator()))
     padded = torch.nn.functional.pad(images, (0, 0, 2, 2, 2, 2))
     found = set()
     for image, whole in zip(cropped, padded, strict=True):
@@ -207,7 +208,7 @@ def test_crops_move_each_image_and_bring_in_zeros():
 
 
 def test_holes_are_squares_of_zeros_around_any_pixel():
-    holes = change.random_holes(torch.ones(300, 8, 8, 2), 4, generator()) == 0
+    holes = random_holes(torch.ones(300, 8, 8, 2), 4, TorchDraws(generator())) == 0
     areas = holes[..., 0].sum(dim=(1, 2))
     assert torch.equal(holes[..., 0], holes[..., 1])
     assert set(areas.tolist()) <= {a * b for a in (2, 3, 4) for b in (2, 3, 4)}

@@ -45,8 +45,9 @@ if TYPE_CHECKING:
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
     from .features import ConvolutionalKernelNetwork, RandomPatchFeatures
     from .gram import gram  # at run time the module, which can be called
-    from .preprocessing import ZCA, RandAugment, Standardize
+    from .preprocessing import ZCA, Augmentation, RandAugment, Standardize
     from .processes import GaussianProcessClassifier, GaussianProcessRegressor
+    from .recipes import recipe
     from .searching import search
     from .sklearn_kernels import sklearn_kernel
 
@@ -55,6 +56,7 @@ __all__ = [
     "ZCA",
     "Abs",
     "Architecture",
+    "Augmentation",
     "Average",
     "Conv",
     "ConvolutionalKernelNetwork",
@@ -92,6 +94,7 @@ __all__ = [
     "gram",
     "kernel",
     "open_gram",
+    "recipe",
     "register",
     "search",
     "sklearn_kernel",
@@ -105,11 +108,13 @@ _LAZY = {  # scikit-learn takes a while to import
     "KernelRidgeClassifier": "estimators",
     "KernelRidgeRegressor": "estimators",
     "KernelSVC": "estimators",
+    "Augmentation": "preprocessing",
     "RandAugment": "preprocessing",
     "RandomPatchFeatures": "features",
     "Standardize": "preprocessing",
     "ZCA": "preprocessing",
     "distill": "distillation",
+    "recipe": "recipes",
     "choose": "choosing",
     "search": "searching",
     "sklearn_kernel": "sklearn_kernels",

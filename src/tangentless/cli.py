@@ -168,7 +168,10 @@ def kernel(
     ] = None,
     output: OutputOption = Path("K.npy"),
     key: KeyOption = None,
-    mirrored: Annotated[bool, typer.Option("--mirrored", help="Average over images and their mirror images.")] = False,
+    mirrored: Annotated[bool, typer.Option("--mirrored", help="The same as --symmetry mirror.")] = False,
+    symmetry: Annotated[
+        str, typer.Option(metavar="TEXT", help="Average over copies of images: mirror, or 'mirror shifts1'.")
+    ] = "",
     backend: BackendOption = "auto",
     precision: PrecisionOption = "float32",
     jobs: JobsOption = None,
@@ -184,7 +187,7 @@ def kernel(
     check_output(output, force=force, option="--force")
     run, images = device_of(backend, precision, jobs), load_images(x, key)
     others = None if z is None else load_images(z, key)
-    k = base.mirrored() if mirrored else base
+    k = base.symmetrized(symmetry or "mirror") if symmetry or mirrored else base
     with progress_bar("kernel") as progress:
         matrix, taken = timed(lambda: k(images, others, backend=run, progress=progress))
     save_array(output, matrix)

@@ -65,6 +65,7 @@ def fit(
     from .models import save_model
     from .preprocessing import ZCA
     from .progress import progress_bar
+    from .recipes import RECIPES, recipe
     from .timing import format_bytes, format_seconds, timed
 
     check_output(output, force=force, option="--force")
@@ -78,11 +79,19 @@ def fit(
         raise ParameterError(f"{x} is no folder of photographs, so give labels too: fit ARCH X Y")
     else:
         images, targets = load_images(x, key), load_array(y)
-    estimator = (KernelRidgeRegressor if regression else KernelRidgeClassifier)(
-        architecture, ridge=added, flips=flips, backend=device
-    )
-    whitening = [ZCA(mirrors=flips, patch=patch, verbose=True)] if zca or patch is not None else []
-    model = make_pipeline(*whitening, estimator) if whitening else estimator
+    if architecture in RECIPES:
+        if flips or zca or patch is not None:
+            raise ParameterError(
+                f"{architecture} is a recipe, which brings flips and whitening: leave out these options"
+            )
+        model = recipe(architecture, regression=regression, backend=device)
+        estimator = model[-1]
+    else:
+        estimator = (KernelRidgeRegressor if regression else KernelRidgeClassifier)(
+            architecture, ridge=added, flips=flips, backend=device
+        )
+        whitening = [ZCA(mirrors=flips, patch=patch, verbose=True)] if zca or patch is not None else []
+        model = make_pipeline(*whitening, estimator) if whitening else estimator
     with progress_bar("kernel") as progress, estimator.reporting(progress):
         _, taken = timed(lambda: model.fit(images, targets))
     save_model(output, model, force=force)

@@ -15,8 +15,6 @@ scikit-learn apply.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -28,155 +26,17 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import check_is_fitted
 
 from .backends import AnyDevice, Precision
-from .choosing import BLOCK, choose_images
-from .chunks import spans
-from .devices import Device
-from .errors import InputError, NotPositiveDefinite, ParameterError
-from .fitting import ENTRIES_AT_ONCE, AnyKernel, KernelEstimator, part_of
-from .inputs import put_beside, to_host
+from .errors import InputError, ParameterError
+from .fitting import AnyKernel
+from .inputs import to_host
 from .labels import LabelledEstimator
-from .preprocessing import mirror
-from .preprocessing.rows import input_errors, read_rows
-from .solve import (
-    Criterion,
-    Separators,
-    check_ridge,
-    check_targets,
-    check_tilt,
-    choose_landmarks,
-    fit_scale,
-    is_number,
-    probabilities,
-    scaled_price,
-    solve_nystroem,
-    solve_ridge,
-)
-from .solve.pivoted import check_count, choose_rows
+from .preprocessing import Augmentation
+from .preprocessing.rows import input_errors
+from .regression import KernelRidge
+from .solve import Separators, check_targets, fit_scale, is_number, probabilities, scaled_price
+from .symmetries import Symmetry
 
 Array = NDArray[np.float64]
-
-
-class _KernelRidge(KernelEstimator):
-    """What the two estimators by ridge regression share: their parameters and the linear algebra."""
-
-    landmarks_: NDArray[np.intp] | None
-
-    def __init__(
-        self,
-        kernel: AnyKernel = "myrtle5",
-        ridge: float | str = 1e-4,
-        flips: bool = False,
-        backend: str | AnyDevice = "auto",
-        precision: Precision = "float32",
-        n_jobs: int | None = None,
-        tilt: float | str = 0.0,
-        store: str | os.PathLike[str] | None = None,
-        landmarks: int | None = None,
-        landmarks_by: str = "variance",
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose)
-        self.ridge = ridge
-        self.tilt = tilt
-        self.landmarks = landmarks
-        self.landmarks_by = landmarks_by
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if not (isinstance(self.ridge, str) and self.ridge == "loo"):
-            check_ridge(self.ridge)
-        check_tilt(self.tilt)
-        if self.landmarks_by not in ("variance", "random"):
-            raise ParameterError(f"landmarks_by is 'variance' or 'random', not {self.landmarks_by!r}")
-        if self.landmarks is not None and self.tilt != 0.0:
-            raise ParameterError("landmarks have no tilt; leave it at 0")
-
-    def _solve(self, X: NDArray[Any], targets: Array, weights: Array | None, criterion: Criterion) -> Array:
-        """Fit the coefficients; returns the leave-one-out values of the targets."""
-        device = self._device()
-        if self.landmarks is not None:
-            return self._solve_on_landmarks(device, X, targets, weights, criterion)
-        K = self._training_matrix(device, X)
-        self.X_fit_, self.landmarks_ = None if self._precomputed else X, None
-        kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
-        partial = len(kept) < len(X)  # rows without weight take no part
-        with self._shown("solution"), self._advice(X):
-            solution = solve_ridge(
-                part_of(K, kept, kept) if partial else K,
-                targets[kept],
-                self.ridge,
-                weights=None if weights is None else weights[kept],
-                tilt=self.tilt,
-                criterion=criterion,
-                overwrite=partial or not self._precomputed,
-                backend=device,
-            )
-        self.ridge_, self.tilt_ = solution.ridge, solution.tilt
-        self.dual_coef_, left_out = np.zeros_like(targets), np.empty_like(targets)
-        self.dual_coef_[kept], left_out[kept] = to_host(solution.coefficients), to_host(solution.leave_one_out)
-        if partial:
-            others = np.setdiff1d(np.arange(len(X)), kept)
-            left_out[others] = to_host(part_of(K, others, kept) @ solution.coefficients)
-        return left_out
-
-    def _solve_on_landmarks(
-        self, device: Device, X: NDArray[Any], targets: Array, weights: Array | None, criterion: Criterion
-    ) -> Array:
-        self._prepare_kernel(device)
-        kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
-        chosen = kept[self._choose_landmarks(device, X, kept)]
-        if self.kernel_ is None:
-            C, W = X[:, chosen], X[np.ix_(chosen, chosen)]
-        else:
-            W = to_host(self.kernel_.on_device(device, X[chosen]))
-            C = to_host(self._matrix(device, X, X[chosen]))
-        solution = solve_nystroem(C, W, targets, self.ridge, weights=weights, criterion=criterion)
-        self.ridge_, self.tilt_, self.landmarks_ = solution.ridge, 0.0, chosen
-        self.X_fit_, self.dual_coef_ = None if self._precomputed else X[chosen], solution.coefficients
-        if self._precomputed:  # new rows come with the kernel against all training rows
-            self.dual_coef_ = np.zeros_like(targets)
-            self.dual_coef_[chosen] = solution.coefficients
-        return solution.leave_one_out
-
-    def _choose_landmarks(self, device: Device, X: NDArray[Any], kept: NDArray[np.intp]) -> NDArray[np.intp]:
-        check_count(self.landmarks, len(kept))
-        count = int(self.landmarks or 0)
-        if self.landmarks_by == "random":
-            return choose_landmarks(len(kept), count)
-        if self.kernel_ is not None:
-            return choose_images(self.kernel_, device, X[kept], count, block=BLOCK)
-        K = part_of(X, kept, kept)
-        return choose_rows(lambda rows, columns: K[rows][:, columns], K.diagonal(), count)
-
-    @contextmanager
-    def _advice(self, X: NDArray[Any]) -> Iterator[None]:
-        """Adds to the error of a singular matrix that more digits would do, where no two rows are the same."""
-        try:
-            yield
-        except NotPositiveDefinite as error:
-            if self._precomputed or self.precision_ == "float64" or _has_duplicates(X, self.flips):
-                raise
-            raise NotPositiveDefinite(
-                f"{error}; or compute with more digits, precision='float64': no two rows are the same"
-            ) from None
-
-    def _values(self, X: Any) -> Array:
-        """Predicted targets."""
-        check_is_fitted(self)
-        panels = self._panels(X, len(self.dual_coef_))
-        return np.concatenate([to_host(panel @ put_beside(self.dual_coef_, panel)) for panel in panels])
-
-    def value_gradient(self, X: Any, weights: Any) -> Array:
-        """The gradient by pixels of each row's predicted values, added up with weights (M, targets)."""
-        check_is_fitted(self)
-        if self.kernel_ is None or self.X_fit_ is None:
-            raise ParameterError("a precomputed matrix has no pixels; fit the model to images")
-        rows = read_rows(self, X, self.X_fit_.shape[1:], finite=False).astype(np.float64)
-        device, found = self._device().at(self.precision_), []
-        for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // len(self.dual_coef_))):
-            by = np.asarray(weights)[part] @ self.dual_coef_.reshape(len(self.dual_coef_), -1).T
-            found.append(self.kernel_.vjp(rows[part], self.X_fit_, by, wrt="X", backend=device)[0])
-        return np.concatenate(found)
 
 
 class _Classifier(LabelledEstimator):
@@ -206,7 +66,7 @@ class _Classifier(LabelledEstimator):
         return labels
 
 
-class KernelRidgeClassifier(_Classifier, _KernelRidge):
+class KernelRidgeClassifier(_Classifier, KernelRidge):
     """Classification by exact kernel ridge regression on one-hot targets, one column of zeros and ones for each class.
 
     The class with the largest value is predicted. Zeros and ones are the paper's choice; targets centred by adding one
@@ -223,7 +83,8 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
     flips
         Train as if the mirror image of every training image were there too: exactly, at half the kernel evaluations and
         an eighth of the solve. `ridge` means what it means on that doubled set, and leaving an image out leaves out its
-        mirror image too. Preprocessing should treat an image and its mirror image alike.
+        mirror image too. Preprocessing should treat an image and its mirror image alike. Kernels that mirrors change,
+        as those with strides, are averaged over both sides, at twice that cost.
     backend, precision, n_jobs
         How the kernel is computed, as in calling it. What a GPU computes it also solves: only coefficients and
         leave-one-out values leave it. Predictions keep the precision of the fit.
@@ -240,13 +101,22 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
         `tangentless.choose`) or at "random". `ridge` means the same, and must be above 0.
     verbose
         Show how far `fit` and `predict` are: a bar, or stamped lines where there is no terminal.
+    augmentation, ensemble
+        Fit to random copies of the training images, an `Augmentation`, in as many draws, one after the other, and
+        average what they predict. A draw costs what a fit costs, and no two matrices are ever in memory. Leaving an
+        image out leaves out all its copies; what is predicted for it is the mean over its copies. Ridge and tilt are
+        picked on the first draw.
+    averaging
+        Predict the mean over copies of each row, such as "mirror" or "mirror shifts1" (see `Kernel.symmetrized`), at
+        as many times the cost. Leave-one-out values are without it.
 
     Attributes
     ----------
     classes_
         The labels, sorted.
     dual_coef_
-        The coefficients of the training rows, or of the landmarks, (N, classes).
+        The coefficients of the training rows, or of the landmarks, (N, classes); with an augmentation those of all
+        draws, (ensemble, N, classes).
     ridge_, tilt_
         Those used.
     landmarks_
@@ -288,10 +158,12 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
         landmarks: int | None = None,
         landmarks_by: str = "variance",
         verbose: bool = False,
+        augmentation: Augmentation | None = None,
+        ensemble: int = 1,
+        averaging: str | Symmetry | None = None,
     ) -> None:
-        super().__init__(
-            kernel, ridge, flips, backend, precision, n_jobs, tilt, store, landmarks, landmarks_by, verbose
-        )
+        shared = (tilt, store, landmarks, landmarks_by, verbose, augmentation, ensemble, averaging)
+        super().__init__(kernel, ridge, flips, backend, precision, n_jobs, *shared)
         self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -325,7 +197,7 @@ class KernelRidgeClassifier(_Classifier, _KernelRidge):
         return probabilities(self._values(X), self.scale_)
 
 
-class KernelRidgeRegressor(RegressorMixin, _KernelRidge):  # type: ignore[misc]
+class KernelRidgeRegressor(RegressorMixin, KernelRidge):  # type: ignore[misc]
     """Exact kernel ridge regression of one target or many.
 
     There is no intercept, so centre targets whose mean is far from zero. The parameters are those of
@@ -451,12 +323,6 @@ class KernelSVC(_Classifier):
         price: Any = self.C
         if price != "scale" and (not is_number(price) or price <= 0):
             raise ParameterError(f"C must be a finite number above 0 or 'scale', not {self.C!r}")
-
-
-def _has_duplicates(X: NDArray[Any], flips: bool) -> bool:
-    """Whether two rows are the same, with flips also up to mirroring."""
-    seen = {min(row.tobytes(), mirror(row[None]).tobytes()) if flips else row.tobytes() for row in X}
-    return len(seen) < len(X)
 
 
 def _combine(weights: Array | None, class_weight: Any, y: NDArray[Any]) -> Array | None:

@@ -24,6 +24,7 @@ from .kernel import kernel as kernel_of
 from .layers import Layer
 from .preprocessing.rows import input_errors, read_rows
 from .progress import progress_bar
+from .symmetries import MIRROR
 from .tiles import Progress
 
 Array = NDArray[np.float64]
@@ -117,7 +118,7 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
     def _kernel_object(self) -> Kernel:
         base = self.kernel if isinstance(self.kernel, Kernel) else kernel_of(self.kernel)
         # The sum over an image and its mirror, not their average: a ridge then means what it does on the doubled set.
-        return 2.0 * base.mirrored() if self.flips else base
+        return 2.0 * base.symmetrized(MIRROR) if self.flips else base
 
     def _prepare_kernel(self, device: Device) -> None:
         self.kernel_ = None if self._precomputed else self._kernel_object()
@@ -126,11 +127,11 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
     def _training_matrix(self, device: Device, X: NDArray[Any]) -> Any:
         """The kernel matrix of the training rows, in the memory of the device or, with `store`, kept there."""
         self._prepare_kernel(device)
-        return X if self.kernel_ is None else self._matrix(device, X)
+        return X if self.kernel_ is None else self._matrix(device, X, store=self.store)
 
-    def _matrix(self, device: Device, X: NDArray[Any], others: NDArray[Any] | None = None) -> Any:
-        """The matrix of rows with others, or among themselves."""
-        if self.store is None:
+    def _matrix(self, device: Device, X: NDArray[Any], others: NDArray[Any] | None = None, *, store: Any) -> Any:
+        """The matrix of rows with others, or among themselves, in memory or in a store."""
+        if store is None:
             with device.algebra.working(), self._shown("training kernel") as progress:
                 return self.kernel_.on_device(device, X, others, progress=progress)
         from .gram import gram
@@ -140,21 +141,26 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
             "n_jobs": device.n_jobs,
             "progress": bool(self.verbose),
         }
-        return gram(self.kernel_, X, others, store=self.store, backend=device.given or device.name, **options)
+        return gram(self.kernel_, X, others, store=store, backend=device.given or device.name, **options)
 
     def _device(self) -> Device:
         """What the parameters ask for; a precomputed matrix is solved by the CPU, unless they say otherwise."""
         backend = "cpu" if self._precomputed and self.backend == "auto" else self.backend
         return Device.of(backend, self.precision, self.n_jobs)
 
-    def _panels(self, X: Any, columns: int) -> Iterator[Any]:
-        """Kernel values of rows against those of the fit, as many rows at a time as bounded memory allows.
+    def _read(self, X: Any) -> NDArray[Any]:
+        """Rows to predict for, of the shape of those that were fitted to."""
+        shape = (self.n_features_in_,) if self.X_fit_ is None else self.X_fit_.shape[1:]
+        return read_rows(self, X, shape, finite=self.X_fit_ is None)  # of images, the kernel checks that
+
+    def _panels(self, X: Any, columns: int, known: Any = None) -> Iterator[Any]:
+        """Kernel values of rows against those of the fit, or others, as many rows at a time as bounded memory allows.
 
         They are where the device computes them, in the precision of the fit, whatever the parameters say since.
         """
         check_is_fitted(self)
-        shape = (self.n_features_in_,) if self.X_fit_ is None else self.X_fit_.shape[1:]
-        rows = read_rows(self, X, shape, finite=self.X_fit_ is None)  # of images, the kernel checks that
+        rows = self._read(X)
+        known = self.X_fit_ if known is None else known
         device = self._device().at(self.precision_)
         with self._shown("kernel") as progress:
             for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // columns)):
@@ -162,7 +168,7 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
                     yield rows[part]
                 else:
                     report = progress and _continued(progress, part, len(rows))
-                    yield self.kernel_.on_device(device, rows[part], self.X_fit_, progress=report)
+                    yield self.kernel_.on_device(device, rows[part], known, progress=report)
 
     @contextmanager
     def _shown(self, label: str) -> Iterator[Progress | None]:

@@ -15,8 +15,8 @@ parameters do. Matrices are filled tile by tile, so memory beyond the result sta
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, cast
 
@@ -28,14 +28,15 @@ from .autograd import requires_gradient, tracked
 from .backends import Advance, AnyDevice, Precision, Prepared
 from .chunks import spans
 from .devices import Device
-from .errors import InputError, ParameterError
+from .errors import ParameterError
 from .gradients import Branches, Differentiable, Slopes, Tile, gradient_backend, named
 from .graph import Graph, compile_graph
 from .inputs import check_images, check_pair, device_of, take, to_host
-from .layers import Layer
+from .layers import Layer, walk
 from .progress import Forecast
 from .pullback import parameters_of
-from .tiles import Leaf, Progress, Two, counter, fill
+from .symmetries import MIRROR, Symmetry, Transform
+from .tiles import Leaf, Progress, Several, counter, fill
 
 Array = NDArray[np.float64]
 
@@ -135,13 +136,26 @@ class Kernel(Differentiable):
         """Whether all of this kernel can be computed where images on a GPU are."""
         return device.name == "cuda" and all(leaf.on_gpu for leaf in self.leaves())
 
-    def mirrored(self) -> Mirrored:
+    def symmetrized(self, symmetry: str | Symmetry) -> Symmetrized:
+        """The average over copies of both images: one row of its matrix stands for an image and all its copies.
+
+        >>> kernel("myrtle5").symmetrized("mirror shifts1")
+        kernel('myrtle5').symmetrized('mirror shifts1')
+        """
+        return Symmetrized(self, Symmetry.parse(symmetry))
+
+    def mirrored(self) -> Symmetrized:
         """The average over an image and its mirror: training on it equals training with flipped copies.
 
         >>> kernel("myrtle5").mirrored()
         kernel('myrtle5').mirrored()
         """
-        return Mirrored(self)
+        return self.symmetrized(MIRROR)
+
+    @property
+    def invariant(self) -> bool:
+        """Whether mirroring both images, or turning both by 90°, leaves k as it is, on any grid it can be used on."""
+        return False
 
     def __add__(self, other: Kernel) -> Kernel:
         return Sum(self, other) if isinstance(other, Kernel) else cast(Kernel, NotImplemented)
@@ -183,6 +197,10 @@ class CompositionalKernel(Elementary):
 
     architecture: Architecture
     on_gpu = True
+
+    @property
+    def invariant(self) -> bool:
+        return all(layer.keeps_mirrors for layer in walk(self.architecture.layers))
 
     @property
     def definition(self) -> str:
@@ -230,95 +248,108 @@ class CompositionalKernel(Elementary):
 
 
 @dataclass(frozen=True, repr=False)
-class Mirrored(Kernel):
-    """(k(x, z) + k(x, mirror z)) / 2, the mirror reversing the last axis of the grid."""
+class Symmetrized(Kernel):
+    """The average of k(s x, t z) over copies s x and t z of both images, which are mirrored, turned or shifted.
+
+    Where mirroring or turning both images leaves k as it is, left images need no mirrored or turned copies.
+    """
 
     base: Kernel
+    symmetry: Symmetry
 
-    def prepare(self, device: AnyDevice, images: Any) -> Two:
-        both = Crossed(self.base).prepare(device, images)
-        return Two(both.first, both.second, (both.first.diagonal + both.diagonal) / 2)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "symmetry", Symmetry.parse(self.symmetry))
+
+    @property
+    def invariant(self) -> bool:
+        return self.base.invariant
+
+    @property
+    def copies(self) -> tuple[Transform, ...]:
+        """Of every image."""
+        return self.symmetry.transforms
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Which copies of a left image are compared with which of a right one, by their places among `copies`."""
+        left = self.symmetry.translations if self.base.invariant else self.copies
+        return [(self.copies.index(one), other) for one in left for other in range(len(self.copies))]
+
+    def prepare(self, device: AnyDevice, images: Any) -> Several:
+        self.symmetry.check(images)
+        parts = tuple(self.base.prepare(device, transform(images)) for transform in self.copies)
+        return Several(parts, self._diagonal(device, parts))
+
+    def _diagonal(self, device: AnyDevice, parts: Sequence[Any]) -> Any:
+        found = [self._between(device, parts, *pair) for pair in self.pairs]
+        return sum(found[1:], found[0]) / len(found)
+
+    def _between(self, device: AnyDevice, parts: Sequence[Any], one: int, other: int) -> Any:
+        """k of two copies of each image."""
+        if one == other:
+            return parts[one].diagonal
+        blocks = ((parts[one][part], parts[other][part]) for part in spans(len(parts[one]), 16))
+        return np.concatenate([np.diagonal(self.base.block(device, *both, upper=True)) for both in blocks])
 
     def block(
-        self, device: AnyDevice, left: Two, right: Two, *, upper: bool = False, advance: Advance | None = None
+        self, device: AnyDevice, left: Several, right: Several, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
-        values = self.base.block(device, left.first, right.first, upper=upper, advance=advance)
-        values += self.base.block(device, left.first, right.second, upper=upper, advance=advance)
-        values /= 2
+        values: Any = None
+        for one, other in self.pairs:
+            more = self.base.block(device, left.parts[one], right.parts[other], upper=upper, advance=advance)
+            values = more if values is None else np.add(values, more, out=values)
+        values /= len(self.pairs)
         return values
 
     def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
-        both = Crossed(self.base).gradient(device, images, parameters=parameters, wanted=wanted)
-        return replace(both, diagonal=(both.parts[0].diagonal + both.diagonal) / 2)
+        self.symmetry.check(images)
+        copies = (transform(images) for transform in self.copies)
+        parts = tuple(self.base.gradient(device, one, parameters=parameters, wanted=wanted) for one in copies)
+        return Branches(parts, Several.join, self._diagonal(device, [part.images for part in parts]))
 
     def pullback(self, tile: Tile) -> None:
-        for place in range(2):
-            self.base.pullback(tile.of(0, place, 0.5))
+        for one, other in self.pairs:
+            self.base.pullback(tile.of(one, other, 1 / len(self.pairs)))
 
     def pull_diagonal(self, device: AnyDevice, images: Branches, cotangent: Any) -> None:
-        self.base.pull_diagonal(device, images.parts[0], cotangent / 2)
-        Crossed(self.base).pull_diagonal(device, images, cotangent / 2)
+        for one, other in self.pairs:
+            if one == other:
+                self.base.pull_diagonal(device, images.parts[one], cotangent / len(self.pairs))
+                continue
+            for part in spans(len(images), 16):
+                some = images[part].parts
+                self.base.pullback(Tile(device, some[one], some[other], np.diag(cotangent[part]) / len(self.pairs)))
 
     def finish(self, images: Branches) -> tuple[Any, Slopes]:
-        return Crossed(self.base).finish(images)
+        found = [self.base.finish(part) for part in images.parts]
+        pixels = [transform.back(own) for transform, (own, _) in zip(self.copies, found, strict=True)]
+        slopes = {name: sum(own[name] for _, own in found) for name in found[0][1]}
+        return sum(pixels[1:], pixels[0]), named("base", slopes)
 
     def leaves(self) -> Iterator[Elementary]:
-        for _ in range(2):
+        for _ in self.pairs:
             yield from self.base.leaves()
 
     def __repr__(self) -> str:
-        return f"{_inside(self.base, Sum, Product, Scaled)}.mirrored()"
+        end = "mirrored()" if self.symmetry == MIRROR else f"symmetrized({str(self.symmetry)!r})"
+        return f"{_inside(self.base, Sum, Product, Scaled)}.{end}"
 
 
 @dataclass(frozen=True, repr=False)
-class Crossed(Kernel):
+class Crossed(Symmetrized):
     """k(x, mirror z), the other half of `mirrored()`: with M its matrix, flipped copies train on K + M.
 
-    It is symmetric where mirroring both images leaves k as it is, as it does in compositional kernels.
+    It is symmetric where mirroring both images leaves k as it is.
 
     >>> Crossed(kernel("myrtle5"))
     Crossed(kernel('myrtle5'))
     """
 
-    base: Kernel
+    symmetry: Symmetry = MIRROR
 
-    def prepare(self, device: AnyDevice, images: Any) -> Two:
-        _check_mirror(images)
-        straight = self.base.prepare(device, images)
-        mirror = self.base.prepare(device, np.flip(images, axis=-2))
-        return Two(straight, mirror, self._diagonal(device, straight, mirror))
-
-    def _diagonal(self, device: AnyDevice, straight: Any, mirror: Any) -> Any:
-        blocks = ((straight[part], mirror[part]) for part in spans(len(straight), 16))
-        return np.concatenate([np.diagonal(self.base.block(device, *both, upper=True)) for both in blocks])
-
-    def block(
-        self, device: AnyDevice, left: Two, right: Two, *, upper: bool = False, advance: Advance | None = None
-    ) -> Any:
-        return self.base.block(device, left.first, right.second, upper=upper, advance=advance)
-
-    def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
-        _check_mirror(images)
-        both = (images, np.flip(images, axis=-2))
-        parts = tuple(self.base.gradient(device, one, parameters=parameters, wanted=wanted) for one in both)
-        return Branches(parts, Two, self._diagonal(device, *(part.images for part in parts)))
-
-    def pullback(self, tile: Tile) -> None:
-        self.base.pullback(tile.of(0, 1))
-
-    def pull_diagonal(self, device: AnyDevice, images: Branches, cotangent: Any) -> None:
-        for part in spans(len(images), 16):
-            straight, mirror = images[part].parts
-            self.base.pullback(Tile(device, straight, mirror, np.diag(cotangent[part])))
-
-    def finish(self, images: Branches) -> tuple[Any, Slopes]:
-        (straight, slopes), (mirror, others) = (self.base.finish(part) for part in images.parts)
-        return straight + np.flip(mirror, axis=-2), named(
-            "base", {name: slopes[name] + others[name] for name in slopes}
-        )
-
-    def leaves(self) -> Iterator[Elementary]:
-        yield from self.base.leaves()
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        return [(0, 1)]
 
     def __repr__(self) -> str:
         return f"Crossed({self.base!r})"
@@ -326,28 +357,32 @@ class Crossed(Kernel):
 
 @dataclass(frozen=True, repr=False)
 class _Combined(Kernel):
-    """Two kernels, combined entry by entry."""
+    """Several kernels, combined entry by entry."""
 
     first: Kernel
     second: Kernel
     combine: ClassVar[np.ufunc]
 
-    def prepare(self, device: AnyDevice, images: Any) -> Two:
-        first, second = self.first.prepare(device, images), self.second.prepare(device, images)
-        return Two(first, second, self.combine(first.diagonal, second.diagonal))
+    @property
+    def invariant(self) -> bool:
+        return self.first.invariant and self.second.invariant
+
+    def prepare(self, device: AnyDevice, images: Any) -> Several:
+        parts = self.first.prepare(device, images), self.second.prepare(device, images)
+        return Several(parts, self.combine(*(part.diagonal for part in parts)))
 
     def block(
-        self, device: AnyDevice, left: Two, right: Two, *, upper: bool = False, advance: Advance | None = None
+        self, device: AnyDevice, left: Several, right: Several, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
-        values = self.first.block(device, left.first, right.first, upper=upper, advance=advance)
-        others = self.second.block(device, left.second, right.second, upper=upper, advance=advance)
+        values = self.first.block(device, left.parts[0], right.parts[0], upper=upper, advance=advance)
+        others = self.second.block(device, left.parts[1], right.parts[1], upper=upper, advance=advance)
         self.combine(values, others, out=values)
         return values
 
     def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
         kernels = self.first, self.second
         parts = tuple(one.gradient(device, images, parameters=parameters, wanted=wanted) for one in kernels)
-        return Branches(parts, Two, self.combine(*(part.diagonal for part in parts)))
+        return Branches(parts, Several.join, self.combine(*(part.diagonal for part in parts)))
 
     def pullback(self, tile: Tile) -> None:
         sides = zip((self.first, self.second), tile.left.parts, tile.right.parts, strict=True)
@@ -415,23 +450,27 @@ class Scaled(Kernel):
     factor: float
     base: Kernel
 
+    @property
+    def invariant(self) -> bool:
+        return self.base.invariant
+
     def __post_init__(self) -> None:
         if not 0 <= self.factor < float("inf"):
             raise ParameterError(f"a kernel may be scaled by a finite number of at least 0, not {self.factor}")
 
-    def prepare(self, device: AnyDevice, images: Any) -> Two:
+    def prepare(self, device: AnyDevice, images: Any) -> Several:
         base = self.base.prepare(device, images)
-        return Two(base, base, self.factor * base.diagonal)
+        return Several((base,), self.factor * base.diagonal)
 
     def block(
-        self, device: AnyDevice, left: Two, right: Two, *, upper: bool = False, advance: Advance | None = None
+        self, device: AnyDevice, left: Several, right: Several, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
-        return self.factor * self.base.block(device, left.first, right.first, upper=upper, advance=advance)
+        return self.factor * self.base.block(device, left.parts[0], right.parts[0], upper=upper, advance=advance)
 
     def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
         base = self.base.gradient(device, images, parameters=parameters, wanted=wanted)
         own = {"factor": np.zeros(len(images))} if parameters else {}
-        return Branches((base,), lambda one, diagonal: Two(one, one, diagonal), self.factor * base.diagonal, own)
+        return Branches((base,), Several.join, self.factor * base.diagonal, own)
 
     def pullback(self, tile: Tile) -> None:
         (left,), (right,) = tile.left.parts, tile.right.parts
@@ -454,11 +493,6 @@ class Scaled(Kernel):
 
     def __repr__(self) -> str:
         return f"{repr(self.factor).removesuffix('.0')} * {_inside(self.base, Sum, Product, Scaled)}"
-
-
-def _check_mirror(images: Any) -> None:
-    if images.ndim < 3:
-        raise InputError("vectors have no mirror image; mirrored() needs sequences or images")
 
 
 def _inside(kernel: Kernel, *kinds: type[Kernel]) -> str:

@@ -38,11 +38,12 @@ from .inputs import check_images
 from .kernel import Kernel
 from .kernel import kernel as kernel_of
 from .layers import is_whole
-from .preprocessing import ZCA
+from .preprocessing import ZCA, Augmentation
 from .preprocessing.whitening import LowRank
 from .processes import GaussianProcessClassifier, GaussianProcessRegressor
 from .solve import Factor, Separators, check_ridge, check_targets, check_tilt, is_number
 from .solve.dirichlet import ClassFactors, noises
+from .symmetries import Symmetry
 
 FORMAT, VERSION = "tangentless model", 2  # 2: whitening by few images or by patches
 _KINDS: dict[str, type[Any]] = {
@@ -167,6 +168,10 @@ def _describe(model: Any) -> tuple[Header, Arrays]:
     asked = {"ridge": model.ridge, "tilt": model.tilt}
     given = {name: value if value == "loo" else float(value) for name, value in asked.items()}
     arrays["coefficients"] = model.dual_coef_
+    if model.augmentation_ is not None:
+        header["augmentation"] = model.augmentation_.to_json()
+    if model.averaging is not None:
+        header["averaging"] = str(Symmetry.parse(model.averaging))
     if model.landmarks is not None:
         header["landmarks_by"] = model.landmarks_by
         arrays["landmarks"] = model.landmarks_
@@ -259,15 +264,20 @@ def _restore_ridge(header: Header, arrays: Arrays, images: NDArray[Any], options
     landmarks = _read_landmarks(header, arrays, len(images))
     if landmarks is not None:
         options |= {"landmarks": len(images), "landmarks_by": header["landmarks_by"]}
-    model = kind(**options)
-    model.landmarks_ = landmarks
+    coefficients = _numbers(arrays, "coefficients", "f")
+    if header.get("augmentation") is not None:
+        options |= {"augmentation": Augmentation.from_json(header["augmentation"]), "ensemble": len(coefficients)}
+    model = kind(**options, averaging=header.get("averaging"))
+    model._check_parameters()
+    model.landmarks_, model.augmentation_ = landmarks, model.augmentation
     _attach(model, images)
-    model.dual_coef_ = _numbers(arrays, "coefficients", "f")
+    model.dual_coef_ = coefficients
     model.ridge_, model.tilt_ = _field(header, "ridge_"), _field(header, "tilt_")
     model.loo_score_ = _field(header, "leave_one_out_score")
-    left_out, expected = _numbers(arrays, "leave_one_out", "f"), model.dual_coef_.shape
-    if len(model.dual_coef_) != len(images):
-        raise InputError(f"{len(images)} images do not go with {len(model.dual_coef_)} rows of coefficients")
+    left_out = _numbers(arrays, "leave_one_out", "f")
+    expected = coefficients.shape if model.augmentation is None else coefficients.shape[1:]
+    if expected[:1] != (len(images),):
+        raise InputError(f"{len(images)} images do not go with coefficients of shape {coefficients.shape}")
     if isinstance(model, KernelRidgeClassifier):
         model.classes_, model.scale_ = _read_classes(arrays), _field(header, "scale_")
         if expected[1:] != (len(model.classes_),):

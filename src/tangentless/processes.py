@@ -31,7 +31,6 @@ from .errors import InputError, NotPositiveDefinite, ParameterError
 from .fitting import AnyKernel, KernelEstimator, part_of
 from .inputs import put_beside, to_host
 from .labels import LabelledEstimator
-from .preprocessing.rows import read_rows
 from .solve import check_targets, factorise, is_number
 from .solve.dirichlet import ClassFactors, expected_softmax, pick
 from .solve.factor import Factor
@@ -84,8 +83,7 @@ class _Process(KernelEstimator):
 
     def _new_rows(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self)
-        shape = (self.n_features_in_,) if self.X_fit_ is None else self.X_fit_.shape[1:]
-        return read_rows(self, X, shape, finite=self.X_fit_ is None)
+        return self._read(X)
 
     def _own(self, rows: NDArray[Any], prior: Any) -> Array:
         """The variances of new rows before anything is known of them."""

@@ -24,7 +24,7 @@ from .classical.slopes import DifferentiableVectors
 from .devices import Device
 from .errors import ParameterError
 from .inputs import to_host
-from .kernel import CompositionalKernel, Crossed, Kernel, Mirrored, Product, Scaled, Sum
+from .kernel import CompositionalKernel, Crossed, Kernel, Product, Scaled, Sum, Symmetrized
 from .layers import Layer, Nonlinearity, Residual
 from .layers import Sum as SumLayer
 
@@ -109,8 +109,8 @@ def _rebuilt(kernel: Kernel, change: Change, prefix: str = "") -> Kernel:
     if isinstance(kernel, Scaled):
         factor = change(f"{prefix}factor", kernel.factor)
         return Scaled(factor, _rebuilt(kernel.base, change, f"{prefix}base."))
-    if isinstance(kernel, Mirrored | Crossed):
-        return type(kernel)(_rebuilt(kernel.base, change, f"{prefix}base."))
+    if isinstance(kernel, Symmetrized | Crossed):
+        return replace(kernel, base=_rebuilt(kernel.base, change, f"{prefix}base."))
     if isinstance(kernel, Sum | Product):
         parts = (_rebuilt(getattr(kernel, name), change, f"{prefix}{name}.") for name in ("first", "second"))
         return type(kernel)(*parts)

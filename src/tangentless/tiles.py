@@ -1,4 +1,4 @@
-"""Matrices filled tile by tile, and what tiles are made from: prepared images, of one kernel or of two."""
+"""Matrices filled tile by tile, and what tiles are made from: prepared images, of one kernel or of several."""
 
 from __future__ import annotations
 
@@ -85,19 +85,23 @@ class Leaf:
 
 
 @dataclass(frozen=True)
-class Two:
-    """What two kernels know of the same images."""
+class Several:
+    """What several kernels know of the same images, or one kernel of several copies of them."""
 
-    first: Prepared
-    second: Prepared
+    parts: tuple[Prepared, ...]
     diagonal: Any
 
     @property
     def tile(self) -> int:
-        return min(self.first.tile, self.second.tile)
+        return min(part.tile for part in self.parts)
 
     def __len__(self) -> int:
         return len(self.diagonal)
 
-    def __getitem__(self, part: slice) -> Two:
-        return Two(self.first[part], self.second[part], self.diagonal[part])
+    def __getitem__(self, part: slice) -> Several:
+        return Several(tuple(one[part] for one in self.parts), self.diagonal[part])
+
+    @classmethod
+    def join(cls, *parts: Any) -> Several:
+        """From the parts, and the diagonal last."""
+        return cls(parts[:-1], parts[-1])

@@ -57,6 +57,7 @@ class VectorKernel(DifferentiableVectors):
 
     unit: ClassVar[bool] = False  # whether rows are scaled to length one first
     on_gpu = True
+    invariant = True  # any rearrangement of both vectors leaves k as it is
 
     def prepare(self, device: AnyDevice, images: Any) -> Vectors | GpuVectors:
         if Device.of(device).name == "cuda":

@@ -154,16 +154,20 @@ class Run:
         *,
         name: str | None = None,
         summarise: Callable[[Sequence[Row]], Row] = lambda rows: {},
+        keep: bool = False,
     ) -> Outcome:
         """Take all rows, write the record and the pictures, and print the table; no record if the time was up.
 
-        `summarise` tells from all rows what else the record says.
+        `summarise` tells from all rows what else the record says. With `keep` the record is written after every row,
+        so that a run that is cut off leaves one of what it had.
         """
         found: list[Row] = []
         try:
             for row in rows:
                 found.append(row)
                 say(", ".join(view.cells(row)))
+                if keep:
+                    self.finish(found, name=name, **summarise(found))
         except Unfinished as stop:
             say(str(stop))
             view.show(found)

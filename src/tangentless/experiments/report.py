@@ -11,14 +11,16 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..console import markdown, percent, span, with_deviation
 from ..files import atomic_file, make_folder
 from ..paper import SUBSETS, TABLES, PaperRow, printed
 from ..plots import COLOURS, new_axes, save_pictures
 from ..timing import format_seconds
-from . import architectures, cifar10_subsets, compare, networks, nonlinearities
+from . import architectures, cifar10_subsets, compare, networks, nonlinearities, recipe, tables
 from .cifar10_subsets import DRAWS, WAYS
+from .law import describe_laws
 from .records import Row, read_records
 from .uci_report import write_page
 
@@ -34,6 +36,7 @@ _FIGURES = (
     (architectures.draw, "Layers of Myrtle5, Myrtle7 and Myrtle10"),
 )
 _NOT_RUN = "not run yet"
+_SMALLEST, _ENOUGH = 2000, 4  # images, and sizes, of a curve that a law is fitted to
 _COLUMNS = ("method", "paper", "ours", "trained on", "tested on", "leave-one-out", "tilt 0.3", "tilt by loo", "took")
 _RUN = ("table", "test set", "train", "rows", "machine", "date")  # the same for all tilts of a run
 _CHOICES = """The ridge is chosen from the paper's grid and 0, without test labels: *own*, for each subset by its
@@ -79,6 +82,7 @@ def write_report(records: Path, page: Path, *, pictures: str = "images") -> list
     parts = [_HEAD]
     if curve := learning_curve(rows, subsets, folder):
         parts.append(picture(curve, "Accuracy against the number of training images"))
+    parts += [describe_laws(curve) for curve in _curves(rows)]
     parts += [_table(name, rows) for name in TABLES]
     parts.append("## CIFAR-10 from few images\n")
     if subsets:
@@ -89,6 +93,7 @@ def write_report(records: Path, page: Path, *, pictures: str = "images") -> list
     if others:
         parts.append("## Other kernels, not in the paper\n")
         parts += [_subsets(record, "The columns are those of the table above.\n") for record in others]
+    parts += _beyond(found, rows)
     parts += _networks(found)
     for record in found:
         if record["experiment"] == compare.EXPERIMENT:
@@ -110,7 +115,7 @@ def learning_curve(rows: Iterable[Row], subsets: Iterable[Row], folder: Path) ->
     for row in subsets:
         if row["kernel"] in points and row["draw"] == "balanced":
             points[row["kernel"]][row["size"]] = row["by pooled leave-one-out"]["mean"]
-    for row in _plain(rows, "cifar10", "cifar10"):
+    for row in sorted(_plain(rows, "cifar10", "cifar10"), key=lambda row: row["rows"]):  # the most test images win
         if row["method"] in points:
             points[row["method"]][row["train"]] = row["accuracy"]
     if not any(points.values()):
@@ -129,6 +134,15 @@ def learning_curve(rows: Iterable[Row], subsets: Iterable[Row], folder: Path) ->
     axes.set_xticks([10, 100, 1000, 10_000], ["10", "100", "1,000", "10,000"])
     axes.legend(frameon=False, fontsize=8.5)
     return save_pictures(figure, folder, "learning-curve")
+
+
+def _curves(rows: Sequence[Row]) -> list[list[Row]]:
+    """Of every method of CIFAR-10, the results of one machine and test at four sizes or more, from 2,000 images on."""
+    found: dict[tuple[Any, ...], dict[int, Row]] = {}
+    for row in _plain(rows, "cifar10", "cifar10"):
+        if row["method"] in CURVES and row["train"] >= _SMALLEST and "pairs" in row:
+            found.setdefault((row["method"], row["machine"], row["rows"]), {})[row["train"]] = row
+    return [[own for _, own in sorted(sizes.items())] for sizes in found.values() if len(sizes) >= _ENOUGH]
 
 
 def _plain(rows: Iterable[Row], table: str, test_set: str) -> list[Row]:
@@ -197,6 +211,31 @@ def _against_paper(row: Row | None) -> tuple[str, str]:
         return "", ""
     paper, ours = row["paper"], row[WAYS[1]]
     return with_deviation(paper), f"{(ours['mean'] - paper['mean']) / paper['deviation']:+.1f}"
+
+
+def _beyond(records: Iterable[Row], rows: Iterable[Row]) -> list[str]:
+    """The recipe `best` and rows with augmentation or averaging, and what each ingredient brings."""
+    known = {row.method for name in TABLES for row in TABLES[name]}
+    own = [row for row in rows if row["method"] not in known and "recipe" not in row]
+    parts = ["## Beyond the paper\n"] if own else []
+    if own:
+        words = (
+            "The recipe `best`, chosen on training images alone, and rows with augmentation or averaging (*extras*)."
+        )
+        took = (f"{format_seconds(row['seconds'])}, {row['machine']}" for row in own)
+        lines = ((*tables.cells(row)[:-1], time) for row, time in zip(own, took, strict=True))
+        parts.append("\n".join([f"{words}\n", *markdown((*tables.COLUMNS[:-1], "took"), lines)]))
+    for record in records:
+        if record["experiment"] == recipe.EXPERIMENT:
+            words = (
+                f"What ingredients bring, each added to Myrtle10-Gaussian with flips and ZCA of epsilon 1e-4, on "
+                f"training images of CIFAR-10 alone ({', '.join(record['seconds_by_machine'])}). The gain is that of "
+                "leave-one-out or, for what acts on new images, of validation; its error is that of paired predictions."
+            )
+            parts.append("## The recipe\n")
+            table = markdown(recipe.COLUMNS, map(recipe.cells, record["results"]))
+            parts.append("\n".join([f"{textwrap.fill(words, 120)}\n", *table]))
+    return parts
 
 
 def _networks(records: Iterable[Row]) -> list[str]:

@@ -3,12 +3,16 @@
 A method is a preprocessing, a kernel (or several, of which leave-one-out on training images picks one) and a ridge.
 Four matrices serve all variants of a kernel: among training images and with test images, each with the images as they
 are (K) and with one of the two mirrored (M). Training on K + M is training on the images and all their mirror images.
-Each matrix is computed once, in memory, or in a store that outlives the process.
+Each matrix is computed once, in memory, or in a store that outlives the process. A learning curve takes one matrix too:
+it grows from size to size, and each leading block is solved when it is complete.
+
+With an augmentation, a method is an ensemble: the estimator fits random draws one after the other (see `regression`).
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +26,12 @@ from ..console import percent, span
 from ..datasets import Dataset, Split
 from ..devices import Device
 from ..errors import NotPositiveDefinite, ParameterError
+from ..estimators import KernelRidgeClassifier
 from ..features import PatchFeatures
 from ..inputs import to_host
 from ..kernel import Crossed, Kernel, kernel
 from ..paper import printed
+from ..preprocessing import Augmentation
 from ..progress import progress_bar
 from ..solve import factorise, ridge_path
 from ..solve.path import DECADES
@@ -33,6 +39,7 @@ from ..solve.scores import accuracy
 from ..statistics import Score
 from ..timing import describe_machine, symmetric_pairs, timed
 from .records import Outcome, Row, Run, View, backend_name, digest
+from .whitening import BytesFirst
 
 Array = NDArray[np.float64]
 Images = NDArray[np.float32]
@@ -78,22 +85,26 @@ def learnt(kind: type[PatchFeatures], variants: Sequence[dict[str, Any]], images
 
 @dataclass(frozen=True)
 class Method:
-    """A row: a kernel by its text, or candidates to choose from; a ridge of None is chosen too."""
+    """A row: a kernel, by its text or as an object, or candidates to choose from; a ridge of None is chosen too."""
 
     name: str
     preprocessing: str
-    kernels: str | Candidates
+    kernels: str | Kernel | Candidates
     ridge: float | None
     flips: bool = False
 
     def candidates(self, images: Images) -> Sequence[Kernel]:
         """The kernels, of which there may be one."""
-        return [kernel(self.kernels)] if isinstance(self.kernels, str) else self.kernels.make(images)
+        if isinstance(self.kernels, Candidates):
+            return self.kernels.make(images)
+        return [kernel(self.kernels) if isinstance(self.kernels, str) else self.kernels]
 
     def choice(self, ridge: float | None) -> dict[str, Any]:
         """What a result depends on where something is left open; empty where nothing is."""
         if isinstance(self.kernels, str) and ridge is not None:
             return {}
+        if isinstance(self.kernels, Kernel):  # its name may come to mean another kernel
+            return {"kernel": repr(self.kernels), "flips": self.flips}
         kernels = self.kernels if isinstance(self.kernels, str) else self.kernels.describe
         ridges = {"decades of the mean of the diagonal": DECADES.tolist()} if ridge is None else [ridge]
         choice = {"kernels": kernels, "ridges": ridges, "images": CHOSEN_ON}
@@ -120,6 +131,22 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Extras:
+    """What every method has besides: random copies to train on, and copies to average predictions over."""
+
+    augmentation: Augmentation | None = None
+    ensemble: int = 1
+    averaging: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, empty where there is nothing."""
+        if self == Extras():
+            return {}
+        about = None if self.augmentation is None else self.augmentation.to_json()
+        return {"extras": {"augmentation": about, "ensemble": self.ensemble, "averaging": self.averaging}}
+
+
+@dataclass(frozen=True)
 class Settings:
     """What to run of a table."""
 
@@ -130,6 +157,8 @@ class Settings:
     ridge: float | None = None  # instead of the paper's
     record: str | None = None
     store: Path | None = None
+    sizes: tuple[int, ...] = ()  # numbers of training images, in place of `train`
+    extras: Extras = Extras()
 
 
 def reproduce(
@@ -144,8 +173,8 @@ def reproduce(
     """Run the methods that are not there yet, and write the record; `others` are tested on besides."""
     backend = backend_name(backend)
     work = _Work(table, dataset, settings, backend, folder / "pieces", others)
+    sizes = settings.sizes or (len(work.train),)
     common = {
-        "train": len(work.train),
         "seed": settings.seed,
         "tilts": table.tilts,
         "test images": {name: len(split) for name, split in work.tests.items()},
@@ -153,12 +182,20 @@ def reproduce(
     run = Run(
         table.name,
         folder,
-        configuration={**common, "methods": settings.methods, "backend": backend, "ridge": settings.ridge},
+        configuration={
+            **common,
+            "train": list(settings.sizes) or len(work.train),
+            "methods": settings.methods,
+            "backend": backend,
+            "ridge": settings.ridge,
+            **settings.extras.to_json(),
+        },
         data={one.name: dict(one.hashes) for one in (dataset, *others)},
         machine=functools.partial(describe_machine, backend),
     )
     view = View(f"{table.name}, accuracies in per cent", COLUMNS, cells)
-    return run.conduct(work.rows(run, common), view, name=settings.record or f"{table.name}-{len(work.train)}")
+    usual = f"{table.name}-{'curve-' if settings.sizes else ''}{sizes[-1]}"
+    return run.conduct(work.rows(run, common, sizes), view, name=settings.record or usual, keep=True)
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -195,25 +232,31 @@ class _Work:
 
     def __post_init__(self) -> None:
         whole, settings = self.dataset.train, self.settings
-        self.train = whole.take(choose(len(whole), settings.train, settings.seed))
+        count = settings.sizes[-1] if settings.sizes else settings.train
+        self.train = whole.take(choose(len(whole), count, settings.seed))
         self.tests = {one.name: one.test.take(slice(settings.test)) for one in (self.dataset, *self.others)}
         self.targets = np.eye(len(self.dataset.classes))[self.train.labels]
 
-    def rows(self, run: Run, common: Row) -> Iterator[Row]:
-        """The rows of every method: one for each tilt and test set."""
-        for name in self.settings.methods:
+    def rows(self, run: Run, common: Row, sizes: Sequence[int]) -> Iterator[Row]:
+        """The rows of every method: one for each size, tilt and test set."""
+        for name, size in itertools.product(self.settings.methods, sizes):
             method = self.table.method(name)
             ridge = method.ridge if self.settings.ridge is None else self.settings.ridge
+            extras = self.settings.extras.to_json()
             of = {
                 **common,
+                "train": size,
                 "method": name,
                 "preprocessing": self.table.preprocessings[method.preprocessing].describe,
                 "ridge": "by leave-one-out" if ridge is None else ridge,
                 "backend": self.backend,
                 **method.choice(ridge),
+                **extras,
             }
-            piece = run.piece(of, functools.partial(self.evaluate, method, ridge))
-            about = {"table": self.table.name, "method": name, "train": len(self.train)}
+            evaluate = self.evaluate_extras if extras else self.evaluate
+            piece = run.piece(of, functools.partial(evaluate, method, ridge, size))
+            # With extras it is no row of the paper's any more.
+            about = {"table": self.table.name, "method": f"{name}+extras" if extras else name, "train": size, **extras}
             about |= {"preprocessing": of["preprocessing"], "seconds": piece.seconds}
             about |= {"machine": piece.machine, "date": piece.date}
             about |= {key: value for key, value in piece.value.items() if key != "scores"}
@@ -221,29 +264,29 @@ class _Work:
                 theirs = printed(self.table.name, name, result["test set"])
                 yield {**about, **result, "paper": None if theirs is None else theirs / 100}
 
-    def evaluate(self, method: Method, ridge: float | None) -> dict[str, Any]:
+    def evaluate(self, method: Method, ridge: float | None, size: int) -> dict[str, Any]:
         """Train and test a method: its scores for every tilt and test set, and what was chosen and spent."""
         self._preprocess(method.preprocessing)
         given = ridge
-        (kernel, ridge, candidates), choosing = timed(lambda: self._choose(method, given))
-        matrices, computing = timed(lambda: {name: self._matrix(method, kernel, name) for name in (None, *self.tests)})
+        (kernel, ridge, candidates), choosing = timed(lambda: self._choose(method, given, size))
+        places = (None, *self.tests)
+        matrices, computing = timed(lambda: {name: self._matrix(method, kernel, name, size) for name in places})
         K = matrices.pop(None)
-        refined = None
+        where, targets, refined = "cuda" if self.backend == "cuda" else "cpu", self.targets[:size], None
         if given is None and ridge > 0 and len(K) > CHOSEN_ON:
-            (ridge, refined), more = timed(functools.partial(self._refine, K, ridge))
+            (ridge, refined), more = timed(functools.partial(self._refine, K, ridge, targets))
             choosing += more
-        where = "cuda" if self.backend == "cuda" else "cpu"
         factor, solving = timed(lambda: factorise(K, ridge, backend=where))
-        tilting, scores = factor.tilting(self.targets, criterion="accuracy"), []
+        tilting, scores = factor.tilting(targets, criterion="accuracy"), []
         for tilt in self.table.tilts:
             solution, taken = timed(functools.partial(tilting.at, tilt))
             solving += taken
             about = {"tilt asked": tilt, "tilt": solution.tilt, "residual": solution.residual}
-            about["leave-one-out accuracy"] = accuracy(self.targets, solution.leave_one_out)
+            about["leave-one-out accuracy"] = accuracy(targets, solution.leave_one_out)
             for name, values in matrices.items():
                 score = Score.of((values.T @ solution.coefficients).argmax(axis=1), self.tests[name].labels)
                 scores.append({"test set": name, **score.to_json(), **about})
-        pairs = symmetric_pairs(len(self.train)) + sum(values.size for values in matrices.values())
+        pairs = symmetric_pairs(size) + sum(values.size for values in matrices.values())
         return {
             "kernel": repr(kernel),
             "flips": method.flips,
@@ -255,20 +298,51 @@ class _Work:
             "scores": scores,
         }
 
+    def evaluate_extras(self, method: Method, ridge: float | None, size: int) -> dict[str, Any]:
+        """The same by the estimator, with random copies and averaged predictions; tilted by leave-one-out."""
+        self._preprocess(method.preprocessing)
+        (kernel, ridge, candidates), choosing = timed(lambda: self._choose(method, ridge, size))
+        extras, labels = self.settings.extras, self.train.labels[:size]
+        options: dict[str, Any] = {"ridge": ridge, "flips": method.flips, "tilt": "loo", "backend": self.backend}
+        copies = extras.augmentation
+        if copies is not None and copies.randaugment is not None:
+            copies = BytesFirst.of(copies, self.train.images, self.fitted.transform)
+        model = KernelRidgeClassifier(
+            kernel,
+            **options,
+            verbose=True,
+            augmentation=copies,
+            ensemble=extras.ensemble,
+            averaging=extras.averaging,
+        )
+        _, fitting = timed(lambda: model.fit(self.images[None][:size], labels))
+        scores, about = [], {"tilt asked": "loo", "tilt": model.tilt_, "leave-one-out accuracy": model.loo_score_}
+        guesses, predicting = timed(lambda: {name: model.predict(self.images[name]) for name in self.tests})
+        for name, split in self.tests.items():
+            scores.append({"test set": name, **Score.of(guesses[name], split.labels).to_json(), **about})
+        return {
+            "kernel": repr(kernel),
+            "flips": method.flips,
+            "ridge": ridge,
+            "candidates": candidates,
+            "spent": {"choosing": choosing, "fitting": fitting, "predicting": predicting},
+            "scores": scores,
+        }
+
     def _preprocess(self, name: str) -> None:
         if self.kept[0] == name:
             return
-        fitted = self.table.preprocessings[name].fit(self.dataset, self.folder, self.backend)
+        self.fitted = self.table.preprocessings[name].fit(self.dataset, self.folder, self.backend)
         splits: dict[Any, Split] = {None: self.train, **self.tests}
-        self.images = {place: fitted.transform(split.images).astype(np.float32) for place, split in splits.items()}
+        self.images = {place: self.fitted.transform(split.images).astype(np.float32) for place, split in splits.items()}
         self.kept, self.matrices = (name, ""), {}
 
-    def _choose(self, method: Method, ridge: float | None) -> tuple[Kernel, float, list[Any]]:
+    def _choose(self, method: Method, ridge: float | None, size: int) -> tuple[Kernel, float, list[Any]]:
         """The kernel and ridge of the best leave-one-out accuracy on some of the training images."""
         kernels = method.candidates(self.images[None])
         if len(kernels) == 1 and ridge is not None:
             return kernels[0], ridge, []
-        some, targets = self.images[None][:CHOSEN_ON], self.targets[:CHOSEN_ON]
+        some, targets = (rows[: min(size, CHOSEN_ON)] for rows in (self.images[None], self.targets))
         found = []
         for place, candidate in enumerate(kernels):
             K = candidate.on_device(Device(self.backend), some)  # and what a GPU computes it also scores
@@ -282,43 +356,67 @@ class _Work:
         ]
         return kernels[place], best, report
 
-    def _refine(self, K: Array, ridge: float) -> tuple[float, list[Any]]:
+    def _refine(self, K: Array, ridge: float, targets: Array) -> tuple[float, list[Any]]:
         """The share of a ridge, chosen on some images, that has the best leave-one-out accuracy on all of them."""
         on, found = Device(self.backend).algebra, []
         there = on.upload(K)
         for share in REFINED:
             try:
-                left_out = to_host(factorise(there, share * ridge).leave_one_out(self.targets))
+                left_out = to_host(factorise(there, share * ridge).leave_one_out(targets))
             except NotPositiveDefinite:  # and so are all smaller ones
                 break
-            found.append({"ridge": share * ridge, "leave-one-out accuracy": accuracy(self.targets, left_out)})
+            found.append({"ridge": share * ridge, "leave-one-out accuracy": accuracy(targets, left_out)})
         best = max(found, key=lambda one: one["leave-one-out accuracy"], default={"ridge": ridge})
         return best["ridge"], found
 
-    def _matrix(self, method: Method, kernel: Kernel, tested: str | None) -> Array:
-        """K among the training images, or with a test set; K + M with flips."""
+    def _matrix(self, method: Method, kernel: Kernel, tested: str | None, size: int) -> Array:
+        """K among the first training images, or with a test set; K + M with flips."""
         if self.kept[1] != repr(kernel):
             self.kept, self.matrices = (self.kept[0], repr(kernel)), {}
         halves = []
         for half in (kernel, Crossed(kernel)) if method.flips else (kernel,):
             label = f"{half!r} {'among training images' if tested is None else f'with {tested}'}"
-            if label not in self.matrices:
-                self.matrices[label] = self._compute(method, half, tested, label)
-            halves.append(self.matrices[label])
+            known = self.matrices.get(label)
+            if known is None or len(known) < size:
+                known = self.matrices[label] = self._grow(method, half, tested, label, known, size)
+            halves.append(known[:size, :size] if tested is None else known[:size])
         return halves[0] + halves[1] if method.flips else halves[0]
 
-    def _compute(self, method: Method, kernel: Kernel, tested: str | None, label: str) -> Array:
-        images, others = self.images[None], None if tested is None else self.images[tested]
-        if self.settings.store is None:
-            with progress_bar(label) as progress:
-                matrix: Array = kernel(images, others, backend=self.backend, progress=progress)
-            return matrix
-        from ..gram import gram
+    def _grow(
+        self, method: Method, kernel: Kernel, tested: str | None, label: str, known: Array | None, size: int
+    ) -> Array:
+        """A matrix with more rows; of those that are there nothing is computed again."""
+        if self.settings.store is not None:
+            return self._open(self.settings.store, method, kernel, tested, label, size)
+        images, done = self.images[None][:size], 0 if known is None else len(known)
+        with progress_bar(label) as progress:
+            compute = functools.partial(kernel, backend=self.backend, progress=progress)
+            if tested is not None:
+                rows: Array = compute(images[done:], self.images[tested])
+                return rows if known is None else np.concatenate([known, rows])
+            corner: Array = compute(images[done:])
+            if known is None:
+                return corner
+            beside = compute(images[done:], images[:done])
+        return np.block([[known, beside.T], [beside, corner]])
 
+    def _open(self, store: Path, method: Method, kernel: Kernel, tested: str | None, label: str, size: int) -> Array:
+        """The same from stores. That of training images is extended; test images have one for each step of a curve."""
+        from ..gram import gram, open_gram
+
+        images, others = self.images[None], None if tested is None else self.images[tested]
         about = json.dumps(self.table.preprocessings[method.preprocessing].describe, sort_keys=True)
-        # More training images extend their own matrix; the matrix with test images starts anew.
-        sizes = [] if others is None else [len(images), len(others)]
-        key = digest([label, about, self.settings.seed, self.backend, sizes])[:12]
-        place = self.settings.store / f"{self.table.name}-{method.name.partition('+')[0]}-{key}.zarr"
-        options: dict[str, Any] = {"preprocessing": about, "extend": tested is None, "backend": self.backend}
-        return np.asarray(gram(kernel, images, others, store=place, **options))
+        ends = [end for end in self.settings.sizes if end <= size] or [size]
+
+        def read(start: int, end: int) -> Array:
+            sizes = [] if others is None else [end, len(others)] + [start] * (start > 0)
+            key = digest([label, about, self.settings.seed, self.backend, sizes])[:12]
+            place = store / f"{self.table.name}-{method.name.partition('+')[0]}-{key}.zarr"
+            options: dict[str, Any] = {"preprocessing": about, "extend": others is None, "backend": self.backend}
+            if others is None and place.exists():  # it may have grown further
+                end = min(max(end, len(open_gram(place))), len(images))
+            return np.asarray(gram(kernel, images[start:end], others, store=place, **options))
+
+        if others is None:
+            return read(0, size)[:size, :size]
+        return np.concatenate([read(start, end) for start, end in itertools.pairwise([0, *ends])])

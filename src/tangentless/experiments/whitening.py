@@ -6,14 +6,18 @@ whatever share of them a run trains on: whitening uses no labels, and one kernel
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..datasets import Dataset
 from ..errors import InputError
 from ..files import load_array, make_folder, save_array
-from ..preprocessing import ZCA
+from ..preprocessing import ZCA, Augmentation
 from ..preprocessing.saving import restore_step
 from .records import digest
 
@@ -47,3 +51,22 @@ class Whitening:
             ) from None
         kept.backend = zca.backend
         return kept
+
+
+@dataclass(frozen=True, eq=False)
+class BytesFirst(Augmentation):
+    """An augmentation of whitened images whose RandAugment changes their bytes, before whitening."""
+
+    rows: Any = None  # the bytes of the images that are given whitened, in the same order
+    whiten: Callable[[Any], Any] = np.asarray
+
+    @classmethod
+    def of(cls, augmentation: Augmentation, rows: Any, whiten: Callable[[Any], Any]) -> BytesFirst:
+        """With all that the other has."""
+        given = {name: getattr(augmentation, name) for name in ("crop", "flips", "cutout", "randaugment", "seed")}
+        return cls(**given, rows=rows, whiten=whiten)
+
+    def copy(self, images: NDArray[Any], *key: int) -> NDArray[Any]:
+        changed = Augmentation(randaugment=self.randaugment, seed=self.seed).copy(self.rows[: len(images)], *key)
+        rest = Augmentation(self.crop, self.flips, self.cutout, seed=self.seed)
+        return rest.copy(self.whiten(changed).astype(images.dtype), *key)

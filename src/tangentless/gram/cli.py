@@ -36,7 +36,10 @@ def run(
     data: DataArgument,
     store: StoreArgument,
     others: Annotated[str | None, typer.Option(help="A second set of images, for k(X, Z).")] = None,
-    mirrored: Annotated[bool, typer.Option(help="Average over mirror images.")] = False,
+    mirrored: Annotated[bool, typer.Option(help="The same as --symmetry mirror.")] = False,
+    symmetry: Annotated[
+        str, typer.Option(metavar="TEXT", help="Average over copies of images: mirror, or 'mirror shifts1'.")
+    ] = "",
     preprocessing: Annotated[str, typer.Option(help="What was done to the data, in your words.")] = "",
     extend: Annotated[
         bool, typer.Option(help="Allow more rows than the store has: compute only the new ones.")
@@ -55,7 +58,7 @@ def run(
     """Compute a kernel matrix into a store, or continue one after whatever stopped it."""
     base = kernel(architecture)
     matrix = stores.gram(
-        base.mirrored() if mirrored else base,
+        base.symmetrized(symmetry or "mirror") if symmetry or mirrored else base,
         _load(data),
         _load(others),
         store=store,

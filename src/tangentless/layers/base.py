@@ -47,6 +47,11 @@ class Layer(ABC):
 
     name: ClassVar[str]
 
+    @property
+    def keeps_mirrors(self) -> bool:
+        """Whether mirroring or turning what comes in mirrors or turns what comes out, on every grid it accepts."""
+        return True
+
     def __str__(self) -> str:
         """The text form: a whole first parameter joins the name, others stand in parentheses unless they are usual."""
         given = [(field, getattr(self, field.name)) for field in fields(self)]
@@ -61,6 +66,10 @@ class Layer(ABC):
 
 class Windowed(Layer):
     """A layer that looks at windows of the grid, alike along every axis."""
+
+    @property
+    def keeps_mirrors(self) -> bool:
+        return False  # unless a layer knows that its windows are as far from one end of an axis as from the other
 
     @abstractmethod
     def windows(self, length: int) -> Windows:

@@ -27,6 +27,10 @@ class Conv(Stack):
             raise ParameterError(f"conv needs an odd size of at least 1, such as conv3, not {self.size!r}")
         _check_steps(self.name, stride=self.stride, dilation=self.dilation)
 
+    @property
+    def keeps_mirrors(self) -> bool:
+        return self.stride == 1
+
     def windows(self, length: int) -> Windows:
         reach = self.dilation * (self.size // 2)
         return Windows(self.size, -(-length // self.stride), self.stride, self.dilation, -reach)
@@ -42,6 +46,7 @@ class Patch(Stack):
 
     size: int = 2
     name: ClassVar[str] = "patch"
+    keeps_mirrors = True
 
     def __post_init__(self) -> None:
         _check_steps(self.name, size=self.size)
@@ -65,6 +70,10 @@ class Pool(Average):
     def __post_init__(self) -> None:
         _check_steps(self.name, size=self.size, stride=1 if self.stride is None else self.stride)
 
+    @property
+    def keeps_mirrors(self) -> bool:
+        return self.stride is None or self.stride == 1
+
     def windows(self, length: int) -> Windows:
         if self.stride is None:
             return _disjoint(self, self.size, length)
@@ -82,6 +91,7 @@ class GlobalPool(Average):
     """
 
     name: ClassVar[str] = "globalpool"
+    keeps_mirrors = True
 
     def windows(self, length: int) -> Windows:
         return Windows(length, 1, length)

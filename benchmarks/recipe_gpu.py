@@ -1,0 +1,108 @@
+"""More accurate kernels on one GPU, call by call: the recipe, the best one on many images, subsets, and rows of tables.
+
+    PYTHONPATH=src python benchmarks/recipe_gpu.py OUTPUT --data FOLDER --seconds 570 [--parts recipe,best,...]
+
+Every part is a command of `tangentless reproduce`, run one after the other until the time is over; then the one that is
+running is ended. The same call goes on, since pieces and stores are kept in WORK. Records are copied to OUTPUT, and all
+of WORK but matrices into OUTPUT/recipe_gpu.tgz: `--resume` unpacks it on another machine, where nothing that is
+finished is done again. `--toy` tries everything at the smallest size, on any machine.
+
+Kernel entries, in millions (an H200 makes 0.5 to 0.75 a second):
+
+    first     2,500 images, all ingredients: about 300      best     10,000 and 20,000 images with flips: 800
+    recipe    5,000 images, all ingredients: about 900      subsets  20 × 1,280 images, 2,000 tests, flips: 135
+    flips     20,000 images, both rows, 5,000 tests: 600    mnist    30,000 images, 10,000 tests: 750
+    rows      20,000 images, four rows, 2,000 tests: 960
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+RESERVE = 15.0  # seconds kept for copies
+PARTS = {
+    "first": "recipe --train 2500 --validation 2000 --record recipe-2500",
+    "recipe": "recipe --train 5000 --validation 2000 --record recipe-5000",
+    "best": "cifar10 --kernels best --sizes 10000,20000 --record cifar10-best-20000",
+    "subsets": "cifar10-subsets --kernels best --sizes 1280 --draws balanced --test 2000 --record cifar10-subsets-best",
+    "mnist": "mnist --kernels myrtle5 --train 30000 --record mnist-30000",
+    "flips": "cifar10 --kernels myrtle10-gaussian,myrtle10-gaussian+flips --train 20000 --test 5000 "
+    "--record cifar10-20000",
+    "rows": "cifar10 --kernels myrtle5-no-zca,myrtle5,myrtle7,myrtle10 --train 20000 --test 2000 "
+    "--record cifar10-rows-20000",
+}
+TOY = {
+    "first": "recipe --train 20 --validation 10 --record recipe-20 --ingredients",
+    "best": "cifar10 --kernels best --sizes 20,30 --test 10 --record cifar10-best-30",
+    "subsets": "cifar10-subsets --kernels best --sizes 20 --draws balanced --test 10 --trials 2 "
+    "--record cifar10-subsets-best",
+    "mnist": "mnist --kernels myrtle5 --train 20 --test 10 --record mnist-20",
+}
+TOY_INGREDIENTS = "tilt by leave-one-out;head gamma 2;+ myrtle5;averaging over shifts"  # the cheap ones
+STORED = ("recipe", "cifar10", "mnist")  # commands that keep matrices
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    parser.add_argument("--seconds", type=float, default=570.0)
+    parser.add_argument(
+        "--parts", default="", help=f"in this order: {', '.join(PARTS)}; first, best and subsets if none"
+    )
+    parser.add_argument("--work", type=Path, default=Path("out/recipe_gpu"), help="where pieces and stores are kept")
+    parser.add_argument("--resume", type=Path, help="recipe_gpu.tgz of an earlier call")
+    parser.add_argument("--backend", default="cuda")
+    parser.add_argument("--toy", action="store_true")
+    options = parser.parse_args()
+    ends = time.perf_counter() + options.seconds - RESERVE
+    parts = TOY if options.toy else PARTS
+    chosen = options.parts.split(",") if options.parts else ["first", "best", "subsets"]
+    if unknown := [name for name in chosen if name not in parts]:
+        parser.error(f"there is no part {unknown[0]}; there are {', '.join(parts)}")
+    options.work.mkdir(parents=True, exist_ok=True)
+    if options.resume is not None:
+        with tarfile.open(options.resume) as archive:
+            archive.extractall(options.work, filter="data")
+    try:
+        for name in chosen:
+            words = parts[name].split()
+            if words[-1] == "--ingredients":
+                words.append(TOY_INGREDIENTS)
+            if not run(words, options, ends):
+                print(f"the time is over in {name}; the same call goes on", flush=True)
+                break
+    finally:
+        keep(options.work, options.output)
+
+
+def run(words: list[str], options: argparse.Namespace, ends: float) -> bool:
+    """Run a command until it ends or the time is over; whether it ended well."""
+    common = ["--data", str(options.data), "--backend", options.backend, "--output", str(options.work)]
+    stored = ["--store", str(options.work / "stores")] if words[0] in STORED else []
+    command = [sys.executable, "-m", "tangentless", "reproduce", *words, *stored, *common]
+    print(" ".join(command), flush=True)
+    try:
+        return subprocess.run(command, timeout=max(ends - time.perf_counter(), 1.0), check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def keep(work: Path, output: Path) -> None:
+    """Copy records and pictures, and pack pieces; matrices stay."""
+    output.mkdir(parents=True, exist_ok=True)
+    for path in [*work.glob("*.json"), *work.glob("*.png")]:
+        shutil.copy(path, output)
+    with tarfile.open(output / "recipe_gpu.tgz", "w:gz") as archive:
+        for path in [*work.glob("*.json"), *work.glob("pieces/*.json")]:
+            archive.add(path, path.relative_to(work))
+
+
+if __name__ == "__main__":
+    main()

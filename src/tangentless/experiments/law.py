@@ -1,0 +1,88 @@
+"""A law of the error against the number of training images, `a n^-b`, fitted to a learning curve.
+
+Each size counts by the sampling error of its own accuracy. Sizes of one curve share images, so that the interval is of
+sampling alone and too narrow for what a straight line in a double-logarithmic picture cannot know: read it as a guide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """`error = exp(start) n^-slope`, with the covariance of both.
+
+    >>> law = PowerLaw.fit([1000, 2000, 4000], [0.4, 0.2, 0.1], [10_000] * 3)
+    >>> round(law.slope, 6), round(law.error(8000), 6), round(law.size(0.05))
+    (1.0, 0.05, 8000)
+    """
+
+    start: float
+    slope: float
+    covariance: tuple[tuple[float, float], tuple[float, float]]
+
+    @classmethod
+    def fit(cls, sizes: Sequence[int], errors: Sequence[float], rows: Sequence[int]) -> PowerLaw:
+        """To shares of wrong predictions, each of so many rows, by weighted least squares of their logarithms."""
+        share = np.asarray(errors, dtype=np.float64)
+        spread = np.sqrt((1 - share) / (share * np.asarray(rows)))  # of the logarithm
+        lines = np.stack([np.ones(len(share)), -np.log(np.asarray(sizes, dtype=np.float64))], axis=1) / spread[:, None]
+        covariance = np.linalg.inv(lines.T @ lines)
+        start, slope = covariance @ lines.T @ (np.log(share) / spread)
+        # Where points scatter more than sampling explains, so does the law.
+        excess = float(np.sum((lines @ [start, slope] - np.log(share) / spread) ** 2)) / max(len(share) - 2, 1)
+        (a, b), (c, d) = (covariance * max(1.0, excess)).tolist()
+        return cls(float(start), float(slope), ((a, b), (c, d)))
+
+    def error(self, size: float) -> float:
+        """At a number of training images."""
+        return math.exp(self.start - self.slope * math.log(size))
+
+    def size(self, error: float) -> float:
+        """The number of training images for an error."""
+        return math.exp((self.start - math.log(error)) / self.slope)
+
+    def size_interval(self, error: float) -> tuple[float, float]:
+        """That of 95 %, by the first order of both parameters' errors."""
+        by = np.array([1.0, -(self.start - math.log(error)) / self.slope]) / self.slope
+        reach = 1.96 * math.sqrt(float(by @ np.array(self.covariance) @ by))
+        return self.size(error) * math.exp(-reach), self.size(error) * math.exp(reach)
+
+
+def describe_laws(rows: Sequence[Any], goal: float = 0.912) -> str:
+    """In words: the law by leave-one-out and by test images, where it passes a goal, and the GPU-hours that takes."""
+    last = max(rows, key=lambda row: row["train"])
+    rate = last["pairs"] / last["spent"]["kernel"]
+    sizes, note = [row["train"] for row in rows], last.get("note")
+    laws = {
+        "leave-one-out": ([1 - row["leave-one-out accuracy"] for row in rows], sizes),
+        f"{last['rows']:,} test images": ([1 - row["accuracy"] for row in rows], [row["rows"] for row in rows]),
+    }
+    words = [
+        f"The error of {last['method']} from {min(sizes):,} to {max(sizes):,} training images falls as a power of n "
+        f"({last['machine']}, {rate:,.0f} pairs a second{f'; {note}' if note else ''}):\n"
+    ]
+    for name, (errors, counts) in laws.items():
+        law = PowerLaw.fit(sizes, errors, counts)
+        reach = [law.size(1 - goal), *law.size_interval(1 - goal)]
+        hours = [size**2 / 2 * (2 if last["flips"] else 1) / rate / 3600 for size in reach]
+        images, low, high = (f"{round(size, -3):,.0f}" for size in reach)
+        words.append(
+            f"- by {name}: error {100 * law.error(10_000):.1f} % at 10,000 images, times 2^-{law.slope:.3f} for every "
+            f"doubling; {100 * goal:.1f} % would be passed at {images} images ({low} to {high}), in {hours[0]:.1f} "
+            f"GPU-hours ({hours[1]:.1f} to {hours[2]:.1f}) of kernel entries."
+        )
+    words.append(
+        "\nThis extrapolates: CIFAR-10 has 50,000 training images, more rows would have to be augmented ones, which "
+        "are worth less, and such a matrix fits no single GPU. Intervals are of sampling only."
+    )
+    return "\n".join(words) + "\n"

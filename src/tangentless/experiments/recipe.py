@@ -1,0 +1,409 @@
+"""Claim: what makes kernels more accurate at a given number of images can be found without test labels.
+
+A few thousand training images of CIFAR-10, another few held out of the training set for validation, and no test image.
+Every row adds one ingredient to a base, Myrtle10-Gaussian with flips and ZCA of epsilon 1e-4, and is scored by the
+leave-one-out accuracy; ingredients that act on new images only are scored on the validation images. Then ingredients
+that helped are added one after the other, the most helpful first, as long as the score rises.
+
+Matrices of parts are kept while the process lives, and with a folder also beyond it: sums, products, ridges, tilts and
+the gamma of the last layer then cost no kernel entry.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..architecture import Architecture
+from ..console import percent, say
+from ..datasets import Dataset
+from ..errors import NotPositiveDefinite, ParameterError
+from ..files import load_array, make_folder, save_array
+from ..kernel import CompositionalKernel, Crossed, Kernel, Product, Scaled, Sum, kernel
+from ..layers import Gaussian
+from ..preprocessing import Augmentation
+from ..progress import progress_bar
+from ..recipes import KernelRecipe
+from ..solve import factorise
+from ..symmetries import Symmetry, Transform
+from ..timing import describe_machine, symmetric_pairs
+from .records import Clock, Outcome, Row, Run, View, backend_name, digest
+from .tables import choose
+from .whitening import Whitening
+
+EXPERIMENT = "recipe"
+COLUMNS = ("ingredient", "images", "leave-one-out", "gain", "± one error", "validation", "million pairs", "seconds")
+BASE = KernelRecipe(kernel("myrtle10-gaussian"))
+
+Array = NDArray[np.float64]
+Change = Callable[[KernelRecipe], KernelRecipe]
+
+
+@dataclass(frozen=True)
+class Ingredient:
+    """A change to a recipe. `share` of the images suffice where it is dear; `new` where only new images tell."""
+
+    name: str
+    change: Change
+    share: float = 1.0
+    new: bool = False
+
+
+def _set(**changes: Any) -> Change:
+    return lambda recipe: replace(recipe, **changes)
+
+
+def _plus(name: str, weight: float = 1.0) -> Change:
+    """A sum with another kernel."""
+    other = kernel(name) if weight == 1.0 else weight * kernel(name)
+    return lambda recipe: replace(recipe, kernel=recipe.kernel + other)
+
+
+def _shape(text: str) -> Change:
+    """Another architecture for the first part of the kernel."""
+
+    def change(recipe: KernelRecipe) -> KernelRecipe:
+        rest = recipe.kernel
+        if not isinstance(rest, Sum):
+            return replace(recipe, kernel=kernel(text))
+        others = []
+        while isinstance(rest, Sum):
+            others.append(rest.second)
+            rest = rest.first
+        first: Kernel = kernel(text)
+        return replace(recipe, kernel=functools.reduce(Kernel.__add__, reversed(others), first))
+
+    return change
+
+
+def _head(gamma: float) -> Change:
+    """Another gamma in the last layer of every part that has one."""
+    return lambda recipe: replace(recipe, kernel=with_head(recipe.kernel, gamma))
+
+
+def with_head(k: Kernel, gamma: float) -> Kernel:
+    """The kernel with another gamma in the last layers.
+
+    >>> with_head(kernel("conv3 globalpool normalize gaussian") + kernel("myrtle5"), 2.0)
+    kernel('conv3 globalpool normalize gaussian(2)') + kernel('myrtle5')
+    """
+    if isinstance(k, Sum | Product):
+        return type(k)(with_head(k.first, gamma), with_head(k.second, gamma))
+    if isinstance(k, Scaled):
+        return Scaled(k.factor, with_head(k.base, gamma))
+    if isinstance(k, CompositionalKernel) and isinstance(k.architecture.layers[-1], Gaussian):
+        return kernel((*k.architecture.layers[:-1], Gaussian(gamma)))
+    return k
+
+
+def _groups(*gammas: float, sizes: tuple[int, ...] = (3, 3, 3), first: str = "conv3", pool: str = "pool2") -> str:
+    """A Myrtle of Gaussians, with a gamma for each group of convolutions and one for the head."""
+    words = [f"gaussian({gamma:g})" for gamma in gammas]
+    groups = [" ".join([f"conv3 {word}"] * size) for word, size in zip(words, sizes, strict=False)]
+    groups[0] = groups[0].replace("conv3", first, 1)
+    return f"{f' {pool} '.join(groups)} globalpool normalize {words[-1]}"
+
+
+_GROUP = "conv3 gaussian residual(conv3 gaussian conv3 gaussian)"
+RESIDUAL = f"{_GROUP} pool2 {_GROUP} pool2 {_GROUP} globalpool normalize gaussian"
+INGREDIENTS = (
+    Ingredient("as the paper, without flips", _set(epsilon=1e-5, flips=False)),
+    Ingredient("as the paper", _set(epsilon=1e-5)),
+    Ingredient("tilt by leave-one-out", _set(tilt="loo")),
+    Ingredient("ridge 1e-3", _set(ridge=1e-3)),
+    Ingredient("ridge 1e-2", _set(ridge=1e-2)),
+    Ingredient("head gamma 0.5", _head(0.5)),
+    Ingredient("head gamma 2", _head(2.0)),
+    Ingredient("head gamma 4", _head(4.0)),
+    Ingredient("+ myrtle5", _plus("myrtle5")),
+    Ingredient("+ 0.5 myrtle5", _plus("myrtle5", 0.5)),
+    Ingredient("+ 2 myrtle5", _plus("myrtle5", 2.0)),
+    Ingredient("epsilon 3e-4", _set(epsilon=3e-4)),
+    Ingredient("epsilon 3e-5", _set(epsilon=3e-5)),
+    Ingredient("averaging over shifts", _set(averaging="shifts1"), share=0.6, new=True),
+    Ingredient("4 draws, crops by 2", _set(augmentation=Augmentation(crop=2), ensemble=4), share=0.6, new=True),
+    Ingredient("+ myrtle10", _plus("myrtle10")),
+    Ingredient("depth 7", _shape("myrtle7-gaussian")),
+    Ingredient("depth 13", _shape(_groups(1, 1, 1, 1, sizes=(4, 4, 4)))),
+    Ingredient("more convolutions early", _shape(_groups(1, 1, 1, 1, sizes=(5, 3, 2)))),
+    Ingredient("more convolutions late", _shape(_groups(1, 1, 1, 1, sizes=(2, 3, 4)))),
+    # Gammas above 1 multiply rounding errors, so that larger ones would run in float64, ten times slower.
+    Ingredient("gammas 1.15", _shape(_groups(1.15, 1.15, 1.15, 1))),
+    Ingredient("gammas 0.5", _shape(_groups(0.5, 0.5, 0.5, 1))),
+    Ingredient("gammas falling 1.5, 1, 0.5", _shape(_groups(1.5, 1, 0.5, 1))),
+    Ingredient("gammas rising 0.5, 1, 1.5", _shape(_groups(0.5, 1, 1.5, 1))),
+    Ingredient("wider first patches", _shape(_groups(1, 1, 1, 1, first="conv3 conv3"))),
+    Ingredient("+ wider first patches", _plus(_groups(1, 1, 1, 1, first="conv3 conv3"))),
+    Ingredient("one pool", _shape(_groups(1, 1, 1, sizes=(4, 4)))),
+    Ingredient("three pools", _shape(_groups(1, 1, 1, 1, 1, sizes=(2, 2, 2, 2)))),
+    Ingredient("4 draws, holes of 8", _set(augmentation=Augmentation(cutout=8), ensemble=4), share=0.6, new=True),
+    Ingredient("averaging over shifts by 2", _set(averaging="shifts2"), share=0.4, new=True),
+    # What is no chain of 3×3 windows and 2×2 pools takes three to five times as long on a GPU.
+    Ingredient("residuals", _shape(RESIDUAL), share=0.5),
+    Ingredient("first patches 5×5", _shape(_groups(1, 1, 1, 1, first="conv5")), share=0.5),
+    Ingredient("wide pools", _shape(_groups(1, 1, 1, pool="pool4", sizes=(4, 4))), share=0.5),
+    Ingredient(
+        "shifts across, symmetrised",
+        lambda recipe: replace(recipe, kernel=recipe.kernel.symmetrized("shifts1(across)")),
+        share=0.4,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How many images to train on and to validate by, how long to work, and which ingredients; all if None."""
+
+    train: int = 5000
+    validation: int = 2000
+    minutes: float | None = None
+    ingredients: tuple[str, ...] = ()
+    combine: bool = True
+    seed: int = 0
+    store: Path | None = None  # for matrices
+
+
+def reproduce(
+    dataset: Dataset,
+    settings: Settings,
+    *,
+    backend: str = "auto",
+    folder: Path,
+    record: str | None = None,
+    base: KernelRecipe = BASE,
+    ingredients: tuple[Ingredient, ...] = INGREDIENTS,
+) -> Outcome:
+    """Score the ingredients, then combinations; a run that is out of time or cut off goes on where it was."""
+    backend = backend_name(backend)
+    work = _Work(dataset, settings, backend, folder / "pieces")
+    known = {one.name: one for one in ingredients}
+    if unknown := set(settings.ingredients) - known.keys():
+        raise ParameterError(f"there is no ingredient {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    chosen = [known[name] for name in settings.ingredients] or list(ingredients)
+    run = Run(
+        EXPERIMENT,
+        folder,
+        configuration={
+            "train": settings.train,
+            "validation": settings.validation,
+            "base": base.to_json(),
+            "ingredients": [one.name for one in chosen],
+            "seed": settings.seed,
+            "backend": backend,
+        },
+        data={dataset.name: dict(dataset.hashes)},
+        machine=functools.partial(describe_machine, backend),
+    )
+    clock = Clock(None if settings.minutes is None else 60 * settings.minutes)
+    view = View("ingredients on training images of CIFAR-10, accuracies in per cent", COLUMNS, cells)
+    rows = _Rows(work, run, clock, base)
+    found = rows.all(chosen, combine=settings.combine)
+    return run.conduct(found, view, name=record or f"recipe-{settings.train}", keep=True)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """A row of the table, under COLUMNS."""
+    gain, error = (f"{100 * row[name]:+.2f}" if row[name] is not None else "" for name in ("gain", "gain error"))
+    pairs, seconds = f"{row['pairs'] / 1e6:.1f}", f"{row['seconds']:.0f}"
+    shares = percent(row["leave-one-out accuracy"]), gain, error.lstrip("+"), percent(row["validation accuracy"])
+    return row["ingredient"], f"{row['train']:,}", *shares, pairs, seconds
+
+
+@dataclass(eq=False)
+class _Rows:
+    """Scores recipes, and compares each with the base at the same number of images."""
+
+    work: _Work
+    run: Run
+    clock: Clock
+    base: KernelRecipe
+
+    def all(self, ingredients: list[Ingredient], *, combine: bool) -> Iterator[Row]:
+        """The base, a row for every ingredient, and then the best combination, step by step."""
+        yield self.row("base", self.base)
+        found = []
+        for one in ingredients:
+            try:
+                recipe = one.change(self.base)
+                row = self.row(one.name, recipe, share=one.share, new=one.new)
+            except NotPositiveDefinite as error:  # a ridge of 0 is not for every kernel
+                say(f"{one.name}: {error}")
+                continue
+            yield row
+            found.append((row["gain"], one))
+        if combine:
+            yield from self._combine(sorted(found, key=lambda pair: -pair[0]))
+
+    def _combine(self, found: list[tuple[float, Ingredient]]) -> Iterator[Row]:
+        recipe, name, best = self.base, "base", 0.0
+        for gain, one in found:
+            if gain <= 0 or one.share < 1.0 or one.new:
+                continue  # what is dear, or told by new images only, is added by hand
+            row = self.row(f"{name}, {one.name}", one.change(recipe))
+            yield row
+            if row["gain"] > best:
+                recipe, name, best = one.change(recipe), row["ingredient"], row["gain"]
+        yield self.row(f"chosen: {name}", recipe, new=True)
+
+    def row(self, name: str, recipe: KernelRecipe, share: float = 1.0, *, new: bool = False) -> Row:
+        """A recipe, scored, beside the base."""
+        size = round(share * self.work.settings.train)
+        mine = self._score(recipe, size, new)
+        base = mine if recipe == self.base and not new else self._score(self.base, size, new)
+        what = "validation" if new else "leave-one-out"
+        gains = _hits(mine[f"{what} hits"], mine[what]["rows"]) - _hits(base[f"{what} hits"], base[what]["rows"])
+        return {
+            "ingredient": name,
+            "recipe": recipe.to_json(),
+            "train": size,
+            "leave-one-out accuracy": mine["leave-one-out"]["accuracy"],
+            "validation accuracy": mine["validation"]["accuracy"] if mine["validation"] else None,
+            "gain by": what,
+            "gain": float(gains.mean()),
+            "gain error": float(gains.std() / np.sqrt(len(gains))),  # of pairs of predictions for the same images
+            "tilt": mine["tilt"],
+            "pairs": mine["pairs"],
+            "seconds": mine["seconds"],
+        }
+
+    def _score(self, recipe: KernelRecipe, size: int, new: bool) -> dict[str, Any]:
+        settings = self.work.settings
+        of = {"recipe": recipe.to_json(), "train": size, "validation": settings.validation if new else 0}
+        of |= {"seed": settings.seed, "backend": self.work.backend}
+
+        def compute() -> Any:
+            self.clock.left()  # raises where none is
+            return self.work.score(recipe, size, new=new)
+
+        piece = self.run.piece(of, compute)
+        return {**piece.value, "seconds": piece.seconds}
+
+
+@dataclass(eq=False)
+class _Work:
+    """Images and matrices of parts, each computed once."""
+
+    dataset: Dataset
+    settings: Settings
+    backend: str
+    folder: Path
+    matrices: dict[Any, Array] = field(default_factory=dict)
+    whitened: dict[float, NDArray[np.float32]] = field(default_factory=dict)
+    pairs: int = 0  # computed so far
+
+    def __post_init__(self) -> None:
+        count = self.settings.train + self.settings.validation
+        self.split = self.dataset.train.take(choose(len(self.dataset.train), count, self.settings.seed))
+        self.targets = np.eye(len(self.dataset.classes))[self.split.labels]
+
+    def score(self, recipe: KernelRecipe, size: int, *, new: bool) -> dict[str, Any]:
+        """Leave-one-out on the first images and, if `new`, the accuracy on those held out."""
+        before, labels = self.pairs, self.split.labels[:size]
+        if recipe.augmentation is None:
+            loo, guesses, tilt = self._solve(recipe, size, new)
+        else:
+            loo, guesses, tilt = self._ensemble(recipe, size, new)
+        hits = loo.argmax(axis=1) == labels
+        found = {"leave-one-out": _share(hits), "leave-one-out hits": _pack(hits), "validation": None, "tilt": tilt}
+        if guesses is not None:
+            hits = guesses.argmax(axis=1) == self.split.labels[self.settings.train :]
+            found |= {"validation": _share(hits), "validation hits": _pack(hits)}
+        return {**found, "pairs": self.pairs - before}
+
+    def _solve(self, recipe: KernelRecipe, size: int, new: bool) -> tuple[Array, Array | None, float]:
+        K = self._value(recipe, None, size)
+        where = "cuda" if self.backend == "cuda" else "cpu"
+        factor = factorise(K, recipe.ridge, backend=where, overwrite=True)
+        solution = factor.tilted(self.targets[:size], recipe.tilt, criterion="accuracy")
+        if not new:
+            return solution.leave_one_out, None, solution.tilt
+        moves = (Transform(),) if recipe.averaging is None else Symmetry.parse(recipe.averaging).transforms
+        beside = sum(self._value(recipe, move, size) for move in moves) / len(moves)
+        return solution.leave_one_out, np.asarray(beside).T @ solution.coefficients, solution.tilt
+
+    def _ensemble(self, recipe: KernelRecipe, size: int, new: bool) -> tuple[Array, Array | None, float]:
+        """By the estimator: random copies share no matrix with anything."""
+        images = self._images(recipe.epsilon)
+        held_out = images[self.settings.train :]
+        model = recipe.estimator(backend=self.backend, verbose=True).fit(images[:size], self.split.labels[:size])
+        guesses = model.decision_function(held_out) if new else None
+        views = (2 if recipe.flips else 1) * recipe.ensemble
+        self.pairs += views * (symmetric_pairs(size) + (size * len(held_out) if new else 0))
+        return model.loo_decision_, guesses, model.tilt_
+
+    def _value(self, recipe: KernelRecipe, move: Transform | None, size: int) -> Array:
+        """The matrix of the first images among themselves, or with copies of those held out; with flips K + M."""
+        halves = (recipe.kernel, Crossed(recipe.kernel)) if recipe.flips else (recipe.kernel,)
+        found = [self._half(half, recipe.epsilon, move, size) for half in halves]
+        return found[0] if len(found) == 1 else found[0] + found[1]
+
+    def _half(self, k: Kernel, epsilon: float, move: Transform | None, size: int) -> Array:
+        """A matrix, from those of its parts."""
+        base = k.base if isinstance(k, Crossed) else k
+        part = functools.partial(self._half, epsilon=epsilon, move=move, size=size)
+
+        def beside(other: Kernel) -> Kernel:
+            return Crossed(other) if isinstance(k, Crossed) else other
+
+        if isinstance(base, Sum | Product):
+            return np.asarray(type(base).combine(part(beside(base.first)), part(beside(base.second))))
+        if isinstance(base, Scaled):
+            return base.factor * part(beside(base.base))
+        if isinstance(base, CompositionalKernel) and (gamma := _head_gamma(base.architecture)) not in (None, 1.0):
+            power: Array = part(beside(with_head(base, 1.0))) ** gamma  # exp(gamma (c - 1)), from exp(c - 1)
+            return power
+        return self._leaf(k, epsilon, move, size)
+
+    def _leaf(self, k: Kernel, epsilon: float, move: Transform | None, rows: int) -> Array:
+        """What has to be computed; a matrix of more images serves for fewer."""
+        key = (repr(k), epsilon, move)
+        whole = self.matrices.get(key)
+        if whole is None or len(whole) < rows:
+            whole = self.matrices[key] = self._load_or_compute(k, epsilon, move, rows)
+        return (whole[:rows, :rows] if move is None else whole[:rows]).copy()
+
+    def _load_or_compute(self, k: Kernel, epsilon: float, move: Transform | None, rows: int) -> Array:
+        images, train = self._images(epsilon), self.settings.train
+        about = [repr(k), epsilon, repr(move), rows, self.settings.validation, self.settings.seed, self.backend]
+        path = None if self.settings.store is None else self.settings.store / f"recipe-{digest(about)}.npy"
+        if path is not None and path.exists():
+            return np.asarray(load_array(path))
+        label = f"{k!r}, epsilon {epsilon:g}"
+        with progress_bar(label) as progress:
+            compute = functools.partial(k, backend=self.backend, progress=progress)
+            values = compute(images[:rows]) if move is None else compute(images[:rows], move(images[train:]))
+        self.pairs += (symmetric_pairs(rows) if move is None else values.size) * sum(1 for _ in k.leaves())
+        if path is not None:
+            make_folder(path.parent)
+            save_array(path, values)
+        return np.asarray(values)
+
+    def _images(self, epsilon: float) -> NDArray[np.float32]:
+        if epsilon not in self.whitened:
+            zca = Whitening(epsilon).fit(self.dataset, self.folder, self.backend)
+            self.whitened[epsilon] = zca.transform(self.split.images).astype(np.float32)
+        return self.whitened[epsilon]
+
+
+def _head_gamma(architecture: Architecture) -> float | None:
+    last = architecture.layers[-1]
+    return last.gamma if isinstance(last, Gaussian) else None
+
+
+def _share(hits: NDArray[np.bool_]) -> dict[str, Any]:
+    return {"accuracy": float(hits.mean()), "rows": len(hits)}
+
+
+def _pack(hits: NDArray[np.bool_]) -> str:
+    """Right and wrong predictions, four to a letter: differences of two recipes are told by images they share."""
+    return np.packbits(hits).tobytes().hex()
+
+
+def _hits(text: str, rows: int) -> Array:
+    return np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8))[:rows].astype(np.float64)

@@ -1,0 +1,192 @@
+"""Random copies of images: crops, mirror images and holes, for NumPy arrays and PyTorch tensors alike, and RandAugment.
+
+What is drawn comes from `Draws`, which NumPy's generators give here and PyTorch's in `networks`; what is done with it
+is written once, in the functions that both libraries share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError, ParameterError
+from ..inputs import check_switch
+from ..layers import is_whole
+from .randaugment import RandAugment
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random copies of images (N, H, W, C): crops, then mirror images, then holes; the same for the same seed and key.
+
+    Parameters
+    ----------
+    crop
+        Shift each image by up to so many pixels in both directions, filled with zeros.
+    flips
+        Mirror each image or not, with equal chances.
+    cutout
+        The side of a square of zeros, centred on any pixel of each image; part of it may lie outside.
+    randaugment
+        Before all these, what `RandAugment` does; images must then be bytes.
+    seed
+        Any whole number from 0.
+
+    Examples
+    --------
+    >>> images = np.ones((2, 4, 4, 1))
+    >>> copies = Augmentation(crop=1, cutout=2).copy(images, 0)
+    >>> copies.shape, bool((copies == Augmentation(crop=1, cutout=2).copy(images, 0)).all())
+    ((2, 4, 4, 1), True)
+    """
+
+    crop: int = 0
+    flips: bool = False
+    cutout: int = 0
+    randaugment: RandAugment | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("crop", "cutout", "seed"):
+            value = getattr(self, name)
+            if not is_whole(value) or value < 0:
+                raise ParameterError(f"{name} must be a whole number from 0, not {value!r}")
+            object.__setattr__(self, name, int(value))
+        check_switch("flips", self.flips)
+        if self.randaugment is not None:
+            self.randaugment.check_parameters()
+
+    @classmethod
+    def parse(cls, text: str) -> Augmentation:
+        """Read a text such as `crop=2, flips, cutout=8`; `randaugment` has its usual parameters.
+
+        >>> Augmentation.parse("flips, crop=2")
+        Augmentation(crop=2, flips=True, cutout=0, randaugment=None, seed=0)
+        """
+        found: dict[str, Any] = {}
+        for word in text.split(","):
+            name, equals, value = (part.strip() for part in word.partition("="))
+            if name in ("crop", "cutout", "seed") and value.isdecimal():
+                found[name] = int(value)
+            elif name in ("flips", "randaugment") and not equals:
+                found[name] = True if name == "flips" else RandAugment()
+            else:
+                raise ParameterError(
+                    f"cannot read {word.strip()!r} in the augmentation {text!r}; write crop=2, flips, cutout=8, "
+                    "randaugment or seed=1, separated by commas"
+                )
+        return cls(**found)
+
+    def copy(self, images: NDArray[Any], *key: int) -> NDArray[Any]:
+        """A random copy of each image; another one for another key, which is any whole numbers from 0."""
+        if images.ndim != 4:
+            raise InputError(f"augmentation changes images (N, H, W, C), and X is of shape {images.shape}")
+        if self.randaugment is not None:
+            images = replace_seed(self.randaugment, self.seed).copy(images, *key)
+        copies: NDArray[Any] = augment(images, self, NumpyDraws(np.random.default_rng([self.seed, *key])))
+        return copies
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        with_parameters = None if self.randaugment is None else self.randaugment.get_params(deep=False)
+        return asdict(replace(self, randaugment=None)) | {"randaugment": with_parameters}
+
+    @classmethod
+    def from_json(cls, content: Any) -> Augmentation:
+        """What `to_json` gave."""
+        try:
+            parameters = dict(content)
+            if parameters["randaugment"] is not None:
+                parameters["randaugment"] = RandAugment(**parameters["randaugment"])
+            return cls(**parameters)
+        except (TypeError, ValueError, KeyError, ParameterError):
+            raise InputError(f"{content!r} is no augmentation") from None
+
+
+def replace_seed(operations: RandAugment, seed: int) -> RandAugment:
+    """The same operations, drawn from another seed."""
+    return RandAugment(**operations.get_params(deep=False) | {"seed": seed})
+
+
+class Changes(Protocol):
+    """How images are changed: an `Augmentation`, or the recipe of a network."""
+
+    @property
+    def crop(self) -> int: ...
+    @property
+    def flips(self) -> bool: ...
+    @property
+    def cutout(self) -> int: ...
+
+
+class Draws(Protocol):
+    """Random whole numbers, in arrays of the library that images are in."""
+
+    @property
+    def xp(self) -> Any:
+        """NumPy or torch."""
+
+    def below(self, end: int, count: int) -> Any:
+        """Numbers from 0 to below the end, (count, 1)."""
+
+    def positions(self, length: int) -> Any:
+        """0, 1, ... below the length."""
+
+
+@dataclass(frozen=True)
+class NumpyDraws:
+    """Draws of NumPy."""
+
+    generator: np.random.Generator
+    xp: Any = np
+
+    def below(self, end: int, count: int) -> Any:
+        return self.generator.integers(end, size=(count, 1))
+
+    def positions(self, length: int) -> Any:
+        return np.arange(length)
+
+
+def augment(images: Any, changes: Changes, draws: Draws) -> Any:
+    """Images (N, H, W, C), changed; where nothing is to be done, the same array."""
+    if changes.crop:
+        images = random_crops(images, changes.crop, draws)
+    if changes.flips:
+        images = random_flips(images, draws)
+    if changes.cutout:
+        images = random_holes(images, changes.cutout, draws)
+    return images
+
+
+def random_crops(images: Any, border: int, draws: Draws) -> Any:
+    """Each image shifted by up to `border` pixels in both directions, filled with zeros."""
+    count, height, width, _ = images.shape
+    rows, columns = (
+        draws.below(2 * border + 1, count) - border + draws.positions(length) for length in (height, width)
+    )
+    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
+    which = draws.positions(count)[:, None, None]
+    moved = images[which, rows.clip(0, height - 1)[:, :, None], columns.clip(0, width - 1)[:, None, :]]
+    return draws.xp.where(inside[..., None], moved, 0)
+
+
+def random_flips(images: Any, draws: Draws) -> Any:
+    """Each image, or its mirror image, with equal chances."""
+    mirrored = (draws.below(2, len(images)) == 1)[:, :, None, None]
+    return draws.xp.where(mirrored, draws.xp.flip(images, (2,)), images)
+
+
+def random_holes(images: Any, side: int, draws: Draws) -> Any:
+    """A square of zeros in each image, centred on any pixel; part of it may lie outside."""
+    count, height, width, _ = images.shape
+    rows, columns = (_inside(length, count, side, draws) for length in (height, width))
+    return draws.xp.where((rows[:, :, None] & columns[:, None, :])[..., None], 0, images)
+
+
+def _inside(length: int, count: int, side: int, draws: Draws) -> Any:
+    """Which positions along an axis lie within the square of each image, (count, length)."""
+    distance = draws.positions(length) - (draws.below(length, count) - side // 2)
+    return (distance >= 0) & (distance < side)

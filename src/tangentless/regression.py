@@ -1,0 +1,258 @@
+"""Ridge regression on a kernel, alone or as an ensemble over random copies of the training images.
+
+Each member of an ensemble is fitted to its own draw of an `Augmentation`, one after the other, and predictions are
+averaged. An image left out of an ensemble is left out of every member, with the copy that the member has of it:
+what the others predict for the copies, averaged, is the ensemble's leave-one-out prediction, in closed form since that
+of every member is. Draws follow from a seed, so that only the images and the coefficients are kept.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from .backends import AnyDevice, Precision
+from .choosing import BLOCK, choose_images
+from .chunks import spans
+from .devices import Device
+from .errors import NotPositiveDefinite, ParameterError
+from .fitting import ENTRIES_AT_ONCE, AnyKernel, KernelEstimator, part_of
+from .inputs import put_beside, to_host
+from .layers import is_whole
+from .preprocessing import Augmentation, mirror
+from .solve import (
+    Criterion,
+    RidgeSolution,
+    check_ridge,
+    check_tilt,
+    choose_landmarks,
+    solve_nystroem,
+    solve_ridge,
+)
+from .solve.pivoted import check_count, choose_rows
+from .symmetries import Symmetry, Transform
+
+Array = NDArray[np.float64]
+
+
+class KernelRidge(KernelEstimator):
+    """What the two estimators by ridge regression share: their parameters and the linear algebra."""
+
+    landmarks_: NDArray[np.intp] | None
+    augmentation_: Augmentation | None = None  # that of the fit, whatever the parameter says since
+
+    def __init__(
+        self,
+        kernel: AnyKernel = "myrtle5",
+        ridge: float | str = 1e-4,
+        flips: bool = False,
+        backend: str | AnyDevice = "auto",
+        precision: Precision = "float32",
+        n_jobs: int | None = None,
+        tilt: float | str = 0.0,
+        store: str | os.PathLike[str] | None = None,
+        landmarks: int | None = None,
+        landmarks_by: str = "variance",
+        verbose: bool = False,
+        augmentation: Augmentation | None = None,
+        ensemble: int = 1,
+        averaging: str | Symmetry | None = None,
+    ) -> None:
+        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose)
+        self.ridge = ridge
+        self.tilt = tilt
+        self.landmarks = landmarks
+        self.landmarks_by = landmarks_by
+        self.augmentation = augmentation
+        self.ensemble = ensemble
+        self.averaging = averaging
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if not (isinstance(self.ridge, str) and self.ridge == "loo"):
+            check_ridge(self.ridge)
+        check_tilt(self.tilt)
+        if self.landmarks_by not in ("variance", "random"):
+            raise ParameterError(f"landmarks_by is 'variance' or 'random', not {self.landmarks_by!r}")
+        if self.landmarks is not None and self.tilt != 0.0:
+            raise ParameterError("landmarks have no tilt; leave it at 0")
+        self._check_copies()
+
+    def _check_copies(self) -> None:
+        """Refuse copies of images where there are none, and ensembles of equal members."""
+        if self.augmentation is not None and not isinstance(self.augmentation, Augmentation):
+            raise ParameterError(f"augmentation is an Augmentation, or None; not {self.augmentation!r}")
+        if not is_whole(self.ensemble) or self.ensemble < 1:
+            raise ParameterError(f"ensemble is how many draws are fitted, a whole number from 1, not {self.ensemble!r}")
+        if self.averaging is not None:
+            Symmetry.parse(self.averaging)
+        if self.augmentation is None and self.ensemble > 1:
+            raise ParameterError(
+                f"all {self.ensemble} members would be the same without augmentation=Augmentation(...)"
+            )
+        if self._precomputed and (self.augmentation is not None or self.averaging is not None):
+            raise ParameterError("augmentation and averaging need images, and a precomputed matrix has none")
+        if self.augmentation is not None and self.landmarks is not None:
+            raise ParameterError("an ensemble of augmented images has no landmarks; leave out one of the two")
+
+    def _solve(self, X: NDArray[Any], targets: Array, weights: Array | None, criterion: Criterion) -> Array:
+        """Fit the coefficients; returns the leave-one-out values of the targets."""
+        device = self._device()
+        if self.landmarks is not None:
+            return self._solve_on_landmarks(device, X, targets, weights, criterion)
+        self._prepare_kernel(device)
+        self.X_fit_, self.landmarks_ = None if self._precomputed else X, None
+        self.augmentation_ = self.augmentation
+        problem = _Problem(device, targets, weights, criterion)
+        if self.averaging is not None:
+            Symmetry.parse(self.averaging).check(X)
+        # Ridge and tilt are picked on the first draw, so that all members mean the same.
+        ridge, tilt, fits = self.ridge, self.tilt, []
+        for member in range(self.ensemble):
+            fits.append(self._solve_member(problem, self._copies(X, member), self._store(member), ridge, tilt))
+            ridge, tilt = fits[0].ridge, fits[0].tilt
+        self.ridge_, self.tilt_ = float(ridge), float(tilt)
+        coefficients = np.stack([fit.coefficients for fit in fits])
+        self.dual_coef_ = coefficients[0] if self.augmentation_ is None else coefficients
+        return np.asarray(sum(fit.leave_one_out for fit in fits) / len(fits))
+
+    def _solve_member(
+        self, problem: _Problem, X: NDArray[Any], store: Any, ridge: float | str, tilt: float | str
+    ) -> RidgeSolution:
+        """One fit. Its matrix is gone when this returns, so that no two are ever held."""
+        K = X if self.kernel_ is None else self._matrix(problem.device, X, store=store)
+        targets, weights = problem.targets, problem.weights
+        kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
+        partial = len(kept) < len(X)  # rows without weight take no part
+        with self._shown("solution"), self._advice(X):
+            solution = solve_ridge(
+                part_of(K, kept, kept) if partial else K,
+                targets[kept],
+                ridge,
+                weights=None if weights is None else weights[kept],
+                tilt=tilt,
+                criterion=problem.criterion,
+                overwrite=partial or not self._precomputed,
+                backend=problem.device,
+            )
+        coefficients, left_out = np.zeros_like(targets), np.empty_like(targets)
+        coefficients[kept], left_out[kept] = to_host(solution.coefficients), to_host(solution.leave_one_out)
+        if partial:
+            others = np.setdiff1d(np.arange(len(X)), kept)
+            left_out[others] = to_host(part_of(K, others, kept) @ solution.coefficients)
+        return replace(solution, coefficients=coefficients, leave_one_out=left_out)
+
+    def _copies(self, X: Any, member: int) -> Any:
+        """What a member of the ensemble is fitted to: its own random copies, the same whenever they are asked for."""
+        return X if self.augmentation_ is None else self.augmentation_.copy(X, member)
+
+    def _store(self, member: int) -> str | os.PathLike[str] | None:
+        if self.store is None or self.augmentation is None:
+            return self.store
+        return f"{os.fspath(self.store)}/draw{member}"
+
+    def _solve_on_landmarks(
+        self, device: Device, X: NDArray[Any], targets: Array, weights: Array | None, criterion: Criterion
+    ) -> Array:
+        self._prepare_kernel(device)
+        self.augmentation_ = None
+        kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
+        chosen = kept[self._choose_landmarks(device, X, kept)]
+        if self.kernel_ is None:
+            C, W = X[:, chosen], X[np.ix_(chosen, chosen)]
+        else:
+            W = to_host(self.kernel_.on_device(device, X[chosen]))
+            C = to_host(self._matrix(device, X, X[chosen], store=self.store))
+        solution = solve_nystroem(C, W, targets, self.ridge, weights=weights, criterion=criterion)
+        self.ridge_, self.tilt_, self.landmarks_ = solution.ridge, 0.0, chosen
+        self.X_fit_, self.dual_coef_ = None if self._precomputed else X[chosen], solution.coefficients
+        if self._precomputed:  # new rows come with the kernel against all training rows
+            self.dual_coef_ = np.zeros_like(targets)
+            self.dual_coef_[chosen] = solution.coefficients
+        return solution.leave_one_out
+
+    def _choose_landmarks(self, device: Device, X: NDArray[Any], kept: NDArray[np.intp]) -> NDArray[np.intp]:
+        check_count(self.landmarks, len(kept))
+        count = int(self.landmarks or 0)
+        if self.landmarks_by == "random":
+            return choose_landmarks(len(kept), count)
+        if self.kernel_ is not None:
+            return choose_images(self.kernel_, device, X[kept], count, block=BLOCK)
+        K = part_of(X, kept, kept)
+        return choose_rows(lambda rows, columns: K[rows][:, columns], K.diagonal(), count)
+
+    @contextmanager
+    def _advice(self, X: NDArray[Any]) -> Iterator[None]:
+        """Adds to the error of a singular matrix that more digits would do, where no two rows are the same."""
+        try:
+            yield
+        except NotPositiveDefinite as error:
+            if self._precomputed or self.precision_ == "float64" or _has_duplicates(X, self.flips):
+                raise
+            raise NotPositiveDefinite(
+                f"{error}; or compute with more digits, precision='float64': no two rows are the same"
+            ) from None
+
+    def _values(self, X: Any) -> Array:
+        """Predicted targets, averaged over members of the ensemble and copies of the rows."""
+        check_is_fitted(self)
+        rows, found = self._read(X), []
+        for coefficients, known, transform in self._views():
+            panels = self._panels(transform(rows), len(coefficients), known)
+            found.append(np.concatenate([to_host(panel @ put_beside(coefficients, panel)) for panel in panels]))
+        return np.asarray(found[0] if len(found) == 1 else sum(found) / len(found))
+
+    def _views(self) -> Iterator[tuple[Array, Any, Transform]]:
+        """Coefficients and training rows of every member, with every transform of the rows to predict for."""
+        members = [self.dual_coef_] if self.augmentation_ is None else self.dual_coef_
+        for member, coefficients in enumerate(members):
+            known = None if self.X_fit_ is None else self._copies(self.X_fit_, member)
+            for transform in self._transforms:
+                yield coefficients, known, transform
+
+    @property
+    def _transforms(self) -> tuple[Transform, ...]:
+        return (Transform(),) if self.averaging is None else Symmetry.parse(self.averaging).transforms
+
+    @property
+    def _view_count(self) -> int:
+        """Kernel values that a prediction needs for each training row."""
+        return (1 if self.augmentation_ is None else len(self.dual_coef_)) * len(self._transforms)
+
+    def value_gradient(self, X: Any, weights: Any) -> Array:
+        """The gradient by pixels of each row's predicted values, added up with weights (M, targets)."""
+        check_is_fitted(self)
+        if self.kernel_ is None or self.X_fit_ is None:
+            raise ParameterError("a precomputed matrix has no pixels; fit the model to images")
+        rows = self._read(X).astype(np.float64)
+        device, total = self._device().at(self.precision_), np.zeros_like(rows)
+        for coefficients, known, transform in self._views():
+            copies = transform(rows)
+            for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // len(coefficients))):
+                by = np.asarray(weights)[part] @ coefficients.reshape(len(coefficients), -1).T
+                found = self.kernel_.vjp(copies[part], known, by, wrt="X", backend=device)[0]
+                total[part] += transform.back(found)
+        return np.asarray(total / self._view_count)
+
+
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """What all members of an ensemble are asked."""
+
+    device: Device
+    targets: Array
+    weights: Array | None
+    criterion: Criterion
+
+
+def _has_duplicates(X: NDArray[Any], flips: bool) -> bool:
+    """Whether two rows are the same, with flips also up to mirroring."""
+    seen = {min(row.tobytes(), mirror(row[None]).tobytes()) if flips else row.tobytes() for row in X}
+    return len(seen) < len(X)

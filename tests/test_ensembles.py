@@ -1,0 +1,153 @@
+"""Ensembles over random copies of training images, and predictions averaged over copies of new ones."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import tangentless as tl
+from tangentless.classical import Gaussian
+from tangentless.errors import InputError, ParameterError
+from tangentless.models import load_model, save_model
+from tangentless.preprocessing import Augmentation, RandAugment
+from tangentless.solve import solve_ridge
+from tangentless.symmetries import Symmetry
+
+KERNEL = Gaussian(0.05)  # the cheapest there is; what is tested here does not depend on it
+AUGMENTATION = Augmentation(crop=1, flips=True, cutout=2, seed=3)
+EXACT = {"backend": "reference", "precision": "float64"}
+
+
+@pytest.fixture(scope="module")
+def data():
+    images = np.random.default_rng(0).standard_normal((16, 4, 4, 1))
+    return images[:12], np.arange(12) % 3, images[12:]
+
+
+def fitted(data, kind=tl.KernelRidgeClassifier, **options):
+    X, y, _ = data
+    given = {"ridge": 0.1, "augmentation": AUGMENTATION, "ensemble": 3, **EXACT, **options}
+    return kind(KERNEL, **given).fit(X, y)
+
+
+def test_an_ensemble_is_the_mean_of_fits_to_its_draws(data):
+    X, y, Z = data
+    members = [
+        tl.KernelRidgeClassifier(KERNEL, ridge=0.1, **EXACT).fit(AUGMENTATION.copy(X, draw), y) for draw in range(3)
+    ]
+    expected = np.mean([member.decision_function(Z) for member in members], axis=0)
+    np.testing.assert_allclose(fitted(data).decision_function(Z), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("tilt", [0.0, 0.4])
+def test_leave_one_out_of_an_ensemble_equals_brute_force(data, tilt):
+    X, y, _ = data
+    model, k, Y = fitted(data, tilt=tilt), KERNEL, np.eye(3)[y]
+    for row in range(len(X)):
+        others = np.delete(np.arange(len(X)), row)
+        values = []
+        for draw in range(3):  # the image's own copies are left out of every draw
+            copies = AUGMENTATION.copy(X, draw)
+            alpha = solve_ridge(k(copies[others], **EXACT), Y[others], 0.1, tilt=tilt).coefficients
+            values.append(k(copies[[row]], copies[others], **EXACT) @ alpha)
+        np.testing.assert_allclose(model.loo_decision_[row], np.mean(values, axis=0)[0], atol=1e-9)
+
+
+def test_only_one_matrix_is_held(data, monkeypatch):
+    import weakref
+
+    held, alive = [], []
+    own = tl.KernelRidgeClassifier._matrix
+
+    def watched(self, *arguments, **options):
+        alive.append(sum(one() is not None for one in held))
+        matrix = own(self, *arguments, **options)
+        held.append(weakref.ref(matrix))
+        return matrix
+
+    monkeypatch.setattr(tl.KernelRidgeClassifier, "_matrix", watched)
+    fitted(data)
+    assert alive == [0, 0, 0]
+
+
+def test_averaging_is_the_mean_over_copies_of_new_images(data):
+    Z = data[2]
+    plain, averaged = fitted(data), fitted(data, averaging="mirror shifts1")
+    copies = [transform(Z) for transform in Symmetry.parse("mirror shifts1").transforms]
+    expected = np.mean([plain.decision_function(copy) for copy in copies], axis=0)
+    np.testing.assert_allclose(averaged.decision_function(Z), expected, atol=1e-12)
+    np.testing.assert_array_equal(averaged.loo_decision_, plain.loo_decision_)
+
+
+def test_the_gradient_goes_through_draws_and_copies(data):
+    Z, step = data[2][:1], 1e-6
+    model = fitted(data, averaging="shifts1(reflect, across)", ensemble=2)
+    towards, weights = np.random.default_rng(1).standard_normal(Z.shape), np.ones((1, 3))
+    ends = (model.decision_function(Z + sign * step * towards).sum() for sign in (1, -1))
+    slope = (model.value_gradient(Z, weights) * towards).sum()
+    assert np.subtract(*ends) / (2 * step) == pytest.approx(slope, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [tl.KernelRidgeClassifier, tl.KernelRidgeRegressor])
+def test_files_keep_ensembles(data, tmp_path, kind):
+    model = fitted(data, kind, averaging="mirror", flips=True)
+    save_model(tmp_path / "model.npz", model)
+    again = load_model(tmp_path / "model.npz", backend="reference")
+    np.testing.assert_array_equal(again.predict(data[2]), model.predict(data[2]))
+    assert (again.augmentation, again.ensemble, again.averaging) == (AUGMENTATION, 3, "mirror")
+
+
+def test_draws_have_stores_of_their_own(data, tmp_path):
+    model = fitted(data, store=tmp_path / "matrices")
+    assert sorted(place.name for place in (tmp_path / "matrices").iterdir()) == ["draw0", "draw1", "draw2"]
+    np.testing.assert_allclose(model.loo_decision_, fitted(data).loo_decision_, atol=1e-12)
+
+
+def test_ridge_and_tilt_are_picked_on_the_first_draw(data):
+    model, first = (fitted(data, ridge="loo", tilt="loo", ensemble=count) for count in (3, 1))
+    assert (model.ridge_, model.tilt_) == (first.ridge_, first.tilt_)
+
+
+def test_clones_have_the_same_parameters(data):
+    model = tl.KernelRidgeRegressor(KERNEL, augmentation=AUGMENTATION, ensemble=2, averaging="mirror")
+    again = clone(model)
+    assert again.get_params() == model.get_params()
+
+
+def test_randaugment_changes_bytes_before_all_else():
+    images = np.random.default_rng(0).integers(0, 256, (5, 6, 6, 3), dtype=np.uint8)
+    both = Augmentation(flips=True, randaugment=RandAugment(number=1), seed=4)
+    first = RandAugment(number=1, seed=4).copy(images, 7)
+    np.testing.assert_array_equal(both.copy(images, 7), Augmentation(flips=True, seed=4).copy(first, 7))
+    assert Augmentation.from_json(both.to_json()).to_json() == both.to_json()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"augmentation": None}, "members would be the same"),
+        ({"augmentation": "flips"}, "augmentation is an Augmentation"),
+        ({"ensemble": 0}, "ensemble is how many draws"),
+        ({"averaging": "upside"}, "symmetry"),
+        ({"landmarks": 4}, "no landmarks"),
+        ({"kernel": "precomputed"}, "precomputed matrix has none"),
+    ],
+)
+def test_what_cannot_be_is_refused(data, options, message):
+    X, y, _ = data
+    given = {"kernel": KERNEL, "augmentation": AUGMENTATION, "ensemble": 3, **EXACT, **options}
+    with pytest.raises(ParameterError, match=message):
+        tl.KernelRidgeClassifier(**given).fit(X, y)
+
+
+def test_vectors_have_no_copies():
+    X, y = np.random.default_rng(0).standard_normal((6, 3)), np.arange(6) % 2
+    with pytest.raises(InputError, match="augmentation changes images"):
+        tl.KernelRidgeClassifier("relu", augmentation=AUGMENTATION, **EXACT).fit(X, y)
+    with pytest.raises(InputError, match="vectors have no mirror image"):
+        tl.KernelRidgeClassifier("relu", averaging="mirror", **EXACT).fit(X, y)
+
+
+@pytest.mark.parametrize("text", ["", "crop", "crop=-1", "cut=3", "flips=yes"])
+def test_texts_that_are_no_augmentation_are_refused(text):
+    with pytest.raises(ParameterError, match="augmentation"):
+        Augmentation.parse(text)

@@ -1,0 +1,117 @@
+"""The search for a recipe, and recipes by name."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import tangentless as tl
+from tangentless import kernel
+from tangentless.cli import app
+from tangentless.errors import ParameterError
+from tangentless.experiments import recipe as recipes
+from tangentless.experiments import tables
+from tangentless.experiments.law import PowerLaw
+from tangentless.experiments.recipe import INGREDIENTS as ALL
+from tangentless.experiments.recipe import Ingredient, with_head
+from tangentless.experiments.records import read_record
+from tangentless.experiments.whitening import Whitening
+from tangentless.models import load_model
+from tangentless.preprocessing import Augmentation
+from tangentless.recipes import RECIPES, KernelRecipe
+from toys import toy
+
+CPU = "cpu"
+SMALL = kernel("conv3 gaussian pool2 conv3 gaussian globalpool normalize gaussian")
+BASE = KernelRecipe(SMALL, epsilon=1e-3, ridge=1e-3)
+INGREDIENTS = (
+    Ingredient("tilt", lambda recipe: dataclasses.replace(recipe, tilt="loo")),
+    Ingredient("head", lambda recipe: dataclasses.replace(recipe, kernel=with_head(recipe.kernel, 2.0))),
+    Ingredient("sum", lambda recipe: dataclasses.replace(recipe, kernel=recipe.kernel + 0.5 * kernel("myrtle5"))),
+    Ingredient("copies", lambda recipe: dataclasses.replace(recipe, averaging="shifts1"), share=0.5, new=True),
+    Ingredient(
+        "draws",
+        lambda recipe: dataclasses.replace(recipe, augmentation=Augmentation(crop=1), ensemble=2),
+        share=0.5,
+        new=True,
+    ),
+)
+
+
+class TestRecipe:
+    def run(self, folder, **options):
+        settings = recipes.Settings(train=40, validation=20, **options)
+        given = {"base": BASE, "ingredients": INGREDIENTS, "folder": folder}
+        return recipes.reproduce(toy(), settings, backend=CPU, **given)
+
+    def test_rows_are_those_of_classifiers(self, tmp_path):
+        rows = {row["ingredient"]: row for row in self.run(tmp_path).rows}
+        data, zca = toy(), Whitening(1e-3).fit(toy(), tmp_path / "pieces")
+        chosen = tables.choose(80, 60, 0)
+        X, y = zca.transform(data.train.images[chosen]).astype(np.float32), data.train.labels[chosen]
+        for one in INGREDIENTS:
+            size = round(40 * one.share)
+            model = one.change(BASE).estimator(backend=CPU).fit(X[:size], y[:size])
+            assert rows[one.name]["leave-one-out accuracy"] == pytest.approx(model.loo_score_)
+            if one.new:
+                assert rows[one.name]["validation accuracy"] == pytest.approx(model.score(X[40:], y[40:]))
+        pairs = {name: row["pairs"] for name, row in rows.items()}
+        assert pairs["base"] == 2 * 820
+        assert pairs["tilt"] == pairs["head"] == 0  # nothing to compute
+        assert rows["base"]["gain"] == 0
+        assert any(name.startswith("chosen: ") for name in rows)
+
+    def test_a_run_out_of_time_leaves_what_it_had_and_goes_on(self, tmp_path):
+        first = self.run(tmp_path, minutes=0.0)
+        assert first.unfinished
+        left = read_record(tmp_path / "recipe-40.json")["results"]
+        assert [row["ingredient"] for row in left] == ["base"]
+        whole = self.run(tmp_path, store=tmp_path / "matrices")
+        assert dict(whole.rows[0]) == left[0]
+        again = self.run(tmp_path)
+        assert again.rows == whole.rows
+
+    def test_unknown_ingredients_are_refused(self, tmp_path):
+        with pytest.raises(ParameterError, match="there is no ingredient salt"):
+            self.run(tmp_path, ingredients=("salt",))
+
+
+def test_every_ingredient_fits_images_of_cifar10():
+    for one in ALL:
+        for leaf in one.change(recipes.BASE).kernel.leaves():
+            assert leaf.elements((32, 32, 3)) > 0
+    assert len({one.name for one in ALL}) == len(ALL)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_fit_and_predict_by_name(name):
+    data = toy()
+    model = tl.recipe(name, backend=CPU).fit(data.train.images, data.train.labels)
+    assert model.score(data.test.images, data.test.labels) > 0.5
+    with pytest.raises(ParameterError, match="there is no recipe 'worst'"):
+        tl.recipe("worst")
+
+
+def test_the_command_line_knows_recipes(tmp_path):
+    data, files = toy(), [tmp_path / name for name in ("x.npy", "y.npy", "model.npz")]
+    np.save(files[0], data.train.images)
+    np.save(files[1], data.train.labels)
+    arguments = ["fit", "best", *map(str, files[:2]), "-o", str(files[2]), "--backend", CPU]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    model = load_model(files[2])
+    assert (model[0].epsilon, model[1].kernel) == (RECIPES["best"].epsilon, RECIPES["best"].kernel)
+    refused = CliRunner().invoke(app, [*arguments, "--force", "--flips"])
+    assert refused.exit_code != 0
+
+
+def test_a_law_is_found_again_and_tells_how_sure_it_is():
+    sizes, rows = np.array([2000, 4000, 8000, 16000]), [10_000] * 4
+    exact = 2.0 * sizes**-0.3
+    law = PowerLaw.fit(sizes, exact, rows)
+    assert law.slope == pytest.approx(0.3)
+    low, high = law.size_interval(0.08)
+    assert law.size(0.08) == pytest.approx((2.0 / 0.08) ** (1 / 0.3))
+    assert low < law.size(0.08) < high
+    noisy = PowerLaw.fit(sizes, exact * [1.1, 0.9, 1.1, 0.9], rows)
+    assert np.ptp(noisy.size_interval(0.08)) > high - low
