@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from conformance import CHAINS, GRAPHS
 
 import tangentless as tl
+from conformance import CHAINS, GRAPHS
 from tangentless.architecture import NAMED
 from tangentless.classical import Gaussian
 from tangentless.layers import ReLU, branches_of, walk

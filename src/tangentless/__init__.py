@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .gram import gram  # at run time the module, which can be called
     from .preprocessing import ZCA, RandAugment, Standardize
     from .processes import GaussianProcessClassifier, GaussianProcessRegressor
+    from .report import write_report
     from .searching import search
     from .sklearn_kernels import sklearn_kernel
 
@@ -92,6 +93,7 @@ __all__ = [
     "register",
     "search",
     "sklearn_kernel",
+    "write_report",
 ]
 __version__ = "0.2.0"
 
@@ -108,6 +110,7 @@ _LAZY = {  # scikit-learn takes a while to import
     "choose": "choosing",
     "search": "searching",
     "sklearn_kernel": "sklearn_kernels",
+    "write_report": "report",
 }
 
 
