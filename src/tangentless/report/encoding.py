@@ -112,7 +112,7 @@ def _compress(sheet: Any, budget: int) -> tuple[str, bytes]:
         return "png", content.getvalue()
     for quality in _QUALITIES:
         content = io.BytesIO()
-        sheet.save(content, "JPEG", quality=quality, subsampling=0, optimize=True)
+        sheet.save(content, "JPEG", quality=quality, subsampling=0)
         if content.tell() <= budget:
             break
     return "jpeg", content.getvalue()
