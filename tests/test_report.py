@@ -389,7 +389,7 @@ def test_the_report_of_an_experiment_has_its_table_and_its_pictures(tmp_path):
     report_outcome(tmp_path / "r.html", outcome)
     page = Parsed((tmp_path / "r.html").read_text())
     assert "Sums <of> rows" in page.text
-    assert "configuration, terms" in page.text
+    assert "terms 3" in page.text
     pictures = [address for address in page.addresses if address.startswith("data:image")]
     assert len(pictures) == 1
     assert "svg" in pictures[0]

@@ -36,7 +36,8 @@ def report_record(
     sections += [Section(f"figure-{name}", name.replace("-", " "), drawing(file)) for name, file in pictures.items()]
     spent = {where: format_seconds(seconds) for where, seconds in record.get("seconds_by_machine", {}).items()}
     about = {key: record[key] for key in ("command", "date") if key in record}
-    about |= {"configuration": record.get("configuration", record.get("settings", {})), "time": spent}
+    about |= {**record.get("configuration", record.get("settings", {})), "time": spent}
+    about["computed with"] = record.get("environments", record.get("environment", {}))
     lead = f"Experiment {record['experiment']}, {record['date']}."
     write_page(path, Page(title, lead, sections, about), force=True)
     say_files([path])

@@ -89,11 +89,11 @@ def search_page(found: Search, title: str | None, configuration: Mapping[str, An
     lines = [Series(name, ridges, values) for name, ridges, values in found.curves() if len(ridges)]
     curves = [Chart("Candidates", "ridge", found.score_name, lines, log=True).draw()] if lines else []
     best = dict(zip(COLUMNS, found.best.cells(), strict=True))
-    shown = [("Best kernel", best["kernel"]), ("Ridge", best["ridge"]), ("Whitening", best["whitening"])]
+    shown = [("Ridge", best["ridge"]), ("Whitening", best["whitening"]), ("Images", best["images"])]
     shown += [(name.capitalize(), best[name]) for name in ("accuracy", "squared error") if best[name]]
     return Page(
         title=title or "Search for a kernel",
-        lead=f"{len(found.trials)} trials on training data alone, by {found.criterion}; the best come first.",
+        lead=f"Best by {found.criterion}: {best['kernel']}. {len(found.trials)} trials, on training data alone.",
         sections=[Section("trials", "Trials", table), *(Section("curves", "Ridges", one) for one in curves)],
         configuration={"criterion": found.criterion, **configuration},
         tiles=shown,

@@ -74,10 +74,10 @@ class Page:
         return text.replace("@SIZE@", format_bytes(len(text.encode())), 1)
 
     def _about(self) -> Markup:
-        notes = [*self.notes, "Lines and marks have the colours of Okabe and Ito, matrices those of cividis."]
+        notes = [*self.notes, "Colours are those of Okabe and Ito, of matrices those of cividis."]
         words = (tag("li", note) for note in notes)
         size = tag("p", "This file has @SIZE@ and needs no network. Made by tangentless.")
-        tables = _facts("Configuration", self.configuration), _facts("Versions", environment())
+        tables = _facts("Configuration", self.configuration), _facts("Where this was written", environment())
         return join([tag("div", *tables, class_="columns"), tag("ul", *words, class_="note"), size])
 
 

@@ -209,7 +209,7 @@ def _confusion(fit: Fit, name: str, items: Items, test: int) -> Markup:
         places = {"data_truth": i, "data_guess": j, "data_test": test, "title": label, "aria_label": label}
         weight = 20 + 80 * shares[i, j] / (1 if i == j else worst)
         style = f"--share:{weight:.0f}%" if counts[i, j] else None
-        strong = " strong" if counts[i, j] and weight > 55 else ""
+        strong = " strong" if counts[i, j] and weight > 70 else ""
         return tag("button", counts[i, j] or "", type="button", class_=f"{kind}{strong}", style=style, **places)
 
     heads = [tag("span", fit.classes[code]) for code in shown]
