@@ -38,15 +38,18 @@ def main() -> None:
     parser.add_argument("labels", type=Path)
     parser.add_argument("--kernel", default="pool2 conv3 relu pool2 conv3 relu globalpool normalize relu")
     parser.add_argument("--patch", type=int, default=4, help="whiten by patches of so many pixels")
-    parser.add_argument("--matrix", type=Path, help="the kernel matrix of the whitened images, if it is there")
+    parser.add_argument("--matrix", type=Path, help="the kernel matrix, if it is there; --kernel then only names it")
+    parser.add_argument("--ridge", type=float, default=1e-3)
     parser.add_argument("--keep", type=Path, help="leave the report here")
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--json", type=Path, default=Path("benchmarks/results/report.json"))
     asked = parser.parse_args()
     X, y = np.load(asked.images), np.load(asked.labels)
-    white = tl.ZCA(patch=asked.patch).fit_transform(X)
-    K = tl.kernel(asked.kernel)(white) if asked.matrix is None else np.load(asked.matrix)
-    model = tl.KernelRidgeClassifier("precomputed", ridge="loo").fit(K, y)
+    if asked.matrix is None:
+        K = tl.kernel(asked.kernel)(tl.ZCA(patch=asked.patch).fit_transform(X))
+    else:
+        K = np.load(asked.matrix)
+    model = tl.KernelRidgeClassifier("precomputed", ridge=asked.ridge).fit(K, y)
     path = asked.keep or Path(tempfile.mkdtemp()) / "report.html"
     title = f"CIFAR-10, {len(X):,} images: {asked.kernel}"
     start = time.perf_counter()
