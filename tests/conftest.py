@@ -1,6 +1,7 @@
 """What several tests share. Inputs are read-only, so that code which writes to its input fails."""
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -47,6 +48,22 @@ def fake_cupy(monkeypatch):
     from fake_cupy import install
 
     return install(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium. It is closed with the module: while Playwright runs, no other test may start an event loop."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="Playwright is an extra: pip install -e '.[browser]'"
+    )
+    places = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+    program = next((place for place in places if place), None)
+    if program is None:
+        pytest.skip("there is no Chromium here; Debian's package is chromium")
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield found
+        found.close()
 
 
 @pytest.fixture

@@ -531,7 +531,8 @@ def test_paper_numbers_are_complete():
     assert all(list(values) == [10, 20, 40, 80, 160, 320, 640, 1280] for values in paper.SUBSETS.values())
     kernels = {"mnist": mnist.table(), "cifar10": cifar10.table(), "cifar100": cifar100.table()}
     for name, table in kernels.items():
-        assert {method.name for method in table.methods} <= {row.method for row in paper.TABLES[name]}
+        own = {"best"}  # a row that is not the paper's
+        assert {method.name for method in table.methods} - own <= {row.method for row in paper.TABLES[name]}
 
 
 def test_records_hold_no_numbers_that_json_lacks(tmp_path):

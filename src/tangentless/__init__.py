@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .preprocessing import ZCA, Augmentation, RandAugment, Standardize
     from .processes import GaussianProcessClassifier, GaussianProcessRegressor
     from .recipes import recipe
+    from .report import write_report
     from .searching import search
     from .sklearn_kernels import sklearn_kernel
 
@@ -98,6 +99,7 @@ __all__ = [
     "register",
     "search",
     "sklearn_kernel",
+    "write_report",
 ]
 __version__ = "0.2.0"
 
@@ -118,6 +120,7 @@ _LAZY = {  # scikit-learn takes a while to import
     "choose": "choosing",
     "search": "searching",
     "sklearn_kernel": "sklearn_kernels",
+    "write_report": "report",
 }
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from .diagram import draw_layers
 from .errors import ArchitectureError, ParameterError, closest
 from .layers import LAYERS, Grid, Layer, Residual, Sum, Windowed, branches_of, format_grid
 
@@ -135,6 +136,10 @@ single number for a pair; add globalpool at the end
 
     def __repr__(self) -> str:
         return f"Architecture.parse({self.short_name!r})"
+
+    def _repr_svg_(self) -> str:
+        """The layers as a picture, which notebooks show."""
+        return draw_layers(self.layers, str(self))
 
     @property
     def short_name(self) -> str:

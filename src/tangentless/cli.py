@@ -22,6 +22,7 @@ from .commands import (
     KeyOption,
     OutputOption,
     PrecisionOption,
+    ReportOption,
     device_of,
     fit,
     load_images,
@@ -123,14 +124,20 @@ def demo(
     ridge: Annotated[float, typer.Option(help="What is added to the diagonal of the kernel matrix.")] = 1e-4,
     seed: Annotated[int, typer.Option(help="Which split into training and test images.")] = 0,
     jobs: JobsOption = None,
+    report: ReportOption = None,
 ) -> None:
     """Learn to read handwritten digits, end to end, in a minute."""
     from . import demo as demonstration
+    from .files import check_output
     from .kernel import kernel as kernel_of
 
     device = device_of("auto", "float32", jobs)
     if what not in ("digits", "distill"):
         raise ParameterError(f"there are the demonstrations digits and distill, not {what!r}")
+    if report is not None:
+        if what == "distill":
+            raise ParameterError("--report is of the demonstration digits; distill leaves a picture")
+        check_output(report, force=True)
     if what == "distill":
         learned = demonstration.run_distillation(kernel, seed, output, device, _say_step)
         _say_step("picture", str(learned.picture))
@@ -143,7 +150,7 @@ def demo(
     path = device.backend.describe(k.graph((8, 8, 1)))
     _print(f"[bold]Handwritten digits with {k.architecture.short_name}[/bold], ridge {ridge:g}, seed {seed}")
     _print(f"[dim]{k.architecture}\n{path}[/dim]\n")
-    found = demonstration.run_demo(kernel, ridge, seed, output, device, _say_step)
+    found = demonstration.run_demo(kernel, ridge, seed, output, device, _say_step, report)
     _say_step("picture", str(found.picture))
     _print(f"\nleave-one-out accuracy  [bold]{percent(found.leave_one_out, 2)} %[/bold]  of the training images")
     _print(f"test accuracy           [bold]{percent(found.accuracy, 2)} %[/bold]  {found.mistakes} mistakes")
@@ -251,6 +258,7 @@ def bench(
     ] = 10_000,
     rival: Annotated[bool, typer.Option(help="On cuda: run PyTorch, compiled layer by layer, in turns.")] = True,
     shapes: Annotated[bool, typer.Option("--shapes", help="On cuda: a table of shapes off the tuned path.")] = False,
+    report: ReportOption = None,
 ) -> None:
     """Measure speed, and error against the reference, on this machine.
 
@@ -261,8 +269,11 @@ def bench(
     from .timing import environment
 
     size, rows = _parse_shape(shape), []
-    if json_file is not None:
-        check_output(json_file, force=True)  # before anything is measured for it
+    for place in (json_file, report):
+        if place is not None:
+            check_output(place, force=True)  # before anything is measured for it
+    if shapes and report is not None:
+        raise ParameterError("--report does not go with --shapes, whose record is --json")
     if backend == "cuda":
         if precision != "float32":
             raise ParameterError("on cuda the benchmark is of float32, whose errors it takes against float64")
@@ -270,7 +281,7 @@ def bench(
             _bench_shapes(architectures or [], images or [], rival, json_file)
         else:
             cases = [(name, size) for name in architectures] if architectures else None
-            _bench_gpu(cases, images or [], seconds, matrix, check, rival, json_file)
+            _bench_gpu(cases, images or [], seconds, matrix, check, rival, json_file, report)
         return
     if images or shapes:
         raise ParameterError("--images and --shapes are for --backend cuda; others are timed on synthetic images")
@@ -278,7 +289,11 @@ def bench(
         rows += _bench_one(name, size, seconds, check, backend, precision)
     here = environment()
     _print(f"[bold]{'×'.join(map(str, size))}, {precision}[/bold]  {here['processor']}, {here['cores']} cores")
-    print_table(bench_table(rows))
+    table = bench_table(rows)
+    print_table(table)
+    if report is not None:
+        speeds = [(f"{row.architecture}, {row.threads or 'all'} threads", row.pairs_per_second) for row in rows]
+        _report_bench(report, table, speeds, {"shape": shape, "precision": precision, "backend": backend})
     if json_file is not None:
         content = {"environment": here, "shape": size, "precision": precision, "rows": [row.to_json() for row in rows]}
         write_json(json_file, content)
@@ -299,6 +314,7 @@ def _bench_gpu(
     check: int,
     rival: bool,
     json_file: Path | None,
+    page: Path | None,
 ) -> None:
     from .files import write_json
     from .reports import gpu_table, matrix_line
@@ -321,11 +337,31 @@ def _bench_gpu(
     _print(f"\n[bold]{here['gpu']}[/bold]  CuPy {here['cupy']}, torch {here['torch']}, {here['date']}")
     special, issued = record.ceilings.special_functions, record.ceilings.instructions
     _print(f"ceilings: {special:.3g} special functions and {issued:.3g} instructions a second")
-    print_table(gpu_table(record.cases))
+    table = gpu_table(record.cases)
+    print_table(table)
     if record.matrix is not None:
         _print(matrix_line(record.matrix))
+    if page is not None:
+        speeds = [(case.architecture, case.pairs_per_second) for case in record.cases]
+        _report_bench(page, table, speeds, dict(here))
     if any("synthetic" in case.images for case in record.cases):
         _print("some images were synthetic: give real ones with --images FILE.npy")
+
+
+def _report_bench(path: Path, table: Any, speeds: list[tuple[str, float]], about: dict[str, Any]) -> None:
+    """Tables that were printed, as a page."""
+    from .report import Page, Section, draw_bars, sortable_table, write_page
+    from .timing import command
+
+    columns = [str(column.header) for column in table.columns]
+    rows = zip(*(column.cells for column in table.columns), strict=True)
+    sections = [
+        Section("speeds", "Speeds and errors", sortable_table("Speeds and errors", columns, rows)),
+        Section("pairs", "Pairs a second", draw_bars("Pairs a second", speeds)),
+    ]
+    lead = "Kernel entries a second on this machine, and errors against the reference."
+    write_page(path, Page("Benchmark", lead, sections, {"command": command(sys.argv), **about}), force=True)
+    print(path)
 
 
 def _bench_one(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -27,6 +29,9 @@ PrecisionOption = Annotated[str, typer.Option(help="Arithmetic up to the last po
 JobsOption = Annotated[int | None, typer.Option(help="Threads; all cores by default.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output if it is there.")]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
+ReportOption = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report too: one file, no network needed.")
+]
 SkipOption = Annotated[bool, typer.Option("--skip", help="Leave out files that cannot be read, and list them.")]
 _COLOURS = {1: "grey", 3: "rgb"}  # by channels
 
@@ -55,6 +60,7 @@ def fit(
     backend: BackendOption = "auto",
     precision: PrecisionOption = "float32",
     jobs: JobsOption = None,
+    report: ReportOption = None,
     force: ForceOption = False,
 ) -> None:
     """Train exactly, score by leave-one-out, and write a model file."""
@@ -66,9 +72,11 @@ def fit(
     from .preprocessing import ZCA
     from .progress import progress_bar
     from .recipes import RECIPES, recipe
-    from .timing import format_bytes, format_seconds, timed
+    from .timing import command, format_bytes, format_seconds, timed
 
-    check_output(output, force=force, option="--force")
+    for place in (output, report):
+        if place is not None:
+            check_output(place, force=force, option="--force")
     added: Any = ridge if ridge == "loo" else _number(ridge)
     device = device_of(backend, precision, jobs)
     if Path(x).is_dir():
@@ -92,13 +100,20 @@ def fit(
         )
         whitening = [ZCA(mirrors=flips, patch=patch, verbose=True)] if zca or patch is not None else []
         model = make_pipeline(*whitening, estimator) if whitening else estimator
-    with progress_bar("kernel") as progress, estimator.reporting(progress):
+    keeping: AbstractContextManager[list[Any]] = nullcontext([]) if report is None else estimator.keeping_matrix()
+    with keeping as kept, progress_bar("kernel") as progress, estimator.reporting(progress):
         _, taken = timed(lambda: model.fit(images, targets))
     save_model(output, model, force=force)
     found = f", ridge {estimator.ridge_:.1g}" if ridge == "loo" else ""
     scored = score_text(estimator.loo_score_, regression)
     print(f"leave-one-out {scored} on {len(images):,} images{found}; trained in {format_seconds(taken)}")
     print(f"{output}: {format_bytes(output.stat().st_size)}")
+    if report is not None:
+        from .report import write_report
+
+        about = {"command": command(sys.argv)}
+        write_report(report, model, images, targets, matrix=kept[0], configuration=about, force=force)
+        print(f"{report}: {format_bytes(report.stat().st_size)}")
 
 
 def predict(

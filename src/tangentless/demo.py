@@ -74,7 +74,9 @@ def load_digits(seed: int) -> Split:
     return Split(train, train_labels, test, test_labels)
 
 
-def run_demo(architecture: str, ridge: float, seed: int, folder: Path, backend: Device, say: Say) -> Outcome:
+def run_demo(
+    architecture: str, ridge: float, seed: int, folder: Path, backend: Device, say: Say, report: Path | None = None
+) -> Outcome:
     """Train on digits, test, and leave a picture and the data in a folder; `say` is told each step and its outcome."""
     from .plots import draw_report
 
@@ -96,6 +98,14 @@ def run_demo(architecture: str, ridge: float, seed: int, folder: Path, backend: 
     picture = folder / "digits.png"
     title = f"Digits with {k.architecture.short_name}: {TRAINING_IMAGES:,} training images, ridge {ridge:g}"
     draw_report(picture, title, K, split.train_labels, split.test_images, split.test_labels, predicted)
+    if report is not None:
+        from .report import write_report
+
+        shown: dict[str, Any] = {"images": split.train_images, "test_images": split.test_images, "title": title}
+        about = {"kernel matrix of": str(k.architecture)}
+        held_out = test, split.test_labels
+        write_report(report, model, K, split.train_labels, test=held_out, configuration=about, force=True, **shown)
+        say("report", str(report))
     for name in ("train_images", "train_labels", "test_images", "test_labels"):
         save_array(folder / f"{name}.npy", getattr(split, name))
     return Outcome(model.loo_score_, float(right.mean()), int(np.sum(~right)), picture)

@@ -18,7 +18,7 @@ from .backends import AnyDevice, Precision
 from .chunks import spans
 from .devices import Device
 from .errors import InputError, ParameterError
-from .inputs import check_switch, put_beside, without_tensor
+from .inputs import check_switch, put_beside, to_host, without_tensor
 from .kernel import Kernel
 from .kernel import kernel as kernel_of
 from .layers import Layer
@@ -38,6 +38,7 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
 
     kernel_: Any
     _progress: Progress | None = None  # no parameter: only `reporting` sets it
+    _kept: list[Array] | None = None  # likewise, `keeping_matrix`
 
     def __init__(
         self,
@@ -73,6 +74,24 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
             yield self
         finally:
             del self._progress
+
+    @contextmanager
+    def keeping_matrix(self) -> Iterator[list[Array]]:
+        """A context in which `fit` leaves a copy of its kernel matrix, (N, N), in the list; reports show it.
+
+        >>> from tangentless import KernelRidgeClassifier
+        >>> model = KernelRidgeClassifier("relu", backend="reference")
+        >>> with model.keeping_matrix() as kept:
+        ...     _ = model.fit(np.eye(4), [0, 1, 0, 1])
+        >>> kept[0].shape
+        (4, 4)
+        """
+        kept: list[Array] = []
+        self._kept = kept
+        try:
+            yield kept
+        finally:
+            del self._kept
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -127,7 +146,10 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
     def _training_matrix(self, device: Device, X: NDArray[Any]) -> Any:
         """The kernel matrix of the training rows, in the memory of the device or, with `store`, kept there."""
         self._prepare_kernel(device)
-        return X if self.kernel_ is None else self._matrix(device, X, store=self.store)
+        K = X if self.kernel_ is None else self._matrix(device, X, store=self.store)
+        if self._kept is not None:
+            self._kept.append(np.array(to_host(K)))  # the solver works in place
+        return K
 
     def _matrix(self, device: Device, X: NDArray[Any], others: NDArray[Any] | None = None, *, store: Any) -> Any:
         """The matrix of rows with others, or among themselves, in memory or in a store."""

@@ -33,6 +33,7 @@ from .gradients import Branches, Differentiable, Slopes, Tile, gradient_backend,
 from .graph import Graph, compile_graph
 from .inputs import check_images, check_pair, device_of, take, to_host
 from .layers import Layer, walk
+from .markup import Markup, tag
 from .progress import Forecast
 from .pullback import parameters_of
 from .symmetries import MIRROR, Symmetry, Transform
@@ -156,6 +157,13 @@ class Kernel(Differentiable):
     def invariant(self) -> bool:
         """Whether mirroring both images, or turning both by 90°, leaves k as it is, on any grid it can be used on."""
         return False
+
+    def _repr_html_(self) -> str:
+        """The expression, and a picture of each architecture in it, which notebooks show."""
+        shapes = dict.fromkeys(leaf.architecture for leaf in self.leaves() if isinstance(leaf, CompositionalKernel))
+        pictures = (tag("div", Markup(shape._repr_svg_())) for shape in shapes)
+        row = tag("div", *pictures, style="display:flex;flex-wrap:wrap;gap:1em;align-items:flex-start")
+        return tag("div", tag("code", repr(self)), row)
 
     def __add__(self, other: Kernel) -> Kernel:
         return Sum(self, other) if isinstance(other, Kernel) else cast(Kernel, NotImplemented)

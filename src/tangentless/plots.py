@@ -20,7 +20,7 @@ from .files import atomic_file, make_folder
 from .solve import Calibration
 
 Array = NDArray[np.float64]
-COLOURS = ("#2b5a8c", "#c8372e", "#3f8f5b", "#8a5a9e", "#c98a1b", "#5c6b78")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#5c6b78")  # Okabe and Ito, for all colour vision
 _MISTAKES_SHOWN = 8
 _INK, _FAINT = "#22303c", "#8a97a3"
 STYLE: dict[Any, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -32,7 +33,10 @@ def search(
     backend: Annotated[str, typer.Option(help="What computes the kernel: auto, cpu, cuda or reference.")] = "auto",
     precision: Annotated[str, typer.Option(help="Arithmetic up to the last pool: float32 or float64.")] = "float32",
     jobs: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the picture if it is there.")] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write an HTML report too: one file, no network needed.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite picture and report if they are there.")] = False,
 ) -> None:
     """Find the best kernel, ridge and whitening without test data."""
     from .console import say, show_table
@@ -44,6 +48,8 @@ def search(
         if picture.suffix not in (".png", ".svg"):
             raise ParameterError(f"a picture is a .png or .svg file, not {picture}")
         check_output(picture, force=force)
+    if report is not None:
+        check_output(report, force=force, option="--force")
     epsilons = [_read_epsilon(text) for text in whitening or ["none"]]
     options: dict[str, Any] = {"whitening": epsilons, "mix": mix, "subset": subset, "largest": largest, "seed": seed}
     options |= {"refine": refine, "backend": backend, "precision": precision, "n_jobs": jobs}
@@ -60,6 +66,11 @@ def search(
     if picture is not None:
         found.plot(picture)
         say(str(picture), style="dim")
+    if report is not None:
+        from .report import write_report
+        from .timing import command
+
+        say(str(write_report(report, found, configuration={"command": command(sys.argv)}, force=force)), style="dim")
 
 
 def _read_epsilon(text: str) -> float | None:

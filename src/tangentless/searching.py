@@ -29,6 +29,7 @@ from .inputs import check_images, to_host
 from .kernel import Kernel
 from .kernel import kernel as kernel_of
 from .labels import check_labelled, read_classes
+from .markup import html_table, tag
 from .plots import COLOURS, new_axes, save_figure
 from .preprocessing import ZCA
 from .refining import Refinement
@@ -91,18 +92,34 @@ class Search:
     def __str__(self) -> str:
         return "\n".join(markdown(COLUMNS, (trial.cells() for trial in self.trials)))
 
-    def plot(self, path: str | Path) -> None:
-        """Draw the scores of the best candidates at every ridge, on the most images that each was tried on."""
-        up = {"loo": "leave-one-out error", "marginal likelihood": "log likelihood, per image"}[self.criterion]
-        figure, axes = new_axes(6.4, 4.4, "Candidates", "ridge", up)
+    def _repr_html_(self) -> str:
+        """The trials as a table, which notebooks show."""
+        caption = f"best first, by {self.criterion}"
+        return tag("div", tag("p", caption), html_table(COLUMNS, (trial.cells() for trial in self.trials)))
+
+    @property
+    def score_name(self) -> str:
+        """What `curves` are of."""
+        return {"loo": "leave-one-out error", "marginal likelihood": "log likelihood, per image"}[self.criterion]
+
+    def curves(self) -> list[tuple[str, Array, Array]]:
+        """Name, ridges and scores of the best candidates, on the most images that each was tried on."""
         seen: dict[tuple[str, float | None], Trial] = {}
         for trial in self.trials:
             seen.setdefault((repr(trial.kernel), trial.whitening), trial)
-        for colour, trial in zip(itertools.cycle(COLOURS), list(seen.values())[:_DRAWN], strict=False):
-            values, usable = self._curve(trial), trial.path.ridges > 0
-            usable &= np.isfinite(values)
-            label = f"{_short(trial.kernel)}{'' if trial.whitening is None else f', zca {trial.whitening:g}'}"
-            axes.plot(trial.path.ridges[usable], values[usable], color=colour, linewidth=1.4, label=label)
+        found = []
+        for trial in list(seen.values())[:_DRAWN]:
+            values = self._curve(trial)
+            usable = (trial.path.ridges > 0) & np.isfinite(values)
+            name = f"{_short(trial.kernel)}{'' if trial.whitening is None else f', zca {trial.whitening:g}'}"
+            found.append((name, trial.path.ridges[usable], values[usable]))
+        return found
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the scores of the best candidates at every ridge."""
+        figure, axes = new_axes(6.4, 4.4, "Candidates", "ridge", self.score_name)
+        for colour, (name, ridges, values) in zip(itertools.cycle(COLOURS), self.curves(), strict=False):
+            axes.plot(ridges, values, color=colour, linewidth=1.4, label=name)
         axes.set_xscale("log")
         axes.legend(frameon=False, fontsize=8)
         save_figure(figure, Path(path), bbox_inches="tight")

@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 _SOLVED = 2048  # rows of the matrix that the solver is timed on; smaller ones are slower per row
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cupy-cuda13x", "torch")
 _MISSING = "not installed"
-_PLACES = ("--data", "--output", "-o", "--store", "--work")  # options that say where files are
+_PLACES = ("--data", "--output", "-o", "--store", "--work", "--report")  # options that say where files are
 _FEW_IMAGES, _MOST_IMAGES = 16, 2048  # a block with fewer images than SIMD lanes says little about larger ones
 
 

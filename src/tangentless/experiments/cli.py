@@ -61,6 +61,25 @@ RecordOption = Annotated[
         metavar="NAME", help="Name of the record; by default that of the table and the size.", callback=check_record
     ),
 ]
+
+
+def check_report(path: Path | None) -> Path | None:
+    """Refuse a place that cannot be written before hours are spent on what goes there."""
+    from ..files import check_output
+
+    if path is not None:
+        check_output(path, force=True)
+    return path
+
+
+ReportOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write an HTML report of tables and pictures too; one that is there is replaced.",
+        callback=check_report,
+    ),
+]
 DeviceOption = Annotated[str, typer.Option(help="What trains networks: auto, cpu, cuda or cuda:1.")]
 OUTPUT = Path("out/reproduce")
 
@@ -132,10 +151,12 @@ def cifar10_subsets(
     data: DataOption = None,
     output: OutputOption = OUTPUT,
     record: RecordOption = None,
+    report: ReportOption = None,
 ) -> None:
     """CIFAR-10 from few images: random subsets, the paper's kernels or others, with error bars."""
     from ..datasets import load
     from .cifar10_subsets import DRAWS, KERNELS, Subsets, reproduce
+    from .reporting import report_outcome
 
     subsets = Subsets(
         sizes=parse_sizes(sizes),
@@ -144,7 +165,8 @@ def cifar10_subsets(
         seed=seed,
         draws=parse_names(draws, DRAWS),
     )
-    reproduce(load("cifar10", data), subsets, test=test, backend=backend, folder=output, record=record)
+    outcome = reproduce(load("cifar10", data), subsets, test=test, backend=backend, folder=output, record=record)
+    report_outcome(report, outcome)
 
 
 def _add_table(name: str, text: str) -> None:
@@ -172,11 +194,13 @@ def _add_table(name: str, text: str) -> None:
         average: Annotated[
             str, typer.Option(metavar="TEXT", help="Average predictions over copies: mirror shifts1, for example.")
         ] = "",
+        report: ReportOption = None,
     ) -> None:
         from ..datasets import load
         from ..errors import DatasetMissingError
         from ..preprocessing import Augmentation
         from ..symmetries import Symmetry
+        from .reporting import report_outcome
         from .tables import Extras, Settings, reproduce
 
         if sizes and train is not None:
@@ -198,7 +222,8 @@ def _add_table(name: str, text: str) -> None:
         settings = Settings(
             methods, train, test, seed, ridge, record, store, parse_sizes(sizes) if sizes else (), extras
         )
-        reproduce(table, dataset, settings, backend=backend, folder=output, others=others)
+        outcome = reproduce(table, dataset, settings, backend=backend, folder=output, others=others)
+        report_outcome(report, outcome)
 
     if name == "mnist":  # it is not whitened, so the option would do nothing
         shown = inspect.signature(run, eval_str=True)
@@ -296,6 +321,7 @@ def distillation(
     backend: BackendOption = "auto",
     data: DataOption = None,
     output: OutputOption = OUTPUT,
+    report: ReportOption = None,
 ) -> None:
     """Whole data sets distilled to few images, whose kernel classifier is nearly as good."""
     from ..datasets import load
@@ -314,6 +340,7 @@ def distillation(
         folder=output,
         minutes=minutes,
         backend=backend,
+        report=report,
     )
 
 
@@ -342,6 +369,7 @@ def networks(
     ] = "auto",
     data: DataOption = None,
     output: OutputOption = OUTPUT,
+    report: ReportOption = None,
 ) -> None:
     """Networks of the kernels' shapes, trained by the paper's recipes (needs PyTorch)."""
     from ..networks.recipes import RECIPES
@@ -353,6 +381,7 @@ def networks(
     from ..datasets import load
     from ..networks.training import Machine
     from .networks import Settings, reproduce
+    from .reporting import report_outcome
 
     if not recipes.strip(", "):
         raise ParameterError("name a recipe, or several; --list shows them")
@@ -361,7 +390,7 @@ def networks(
     changes = {name: value for name, value in given.items() if value is not None}
     settings = Settings(names, changes, trials, test, test_every, seed, stop_after)
     machine = Machine(device, precision, compiled)
-    reproduce(lambda name: load(name, data), settings, machine=machine, folder=output)
+    report_outcome(report, reproduce(lambda name: load(name, data), settings, machine=machine, folder=output))
 
 
 @app.command()
@@ -378,13 +407,14 @@ def uci(
     finished: Annotated[
         bool, typer.Option("--finished", help="Report what is there already; compute nothing.")
     ] = False,
+    report: ReportOption = None,
 ) -> None:
     """Tune machines on 90 tables, three ways, beside the paper's."""
     from ..backends.workers import count_workers
     from .uci_report import run_study
 
     names, ways = split_names(datasets), split_names(methods)
-    run_study(names, ways, data, output, count_workers(jobs), finished=finished)
+    run_study(names, ways, data, output, count_workers(jobs), finished=finished, report=report)
 
 
 def compare(
@@ -411,12 +441,14 @@ def compare(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the record and the picture.")] = Path(
         "out/compare"
     ),
+    report: ReportOption = None,
 ) -> None:
     """Kernel against network of each architecture, on the same images (needs PyTorch)."""
     from ..datasets import NAMES, load
     from ..networks.training import Machine
     from .compare import ARCHITECTURES, Settings
     from .compare import compare as run
+    from .reporting import report_outcome
 
     settings = Settings(
         train=train,
@@ -432,7 +464,7 @@ def compare(
     )
     if data is not None and not data.exists() and str(data) in NAMES:
         raise ParameterError(f"--data is the folder that data sets are in; choose one of them by --dataset {data}")
-    run(
+    outcome = run(
         load(dataset, data),
         architectures or ARCHITECTURES,
         settings,
@@ -441,6 +473,7 @@ def compare(
         folder=output,
         stop_after=stop_after,
     )
+    report_outcome(report, outcome)
 
 
 def parse_ridge(text: str) -> float | str:

@@ -27,6 +27,7 @@ from ..plots import draw_distilled
 from ..preprocessing import Standardize
 from ..progress import progress_bar
 from ..timing import command, describe_machine, environment, timed, today
+from .reporting import report_record
 from .whitening import Whitening
 
 DATASETS = ("mnist", "cifar10")
@@ -43,6 +44,7 @@ def reproduce(
     minutes: float | None = None,
     backend: str = "auto",
     precision: Precision = "float32",
+    report: Path | None = None,
 ) -> dict[str, Any]:
     """Distil a data set, test what came out, and leave model, picture and record in a folder.
 
@@ -96,7 +98,9 @@ def reproduce(
     write_json(folder / f"{name}.json", record)
     rows = [(key, f"{value:.2%}") for key, value in accuracies.items()]
     steps = f"{len(found.losses):,} of {settings.steps:,} steps"
-    show_table(f"{dataset.name} to {settings.images} images, {kernel}, {steps}", ("images", "test accuracy"), rows)
+    table = f"{dataset.name} to {settings.images} images, {kernel}, {steps}", ("images", "test accuracy"), rows
+    show_table(*table)
+    report_record(report, title, record, [table], [folder / f"{name}.png"])
     say_files(folder / f"{name}.{suffix}" for suffix in ("npz", "png", "json"))
     return record
 

@@ -55,10 +55,11 @@ class View:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out: rows, the files written, and why the run stopped before its end, if it did."""
+    """What came out: rows and how they are shown, the files written, and why the run stopped early, if it did."""
 
     rows: list[Row]
-    files: list[Path] = field(default_factory=list)
+    view: View
+    files: list[Path] = field(default_factory=list)  # the record, then pictures
     unfinished: str = ""
 
 
@@ -171,11 +172,11 @@ class Run:
         except Unfinished as stop:
             say(str(stop))
             view.show(found)
-            return Outcome(found, unfinished=str(stop))
+            return Outcome(found, view, unfinished=str(stop))
         files = [self.finish(found, name=name, **summarise(found)), *view.draw(found, self.folder)]
         view.show(found)
         say_files(files)
-        return Outcome(found, files)
+        return Outcome(found, view, files)
 
     def finish(self, results: Sequence[Row], *, name: str | None = None, **more: Any) -> Path:
         """Write the record, `NAME.json`, with the rows of results; returns where it is."""

@@ -20,6 +20,7 @@ from ..solve.board import MARGIN, MOST_STEPS, PATIENCE, mean_accuracies
 from ..statistics import compare, critical_difference, performance_profile, standings
 from ..timing import format_seconds
 from .records import Piece, Row, Run, read_record
+from .reporting import Table, report_record
 from .uci import PAPER, PROTOCOLS, THOROUGH, accuracy, study
 from .uci_methods import FOREST, MACHINES, METHODS
 
@@ -72,6 +73,7 @@ def run_study(
     jobs: int,
     *,
     finished: bool = False,
+    report: Path | None = None,
 ) -> None:
     """Run the study, or look up what is finished of it, and write record, page and picture."""
     if unknown := [method for method in methods if method not in METHODS]:
@@ -98,8 +100,10 @@ def run_study(
     summary = summarise([piece.value for piece in answers], methods, _published(tables, names))
     path = run.finish(rows, summary=summary, left_out=left_out)
     record = read_record(path)
+    files = write_page(record, output / "uci.md", pictures=".")
     _show(record)
-    say_files([path, *write_page(record, output / "uci.md", pictures=".")])
+    say_files([path, *files])
+    report_record(report, "Tables of the UCI repository", record, _tables(record), files)
 
 
 def write_page(record: Mapping[str, Any], page: Path, *, pictures: str = "images") -> list[Path]:
@@ -319,11 +323,17 @@ def _line(piece: Piece) -> str:
     return f"{values}{paper}; {format_seconds(row['processor_seconds'])}"
 
 
+def _tables(record: Row) -> list[Table]:
+    """The summary: how methods stand over all tables, and against each other."""
+    summary = record["summary"]
+    standings = f"{summary['tables']} tables", COLUMNS, _standing_cells(summary)
+    return [standings, ("Table by table", DUELS, _duel_cells(summary))]
+
+
 def _show(record: Row) -> None:
     """The summary in the terminal."""
-    summary = record["summary"]
-    show_table(f"{summary['tables']} tables", COLUMNS, _standing_cells(summary))
-    show_table("Table by table", DUELS, _duel_cells(summary))
+    for table in _tables(record):
+        show_table(*table)
     for line in _left_out_lines(record["left_out"]):
         say(line, style="yellow")
     outside = [f"{row['table']}, {row['method']}" for row in record["results"] if row["inside"] is False]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..chunks import spans
 from ..errors import InputError, ParameterError
+from ..markup import html_table, tag
 from .files import Address, Options, find_files
 from .manifest import Manifest
 from .store import Array, Store, Tile
@@ -117,6 +118,20 @@ class GramMatrix:
     def __repr__(self) -> str:
         rows, columns = self.shape
         return f"<{rows} × {columns} matrix of {self.manifest.kernel} in {self.store.files.address}>"
+
+    def _repr_html_(self) -> str:
+        """What this is a matrix of, and a bar of the tiles that are there, which notebooks show."""
+        manifest, done, tiles = self.manifest, len(self.store.finished()), self.store.layout.count
+        facts = {
+            "matrix": " × ".join(f"{side:,}" for side in self.shape) + (", symmetric" if manifest.symmetric else ""),
+            "kernel": manifest.kernel,
+            "store": self.store.files.address,
+            "tiles": f"{done:,} of {tiles:,}, {100 * done / tiles:.1f} %",
+        }
+        bar = tag(
+            "progress", max=tiles, value=done, aria_label="tiles that are there", style="width:20em;max-width:100%"
+        )
+        return tag("div", html_table(("store", ""), facts.items()), bar)
 
     def _block(self, tile: Tile) -> Array:
         size = self.manifest.tile

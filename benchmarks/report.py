@@ -1,0 +1,105 @@
+"""How large the report of a fit is, and how fast it opens and answers in headless Chromium.
+
+    python benchmarks/report.py IMAGES.npy LABELS.npy [--kernel TEXT] [--patch 4] [--matrix K.npy] [--keep r.html]
+
+Fits a model, writes its report, and opens it several times in a fresh browser context. *Opening* ends when the matrix
+is drawn; the *first interaction* is from a movement of the pointer to the next frame, with both images shown. The least
+of the repetitions is what the page needs, since the machine may have other work. Needs Playwright and Chromium.
+"""
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from playwright.sync_api import sync_playwright
+
+import tangentless as tl
+from tangentless.files import write_json
+from tangentless.timing import command, environment
+
+_WATCH = """
+new MutationObserver(() => { window.readyAt ??= performance.now(); })
+  .observe(document, { subtree: true, attributes: true, attributeFilter: ["data-ready"] });
+addEventListener("pointermove", (event) => {
+  requestAnimationFrame(() => setTimeout(() => { window.answered ??= performance.now() - event.timeStamp; }));
+}, { once: true });
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("images", type=Path)
+    parser.add_argument("labels", type=Path)
+    parser.add_argument("--kernel", default="pool2 conv3 relu pool2 conv3 relu globalpool normalize relu")
+    parser.add_argument("--patch", type=int, default=4, help="whiten by patches of so many pixels")
+    parser.add_argument("--matrix", type=Path, help="the kernel matrix, if it is there; --kernel then only names it")
+    parser.add_argument("--ridge", type=float, default=1e-3)
+    parser.add_argument("--keep", type=Path, help="leave the report here")
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/report.json"))
+    asked = parser.parse_args()
+    X, y = np.load(asked.images), np.load(asked.labels)
+    if asked.matrix is None:
+        K = tl.kernel(asked.kernel)(tl.ZCA(patch=asked.patch).fit_transform(X))
+    else:
+        K = np.load(asked.matrix)
+    model = tl.KernelRidgeClassifier("precomputed", ridge=asked.ridge).fit(K, y)
+    path = asked.keep or Path(tempfile.mkdtemp()) / "report.html"
+    title = f"CIFAR-10, {len(X):,} images: {asked.kernel}"
+    start = time.perf_counter()
+    tl.write_report(path, model, K, y, images=X, title=title, force=True)
+    writing = time.perf_counter() - start
+    found = measure(path, asked.repeat)
+    content = {
+        "environment": environment(),
+        "command": command(sys.argv),
+        "images": len(X),
+        "kernel": asked.kernel,
+        "leave-one-out accuracy": model.loo_score_,
+        "bytes": path.stat().st_size,
+        "seconds to write": round(writing, 2),
+        "load average": os.getloadavg()[0],
+        **found,
+    }
+    write_json(asked.json, content)
+    print(content)
+
+
+def measure(path: Path, repeat: int) -> dict[str, object]:
+    """Seconds to open, milliseconds to answer, and what the console said."""
+    opened, answered, trouble = [], [], []
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for _ in range(repeat):
+            context = browser.new_context(viewport={"width": 1280, "height": 900})
+            page = context.new_page()
+            page.add_init_script(_WATCH)
+            page.on("console", lambda message: trouble.append(message.text))
+            page.on("pageerror", lambda error: trouble.append(str(error)))
+            page.goto(path.resolve().as_uri())
+            page.wait_for_selector("html[data-ready]")
+            opened.append(page.evaluate("readyAt") / 1000)
+            page.locator("#canvas").hover()
+            page.wait_for_function("window.answered !== undefined")
+            assert page.locator("#pair .thumb").count() == 2
+            answered.append(page.evaluate("answered"))
+            context.close()
+        version = browser.version
+        browser.close()
+    return {
+        "chromium": version,
+        "seconds to open, least and median": [round(min(opened), 3), round(statistics.median(opened), 3)],
+        "milliseconds to answer, least and median": [round(min(answered), 1), round(statistics.median(answered), 1)],
+        "repetitions": repeat,
+        "console messages": trouble,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The HTML report of an experiment: sortable tables, pictures, and the configuration that its record tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..console import say_files
+from ..report import Page, Section, drawing, sortable_table, write_page
+from ..timing import format_seconds
+from .records import Outcome, read_record
+
+Table = tuple[str, Sequence[str], Iterable[Sequence[str]]]  # title, columns, rows
+
+
+def report_outcome(path: Path | None, outcome: Outcome) -> None:
+    """The report of a run through `Run.conduct`, where one is asked for and the run came to its end."""
+    if path is None or outcome.unfinished:
+        return
+    view, record = outcome.view, read_record(outcome.files[0])
+    report_record(path, view.title, record, [(view.title, view.columns, map(view.cells, outcome.rows))], outcome.files)
+
+
+def report_record(
+    path: Path | None, title: str, record: Mapping[str, Any], tables: Iterable[Table], files: Iterable[Path]
+) -> None:
+    """A report of tables and of the pictures among the files: SVG, or PNG where there is no SVG of the same name."""
+    if path is None:
+        return
+    sections = [
+        Section(f"table{place}", name, sortable_table(name, columns, rows))
+        for place, (name, columns, rows) in enumerate(tables)
+    ]
+    pictures = {file.stem: file for suffix in (".png", ".svg") for file in files if file.suffix == suffix}
+    sections += [Section(f"figure-{name}", name.replace("-", " "), drawing(file)) for name, file in pictures.items()]
+    spent = {where: format_seconds(seconds) for where, seconds in record.get("seconds_by_machine", {}).items()}
+    about = {key: record[key] for key in ("command", "date") if key in record}
+    about |= {**record.get("configuration", record.get("settings", {})), "time": spent}
+    about["computed with"] = record.get("environments", record.get("environment", {}))
+    lead = f"Experiment {record['experiment']}, {record['date']}."
+    write_page(path, Page(title, lead, sections, about), force=True)
+    say_files([path])

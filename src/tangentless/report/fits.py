@@ -1,0 +1,287 @@
+"""The numbers in the report of a fit: what leave-one-out says of every training image, and what its matrix shows.
+
+A report shows at most a few thousand training images, drawn at random: the matrix, neighbours, the ridge path and the
+learning curve are of these. Scores, confusion counts and lists of examples are of all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import r2_score
+from sklearn.pipeline import Pipeline
+
+from ..errors import InputError, NotPositiveDefinite, ParameterError
+from ..estimators import KernelRidgeClassifier, KernelRidgeRegressor
+from ..gram import open_gram
+from ..inputs import to_host, without_tensor
+from ..solve import Calibration, RidgePath, calibration, probabilities, ridge_path, solve_ridge
+from ..statistics import Score
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+LIMIT = 2000  # training images shown
+NEIGHBOURS = 12
+LISTED = 24  # examples of a kind
+SURE, UNLIKELY = 0.8, 0.1  # a suspect's probabilities: at least of the class predicted, at most of its label
+_TESTED = 200  # test images shown of each kind, right and wrong
+_SMALLEST = 16  # training images of a learning curve
+_DRAWS = 8  # subsets of one size, at most
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """What a model was trained on, or is tested with: rows, labels, and the images to show."""
+
+    X: Any
+    y: NDArray[Any]
+    images: NDArray[Any]
+
+    @classmethod
+    def of(cls, X: Any, y: Any, images: Any, what: str) -> Data:
+        """Checked to belong together; without images, the rows are shown."""
+        labels, shown = (np.asarray(without_tensor(one)) for one in (y, X if images is None else images))
+        for count, name in ((len(X), "rows"), (len(shown), "images to show")):
+            if labels.ndim == 0 or len(labels) != count:
+                raise InputError(f"{count} {what} {name} do not go with labels of shape {labels.shape}")
+        return cls(X, labels, shown)
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """Images of a report: number in its set, whether of the test set, label, prediction, and how sure that was.
+
+    `truth` and `guess` are numbers of classes, or values. `sure` is the probability of the class predicted and `own`
+    that of the label; for values `sure` is 0 and `own` is minus the error, so that a larger one is better.
+    """
+
+    row: Indices
+    test: NDArray[np.bool_]
+    truth: NDArray[Any]
+    guess: NDArray[Any]
+    sure: Array
+    own: Array
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, places: Any) -> Items:
+        """Some of them."""
+        return Items(*(part[places] for part in vars(self).values()))
+
+    def __add__(self, other: Items) -> Items:
+        return Items(*map(np.concatenate, zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Places of images to list: the worst by leave-one-out, the best, and those whose labels are doubtful."""
+
+    hardest: Indices
+    typical: Indices
+    suspects: Indices
+    suspected: int  # suspects there are, listed or not
+
+    def places(self, where: Indices) -> Examples:
+        """The same by other numbers."""
+        return Examples(where[self.hardest], where[self.typical], where[self.suspects], self.suspected)
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Leave-one-out scores of smaller training sets; of accuracies with 95 % intervals."""
+
+    sizes: Array
+    scores: Array
+    low: Array | None
+    high: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """All numbers of a report. The first `len(K)` items are those of the matrix."""
+
+    model: Any
+    estimator: Any
+    classes: tuple[str, ...]  # none for values
+    everything: Items  # all training images
+    tested: Items | None  # all test images
+    items: Items
+    images: NDArray[Any]  # of the items
+    K: Array
+    neighbours: Indices
+    examples: Examples  # places in items
+    calibration: Calibration | None
+    path: RidgePath | None
+    curve: Curve | None
+    trouble: str  # why there is no path or curve
+
+
+def gather(model: Any, train: Data, test: Data | None, matrix: Any, limit: int) -> Fit:
+    """Compute everything that a report shows of a fitted model."""
+    *steps, estimator = [step for _, step in model.steps] if isinstance(model, Pipeline) else [model]
+    check_model(estimator, len(train.y))
+    classifies = isinstance(estimator, KernelRidgeClassifier)
+    everything = _judge(estimator, train.y, _left_out(estimator), tested=False)
+    examples = _choose(everything, classifies)
+    shown = np.sort(np.random.default_rng(0).permutation(len(everything))[:limit])
+    listed = np.concatenate([examples.hardest, examples.typical, examples.suspects])
+    rows = np.concatenate([shown, np.setdiff1d(listed, shown)])
+    where = np.zeros(len(everything), np.intp)
+    where[rows] = np.arange(len(rows))
+    items, images, tested = everything.take(rows), train.images[rows], None
+    if test is not None:
+        tested = _judge(estimator, test.y, _values(model, test.X), tested=True)
+        some = _some(tested)
+        items, images = items + tested.take(some), _beside(images, test.images[some])
+    K = _matrix(estimator, steps, train.X, shown, matrix)
+    targets = np.eye(len(estimator.classes_))[everything.truth] if classifies else train.y.astype(np.float64)
+    path, curve, trouble = _solve_again(estimator, K, targets[shown])
+    return Fit(
+        model=model,
+        estimator=estimator,
+        classes=tuple(map(str, estimator.classes_)) if classifies else (),
+        everything=everything,
+        tested=tested,
+        items=items,
+        images=images,
+        K=K,
+        neighbours=nearest(K),
+        examples=examples.places(where),
+        calibration=calibration(_left_out(estimator), everything.truth) if classifies else None,
+        path=path,
+        curve=curve,
+        trouble=trouble,
+    )
+
+
+def check_model(estimator: Any, count: int) -> None:
+    """Refuse what leaves no leave-one-out predictions, or was fitted to other rows."""
+    if not isinstance(estimator, KernelRidgeClassifier | KernelRidgeRegressor):
+        raise ParameterError(
+            f"a report is of leave-one-out predictions, and a {type(estimator).__name__} has none; "
+            "fit a KernelRidgeClassifier or a KernelRidgeRegressor"
+        )
+    if not hasattr(estimator, "loo_predictions_"):
+        raise ParameterError(f"this {type(estimator).__name__} is not fitted yet; call fit before the report")
+    if len(estimator.loo_predictions_) != count:
+        raise InputError(f"the model was fitted to {len(estimator.loo_predictions_)} rows, and {count} are given")
+
+
+def nearest(K: Array) -> Indices:
+    """The nearest other rows of each, by the distance that the kernel makes, nearest first.
+
+    >>> nearest(np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.2], [0.1, 0.2, 1.0]]))
+    array([[1, 2],
+           [0, 2],
+           [1, 0]])
+    """
+    diagonal = K.diagonal()
+    distances = diagonal[:, None] + diagonal - 2 * K
+    np.fill_diagonal(distances, np.inf)
+    return np.argsort(distances, axis=1, kind="stable")[:, : min(NEIGHBOURS, len(K) - 1)]
+
+
+def _left_out(estimator: Any) -> Array:
+    """Leave-one-out probabilities of classes, or values."""
+    if not isinstance(estimator, KernelRidgeClassifier):
+        return np.asarray(estimator.loo_predictions_)
+    decision = estimator.loo_decision_
+    values = decision if decision.ndim == 2 else np.stack([np.zeros(len(decision)), decision], axis=1)
+    return probabilities(values, estimator.scale_)
+
+
+def _values(model: Any, X: Any) -> Array:
+    return np.asarray(model.predict_proba(X) if hasattr(model, "predict_proba") else model.predict(X))
+
+
+def _judge(estimator: Any, y: NDArray[Any], values: Array, *, tested: bool) -> Items:
+    """Predictions beside labels. Labels that no class of the model has are refused."""
+    rows, test = np.arange(len(y)), np.full(len(y), tested)
+    if not isinstance(estimator, KernelRidgeClassifier):
+        truth, guess = (np.asarray(one, np.float64).reshape(len(y), -1) for one in (y, values))
+        return Items(rows, test, truth[:, 0], guess[:, 0], np.zeros(len(y)), -np.linalg.norm(truth - guess, axis=1))
+    if not np.isin(y, estimator.classes_).all():
+        strange = np.setdiff1d(y, estimator.classes_)[0]
+        raise InputError(f"there are labels of no class of the model, such as {strange!r}")
+    codes = np.searchsorted(estimator.classes_, y)
+    return Items(rows, test, codes, values.argmax(axis=1), values.max(axis=1), values[rows, codes])
+
+
+def _choose(items: Items, classifies: bool) -> Examples:
+    order = np.argsort(items.own, kind="stable")
+    if not classifies:
+        return Examples(order[:LISTED], order[::-1][:LISTED], order[:0], 0)
+    best = [order[::-1][items.truth[order[::-1]] == code] for code in np.unique(items.truth)]
+    each = max(1, LISTED // len(best))
+    typical = np.concatenate([one[:each] for one in best[:LISTED]])
+    doubtful = np.flatnonzero((items.guess != items.truth) & (items.sure >= SURE) & (items.own <= UNLIKELY))
+    ranked = doubtful[np.argsort(-items.sure[doubtful], kind="stable")]
+    return Examples(order[:LISTED], typical, ranked[:LISTED], len(doubtful))
+
+
+def _some(tested: Items) -> Indices:
+    """Test images to show: the first wrong ones, and the first right ones."""
+    wrong = tested.guess != tested.truth
+    return np.sort(np.concatenate([np.flatnonzero(kind)[:_TESTED] for kind in (wrong, ~wrong)]))
+
+
+def _beside(images: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
+    if images.shape[1:] != others.shape[1:]:
+        raise InputError(f"test images of shape {others.shape[1:]} do not go with training images {images.shape[1:]}")
+    return np.concatenate([images, others])
+
+
+def _matrix(estimator: Any, steps: list[Any], X: Any, shown: Indices, matrix: Any) -> Array:
+    """The kernel matrix of some training rows: a part of one that is there, or else computed."""
+    if matrix is None and estimator.kernel_ is None:
+        matrix = X
+    elif matrix is None and estimator.store is not None and estimator.landmarks is None:
+        matrix = open_gram(estimator.store)
+    if matrix is not None:
+        count = len(estimator.loo_predictions_)
+        if tuple(matrix.shape) != (count, count):
+            raise InputError(f"the matrix of {count} training rows must be {count} × {count}, not {matrix.shape}")
+        return np.asarray(to_host(matrix[np.ix_(shown, shown)]), dtype=np.float64)
+    rows = np.asarray(without_tensor(X))[shown]
+    for step in steps:
+        rows = step.transform(rows)
+    options = {"backend": estimator.backend, "precision": estimator.precision_, "n_jobs": estimator.n_jobs}
+    return np.asarray(estimator.kernel_(rows, **options))
+
+
+def _solve_again(estimator: Any, K: Array, targets: Array) -> tuple[RidgePath | None, Curve | None, str]:
+    """Scores at other ridges and of smaller sets. They are without weights, and landmarks count for nothing."""
+    try:
+        return ridge_path(K, targets), _learning_curve(estimator, K, targets), ""
+    except NotPositiveDefinite as error:
+        return None, None, str(error)
+
+
+def _learning_curve(estimator: Any, K: Array, targets: Array) -> Curve:
+    """Leave-one-out scores of halves, quarters and so on; of each size, several subsets that share no row."""
+    order, classifies = np.random.default_rng(1).permutation(len(K)), isinstance(estimator, KernelRidgeClassifier)
+    sizes = [size for size in (len(K) >> halvings for halvings in range(12)) if size >= min(_SMALLEST, len(K))][::-1]
+    scores: list[tuple[float, float, float]] = []
+    for size in sizes:
+        parts = [order[start : start + size] for start in range(0, len(K) - size + 1, size)][:_DRAWS]
+        left_out = [
+            solve_ridge(K[np.ix_(part, part)], targets[part], estimator.ridge_, tilt=estimator.tilt_).leave_one_out
+            for part in parts
+        ]
+        scores.append(_score(targets[np.concatenate(parts)], np.concatenate(left_out), classifies))
+    middle, low, high = np.array(scores).T
+    bounds = (low, high) if classifies else (None, None)
+    return Curve(np.array(sizes, dtype=np.float64), middle, *bounds)
+
+
+def _score(truth: Array, left_out: Array, classifies: bool) -> tuple[float, float, float]:
+    if not classifies:
+        value = float(r2_score(truth, left_out))
+        return value, value, value
+    score = Score.of(left_out.argmax(axis=1), truth.argmax(axis=1))
+    return score.accuracy, *score.interval
