@@ -6,8 +6,9 @@ the colour of the page, so that the picture reads on light and on dark notebooks
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .layers import Average, Layer, Nonlinearity, Stack, branches_of
 from .layers import Sum as SumLayer
@@ -46,6 +47,13 @@ def draw_layers(layers: Sequence[Layer], title: str) -> Markup:
     whole = width + 2 * _MARGIN, height + 2 * _MARGIN + 2 * _GAP
     style = f"width:{whole[0]:g}px;max-width:100%;font:12px system-ui,sans-serif"
     return svg(*whole, title, start, *parts, end, style=style, color="currentColor")
+
+
+def draw_beside(expression: str, pictures: Iterable[Any]) -> Markup:
+    """The text of an expression, and pictures of what it is made of beside each other below it."""
+    shown = (tag("div", Markup(one._repr_svg_())) for one in pictures)
+    row = tag("div", *shown, style="display:flex;flex-wrap:wrap;gap:1em;align-items:flex-start")
+    return tag("div", tag("code", expression), row)
 
 
 def _size(layers: Sequence[Layer]) -> tuple[float, float]:

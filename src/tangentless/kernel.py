@@ -28,15 +28,15 @@ from .autograd import requires_gradient, tracked
 from .backends import Advance, AnyDevice, Precision, Prepared
 from .chunks import spans
 from .devices import Device
+from .diagram import draw_beside
 from .errors import ParameterError
 from .gradients import Branches, Differentiable, Slopes, Tile, gradient_backend, named
 from .graph import Graph, compile_graph
 from .inputs import check_images, check_pair, device_of, take, to_host
 from .layers import Layer, walk
-from .markup import Markup, tag
 from .progress import Forecast
 from .pullback import parameters_of
-from .symmetries import MIRROR, Symmetry, Transform
+from .symmetries import MIRROR, Symmetry
 from .tiles import Leaf, Progress, Several, counter, fill
 
 Array = NDArray[np.float64]
@@ -160,10 +160,8 @@ class Kernel(Differentiable):
 
     def _repr_html_(self) -> str:
         """The expression, and a picture of each architecture in it, which notebooks show."""
-        shapes = dict.fromkeys(leaf.architecture for leaf in self.leaves() if isinstance(leaf, CompositionalKernel))
-        pictures = (tag("div", Markup(shape._repr_svg_())) for shape in shapes)
-        row = tag("div", *pictures, style="display:flex;flex-wrap:wrap;gap:1em;align-items:flex-start")
-        return tag("div", tag("code", repr(self)), row)
+        shapes = (leaf.architecture for leaf in self.leaves() if isinstance(leaf, CompositionalKernel))
+        return draw_beside(repr(self), dict.fromkeys(shapes))
 
     def __add__(self, other: Kernel) -> Kernel:
         return Sum(self, other) if isinstance(other, Kernel) else cast(Kernel, NotImplemented)
@@ -273,19 +271,15 @@ class Symmetrized(Kernel):
         return self.base.invariant
 
     @property
-    def copies(self) -> tuple[Transform, ...]:
-        """Of every image."""
-        return self.symmetry.transforms
-
-    @property
     def pairs(self) -> list[tuple[int, int]]:
-        """Which copies of a left image are compared with which of a right one, by their places among `copies`."""
-        left = self.symmetry.translations if self.base.invariant else self.copies
-        return [(self.copies.index(one), other) for one in left for other in range(len(self.copies))]
+        """Which copies of a left image are compared with which of a right one, by their places among transforms."""
+        copies = self.symmetry.transforms
+        left = self.symmetry.translations if self.base.invariant else copies
+        return [(copies.index(one), other) for one in left for other in range(len(copies))]
 
     def prepare(self, device: AnyDevice, images: Any) -> Several:
         self.symmetry.check(images)
-        parts = tuple(self.base.prepare(device, transform(images)) for transform in self.copies)
+        parts = tuple(self.base.prepare(device, transform(images)) for transform in self.symmetry.transforms)
         return Several(parts, self._diagonal(device, parts))
 
     def _diagonal(self, device: AnyDevice, parts: Sequence[Any]) -> Any:
@@ -311,7 +305,7 @@ class Symmetrized(Kernel):
 
     def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
         self.symmetry.check(images)
-        copies = (transform(images) for transform in self.copies)
+        copies = (transform(images) for transform in self.symmetry.transforms)
         parts = tuple(self.base.gradient(device, one, parameters=parameters, wanted=wanted) for one in copies)
         return Branches(parts, Several.join, self._diagonal(device, [part.images for part in parts]))
 
@@ -330,7 +324,7 @@ class Symmetrized(Kernel):
 
     def finish(self, images: Branches) -> tuple[Any, Slopes]:
         found = [self.base.finish(part) for part in images.parts]
-        pixels = [transform.back(own) for transform, (own, _) in zip(self.copies, found, strict=True)]
+        pixels = [transform.back(own) for transform, (own, _) in zip(self.symmetry.transforms, found, strict=True)]
         slopes = {name: sum(own[name] for _, own in found) for name in found[0][1]}
         return sum(pixels[1:], pixels[0]), named("base", slopes)
 
