@@ -1,0 +1,87 @@
+"""A small Sphinx extension: pages and pictures that are made from the package and from stored records.
+
+It writes into docs/generated before Sphinx reads any page, so that nothing on the site is a copy that could grow old.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import cost_table
+import diagrams
+import leaderboard
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+RECORDS = ROOT / "benchmarks" / "results"
+GALLERY = (
+    "first_kernel",
+    "own_photographs",
+    "leave_one_out",
+    "uncertainty",
+    "novelty",
+    "own_nonlinearity",
+    "residual_networks",
+    "distillation",
+    "store_and_resume",
+    "nystroem",
+    "frozen_embeddings",
+    "kernel_against_network",
+    "sequences",
+    "tables",
+)
+
+
+def gallery_order(filename: str) -> int:
+    """From the first kernel to the special cases; an example that is not listed is an error."""
+    return GALLERY.index(Path(filename).stem)
+
+
+def reset_figures(_: Any, __: Any) -> None:
+    """The same look for all pictures of the gallery."""
+    import matplotlib
+
+    matplotlib.rcParams.update(diagrams.STYLE)
+
+
+def write_pages(app: Any) -> None:
+    """Write everything that is generated."""
+    folder = DOCS / "generated"
+    folder.mkdir(exist_ok=True)
+    diagrams.draw_all(folder)
+    _write(folder / "leaderboard.md", leaderboard.page(RECORDS))
+    _write(folder / "records.md", leaderboard.records_page(RECORDS))
+    script = f"window.TANGENTLESS_COSTS = {json.dumps(cost_table.table(RECORDS))};\n"
+    _write(DOCS / "_static" / "cost-data.js", script)
+
+
+def _write(path: Path, text: str) -> None:
+    """Leave a file alone that would not change, so that Sphinx does not read it again."""
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+# In the repository a folder of records is a link that leads somewhere; on the site it is a page.
+_ELSEWHERE = {
+    "../benchmarks/results": "generated/records.md",
+    "../benchmarks/results/LOG.md": "log-of-attempts.md",
+}
+
+
+def follow_elsewhere(app: Any, docname: str, source: list[str]) -> None:
+    """Turn links out of docs/ into links to the pages that stand for their targets."""
+
+    def link(match: re.Match[str]) -> str:
+        return f"]({_ELSEWHERE.get(match[1], match[1])})"
+
+    source[0] = re.sub(r"\]\(([^)\s]+)\)", link, source[0])
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.connect("builder-inited", write_pages, priority=100)  # before the gallery and the summaries
+    app.connect("source-read", follow_elsewhere)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
