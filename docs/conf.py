@@ -35,12 +35,17 @@ myst_url_schemes = ["http", "https", "mailto"]
 # The reference comes from docstrings, in which `a word` in backticks is code.
 default_role = "code"
 autosummary_generate = True
-autosummary_ignore_module_all = False
-autodoc_default_options = {"members": True, "show-inheritance": True, "inherited-members": "BaseEstimator,Exception"}
+autosummary_filename_map = {  # names that differ by case only, which some file systems take for one
+    "tangentless.solve.calibration": "tangentless.solve.calibration-function",
+    "tangentless.gram.status": "tangentless.gram.status-function",
+    "tangentless.kernel": "tangentless.kernel-function",
+}
+autodoc_default_options = {"members": True, "show-inheritance": True, "inherited-members": "BaseEstimator,Exception,Module"}
 autodoc_member_order = "groupwise"
 autodoc_typehints = "none"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
+napoleon_use_ivar = True
 
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",

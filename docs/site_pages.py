@@ -54,8 +54,19 @@ def write_pages(app: Any) -> None:
     diagrams.draw_all(folder)
     _write(folder / "leaderboard.md", leaderboard.page(RECORDS))
     _write(folder / "records.md", leaderboard.records_page(RECORDS))
+    _write(folder / "log-of-attempts.md", _moved((RECORDS / "LOG.md").read_text()))
     script = f"window.TANGENTLESS_COSTS = {json.dumps(cost_table.table(RECORDS))};\n"
     _write(DOCS / "_static" / "cost-data.js", script)
+
+
+def _moved(text: str) -> str:
+    """A page of benchmarks/results, with links as they must be in docs/generated."""
+
+    def link(match: re.Match[str]) -> str:
+        target = match[1].removeprefix("../../docs/")
+        return f"](../{target})" if target != match[1] else f"](../../benchmarks/results/{target})"
+
+    return re.sub(r"\]\((?!https?:)([^)\s]+)\)", link, text)
 
 
 def _write(path: Path, text: str) -> None:
@@ -66,8 +77,9 @@ def _write(path: Path, text: str) -> None:
 
 # In the repository a folder of records is a link that leads somewhere; on the site it is a page.
 _ELSEWHERE = {
+    "../examples": "gallery/index.rst",
     "../benchmarks/results": "generated/records.md",
-    "../benchmarks/results/LOG.md": "log-of-attempts.md",
+    "../benchmarks/results/LOG.md": "generated/log-of-attempts.md",
 }
 
 

@@ -46,8 +46,8 @@ plt.show()
 # Classification: ``GaussianProcessClassifier`` averages the softmax over the posterior;
 # ``KernelRidgeClassifier.predict_proba`` is a softmax at a temperature fitted to leave-one-out values. A reliability
 # diagram compares confidence with accuracy: both should lie on the diagonal.
-X, y = digits.train.images[:400], digits.train.labels[:400]
-X_test, y_test = digits.test.images, digits.test.labels
+X, y = digits.train.images[:200], digits.train.labels[:200]
+X_test, y_test = digits.test.images[:400], digits.test.labels[:400]
 models = {"Dirichlet process": tl.GaussianProcessClassifier(kernel), "temperature": tl.KernelRidgeClassifier(kernel)}
 found = {name: calibration(model.fit(X, y).predict_proba(X_test), y_test) for name, model in models.items()}
 figure, axes = plt.subplots(figsize=(5.4, 4.6))

@@ -1,5 +1,6 @@
 """The documentation site: its calculator counts as the package does, its gallery is complete, its examples run."""
 
+import importlib
 import json
 import re
 import shutil
@@ -49,6 +50,13 @@ def test_the_calculator_counts_elements_as_graphs_do():
 def test_every_example_has_its_place_in_the_gallery():
     listed = re.findall(r'^    "(\w+)",$', (DOCS / "site_pages.py").read_text(), re.MULTILINE)
     assert sorted(listed) == [path.stem for path in EXAMPLES]
+
+
+@pytest.mark.parametrize("module", ["", "classical", "datasets", "gram", "networks", "preprocessing", "solve"])
+def test_every_public_name_is_in_the_reference(module):
+    names = importlib.import_module(f"tangentless.{module}".rstrip(".")).__all__
+    page = (DOCS / "api" / "index.md").read_text()
+    assert [name for name in names if not re.search(rf"\b{name}\b", page)] == []
 
 
 @pytest.mark.slow
