@@ -1,7 +1,11 @@
-"""The diagrams of the site. Where a picture shows numbers, they are computed here, by the definition of the kernels."""
+"""Draws the diagrams of the site. Where they show numbers, these are computed here, by the definition of the kernels.
+
+    python docs/diagrams.py [docs/images]
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +16,8 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
 import tangentless as tl
 from tangentless.datasets import load
-from tangentless.plots import COLOURS, STYLE, save_figure
+from tangentless.plots import COLOURS, save_figure
 
-__all__ = ["STYLE", "draw_all"]
 BLUE, RED, GREEN, PURPLE, GOLD, GREY = COLOURS
 SMALL = ("conv3", "relu", "pool2", "conv3", "relu", "globalpool")
 
@@ -215,3 +218,7 @@ def _grid(axes: Any, left: float, bottom: float, side: int, rows: int | None = N
         for column in range(columns):
             place = (left + column, bottom + side - 1 - row)
             axes.add_patch(Rectangle(place, 1, 1, facecolor="none", edgecolor="#c5d0d8", linewidth=0.8))
+
+
+if __name__ == "__main__":
+    draw_all(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images"))

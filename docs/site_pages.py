@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import cost_table
-import diagrams
 import leaderboard
+
+from tangentless.plots import STYLE
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -44,14 +45,13 @@ def reset_figures(_: Any, __: Any) -> None:
     """The same look for all pictures of the gallery."""
     import matplotlib
 
-    matplotlib.rcParams.update(diagrams.STYLE)
+    matplotlib.rcParams.update(STYLE)
 
 
 def write_pages(app: Any) -> None:
     """Write everything that is generated."""
     folder = DOCS / "generated"
     folder.mkdir(exist_ok=True)
-    diagrams.draw_all(folder)
     _write(folder / "leaderboard.md", leaderboard.page(RECORDS))
     _write(folder / "records.md", leaderboard.records_page(RECORDS))
     _write(folder / "log-of-attempts.md", _moved((RECORDS / "LOG.md").read_text()))

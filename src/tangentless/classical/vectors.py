@@ -347,9 +347,9 @@ class NTK(AngleKernel):
 
     `depth` counts layers of weights, so depth 1 is linear and depth L has L - 1 layers of ReLUs; `fixed` of them, from
     the input on, are not trained. There are no biases, and ReLUs are scaled to keep the norm, so that
-    `k(x, x) = (depth - fixed) |x|²`. With all layers but the last fixed it is the `NNGP`. These are the kernels of Arora et al.
-    (2020), "Harnessing the power of infinitely wide deep nets on small-data tasks", which leave ReLUs unscaled: theirs
-    are smaller by a factor of 2^(depth - 1).
+    `k(x, x) = (depth - fixed) |x|²`. With all layers but the last fixed it is the `NNGP`. These are the kernels of
+    Arora et al. (2020), "Harnessing the power of infinitely wide deep nets on small-data tasks", which leave ReLUs
+    unscaled: theirs are smaller by a factor of 2^(depth - 1).
 
     >>> NTK(depth=2)(np.array([[1.0, 0.0], [0.0, 2.0]])).round(6)
     array([[2.     , 0.63662],
