@@ -15,7 +15,7 @@ demo: $(READY)           ## digits, end to end
 
 docs: $(SITE)            ## the documentation site, in out/site: examples executed, warnings are errors, links checked
 	$(BIN)/python -m sphinx -W --keep-going -b html -d out/doctrees docs out/site
-	$(BIN)/python docs/check_links.py out/site README.md
+	$(BIN)/python docs/check_site.py out/site README.md
 
 linkcheck: $(SITE)       ## external links of the site, which needs a network
 	$(BIN)/python -m sphinx -b linkcheck -D plot_gallery=0 -d out/doctrees docs out/linkcheck

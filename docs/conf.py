@@ -40,7 +40,11 @@ autosummary_filename_map = {  # names that differ by case only, which some file 
     "tangentless.gram.status": "tangentless.gram.status-function",
     "tangentless.kernel": "tangentless.kernel-function",
 }
-autodoc_default_options = {"members": True, "show-inheritance": True, "inherited-members": "BaseEstimator,Exception,Module"}
+autodoc_default_options = {
+    "members": True,
+    "show-inheritance": True,
+    "inherited-members": "BaseEstimator,Exception,Module",  # what these hand down is described elsewhere
+}
 autodoc_member_order = "groupwise"
 autodoc_typehints = "none"
 napoleon_google_docstring = False

@@ -1,6 +1,6 @@
 """Draws the diagrams of the site. Where they show numbers, these are computed here, by the definition of the kernels.
 
-    python docs/diagrams.py [docs/images]
+python docs/diagrams.py [docs/images]
 """
 
 from __future__ import annotations
@@ -153,13 +153,17 @@ def ring() -> Figure:
     """Rows of one offset stream through the layers of a stage; each layer keeps four rows."""
     figure = Figure(figsize=(10, 2.6))
     axes = _blank(figure, (0, 20), (-0.5, 5))
-    for place, (name, colour) in enumerate((("pixels", GREY), ("conv3 relu", BLUE), ("conv3 relu", BLUE), ("pool2", GOLD))):
+    for place, (name, colour) in enumerate(
+        (("pixels", GREY), ("conv3 relu", BLUE), ("conv3 relu", BLUE), ("pool2", GOLD))
+    ):
         left = 0.4 + 5 * place
         kept = 4 if place < 3 else 1
         for row in range(kept):
             fresh = row == 0
             axes.add_patch(
-                Rectangle((left, 3.4 - row), 3.4, 0.8, facecolor=colour, alpha=0.95 if fresh else 0.3, edgecolor="white")
+                Rectangle(
+                    (left, 3.4 - row), 3.4, 0.8, facecolor=colour, alpha=0.95 if fresh else 0.3, edgecolor="white"
+                )
             )
         axes.text(left + 1.7, 4.55, name, ha="center", fontsize=10, fontfamily="monospace")
         words = "ring of four rows" if place < 3 else "sums for the next stage"
@@ -185,7 +189,9 @@ def tiles() -> Figure:
         axes.add_patch(Rectangle(place, *size, facecolor=GOLD))
         where = (-1.0, 2.6) if at == 0 else (5.1, 6.3)
         axes.text(*where, label, ha="center" if at == 0 else "left", fontsize=8.5, color=GREY)
-    for up, (colour, words) in enumerate(((BLUE, "on disk"), (RED, "in work"), ("#dfe6ec", "to do"), ("#f6f8fa", "mirrored"))):
+    for up, (colour, words) in enumerate(
+        ((BLUE, "on disk"), (RED, "in work"), ("#dfe6ec", "to do"), ("#f6f8fa", "mirrored"))
+    ):
         axes.add_patch(Rectangle((6.5, 4.2 - 0.9 * up), 0.6, 0.6, facecolor=colour, edgecolor="#c5d0d8", linewidth=0.6))
         axes.text(7.3, 4.35 - 0.9 * up, words, fontsize=9)
     return figure
@@ -212,7 +218,9 @@ def _arrow(axes: Any, start: Any, end: Any, colour: str = "#22303c", curve: floa
     )
 
 
-def _grid(axes: Any, left: float, bottom: float, side: int, rows: int | None = None, columns: int | None = None) -> None:
+def _grid(
+    axes: Any, left: float, bottom: float, side: int, rows: int | None = None, columns: int | None = None
+) -> None:
     rows, columns = rows or side, columns or side
     for row in range(rows):
         for column in range(columns):

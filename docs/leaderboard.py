@@ -99,7 +99,9 @@ def _few(rows: list[dict[str, Any]]) -> list[str]:
             yield "" if row is None else with_deviation(row["by pooled leave-one-out"])
 
     largest = max(sizes)
-    ranked = sorted(kernels, key=lambda k: -best[k, largest]["by pooled leave-one-out"]["mean"] if (k, largest) in best else 0)
+    ranked = sorted(
+        kernels, key=lambda k: -best[k, largest]["by pooled leave-one-out"]["mean"] if (k, largest) in best else 0
+    )
     return markdown(("kernel", *(f"{size:,}" for size in sizes)), (list(cells(kernel)) for kernel in ranked))
 
 

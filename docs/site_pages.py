@@ -12,7 +12,6 @@ from typing import Any
 
 import cost_table
 import leaderboard
-
 from tangentless.plots import STYLE
 
 DOCS = Path(__file__).parent

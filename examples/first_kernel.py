@@ -18,7 +18,7 @@ digits = load("digits")  # 8×8 images that come with scikit-learn
 order = np.argsort(digits.train.labels[:400], kind="stable")
 X, y = digits.train.images[:400][order], digits.train.labels[:400][order]
 K = k(X)
-K.shape, float(K[0, 0]), bool(np.all(K == K.T))
+print(K.shape, K[0, 0], np.all(K == K.T))
 
 # %%
 # The matrix, with images sorted by class. No weight was trained and no label was used, but the ten blocks on the

@@ -31,9 +31,7 @@ Y = np.eye(10)[y]
 # nothing is chosen by it.
 ridges = np.logspace(-7, 2, 40)
 path = ridge_path(K, Y, ridges)
-test = [
-    np.mean((np.eye(10)[y_test] - K_test @ np.linalg.solve(K + ridge * np.eye(500), Y)) ** 2) for ridge in ridges
-]
+test = [np.mean((np.eye(10)[y_test] - K_test @ np.linalg.solve(K + ridge * np.eye(500), Y)) ** 2) for ridge in ridges]
 best = path.best()
 figure, axes = plt.subplots(figsize=(6.4, 4))
 axes.loglog(ridges, path.squared_errors, label="leave-one-out, labels with mistakes")

@@ -41,7 +41,7 @@ for name, photograph in {"portrait": portrait, "temple": temple, "flower": flowe
 # ``from_folder`` reads a folder for each class, in any format and size. Begin with small images: the cost of a kernel
 # grows with the fourth power of their side.
 images, labels, classes = from_folder(home / "train", size=16)
-images.shape, classes
+print(images.shape, classes)
 
 # %%
 # Whitening of 4×4 patches works with few images. ``flips`` trains on mirror images too, and ``ridge="loo"`` picks the
@@ -63,9 +63,7 @@ predicted = probabilities.argmax(axis=1)
 with (home / "predictions.csv").open("w", newline="") as stream:
     writer = csv.writer(stream)
     writer.writerow(["predicted", *(f"p({name})" for name in classes)])
-    writer.writerows(
-        [classes[best], *np.round(row, 3)] for best, row in zip(predicted, probabilities, strict=True)
-    )
+    writer.writerows([classes[best], *np.round(row, 3)] for best, row in zip(predicted, probabilities, strict=True))
 print(f"{np.mean(predicted == truth):.1%} of {len(new)} new images are right")
 
 # %%

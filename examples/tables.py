@@ -33,8 +33,7 @@ models = {
 }
 folds = StratifiedKFold(5, shuffle=True, random_state=0)
 scores = {
-    (table, name): 100
-    * cross_val_score(make_pipeline(StandardScaler(), make(X.shape[1])), X, y, cv=folds)
+    (table, name): 100 * cross_val_score(make_pipeline(StandardScaler(), make(X.shape[1])), X, y, cv=folds)
     for table, (X, y) in tables.items()
     for name, make in models.items()
 }

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conformance import CHAINS, GRAPHS
 
 import tangentless as tl
+from conformance import CHAINS, GRAPHS
 from tangentless.architecture import NAMED
 from tangentless.errors import ArchitectureError
 from tangentless.layers import LAYERS, Nonlinearity
@@ -21,7 +21,9 @@ DOCS, EXAMPLES = ROOT / "docs", sorted((ROOT / "examples").glob("*.py"))
 SHAPES = ((32, 32, 3), (16, 24, 1), (64, 64, 3), (40, 4), (7,))
 COUNT = """
 const cost = require(process.argv[1]), asked = JSON.parse(require("fs").readFileSync(0));
-const count = ([text, shape]) => { try { return cost.elements(text, shape, asked.data) } catch (error) { return null } };
+const count = ([text, shape]) => {
+  try { return cost.elements(text, shape, asked.data); } catch (error) { return null; }  // it does not fit
+};
 console.log(JSON.stringify(asked.cases.map(count)));
 """
 
@@ -39,7 +41,10 @@ def test_the_calculator_counts_elements_as_graphs_do():
     names = [name for name, layer in LAYERS.items() if issubclass(layer, Nonlinearity)]
     asked = {"data": {"named": NAMED, "nonlinearities": [*names, "normalize"]}, "cases": cases}
     run = subprocess.run(
-        ["node", "-e", COUNT, str(DOCS / "_static" / "cost.js")], input=json.dumps(asked), capture_output=True, text=True
+        ["node", "-e", COUNT, str(DOCS / "_static" / "cost.js")],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
     )
     assert run.returncode == 0, run.stderr
     expected = [elements(text, shape) for text, shape in cases]

@@ -1,10 +1,13 @@
-"""Check that every internal link, anchor, picture and script of the built site leads somewhere, and those of README.md.
+"""Checks the built site: every internal link, anchor, picture and script leads somewhere, those of README.md too.
 
-    python docs/check_links.py out/site README.md
+Notebooks of the gallery must be there for every example, in format 4, with code that compiles.
+
+    python docs/check_site.py out/site README.md
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -61,10 +64,27 @@ def broken_in(page: Path) -> Iterator[str]:
             yield f"{page}: {target} is not there"
 
 
+def spoilt(site: Path) -> Iterator[str]:
+    """Notebooks that are missing or cannot be opened and run."""
+    notebooks = {path.stem: path for path in site.rglob("*.ipynb")}
+    for example in sorted((Path(__file__).parents[1] / "examples").glob("*.py")):
+        if example.stem not in notebooks:
+            yield f"{example.stem}.ipynb is not there"
+            continue
+        content = json.loads(notebooks[example.stem].read_text())
+        if content["nbformat"] != 4:
+            yield f"{example.stem}.ipynb is of format {content['nbformat']}"
+        for cell in content["cells"]:
+            try:
+                compile("".join(cell["source"]) if cell["cell_type"] == "code" else "", example.name, "exec")
+            except SyntaxError as error:
+                yield f"{example.stem}.ipynb: {error}"
+
+
 def main() -> int:
     """Print what is broken; the number of it, at most 1, is the exit code."""
     site, *pages = map(Path, sys.argv[1:])
-    found = [*broken(site), *(line for page in pages for line in broken_in(page))]
+    found = [*broken(site), *spoilt(site), *(line for page in pages for line in broken_in(page))]
     print("\n".join(found) or f"all internal links of {len(list(site.rglob('*.html')))} pages lead somewhere")
     return min(len(found), 1)
 
