@@ -17,7 +17,6 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
@@ -28,7 +27,7 @@ nitpicky = True
 templates_path = ["_templates"]
 
 # Pages are Markdown, read on the site and in the repository alike.
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 myst_url_schemes = ["http", "https", "mailto"]
 
@@ -42,14 +41,11 @@ autosummary_filename_map = {  # names that differ by case only, which some file 
 }
 autodoc_default_options = {
     "members": True,
-    "show-inheritance": True,
-    "inherited-members": "BaseEstimator,Exception,Module",  # what these hand down is described elsewhere
+    "inherited-members": "BaseEstimator,Exception,Module",
 }
 autodoc_member_order = "groupwise"
 autodoc_typehints = "none"
-napoleon_google_docstring = False
-napoleon_use_rtype = False
-napoleon_use_ivar = True
+nitpick_ignore_regex = [("py:.*", r"(numpy|torch)\..*")]  # types of fields, whose pages are elsewhere
 
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",

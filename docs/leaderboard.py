@@ -21,6 +21,9 @@ RECORDS_HEAD = """# Records
 Every figure on this site comes from one of these files. They say when, where, with which versions and by which command
 it was measured.
 """
+FEW = """Means and deviations over random balanced subsets, in per cent. The ridge is picked for all subsets of a size
+by their leave-one-out accuracy; no test label is used.
+"""
 SETS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar10.1": "CIFAR-10.1", "cifar100": "CIFAR-100"}
 
 
@@ -34,7 +37,7 @@ def page(folder: Path) -> str:
         if mine:
             columns = ("", "method", "test accuracy, % (95 %)", "trained on", "tested on", "took", "record")
             parts += [f"## {title}\n", *markdown(columns, (_accuracy(*pair) for pair in enumerate(mine, start=1)))]
-    parts += ["## CIFAR-10 from few images\n", _few_words(), *_few(rows)]
+    parts += ["## CIFAR-10 from few images\n", FEW, *_few(rows)]
     parts += ["## Speed\n", "Pairs of 32×32×3 images a second.\n", *_speed(folder)]
     return "\n".join(parts)
 
@@ -75,13 +78,6 @@ def _accuracy(rank: int, row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _few_words() -> str:
-    return (
-        "Means and deviations over random balanced subsets. The ridge is picked for all subsets of a size by their "
-        "leave-one-out accuracy; no test label is used.\n"
-    )
-
-
 def _few(rows: list[dict[str, Any]]) -> list[str]:
     mine = [row for row in rows if row.get("draw") == "balanced" and "by pooled leave-one-out" in row]
     best: dict[tuple[str, int], dict[str, Any]] = {}
@@ -98,10 +94,11 @@ def _few(rows: list[dict[str, Any]]) -> list[str]:
             row = best.get((kernel, size))
             yield "" if row is None else with_deviation(row["by pooled leave-one-out"])
 
-    largest = max(sizes)
-    ranked = sorted(
-        kernels, key=lambda k: -best[k, largest]["by pooled leave-one-out"]["mean"] if (k, largest) in best else 0
-    )
+    def with_most_images(kernel: str) -> float:
+        row = best.get((kernel, max(sizes)))
+        return 0.0 if row is None else float(row["by pooled leave-one-out"]["mean"])
+
+    ranked = sorted(kernels, key=with_most_images, reverse=True)
     return markdown(("kernel", *(f"{size:,}" for size in sizes)), (list(cells(kernel)) for kernel in ranked))
 
 

@@ -78,6 +78,7 @@ def _write(path: Path, text: str) -> None:
 _ELSEWHERE = {
     "../examples": "gallery/index.rst",
     "../benchmarks/results": "generated/records.md",
+    "../benchmarks/results/cpu_compare.md": "../benchmarks/results/cpu_compare.json",
     "../benchmarks/results/LOG.md": "generated/log-of-attempts.md",
 }
 
@@ -91,8 +92,32 @@ def follow_elsewhere(app: Any, docname: str, source: list[str]) -> None:
     source[0] = re.sub(r"\]\(([^)\s]+)\)", link, source[0])
 
 
+def skip_inherited(app: Any, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out what scikit-learn and others hand down: their own pages describe it."""
+    module = getattr(getattr(member, "fget", member), "__module__", None) or "tangentless"
+    return None if module.startswith("tangentless") or not callable(getattr(member, "fget", member)) else True
+
+
+def lay_out_sections(app: Any, what: str, name: str, member: Any, options: Any, lines: list[str]) -> None:
+    """Headings of docstrings become bold, and the names below them code; what is indented is a definition already."""
+    section, found = "", []
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+        if after and set(after) == {"-"}:
+            section = line
+            found += [f"**{line}**", ""]
+        elif line and set(line) == {"-"}:
+            continue
+        elif section in ("Parameters", "Attributes", "Returns") and line and not line.startswith(" "):
+            found += ["", ", ".join(f"``{word.strip()}``" for word in line.split(","))]
+        else:
+            found.append(line)
+    lines[:] = found
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Called by Sphinx."""
     app.connect("builder-inited", write_pages, priority=100)  # before the gallery and the summaries
     app.connect("source-read", follow_elsewhere)
+    app.connect("autodoc-skip-member", skip_inherited)
+    app.connect("autodoc-process-docstring", lay_out_sections)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
