@@ -43,9 +43,14 @@ def read(path: Path) -> Page:
     return Page(path.read_text())
 
 
+def pages_of(site: Path) -> list[Path]:
+    """The pages that Sphinx wrote; files of the theme are not pages."""
+    return sorted(path for path in site.rglob("*.html") if "_static" not in path.parts)
+
+
 def broken(site: Path) -> Iterator[str]:
     """Links of the site that lead nowhere."""
-    for path in sorted(site.rglob("*.html")):
+    for path in pages_of(site):
         for link in dict.fromkeys(read(path).links):
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
@@ -85,7 +90,7 @@ def main() -> int:
     """Print what is broken; the number of it, at most 1, is the exit code."""
     site, *pages = map(Path, sys.argv[1:])
     found = [*broken(site), *spoilt(site), *(line for page in pages for line in broken_in(page))]
-    print("\n".join(found) or f"all internal links of {len(list(site.rglob('*.html')))} pages lead somewhere")
+    print("\n".join(found) or f"all internal links of {len(pages_of(site))} pages lead somewhere")
     return min(len(found), 1)
 
 

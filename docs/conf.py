@@ -17,7 +17,6 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.viewcode",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "site_pages",
@@ -43,6 +42,7 @@ autodoc_default_options = {
     "members": True,
     "inherited-members": "BaseEstimator,Exception,Module",
 }
+toc_object_entries_show_parents = "hide"
 autodoc_member_order = "groupwise"
 autodoc_typehints = "none"
 nitpick_ignore_regex = [("py:.*", r"(numpy|torch)\..*")]  # types of fields, whose pages are elsewhere
@@ -82,6 +82,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
+html_context = {"default_mode": "auto"}  # light or dark, as the system is
 html_sidebars = {"index": [], "install": [], "first-five-minutes": [], "gallery/index": []}
 
 # `make linkcheck` asks for external addresses, which needs a network; internal links are checked after every build.

@@ -30,16 +30,16 @@ def draw_all(folder: Path) -> None:
 
 def house() -> Figure:
     """The way of data through the package: one row, left to right."""
-    figure = Figure(figsize=(10, 2.3))
+    figure = Figure(figsize=(8.4, 1.9))
     axes = _blank(figure, (0, 10), (0, 2.3))
     rooms = (
         ("text", '"conv3 relu\nglobalpool"', GREY),
         ("architecture", "expression\nof layers", BLUE),
         ("graph", "nodes, shapes,\nwork, memory", BLUE),
         ("backend", "reference, cpu,\ncuda", RED),
-        ("kernel matrix", "tiles, stores", GOLD),
+        ("matrix", "tiles,\nstores", GOLD),
         ("factor", "solve, variances,\nleave-one-out", GREEN),
-        ("estimator", "fit, predict", PURPLE),
+        ("estimator", "fit,\npredict", PURPLE),
     )
     step = 10 / len(rooms)
     for place, (name, words, colour) in enumerate(rooms):
@@ -59,7 +59,7 @@ def layers() -> Figure:
     digits = load("digits").train.images[[3, 13]].astype(float) / 16
     x, z = (image[..., 0] for image in digits)
     found = list(kernels_after(SMALL, x, z))
-    figure = Figure(figsize=(11, 3))
+    figure = Figure(figsize=(9, 2.6))
     grid = figure.add_gridspec(2, len(found) + 1, width_ratios=(0.55, *(1,) * len(found)), wspace=0.25, hspace=0.3)
     for row, image in enumerate((x, z)):
         axes = figure.add_subplot(grid[row, 0])

@@ -44,7 +44,7 @@ def reset_figures(_: Any, __: Any) -> None:
     """The same look for all pictures of the gallery."""
     import matplotlib
 
-    matplotlib.rcParams.update(STYLE)
+    matplotlib.rcParams.update(STYLE | {"savefig.bbox": "tight"})
 
 
 def write_pages(app: Any) -> None:

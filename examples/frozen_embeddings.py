@@ -2,8 +2,8 @@
 Kernels on frozen embeddings
 ============================
 
-Take the features of a network that was trained on something else, freeze it, and put a kernel on top. With few labels
-this beats a linear probe at almost no cost.
+Take the features of a network that was trained on something else, freeze it, and put a kernel on top. It costs almost
+nothing, and here it beats a linear probe from a hundred labels on.
 """
 
 # %%

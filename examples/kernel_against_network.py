@@ -21,8 +21,9 @@ torch.set_num_threads(1)  # such small networks gain nothing from more
 body = "conv3 relu conv3 relu pool2 conv3 relu globalpool normalize"
 architecture = tl.Architecture.parse(body)
 digits = load("digits")
-X, y = digits.train.images / np.float32(16), digits.train.labels
-X_test, y_test = digits.test.images[:400] / np.float32(16), digits.test.labels[:400]
+order = np.random.default_rng(0).permutation(1000)
+X, y = digits.train.images[order] / np.float32(16), digits.train.labels[order]
+X_test, y_test = digits.test.images / np.float32(16), digits.test.labels
 
 exact = tl.kernel(body)(X[:24])
 widths = [16, 32, 64, 128, 256]

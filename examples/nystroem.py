@@ -8,8 +8,6 @@ what memory holds.
 
 # %%
 # ``landmarks=m`` chooses them by variance; ``landmarks_by="random"`` draws them.
-import time
-
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -23,30 +21,24 @@ X_test, y_test = digits.test.images, digits.test.labels
 
 counts = [20, 50, 100, 200]
 scores = {way: [] for way in ("variance", "random")}
-seconds = []
-tl.kernel(kernel)(X[:2])  # compile first
 for count in counts:
     for way in scores:
-        start = time.perf_counter()
         model = tl.KernelRidgeClassifier(kernel, ridge=1e-4, landmarks=count, landmarks_by=way).fit(X, y)
-        if way == "random":
-            seconds.append(time.perf_counter() - start)
         scores[way].append(100 * model.score(X_test, y_test))
-start = time.perf_counter()
-exact = tl.KernelRidgeClassifier(kernel, ridge=1e-4).fit(X, y)
-exact_seconds = time.perf_counter() - start
-exact_score = 100 * exact.score(X_test, y_test)
+exact = 100 * tl.KernelRidgeClassifier(kernel, ridge=1e-4).fit(X, y).score(X_test, y_test)
 
 # %%
-# A few hundred landmarks of 600 images are as good as all of them.
+# A third of the images as landmarks is as good as all of them here. Of n images and m landmarks, n m entries of the
+# kernel are computed and held. The whole matrix has n (n + 1) / 2 entries to compute and n² to hold. At n = 600 the gain
+# is small; at a million images and 20,000 landmarks it is a factor of 50 in memory.
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.8))
 for way, values in scores.items():
-    left.semilogx(counts, values, "o-", label=f"by {way}" if way == "variance" else "at random")
-left.axhline(exact_score, color="grey", linestyle="--", label="all 600 images")
+    left.semilogx(counts, values, "o-", label="by variance" if way == "variance" else "at random")
+left.axhline(exact, color="grey", linestyle="--", label="all 600 images")
 left.set_ylabel("test accuracy, %")
-right.loglog(counts, seconds, "o-", color="C1", label="at random")
-right.axhline(exact_seconds, color="grey", linestyle="--", label="all 600 images")
-right.set_ylabel("seconds of fit")
+right.semilogx(counts, [len(X) * count / 1000 for count in counts], "o-", color="C2", label="landmarks")
+right.axhline(len(X) ** 2 / 1000, color="grey", linestyle="--", label="all 600 images")
+right.set_ylabel("kernel entries held, thousands")
 for axes in (left, right):
     axes.set_xlabel("landmarks")
     axes.set_xticks(counts, counts)
