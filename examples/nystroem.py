@@ -29,8 +29,8 @@ exact = 100 * tl.KernelRidgeClassifier(kernel, ridge=1e-4).fit(X, y).score(X_tes
 
 # %%
 # A third of the images as landmarks is as good as all of them here. Of n images and m landmarks, n m entries of the
-# kernel are computed and held. The whole matrix has n (n + 1) / 2 entries to compute and n² to hold. At n = 600 the gain
-# is small; at a million images and 20,000 landmarks it is a factor of 50 in memory.
+# kernel are computed and held. The whole matrix has n (n + 1) / 2 entries to compute and n² to hold. At n = 600 the
+# gain is small; at a million images and 20,000 landmarks it is a factor of 50 in memory.
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.8))
 for way, values in scores.items():
     left.semilogx(counts, values, "o-", label="by variance" if way == "variance" else "at random")
