@@ -52,6 +52,7 @@ def write_pages(app: Any) -> None:
     folder = DOCS / "generated"
     folder.mkdir(exist_ok=True)
     _write(folder / "leaderboard.md", leaderboard.page(RECORDS))
+    leaderboard.draw_speed(RECORDS, folder / "speed.svg")
     _write(folder / "records.md", leaderboard.records_page(RECORDS))
     _write(folder / "log-of-attempts.md", _moved((RECORDS / "LOG.md").read_text()))
     script = f"window.TANGENTLESS_COSTS = {json.dumps(cost_table.table(RECORDS))};\n"
