@@ -45,7 +45,7 @@ def house() -> Figure:
     for place, (name, words, colour) in enumerate(rooms):
         left = place * step
         _box(axes, left + 0.08, 0.75, step - 0.3, 0.95, colour)
-        axes.text(left + step / 2 - 0.07, 1.42, name, ha="center", color="white", fontsize=9.5, fontweight="bold")
+        axes.text(left + step / 2 - 0.07, 1.42, name, ha="center", color="white", fontsize=8.8, fontweight="bold")
         axes.text(left + step / 2 - 0.07, 1.07, words, ha="center", va="center", color="white", fontsize=7.5)
         if place:
             _arrow(axes, (left - 0.2, 1.22), (left + 0.06, 1.22))
@@ -153,20 +153,18 @@ def ring() -> Figure:
     """Rows of one offset stream through the layers of a stage; each layer keeps four rows."""
     figure = Figure(figsize=(10, 2.6))
     axes = _blank(figure, (0, 20), (-0.5, 5))
-    for place, (name, colour) in enumerate(
-        (("pixels", GREY), ("conv3 relu", BLUE), ("conv3 relu", BLUE), ("pool2", GOLD))
-    ):
+    stages = (
+        ("pixels", 1, GREY, "inner products"),
+        ("conv3 relu", 4, BLUE, "ring of four rows"),
+        ("conv3 relu", 4, BLUE, "ring of four rows"),
+        ("pool2", 1, GOLD, "sums for the next stage"),
+    )
+    for place, (name, kept, colour, words) in enumerate(stages):
         left = 0.4 + 5 * place
-        kept = 4 if place < 3 else 1
         for row in range(kept):
-            fresh = row == 0
-            axes.add_patch(
-                Rectangle(
-                    (left, 3.4 - row), 3.4, 0.8, facecolor=colour, alpha=0.95 if fresh else 0.3, edgecolor="white"
-                )
-            )
+            alpha = 0.3 if row else 0.95  # the first row has just come
+            axes.add_patch(Rectangle((left, 3.4 - row), 3.4, 0.8, facecolor=colour, alpha=alpha, edgecolor="white"))
         axes.text(left + 1.7, 4.55, name, ha="center", fontsize=10, fontfamily="monospace")
-        words = "ring of four rows" if place < 3 else "sums for the next stage"
         axes.text(left + 1.7, -0.35, words, ha="center", fontsize=8.5, color=GREY)
         if place:
             _arrow(axes, (left - 1.5, 3.8), (left - 0.1, 3.8))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tangentless as tl
@@ -55,6 +56,15 @@ def test_the_calculator_counts_elements_as_graphs_do():
 def test_every_example_has_its_place_in_the_gallery():
     listed = re.findall(r'^    "(\w+)",$', (DOCS / "site_pages.py").read_text(), re.MULTILINE)
     assert sorted(listed) == [path.stem for path in EXAMPLES]
+
+
+def test_the_diagram_of_layers_shows_the_kernel_itself(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    diagrams = importlib.import_module("diagrams")
+    images = np.random.default_rng(0).random((2, 8, 8, 1))
+    *_, (_, last) = diagrams.kernels_after(diagrams.SMALL, *images[..., 0])
+    k = tl.kernel(" ".join(diagrams.SMALL))
+    assert last.item() == pytest.approx(k(images, backend="reference")[0, 1], rel=1e-12)
 
 
 @pytest.mark.parametrize("module", ["", "classical", "datasets", "gram", "networks", "preprocessing", "solve"])
