@@ -36,6 +36,9 @@ CPU_ROWS = {
 }
 
 
+LARGEST = 10**12  # bytes that a large host has; what does not fit is solved by conjugate gradients
+
+
 def table(records: Path) -> dict[str, Any]:
     """Everything the page needs, as JSON values."""
     words = {name: layer for name, layer in LAYERS.items() if issubclass(layer, tl.Nonlinearity)}
@@ -75,7 +78,9 @@ def _cpus(records: Path) -> list[dict[str, Any]]:
         special = {feature: [exact["myrtle5"] * shares[row], row] for feature, row in CPU_ROWS.items()}
         cpu = {"name": name, "unit": "hours", "exact": exact, "special": special}
         cpu["plain"] = {kind: [exact[text], text] for kind, text in PLAIN.items()}
-        found.append({**cpu, "memory": None, "solve": [solved["rows"], solved["seconds"] * (1 if pairs is two else 2)]})
+        found.append(
+            {**cpu, "memory": LARGEST, "solve": [solved["rows"], solved["seconds"] * (1 if pairs is two else 2)]}
+        )
     return found
 
 

@@ -183,7 +183,7 @@ const Cost = (() => {
       const found = rate(device, text, shape, data);
       const vectors = shape.length === 1;
       const seconds = vectors ? null : pairs * work / found.rate / devices;
-      const fits = device.memory === null || 8 * train * train * 1.3 < device.memory;
+      const fits = 8 * train * train * 1.3 < device.memory;
       const solve = fits ? device.solve[1] * (train / device.solve[0]) ** 3 : null;
       return { device: device.name, unit: device.unit, row: found.row, seconds, hours: vectors ? null : seconds * devices / 3600, solve };
     });
