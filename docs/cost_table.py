@@ -14,6 +14,7 @@ from tangentless.architecture import NAMED
 from tangentless.layers import LAYERS
 
 PLAIN = {"relu": "myrtle10", "gaussian": "myrtle10-gaussian"}
+LARGEST = 10**12  # bytes that a large host has; what does not fit is solved by conjugate gradients
 # Features of an architecture that leave the fastest path, and the rows of the records that have them.
 GPU_ROWS = {
     "window5": "conv5",
@@ -34,9 +35,6 @@ CPU_ROWS = {
     "branches": "resnet8",
     "stride": "stride in place of pool",
 }
-
-
-LARGEST = 10**12  # bytes that a large host has; what does not fit is solved by conjugate gradients
 
 
 def table(records: Path) -> dict[str, Any]:
