@@ -5,12 +5,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
+SITE := $(VENV)/.site
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow test-processors test-browser test-gpu lint bench clean
+.PHONY: demo docs linkcheck test test-slow test-processors test-browser test-gpu lint bench clean
 
 demo: $(READY)           ## digits, end to end
 	$(BIN)/tangentless demo --output out/demo
+
+docs: $(SITE)            ## the documentation site, in out/site: examples executed, warnings are errors, links checked
+	$(BIN)/python -m sphinx -W --keep-going -b html -d out/doctrees docs out/site
+	$(BIN)/python docs/check_site.py out/site README.md
+
+linkcheck: $(SITE)       ## external links of the site, which needs a network
+	$(BIN)/python -m sphinx -b linkcheck -D plot_gallery=0 -d out/doctrees docs out/linkcheck
 
 test: lint               ## everything that runs in minutes
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist worksteal
@@ -39,6 +47,7 @@ bench: $(TOOLS)          ## reference, CPU backend, PyTorch and neural-tangents 
 	$(BIN)/python benchmarks/compare.py
 
 clean:
+	rm -rf docs/gallery docs/generated docs/api/names docs/_static/cost-data.js docs/sg_execution_times.rst
 	rm -rf $(VENV) .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis out
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -51,4 +60,8 @@ $(READY): pyproject.toml
 
 $(TOOLS): $(READY)
 	$(PIP) --editable ".[test]"
+	@touch $@
+
+$(SITE): $(READY)
+	$(PIP) --editable ".[docs]"
 	@touch $@

@@ -86,6 +86,7 @@ NAMES = {
     "uncertainty.md": names_for_uncertainty,
     "solving.md": names_for_solving,
     "data.md": names_for_data,
+    "first-five-minutes.md": names_for_data,
     "networks.md": names_for_networks,
 }
 

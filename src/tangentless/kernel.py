@@ -219,7 +219,7 @@ class CompositionalKernel(Elementary):
         return self.graph(shape).image_numbers
 
     def graph(self, shape: tuple[int, ...]) -> Graph:
-        """This kernel compiled for images of one shape, (*grid, channels)."""
+        """This kernel compiled for images of one shape, `(*grid, channels)`."""
         return compile_graph(self.architecture, tuple(shape[:-1]), shape[-1])
 
     def prepare(self, device: AnyDevice, images: Any) -> Leaf:

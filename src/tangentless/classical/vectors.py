@@ -199,7 +199,7 @@ class Polynomial(VectorKernel):
 
 @dataclass(frozen=True)
 class Gaussian(VectorKernel):
-    """exp(-gamma |x - z|²).
+    """`exp(-gamma |x - z|²)`.
 
     >>> Gaussian(gamma=0.5)(np.array([[1.0, 2.0]]), np.array([[1.0, 0.0]])).round(6)  # exp(-2)
     array([[0.135335]])
@@ -281,7 +281,7 @@ class AngleKernel(VectorKernel):
 
 @dataclass(frozen=True)
 class ArcCosine(AngleKernel):
-    """The arc-cosine kernel of Cho and Saul (2009), of order 0, 1 or 2, with t the angle between x and z:
+    """The arc-cosine kernel of Cho and Saul (2009), of order 0, 1 or 2, with t the angle between x and z::
 
         order 0    (π - t) / π
         order 1    |x| |z| (sin t + (π - t) cos t) / π
@@ -347,10 +347,10 @@ class NTK(AngleKernel):
     """The tangent kernel of a fully connected ReLU network of infinite width, its first layers fixed or trained.
 
     `depth` counts layers of weights, so depth 1 is linear and depth L has L - 1 layers of ReLUs; `fixed` of them, from
-    the input on, are not trained. There are no biases, and ReLUs are scaled to keep the norm, so that k(x, x) =
-    (depth - fixed) |x|². With all layers but the last fixed it is the `NNGP`. These are the kernels of Arora et al.
-    (2020), "Harnessing the power of infinitely wide deep nets on small-data tasks", which leave ReLUs unscaled: theirs
-    are smaller by a factor of 2^(depth - 1).
+    the input on, are not trained. There are no biases, and ReLUs are scaled to keep the norm, so that
+    `k(x, x) = (depth - fixed) |x|²`. With all layers but the last fixed it is the `NNGP`. These are the kernels of
+    Arora et al. (2020), "Harnessing the power of infinitely wide deep nets on small-data tasks", which leave ReLUs
+    unscaled: theirs are smaller by a factor of 2^(depth - 1).
 
     >>> NTK(depth=2)(np.array([[1.0, 0.0], [0.0, 2.0]])).round(6)
     array([[2.     , 0.63662],

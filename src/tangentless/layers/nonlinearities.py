@@ -266,7 +266,7 @@ class Cos(_Scaled):
 
 @dataclass(frozen=True)
 class Abs(Nonlinearity):
-    """The dual of |x|: two ReLUs, of x and of -x.
+    """The dual of `|x|`: two ReLUs, of x and of -x.
 
     >>> Abs().dual(np.array([-1.0, 1.0]))
     array([1., 1.])
