@@ -8,6 +8,7 @@ the store a Zarr (v3) group with the arrays `kernel`, `x` and, for two sets of i
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ..chunks import ahead
 from ..errors import (
     NotAStoreError,
     ParameterError,
@@ -151,8 +153,9 @@ def settle(
             "only the matrix of X with itself can be extended; for new rows of k(X, Z) start a new store"
         )
     if is_vacant(files):
-        for name in [*files.sizes("x"), *files.sizes("z")]:  # of an interrupted start, which may have been others
-            files.remove(name)
+        for folder in {"x", "z"} & files.entries():  # of an interrupted start, which may have been others
+            for name in files.sizes(folder):
+                files.remove(name)
         return given
     stored = read_manifest(files)
     longer = stored.symmetric and given.symmetric and _continues(stored.x, given.x, x)
@@ -289,14 +292,17 @@ def recover_manifest(files: Files) -> Manifest:
 
 def damaged_metadata(files: Files, manifest: Manifest) -> list[str]:
     """The metadata files that are missing or wrong."""
-    return [name for name, expected in render(manifest).items() if _read(files, name) != expected]
+    expected = render(manifest)
+    found = ahead(functools.partial(_read, files), expected, files.concurrency)
+    return [name for name, data in found if data != expected[name]]
 
 
 def write_metadata(files: Files, manifest: Manifest) -> None:
-    """Write the metadata files that are missing or wrong."""
-    content = render(manifest)
-    for name in damaged_metadata(files, manifest):
-        files.write(name, content[name])
+    """Write the metadata files that are missing or wrong, that of the group when all others are there."""
+    content, wanted = render(manifest), damaged_metadata(files, manifest)
+    for part in ([name for name in wanted if name != GROUP], [name for name in wanted if name == GROUP]):
+        for _ in ahead(lambda name: files.write(name, content[name]), part, files.concurrency):
+            pass
 
 
 def is_vacant(files: Files) -> bool:
@@ -308,7 +314,7 @@ def is_vacant(files: Files) -> bool:
         raise NotAStoreError(
             f"{files.address} holds something else, such as {min(entries - _OURS)!r}; give an address of its own"
         )
-    if files.sizes("kernel/c"):
+    if "kernel" in entries and files.sizes("kernel/c"):
         raise StoreDamagedError(f"{files.address} has tiles, but {GROUP} is missing: run repair")
     return True
 
