@@ -259,6 +259,16 @@ def read_only(store: Path) -> Iterator[None]:
             path.chmod(mode)
 
 
+def test_tiles_that_others_remove_meanwhile_are_missed_and_computed_again(tmp_path: Path) -> None:
+    def remove(snapshot: Any) -> None:
+        if snapshot.tiles_done == 20:
+            shutil.rmtree(tmp_path / "k.zarr/kernel/c/0", ignore_errors=True)
+
+    with pytest.raises(StoreWriteError, match=r"8 tiles, such as \(0, 0\), .* are gone"):
+        make(tmp_path / "k.zarr", 60, progress=remove)
+    assert np.array_equal(np.asarray(make(tmp_path / "k.zarr", 60)), expected(60))
+
+
 def test_errors_of_the_operating_system_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, words in {errno.ENOSPC: "no room", errno.EDQUOT: "no room", errno.EROFS: "read-only"}.items():
 

@@ -277,6 +277,8 @@ def find_files(address: Address, options: Options | None = None) -> Files:
 def _check_address(protocol: str, rest: str) -> None:
     """Refuse what an address must not hold: addresses are shown, and names of files are added to them."""
     host = rest.partition("/")[0]
+    if not rest.strip("/"):
+        raise ParameterError(f"{protocol}:// names no place; give an address such as 's3://bucket/k.zarr'")
     if ":" in host.rpartition("@")[0]:
         shown = f"{protocol}://{host.partition(':')[0]}:***@..."
         raise ParameterError(f"{shown} holds a password, and addresses are shown in errors: give storage_options=")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, cast
 
@@ -170,7 +170,7 @@ def settle(
 def agree(stored: Manifest, given: Manifest, where: str, hint: str = "", *, mixed: bool = False) -> Manifest:
     """The stored manifest, with further `bits` if they may be `mixed`; raises `StoreMismatchError` if they differ."""
     if mixed:
-        stored = replace(stored, bits=(*stored.bits, *(one for one in given.bits if one not in stored.bits)))
+        stored = replace(stored, bits=(*stored.bits, *(one for one in given.bits if not knows(stored.bits, one))))
     found = list(differences(stored, given))
     if not found:
         return stored
@@ -216,8 +216,17 @@ def differences(stored: Manifest, given: Manifest) -> Iterator[str]:
             yield f"{name} is {before!r} in the store, {after!r} now"
 
 
+def knows(bits: Collection[str], one: str) -> bool:
+    """Whether a fingerprint is among some. Its hash tells; processors of different names may share it.
+
+    >>> knows(("01ab (x86_64 znver4)",), "01ab (x86_64 icelake-server)")
+    True
+    """
+    return one.partition(" ")[0] in {known.partition(" ")[0] for known in bits}
+
+
 def _other_bits(stored: Manifest, given: Manifest) -> Iterator[str]:
-    new = [one for one in given.bits if stored.bits and one not in stored.bits]
+    new = [one for one in given.bits if stored.bits and not knows(stored.bits, one)]
     if new:
         yield f"this processor rounds differently: its bits are {', '.join(new)}, those in the store {stored.bits[0]}"
 

@@ -35,6 +35,7 @@ from .manifest import (
     agree,
     damaged_metadata,
     is_vacant,
+    knows,
     read_manifest,
     recover_manifest,
     settle,
@@ -293,7 +294,7 @@ class _Run:
     def bits(self, stored: Manifest | None) -> tuple[str, ...]:
         """The fingerprints that may take part: of one processor, one that the store knows if there is such, or all."""
         known, found = () if stored is None else stored.bits, self.engine.bits
-        return found if self.mixed else tuple(sorted(found, key=lambda one: one not in known)[:1])
+        return found if self.mixed else tuple(sorted(found, key=lambda one: not knows(known, one))[:1])
 
     def join(self, files: Files, stored: Manifest) -> Manifest:
         """The manifest of a store that this run's processors may continue."""
@@ -334,6 +335,12 @@ class _Run:
             pairs = sum(layout.pairs(*tile) for tile in before) + known
             with metered(Snapshot(len(before), layout.count, pairs, layout.total_pairs), self.progress) as meter:
                 self.engine.compute(job, ordered, meter, check)
+            there = store.files.sizes("kernel/c")
+            if gone := [tile for tile in ordered if tile_name(tile) not in there]:
+                raise StoreWriteError(
+                    f"{len(gone)} tiles, such as {gone[0]}, were written to {store.files.address} and are gone: "
+                    "something else removes files there. Run the same call again once it is stopped"
+                )
 
 
 @contextlib.contextmanager
