@@ -176,10 +176,14 @@ def main() -> None:
             if chosen.only and name not in chosen.only:
                 continue
             began = time.monotonic()
-            found = {**run(), "equal_bytes": True, "seconds_in_all": round(time.monotonic() - began)}
+            found = {**run(), "seconds_in_all": round(time.monotonic() - began), "load_average": os.getloadavg()[0]}
+            if name != "latency":  # all others have compared bytes, or would not be here
+                found["equal_bytes"] = True
+            where = environment()
+            found["date"] = where.pop("date")
             print(name, found, flush=True)
             report = json.loads(record.read_text()) if record.exists() else {}
-            report |= {"command": "python benchmarks/store_faults.py", **environment(), "tiles": 91, name: found}
+            report |= {"command": "python benchmarks/store_faults.py", **where, "tiles": 91, name: found}
             record.write_text(json.dumps(report, indent=1) + "\n")
 
 

@@ -77,7 +77,8 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
 
     @storage_options.setter
     def storage_options(self, given: Mapping[str, Any] | None) -> None:
-        if given is not None and not isinstance(given, Hidden):  # scikit-learn wants its copies back as they are
+        # What is hidden stays the same object, since scikit-learn wants its copies back as they are.
+        if isinstance(given, Mapping) and not isinstance(given, Hidden):
             given = Hidden(given)
         self.__dict__["storage_options"] = given
 
@@ -134,6 +135,8 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
             )
         if self._precomputed and self.store is not None:
             raise ParameterError("store keeps a matrix that is computed here, and a precomputed one is not")
+        if not isinstance(self.storage_options, Mapping | None):
+            raise ParameterError('storage_options is a dictionary, such as {"key": ..., "secret": ...}')
         if self.store is None and self.storage_options:
             raise ParameterError("storage_options are for an address given as store=..., and there is none")
 
