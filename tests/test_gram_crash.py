@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crash.stores import expected, finished_tiles, make, store_hash, vectors
+from crash.stores import KERNEL, expected, finished_tiles, make, store_hash, vectors
 from crash.writers import Writers
+from tangentless import KernelRidgeClassifier
 from tangentless.errors import StoreWriteError
-from tangentless.gram import status, verify
+from tangentless.gram import repair, resume, status, verify
 from tangentless.gram.files import LocalFiles
 from tangentless.gram.manifest import Data, read_manifest
 from tangentless.gram.store import Store, tile_name
@@ -90,11 +91,11 @@ def run_extension_kills(writers: Writers, tmp_path: Path, seconds: float, kills:
 
 
 def test_killed_runs_resume_to_the_same_bytes(writers: Writers, tmp_path: Path, seconds: float) -> None:
-    run_kills(writers, tmp_path, seconds, 20)
+    run_kills(writers, tmp_path, seconds, 8)
 
 
 def test_killed_extensions_resume_to_the_same_bytes(writers: Writers, tmp_path: Path, seconds: float) -> None:
-    run_extension_kills(writers, tmp_path, seconds, 8)
+    run_extension_kills(writers, tmp_path, seconds, 5)
 
 
 @pytest.mark.slow
@@ -209,35 +210,63 @@ def test_a_full_disk_stops_cleanly_and_resume_completes(tmp_path: Path) -> None:
         subprocess.run(["umount", disk], check=True)
 
 
-def test_a_read_only_store_is_refused_untouched() -> None:
+@pytest.fixture
+def shared() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:  # not tmp_path, which other users cannot enter
         Path(folder).chmod(0o755)
-        store = Path(folder, "k.zarr")
-        make(store, 20)
-        whole = store_hash(store)
-        (store / "kernel/c/0/1").unlink()
-        for path in store.rglob("*"):
-            path.chmod(0o555 if path.is_dir() else 0o444)
-        with without_privileges(), pytest.raises(StoreWriteError, match="permissions"):
-            make(store, 20)
-        assert status(store).tiles_done == 5
-        for path in store.rglob("*"):
-            path.chmod(0o755)
-        make(store, 20)
-        assert store_hash(store) == whole
+        yield Path(folder, "k.zarr")
+
+
+def test_a_read_only_store_is_refused_untouched(shared: Path) -> None:
+    make(shared, 20)
+    whole = store_hash(shared)
+    (shared / "kernel/c/0/1").unlink()
+    with read_only(shared), pytest.raises(StoreWriteError, match="permissions"):
+        make(shared, 20)
+    assert status(shared).tiles_done == 5
+    make(shared, 20)
+    assert store_hash(shared) == whole
+
+
+def test_a_complete_store_is_used_where_nothing_may_be_written(shared: Path) -> None:
+    model, y = KernelRidgeClassifier(KERNEL, backend="reference", store=shared), vectors(20)[:, 0] > 0
+    coefficients = model.fit(vectors(20), y).dual_coef_
+    with read_only(shared):
+        assert np.array_equal(np.asarray(make(shared, 20, tile=None)), expected(20))
+        assert np.array_equal(model.fit(vectors(20), y).dual_coef_, coefficients)
+        assert resume(shared).shape == (20, 20)
+        assert repair(shared).good
+    (shared / "kernel/c/0/0").write_bytes(b"nonsense")
+    with read_only(shared), pytest.raises(StoreWriteError, match=r"not repaired, and tile \(0, 0\) .* read-only"):
+        repair(shared, progress=False)
 
 
 @contextlib.contextmanager
-def without_privileges() -> Iterator[None]:
-    """Root may write anywhere; an ordinary user may not."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
+def read_only(store: Path) -> Iterator[None]:
+    """Nothing in the store may be written; by root neither, who becomes an ordinary user meanwhile."""
+    modes = {path: path.stat().st_mode for path in (store, *store.rglob("*"))}
+    for path in modes:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
     try:
         yield
     finally:
-        os.seteuid(0)
+        if is_root:
+            os.seteuid(0)
+        for path, mode in modes.items():
+            path.chmod(mode)
+
+
+def test_tiles_that_others_remove_meanwhile_are_missed_and_computed_again(tmp_path: Path) -> None:
+    def remove(snapshot: Any) -> None:
+        if snapshot.tiles_done == 20:
+            shutil.rmtree(tmp_path / "k.zarr/kernel/c/0", ignore_errors=True)
+
+    with pytest.raises(StoreWriteError, match=r"8 tiles, such as \(0, 0\), .* are gone"):
+        make(tmp_path / "k.zarr", 60, progress=remove)
+    assert np.array_equal(np.asarray(make(tmp_path / "k.zarr", 60)), expected(60))
 
 
 def test_errors_of_the_operating_system_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

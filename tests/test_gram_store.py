@@ -26,6 +26,7 @@ from tangentless.errors import (
     StoreVersionError,
 )
 from tangentless.gram import gram, open_gram, repair, resume, status, verify
+from tangentless.gram.cli import _options
 from tangentless.gram.compute import Panels, choose_tile, parse_memory, plan_memory
 from tangentless.gram.files import LocalFiles
 from tangentless.gram.manifest import read_manifest, render
@@ -211,6 +212,29 @@ def test_addresses_of_fsspec_hold_the_same_bytes(store: Path, tmp_path: Path) ->
 def test_a_file_url_is_a_path(tmp_path: Path) -> None:
     make(f"file://{tmp_path}/k.zarr", 20)
     assert np.array_equal(np.asarray(open_gram(tmp_path / "k.zarr")), expected(20))
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("ftp://user:hunter2@host/k.zarr", r"^ftp://user:\*\*\*@\.\.\. holds a password"),
+        ("s3://bucket/k.zarr?token=hunter2", "^s3://bucket/k.zarr is followed by a query"),
+        ("s3://", "names no place"),
+    ],
+)
+def test_addresses_hold_no_credentials(address: str, words: str) -> None:
+    with pytest.raises(ParameterError, match=words) as caught:
+        make(address, 20)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_options_of_the_command_line_are_texts_flags_or_objects() -> None:
+    given = ["key=0123", "anon=false", 'client_kwargs={"region_name": "eu"}', "endpoint_url=http://a=b"]
+    found = {"key": "0123", "anon": False, "client_kwargs": {"region_name": "eu"}, "endpoint_url": "http://a=b"}
+    assert _options(given) == found
+    for wrong in ("key", "client_kwargs={nonsense"):
+        with pytest.raises(ParameterError, match="--storage takes"):
+            _options([wrong])
 
 
 def test_unknown_addresses_are_refused() -> None:

@@ -224,13 +224,13 @@ def test_memory_beyond_the_result_is_bounded():
         "import os, resource, numpy as np, tangentless as tl\n"
         "os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])\n"  # each thread has some memory of its own
         "k = tl.kernel('conv3 relu globalpool normalize relu')\n"
-        "X = np.random.default_rng(0).standard_normal((5000, 3, 3, 1)).astype(np.float32)\n"
+        "X = np.random.default_rng(0).standard_normal((4000, 3, 3, 1)).astype(np.float32)\n"
         "k(X[:100])\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "K = k(X)\n"
         "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 - K.nbytes)\n"
     )
-    assert int(run_python(script)) < 500e6
+    assert int(run_python(script)) < 160e6  # the matrix itself has 128e6
 
 
 def test_the_reference_interprets_no_pair_of_positions_by_itself(rng):

@@ -24,6 +24,8 @@ from tangentless.models import load_model, save_model
 from tangentless.preprocessing import ZCA, RandAugment, Standardize
 from tangentless.processes import GaussianProcessClassifier, GaussianProcessRegressor
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*few to whiten by")
+
 TEXT = "conv3 relu globalpool normalize relu"
 GENERATOR = np.random.default_rng(0)
 IMAGES = GENERATOR.standard_normal((24, 4, 4, 2)).astype(np.float32)

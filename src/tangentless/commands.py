@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from .console import percent, say_aside
-from .errors import InputError, ParameterError
+from .errors import DatasetDamagedError, InputError, ParameterError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -238,7 +238,10 @@ def _read(files: list[Path], size: tuple[int, ...], colour: str, skip: bool) -> 
     from .datasets import read_photographs
 
     on_error: Any = "skip" if skip else "raise"
-    found = read_photographs(files, cast(Any, size), colour=cast(Any, colour), on_error=on_error)
+    try:
+        found = read_photographs(files, cast(Any, size), colour=cast(Any, colour), on_error=on_error)
+    except DatasetDamagedError as error:
+        raise DatasetDamagedError(f"{error}; --skip leaves such files out") from error
     for file, reason in found.skipped:
         say_aside(f"Skipped {file}: {reason}")
     return found

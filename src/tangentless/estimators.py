@@ -15,6 +15,7 @@ scikit-learn apply.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -93,8 +94,10 @@ class KernelRidgeClassifier(_Classifier, KernelRidge):
         "loo" picks the most accurate between -1 and 1 by the leave-one-out predictions of the tilted model itself.
     class_weight
         Weights of the classes, a dictionary, or "balanced" for the inverse of their frequency; times `sample_weight`.
-    store
-        A place to keep the kernel matrix of the training rows, from which an interrupted `fit` goes on.
+    store, storage_options
+        A folder or address to keep the kernel matrix of the training rows, from which an interrupted `fit` goes on, and
+        what fsspec needs for an address, such as credentials. These are never shown; a fitted model that is pickled or
+        saved forgets them.
     landmarks, landmarks_by
         A number of training rows, m, to write predictions with (Nyström): n m kernel entries and memory, and time
         n m^2, where exact training takes n^2 and n^3. They are chosen by "variance" (greedily, see
@@ -161,9 +164,10 @@ class KernelRidgeClassifier(_Classifier, KernelRidge):
         augmentation: Augmentation | None = None,
         ensemble: int = 1,
         averaging: str | Symmetry | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         shared = (tilt, store, landmarks, landmarks_by, verbose, augmentation, ensemble, averaging)
-        super().__init__(kernel, ridge, flips, backend, precision, n_jobs, *shared)
+        super().__init__(kernel, ridge, flips, backend, precision, n_jobs, *shared, storage_options)
         self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -250,7 +254,7 @@ class KernelSVC(_Classifier):
 
     Parameters
     ----------
-    kernel, flips, backend, precision, n_jobs, class_weight, store, verbose
+    kernel, flips, backend, precision, n_jobs, class_weight, store, verbose, storage_options
         As of `KernelRidgeClassifier`; `flips` uses the kernel summed over an image and its mirror image.
     C
         The price of a violated margin: smaller is smoother. "scale" is 10 over the spread of the kernel, which is the
@@ -290,8 +294,9 @@ class KernelSVC(_Classifier):
         class_weight: Any = None,
         store: str | os.PathLike[str] | None = None,
         verbose: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose)
+        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose, storage_options)
         self.C = C
         self.class_weight = class_weight
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -33,6 +33,17 @@ AnyKernel = str | Architecture | Iterable[Layer] | Kernel
 ENTRIES_AT_ONCE = 2**24  # kernel entries held while predicting: 128 MiB
 
 
+class Hidden(dict[str, Any]):
+    """Options that may hold credentials: scikit-learn prints parameters, in traces and notebooks, and must not these.
+
+    >>> {"storage_options": Hidden(secret="x")}
+    {'storage_options': <hidden>}
+    """
+
+    def __repr__(self) -> str:
+        return "<hidden>"
+
+
 class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
     """What the estimators share: rows at the door, the kernel they stand for, its matrices in bounded memory."""
 
@@ -49,6 +60,7 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
         n_jobs: int | None,
         store: str | os.PathLike[str] | None,
         verbose: bool,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.kernel = kernel
         self.flips = flips
@@ -57,6 +69,25 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
         self.n_jobs = n_jobs
         self.store = store
         self.verbose = verbose
+        self.storage_options = storage_options
+
+    @property
+    def storage_options(self) -> Mapping[str, Any] | None:
+        """What fsspec needs for an address in `store`, such as credentials; never shown."""
+        given: Mapping[str, Any] | None = vars(self)["storage_options"]
+        return given
+
+    @storage_options.setter
+    def storage_options(self, given: Mapping[str, Any] | None) -> None:
+        # What is hidden stays the same object, since scikit-learn wants its copies back as they are.
+        if isinstance(given, Mapping) and not isinstance(given, Hidden):
+            given = Hidden(given)
+        self.__dict__["storage_options"] = given
+
+    def __getstate__(self) -> Any:
+        """A model that is kept needs no credentials; one that is still to be fitted, by other processes say, does."""
+        state = super().__getstate__()
+        return {**state, "storage_options": None} if hasattr(self, "kernel_") else state
 
     @contextmanager
     def reporting(self, progress: Progress) -> Iterator[Self]:
@@ -124,6 +155,10 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
             )
         if self._precomputed and self.store is not None:
             raise ParameterError("store keeps a matrix that is computed here, and a precomputed one is not")
+        if not isinstance(self.storage_options, Mapping | None):
+            raise ParameterError('storage_options is a dictionary, such as {"key": ..., "secret": ...}')
+        if self.store is None and self.storage_options:
+            raise ParameterError("storage_options are for an address given as store=..., and there is none")
 
     def _read_weights(self, X: NDArray[Any], sample_weight: Any) -> Array | None:
         if sample_weight is None:
@@ -162,6 +197,7 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
             "precision": device.precision,
             "n_jobs": device.n_jobs,
             "progress": bool(self.verbose),
+            "storage_options": self.storage_options,
         }
         return gram(self.kernel_, X, others, store=store, backend=device.given or device.name, **options)
 

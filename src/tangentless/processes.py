@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -64,8 +65,9 @@ class _Process(KernelEstimator):
         n_jobs: int | None,
         store: str | os.PathLike[str] | None,
         verbose: bool,
+        storage_options: Mapping[str, Any] | None,
     ) -> None:
-        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose)
+        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose, storage_options)
         self.scale = scale
 
     def _check_parameters(self) -> None:
@@ -128,7 +130,7 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
 
     Parameters
     ----------
-    kernel, flips, backend, precision, n_jobs, store, verbose
+    kernel, flips, backend, precision, n_jobs, store, verbose, storage_options
         As of `KernelRidgeClassifier`.
     noise
         The variance of the noise, relative to the scale of the kernel. "mle" picks the noise of the largest marginal
@@ -171,8 +173,9 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
         flips: bool = False,
         store: str | os.PathLike[str] | None = None,
         verbose: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(kernel, scale, flips, backend, precision, n_jobs, store, verbose)
+        super().__init__(kernel, scale, flips, backend, precision, n_jobs, store, verbose, storage_options)
         self.noise = noise
 
     def __sklearn_tags__(self) -> Any:
@@ -342,7 +345,7 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
 
     Parameters
     ----------
-    kernel, flips, backend, precision, n_jobs, store, verbose
+    kernel, flips, backend, precision, n_jobs, store, verbose, storage_options
         As of `KernelRidgeClassifier`.
     concentration
         How much a label says: the Dirichlet concentration of the classes that it does not name. Smaller is surer.
@@ -383,8 +386,9 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
         flips: bool = False,
         store: str | os.PathLike[str] | None = None,
         verbose: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(kernel, scale, flips, backend, precision, n_jobs, store, verbose)
+        super().__init__(kernel, scale, flips, backend, precision, n_jobs, store, verbose, storage_options)
         self.concentration = concentration
 
     def _check_parameters(self) -> None:

@@ -9,7 +9,7 @@ of every member is. Draws follow from a seed, so that only the images and the co
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -64,8 +64,9 @@ class KernelRidge(KernelEstimator):
         augmentation: Augmentation | None = None,
         ensemble: int = 1,
         averaging: str | Symmetry | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose)
+        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose, storage_options)
         self.ridge = ridge
         self.tilt = tilt
         self.landmarks = landmarks

@@ -39,6 +39,7 @@ class Processes:
     def __enter__(self) -> Processes:
         self._folder = tempfile.TemporaryDirectory()
         self.file = Path(self._folder.name, "scheduler.json")
+        self._log = Path(self._folder.name, "log")
         self._environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -75,14 +76,20 @@ class Processes:
     def client(self) -> Any:
         return distributed.Client(scheduler_file=str(self.file), set_as_default=False)
 
+    @property
+    def log(self) -> str:
+        """What scheduler and workers have said so far."""
+        return self._log.read_text()
+
     def _start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, *arguments],
-            env={**self._environment, **environment},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, *arguments],
+                env={**self._environment, **environment},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
 
 class WorkerKiller(threading.Thread):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -68,13 +69,15 @@ class Proxy(threading.Thread):
     """Passes requests to a server, after `latency` seconds; each may fail. Counts what passes, by method.
 
     `failing` is the share of requests answered with 500 or 503, or cut off; while `out` is set, all are cut off; the
-    next `denied` ones get 403.
+    next `denied` ones get 403, and so do all that write, if it is `read_only`. `keys` are the access keys that requests
+    were signed with.
     """
 
     def __init__(self, target: int, *, latency: float = 0.0, failing: float = 0.0) -> None:
         super().__init__(daemon=True)
         self.target, self.latency, self.failing = target, latency, failing
         self.out, self.denied, self.chance = threading.Event(), 0, random.Random(0)
+        self.read_only, self.keys = False, set[bytes]()
         self.port, self.requests = free_port(), Counter[str]()
         self._ready = threading.Event()
 
@@ -108,8 +111,10 @@ class Proxy(threading.Thread):
                     head = b"\r\n".join(one for one in head.split(b"\r\n") if not one.lower().startswith(b"expect:"))
                 body = await reader.readexactly(_length(head))
                 await asyncio.sleep(self.latency)
-                self.requests[head.partition(b" ")[0].decode()] += 1
-                fault = self._fault()
+                method = head.partition(b" ")[0].decode()
+                self.requests[method] += 1
+                self.keys.update(re.findall(rb"Credential=(\w+)/", head))
+                fault = 403 if self.read_only and method not in ("GET", "HEAD") else self._fault()
                 if fault == 0:
                     break
                 writer.write(_answer(fault) if fault else await self._forward(head, body))

@@ -152,11 +152,21 @@ def _load(source: str | None) -> NDArray[Any] | None:
     return None if source is None else load_array(source, mapped=True)
 
 
-def _options(given: list[str] | None) -> dict[str, str]:
+def _options(given: list[str] | None) -> dict[str, Any]:
     parts = [one.partition("=") for one in given or []]
     if any(not separator for _, separator, _ in parts):
         raise ParameterError("--storage takes NAME=VALUE, such as endpoint_url=http://127.0.0.1:5000")
-    return {name: value for name, _, value in parts}
+    return {name: _option(value) for name, _, value in parts}
+
+
+def _option(text: str) -> Any:
+    """Texts as they are, since keys may look like numbers; true, false and objects are read as JSON."""
+    if text in ("true", "false") or text.startswith("{"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise ParameterError("--storage takes NAME={...} only if the braces hold JSON") from None
+    return text
 
 
 def _print_done(matrix: GramMatrix, as_json: bool) -> None:
@@ -183,6 +193,5 @@ def _status_text(found: stores.Status) -> str:
 
 
 def _findings_text(found: stores.Findings, verdict: str) -> str:
-    bad = [*found.metadata, *(f"panel {panel} of the images {name}" for name, panel in found.images)]
-    bad += [f"tile {tile}" for tile in found.tiles]
-    return "\n".join([*(f"{name} {verdict}" for name in bad), f"{found.tiles_checked:,} tiles checked, {len(bad)} bad"])
+    lines = [f"{name} {verdict}" for name in found.bad]
+    return "\n".join([*lines, f"{found.tiles_checked:,} tiles checked, {len(lines)} bad"])

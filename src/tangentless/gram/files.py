@@ -37,8 +37,10 @@ Options = Mapping[str, Any]
 logger = logging.getLogger("tangentless")
 PATIENCE = 180.0  # seconds for which requests to a store that does not answer are repeated,
 _SHORT_PATIENCE = 2.0  # and to one that denies access, which may be a passing fault too
+_AT_ONCE = 32  # requests to an address: enough to hide a latency of 30 ms behind answers of one
 # Requests are repeated here, in one place: many attempts of others within each would be as many times slower.
-_DEFAULTS = {"s3": {"config_kwargs": {"retries": {"max_attempts": 1}, "connect_timeout": 10, "read_timeout": 60}}}
+_S3 = {"retries": {"max_attempts": 1}, "connect_timeout": 10, "read_timeout": 60, "max_pool_connections": _AT_ONCE}
+_DEFAULTS = {"s3": {"config_kwargs": _S3}}
 _FIRST_PAUSE, _LONGEST_PAUSE, _WORTH_A_WORD = 0.1, 8.0, 1.0
 _UNFINISHED = "kernel/tmp"  # one folder for all files being written, so that `clean` knows where to look
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -125,7 +127,7 @@ class RemoteFiles:
 
     address: str
     options: Options = field(default_factory=dict, repr=False, compare=False)
-    concurrency: ClassVar[int] = 16
+    concurrency: ClassVar[int] = _AT_ONCE
 
     def read(self, name: str) -> bytes:
         # From a start, because without one some file systems ask for the length first, even a cache of old listings.
@@ -134,14 +136,14 @@ class RemoteFiles:
     def write(self, name: str, *parts: Any) -> None:
         data = b"".join(parts)
         with explained(self.address):
-            self._ask(lambda: self._system.pipe_file(f"{self._root}/{name}", data))
+            self._ask(lambda: self._system.pipe_file(f"{self._root}/{name}", data), "writing")
 
     def create(self, name: str, data: bytes) -> None:
-        self._ask(lambda: self._system.pipe_file(f"{self._root}/{name}", data, mode="create"))
+        self._ask(lambda: self._system.pipe_file(f"{self._root}/{name}", data, mode="create"), "writing")
 
     def remove(self, name: str) -> None:
         with explained(self.address), contextlib.suppress(FileNotFoundError):
-            self._ask(lambda: self._system.rm_file(f"{self._root}/{name}"))
+            self._ask(lambda: self._system.rm_file(f"{self._root}/{name}"), "writing")
 
     def entries(self) -> set[str]:
         try:
@@ -160,14 +162,14 @@ class RemoteFiles:
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteFiles, (self.address, self.options)  # without a connection, which belongs to its process
 
-    def _ask(self, request: Callable[[], Any]) -> Any:
+    def _ask(self, request: Callable[[], Any], what: str = "access") -> Any:
         """The answer to a request, repeated at growing intervals while the trouble may pass."""
         began, pause, said = time.monotonic(), _FIRST_PAUSE, False
         while True:
             try:
                 return request()
             except Exception as error:  # libraries of object stores raise errors of their own kinds
-                trouble = diagnose(error, self.address)
+                trouble = diagnose(error, self.address, what, self.options)
                 if trouble is None:
                     raise
                 waited = time.monotonic() - began
@@ -197,7 +199,7 @@ class RemoteFiles:
             defaults = {"use_listings_cache": False, **_DEFAULTS.get(self.address.partition(":")[0], {})}
             system, root = fsspec.core.url_to_fs(self.address, **{**defaults, **self.options})
         except (ValueError, ImportError, TypeError) as error:
-            raise NotAStoreError(f"fsspec cannot open {self.address}: {error}") from None
+            raise NotAStoreError(f"fsspec cannot open {self.address}: {without(self.options, error)}") from None
         return system, str(root).rstrip("/")
 
 
@@ -212,7 +214,7 @@ class Trouble:
     patience: float = 0.0
 
 
-def diagnose(error: Exception, address: str) -> Trouble | None:
+def diagnose(error: Exception, address: str, what: str = "access", options: Options | None = None) -> Trouble | None:
     """What an error of a request means; None if it is an answer, or a fault of the caller.
 
     >>> diagnose(PermissionError("Forbidden"), "s3://bucket/k.zarr").text
@@ -226,12 +228,30 @@ def diagnose(error: Exception, address: str) -> Trouble | None:
     if isinstance(error, (TangentlessError, FileNotFoundError, FileExistsError, TypeError)):
         return None
     if isinstance(error, ValueError):
-        return Trouble(f"{address} cannot be asked: {error}")
+        return Trouble(f"{address} cannot be asked: {without(options, error)}")
     if "Credentials" in why:
         return Trouble(f"there are no credentials for {address}; give storage_options=, or set them as fsspec says")
     if isinstance(error, PermissionError):
-        return Trouble(f"access to {address} is denied ({why}); look at the credentials", _SHORT_PATIENCE)
+        return Trouble(f"{what} to {address} is denied ({why}); look at the credentials", _SHORT_PATIENCE)
     return Trouble(f"{address} does not answer ({why}); look at the endpoint and the network", PATIENCE)
+
+
+def without(options: Any, error: object) -> str:
+    """The text of an error, with every value of the options struck out.
+
+    >>> without({"client": {"password": "hunter2"}}, ValueError("no user:hunter2 at this host"))
+    'no user:*** at this host'
+    """
+    text, left = str(error), [options]
+    while left:
+        value = left.pop()
+        if isinstance(value, Mapping):
+            left.extend(value.values())
+        elif isinstance(value, (list, tuple)):
+            left.extend(value)
+        elif isinstance(value, str) and value:
+            text = text.replace(value, "***")
+    return text
 
 
 def find_files(address: Address, options: Options | None = None) -> Files:
@@ -247,10 +267,24 @@ def find_files(address: Address, options: Options | None = None) -> Files:
         raise ParameterError(f"a store is a path or an address such as 's3://bucket/k.zarr', not {address!r}")
     protocol, separator, rest = text.partition("://")
     if separator and protocol not in ("file", "local"):
+        _check_address(protocol, rest)
         return RemoteFiles(text.rstrip("/"), options or {})
     if options:
         raise ParameterError(f"storage_options are for addresses such as s3://..., and {text} is a folder")
     return LocalFiles(Path(rest).absolute() if separator else Path(text).expanduser().absolute())
+
+
+def _check_address(protocol: str, rest: str) -> None:
+    """Refuse what an address must not hold: addresses are shown, and names of files are added to them."""
+    host = rest.partition("/")[0]
+    if not rest.strip("/"):
+        raise ParameterError(f"{protocol}:// names no place; give an address such as 's3://bucket/k.zarr'")
+    if ":" in host.rpartition("@")[0]:
+        shown = f"{protocol}://{host.partition(':')[0]}:***@..."
+        raise ParameterError(f"{shown} holds a password, and addresses are shown in errors: give storage_options=")
+    if "?" in rest or "#" in rest:
+        shown = f"{protocol}://{rest.partition('?')[0].partition('#')[0]}"
+        raise ParameterError(f"{shown} is followed by a query, and a store is a folder; give storage_options= instead")
 
 
 @contextlib.contextmanager

@@ -8,15 +8,17 @@ the store a Zarr (v3) group with the arrays `kernel`, `x` and, for two sets of i
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..chunks import ahead
 from ..errors import (
     NotAStoreError,
     ParameterError,
@@ -151,8 +153,9 @@ def settle(
             "only the matrix of X with itself can be extended; for new rows of k(X, Z) start a new store"
         )
     if is_vacant(files):
-        for name in [*files.sizes("x"), *files.sizes("z")]:  # of an interrupted start, which may have been others
-            files.remove(name)
+        for folder in {"x", "z"} & files.entries():  # of an interrupted start, which may have been others
+            for name in files.sizes(folder):
+                files.remove(name)
         return given
     stored = read_manifest(files)
     longer = stored.symmetric and given.symmetric and _continues(stored.x, given.x, x)
@@ -167,7 +170,7 @@ def settle(
 def agree(stored: Manifest, given: Manifest, where: str, hint: str = "", *, mixed: bool = False) -> Manifest:
     """The stored manifest, with further `bits` if they may be `mixed`; raises `StoreMismatchError` if they differ."""
     if mixed:
-        stored = replace(stored, bits=(*stored.bits, *(one for one in given.bits if one not in stored.bits)))
+        stored = replace(stored, bits=(*stored.bits, *(one for one in given.bits if not knows(stored.bits, one))))
     found = list(differences(stored, given))
     if not found:
         return stored
@@ -213,8 +216,17 @@ def differences(stored: Manifest, given: Manifest) -> Iterator[str]:
             yield f"{name} is {before!r} in the store, {after!r} now"
 
 
+def knows(bits: Collection[str], one: str) -> bool:
+    """Whether a fingerprint is among some. Its hash tells; processors of different names may share it.
+
+    >>> knows(("01ab (x86_64 znver4)",), "01ab (x86_64 icelake-server)")
+    True
+    """
+    return one.partition(" ")[0] in {known.partition(" ")[0] for known in bits}
+
+
 def _other_bits(stored: Manifest, given: Manifest) -> Iterator[str]:
-    new = [one for one in given.bits if stored.bits and one not in stored.bits]
+    new = [one for one in given.bits if stored.bits and not knows(stored.bits, one)]
     if new:
         yield f"this processor rounds differently: its bits are {', '.join(new)}, those in the store {stored.bits[0]}"
 
@@ -289,14 +301,17 @@ def recover_manifest(files: Files) -> Manifest:
 
 def damaged_metadata(files: Files, manifest: Manifest) -> list[str]:
     """The metadata files that are missing or wrong."""
-    return [name for name, expected in render(manifest).items() if _read(files, name) != expected]
+    expected = render(manifest)
+    found = ahead(functools.partial(_read, files), expected, files.concurrency)
+    return [name for name, data in found if data != expected[name]]
 
 
 def write_metadata(files: Files, manifest: Manifest) -> None:
-    """Write the metadata files that are missing or wrong."""
-    content = render(manifest)
-    for name in damaged_metadata(files, manifest):
-        files.write(name, content[name])
+    """Write the metadata files that are missing or wrong, that of the group when all others are there."""
+    content, wanted = render(manifest), damaged_metadata(files, manifest)
+    for part in ([name for name in wanted if name != GROUP], [name for name in wanted if name == GROUP]):
+        for _ in ahead(lambda name: files.write(name, content[name]), part, files.concurrency):
+            pass
 
 
 def is_vacant(files: Files) -> bool:
@@ -308,7 +323,7 @@ def is_vacant(files: Files) -> bool:
         raise NotAStoreError(
             f"{files.address} holds something else, such as {min(entries - _OURS)!r}; give an address of its own"
         )
-    if files.sizes("kernel/c"):
+    if "kernel" in entries and files.sizes("kernel/c"):
         raise StoreDamagedError(f"{files.address} has tiles, but {GROUP} is missing: run repair")
     return True
 

@@ -93,12 +93,8 @@ class GramMatrix:
 
     def diagonal(self) -> Array:
         """The entries k(x_i, z_i)."""
-        size, length = self.manifest.tile, min(self.shape)
-        parts = [
-            np.diagonal(self[start : start + size, start : min(start + size, length)])
-            for start in range(0, length, size)
-        ]
-        return np.concatenate(parts)
+        tiles = ((place, place) for place in range(min(self.store.layout.grid)))
+        return np.concatenate([np.diagonal(values) for _, _, values in self.store.read_finished(tiles)])
 
     def to_dask(self) -> Any:
         """The matrix as a `dask.array`, a chunk for every tile; needs `tangentless[distributed]`."""

@@ -19,7 +19,7 @@ from ..backends import ARITHMETIC, AnyDevice, Precision
 from ..chunks import ahead
 from ..classical.vectors import VectorKernel
 from ..devices import Device
-from ..errors import ParameterError, StoreDamagedError, StoreMismatchError
+from ..errors import ParameterError, StoreAccessError, StoreDamagedError, StoreMismatchError, StoreWriteError
 from ..expression import read_kernel
 from ..inputs import check_images, check_pair, to_numpy
 from ..kernel import Kernel
@@ -35,6 +35,7 @@ from .manifest import (
     agree,
     damaged_metadata,
     is_vacant,
+    knows,
     read_manifest,
     recover_manifest,
     settle,
@@ -197,6 +198,12 @@ class Findings:
         """Whether nothing is wrong."""
         return not (self.metadata or self.images or self.tiles)
 
+    @property
+    def bad(self) -> list[str]:
+        """In words, each part that is wrong."""
+        images = [f"panel {panel} of the images {name}" for name, panel in self.images]
+        return [*self.metadata, *images, *(f"tile {tile}" for tile in self.tiles)]
+
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         return {**asdict(self), "good": self.good}
@@ -242,7 +249,7 @@ def repair(
     found = _examine(Store(files, manifest))
     if found.good:  # of a store at a read-only place that is all
         return found
-    with hold(files, force=force_unlock) as check:
+    with _where_it_can_be_written(files, found), hold(files, force=force_unlock) as check:
         found = _examine(Store(files, manifest))
         if any(name not in images for name, _ in found.images):
             names = ", ".join(f"panel {panel} of {name.upper()}" for name, panel in found.images)
@@ -287,7 +294,7 @@ class _Run:
     def bits(self, stored: Manifest | None) -> tuple[str, ...]:
         """The fingerprints that may take part: of one processor, one that the store knows if there is such, or all."""
         known, found = () if stored is None else stored.bits, self.engine.bits
-        return found if self.mixed else tuple(sorted(found, key=lambda one: one not in known)[:1])
+        return found if self.mixed else tuple(sorted(found, key=lambda one: not knows(known, one))[:1])
 
     def join(self, files: Files, stored: Manifest) -> Manifest:
         """The manifest of a store that this run's processors may continue."""
@@ -324,9 +331,16 @@ class _Run:
         ordered = [tile for tile in layout.tiles(job.panels_kept) if tile in wanted]
         if ordered:
             before = finished - wanted
-            pairs = sum(layout.pairs(*tile) for tile in before) + sum(map(store.known_pairs, ordered))
+            known = sum(pairs for _, pairs in ahead(store.known_pairs, filter(store.was_cut, ordered), store.at_once))
+            pairs = sum(layout.pairs(*tile) for tile in before) + known
             with metered(Snapshot(len(before), layout.count, pairs, layout.total_pairs), self.progress) as meter:
                 self.engine.compute(job, ordered, meter, check)
+            there = store.files.sizes("kernel/c")
+            if gone := [tile for tile in ordered if tile_name(tile) not in there]:
+                raise StoreWriteError(
+                    f"{len(gone)} tiles, such as {gone[0]}, were written to {store.files.address} and are gone: "
+                    "something else removes files there. Run the same call again once it is stopped"
+                )
 
 
 @contextlib.contextmanager
@@ -354,6 +368,16 @@ def _complete(files: Files, manifest: Manifest) -> Store | None:
     """The store, if nothing is left to compute: it needs no lock then, and may be read-only."""
     store = Store(files, manifest)
     return store if len(store.finished()) == store.layout.count else None
+
+
+@contextlib.contextmanager
+def _where_it_can_be_written(files: Files, found: Findings) -> Iterator[None]:
+    """Say what stays damaged, if the place does not take a repair."""
+    try:
+        yield
+    except (StoreAccessError, StoreWriteError) as error:
+        damage = ", ".join(found.bad[:3]) + (f" and {len(found.bad) - 3} more" if len(found.bad) > 3 else "")
+        raise type(error)(f"{files.address} was not repaired, and {damage} stay damaged: {error}") from error
 
 
 def _keep(files: Files, manifest: Manifest, images: Images) -> Store:

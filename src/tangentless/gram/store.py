@@ -118,6 +118,13 @@ class Store:
         chunk = self._read_chunk(tile_name(tile), (size, size), _ENTRY, f"tile {tile}")
         return chunk[:height, :width]
 
+    def read_finished(self, tiles: Iterable[Tile]) -> Iterator[tuple[slice, slice, Array]]:
+        """Tiles with their rows and columns, in order and read ahead; raises at one with entries yet to compute."""
+        size = self.manifest.tile
+        for (i, j), values in self.read_tiles(tiles):
+            self.refuse_unfinished((i, j), values)
+            yield slice(i * size, i * size + len(values)), slice(j * size, j * size + values.shape[1]), values
+
     def refuse_unfinished(self, tile: Tile, part: Array) -> None:
         """Raise if a part of a tile has entries that an extension has yet to compute."""
         if np.isnan(part).any():
@@ -138,7 +145,8 @@ class Store:
         """The tiles that are in place, judged by file length; tiles that an extension cuts are read."""
         lengths, expected = self.files.sizes("kernel/c"), self.manifest.tile**2 * _ENTRY.itemsize + _CHECKSUM_BYTES
         there = {tile for tile in self.layout.tiles() if lengths.get(tile_name(tile)) == expected}
-        return there - {tile for tile in there if self._was_cut(tile) and not self._covers(tile)}
+        cut = ahead(self._covers, filter(self.was_cut, there), self.at_once)
+        return there - {tile for tile, whole in cut if not whole}
 
     def known_pairs(self, tile: Tile) -> int:
         """How many pairs of a tile were known before the matrix was extended."""
@@ -153,7 +161,7 @@ class Store:
 
     def known_part(self, tile: Tile) -> Array | None:
         """The part of a tile that was known before the matrix was extended, if any."""
-        values = intact(self.read_tile, tile) if self._was_cut(tile) else None
+        values = intact(self.read_tile, tile) if self.was_cut(tile) else None
         if values is None:
             return None
         width = int(np.count_nonzero(~np.isnan(values[0])))
@@ -186,7 +194,7 @@ class Store:
         shape = (self.manifest.tile, *data.shape[1:])
         return f"{name}/c/{panel}" + "/0" * len(data.shape[1:]), shape, data.stored_dtype
 
-    def _was_cut(self, tile: Tile) -> bool:
+    def was_cut(self, tile: Tile) -> bool:
         """Whether an earlier, smaller matrix ended inside this tile."""
         size = self.manifest.tile
         return any(count % size and tile[1] == count // size for count in self.manifest.grown_from)

@@ -113,7 +113,7 @@ class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignor
         if isinstance(form, LowRank) and form.images.ndim == 4:
             warnings.warn(
                 f"{len(form.images)} images of {self.n_features_in_:,} numbers each are few to whiten by: new ones are "
-                "then unlike them, and leave-one-out scores too good; ZCA(patch=4) or a larger epsilon does better",
+                "then unlike them, and leave-one-out scores too good; patches (patch=4) or a larger epsilon do better",
                 stacklevel=3,
             )
         return self

@@ -78,8 +78,8 @@ def load(on: Algebra, matrix: Any, targets: int, *, overwrite: bool) -> Any:
         for part in spans(rows, _ROWS_AT_ONCE):
             work[part] = on.xp.asarray(matrix[part], dtype=np.float64)
         return work
-    for part in spans(rows, matrix.manifest.tile):  # every tile is read once
-        work[part, part.start :] = on.xp.asarray(matrix[part, part.start :])
+    for part, others, values in matrix.store.read_finished(matrix.store.layout.tiles()):
+        work[part, others] = on.xp.asarray(values)
     diagonal = work.diagonal().copy()
     restore(on, work)
     set_diagonal(on, work, diagonal)

@@ -169,12 +169,10 @@ def multiply_share(K: Any, parts: list[slice], share: int, shares: int, *blocks:
 
 def multiply_tiles(K: Any, tiles: Iterable[tuple[int, int]], vectors: Array) -> Array:
     """The part of K @ vectors that some tiles of a symmetric matrix stand for. Each is read once, and ahead."""
-    product, size = np.zeros_like(vectors), K.manifest.tile
-    for (i, j), tile in K.store.read_tiles(tiles):
-        K.store.refuse_unfinished((i, j), tile)
-        rows, columns = slice(i * size, (i + 1) * size), slice(j * size, (j + 1) * size)
+    product = np.zeros_like(vectors)
+    for rows, columns, tile in K.store.read_finished(tiles):
         product[rows] += tile @ vectors[columns]
-        if i != j:
+        if rows != columns:
             product[columns] += tile.T @ vectors[rows]
     return product
 
