@@ -388,12 +388,12 @@ def test_describe_refuses_bad_shapes(shape: str):
 
 def test_bench_refuses_a_place_it_cannot_write_before_it_measures(tmp_path: Path):
     # An architecture that cannot be read shows that the place was looked at first.
-    assert "there is no folder" in refuse("bench", "no such layers", "--json", tmp_path / "nowhere" / "bench.json")
+    assert "there is no folder" in refuse("bench", "no such layers", "--output", tmp_path / "nowhere" / "bench.json")
 
 
 def test_bench_measures_every_architecture(tmp_path: Path):
     output = tmp_path / "bench.json"
-    text = succeed("bench", TEXT, "myrtle5", "--shape", "8,8,1", "--seconds", 0.02, "--json", output)
+    text = succeed("bench", TEXT, "myrtle5", "--shape", "8,8,1", "--seconds", 0.02, "--output", output)
     assert "myrtle5" in text
     content = json.loads(output.read_text())
     assert content["shape"] == [8, 8, 1]
@@ -411,7 +411,7 @@ def test_bench_takes_other_backends():
 
 def test_bench_on_cuda_says_what_is_missing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "cupy", None)  # what Python does with a module that cannot be imported
-    assert "pip install 'tangentless[cuda]'" in refuse("bench", "--backend", "cuda")
+    assert "pip install 'tangentless[cuda13]'" in refuse("bench", "--backend", "cuda")
 
 
 def test_bench_on_cuda_is_of_one_precision():

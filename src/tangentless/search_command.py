@@ -7,9 +7,11 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from .answers import Answer, JsonOption, answers_json
 from .errors import ParameterError, TangentlessError
 
 
+@answers_json
 def search(
     x: Annotated[str, typer.Argument(metavar="X", help="Images (N, H, W, C): a .npy file, or FILE.npz:NAME.")],
     y: Annotated[str, typer.Argument(metavar="Y", help="Labels (N,), or numbers; a file like X.")],
@@ -30,10 +32,12 @@ def search(
     precision: Annotated[str, typer.Option(help="Arithmetic up to the last pool: float32 or float64.")] = "float32",
     jobs: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the picture if it is there.")] = False,
-) -> None:
+    as_json: JsonOption = False,
+) -> Answer:
     """Find the best kernel, ridge and whitening without test data."""
     from .console import say, show_table
     from .files import check_output, load_array
+    from .progress import progress_bar
     from .searching import COLUMNS
     from .searching import search as find
 
@@ -45,18 +49,16 @@ def search(
     options: dict[str, Any] = {"whitening": epsilons, "mix": mix, "subset": subset, "largest": largest, "seed": seed}
     options |= {"backend": backend, "precision": precision, "n_jobs": jobs}
     made = [_read_kernel(text) for text in kernels]
-    found = find(
-        made,
-        load_array(x),
-        load_array(y),
-        cast(Any, criterion),
-        **options,
-        progress=lambda line: say(line, style="dim"),
-    )
+    images, targets = load_array(x), load_array(y)
+    with progress_bar("search"):  # no share: how many trials there will be is not known before the first round
+        found = find(
+            made, images, targets, cast(Any, criterion), **options, progress=lambda line: say(line, style="dim")
+        )
     show_table(f"best first, by {criterion}", COLUMNS, (trial.cells() for trial in found.trials))
     if picture is not None:
         found.plot(picture)
         say(str(picture), style="dim")
+    return {"criterion": criterion, "trials": [trial.to_json() for trial in found.trials], "picture": picture}
 
 
 def _read_epsilon(text: str) -> float | None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from ..answers import Answer, JsonOption, answers_json
 from ..console import say, say_files
 from ..errors import ArchitectureError, ParameterError
 
@@ -118,6 +119,7 @@ def parse_kernels(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @app.command("cifar10-subsets")
+@answers_json
 def cifar10_subsets(
     sizes: SizesOption = "10,20,40,80,160,320,640,1280",
     kernels: Annotated[
@@ -131,7 +133,8 @@ def cifar10_subsets(
     data: DataOption = None,
     output: OutputOption = OUTPUT,
     record: RecordOption = None,
-) -> None:
+    as_json: JsonOption = False,
+) -> Answer:
     """CIFAR-10 from few images: random subsets, the paper's kernels or others, with error bars."""
     from ..datasets import load
     from .cifar10_subsets import DRAWS, KERNELS, Subsets, reproduce
@@ -143,7 +146,8 @@ def cifar10_subsets(
         seed=seed,
         draws=parse_names(draws, DRAWS),
     )
-    reproduce(load("cifar10", data), subsets, test=test, backend=backend, folder=output, record=record)
+    found = reproduce(load("cifar10", data), subsets, test=test, backend=backend, folder=output, record=record)
+    return found.to_json()
 
 
 def _add_table(name: str, text: str) -> None:
@@ -161,7 +165,8 @@ def _add_table(name: str, text: str) -> None:
         store: StoreOption = None,
         output: OutputOption = OUTPUT,
         record: RecordOption = None,
-    ) -> None:
+        as_json: JsonOption = False,
+    ) -> Answer:
         from ..datasets import load
         from ..errors import DatasetMissingError
         from .tables import Settings, reproduce
@@ -176,13 +181,13 @@ def _add_table(name: str, text: str) -> None:
             except DatasetMissingError as error:
                 say(f"Without {other}: {error}")
         settings = Settings(methods, train, test, seed, ridge, record, store)
-        reproduce(table, dataset, settings, backend=backend, folder=output, others=others)
+        return reproduce(table, dataset, settings, backend=backend, folder=output, others=others).to_json()
 
     if name == "mnist":  # it is not whitened, so the option would do nothing
         shown = inspect.signature(run, eval_str=True)
         kept = [parameter for key, parameter in shown.parameters.items() if key != "zca_copies"]
         run.__signature__ = shown.replace(parameters=kept)  # type: ignore[attr-defined]
-    app.command(name, help=text)(run)
+    app.command(name, help=text)(answers_json(run))
 
 
 _add_table("mnist", "Table of MNIST: Myrtle5 against Gaussian, arc-cosine and tangent kernels, and Gabor filters.")
@@ -222,6 +227,7 @@ def architectures(output: OutputOption = OUTPUT) -> None:
 
 
 @app.command()
+@answers_json
 def distillation(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="mnist or cifar10.")] = "mnist",
     images: Annotated[int, typer.Option(min=1, help="How many images to learn.")] = 10,
@@ -238,7 +244,8 @@ def distillation(
     backend: BackendOption = "auto",
     data: DataOption = None,
     output: OutputOption = OUTPUT,
-) -> None:
+    as_json: JsonOption = False,
+) -> Answer:
     """Whole data sets distilled to few images, whose kernel classifier is nearly as good."""
     from ..datasets import load
     from ..distillation import Settings
@@ -247,10 +254,12 @@ def distillation(
     (name,) = parse_names(dataset, DATASETS)
     flips = name == "cifar10"
     settings = Settings(images, steps, batch, rate, ridge, start, labels, flips, seed)
-    reproduce(load(name, data), settings, kernel=kernel, epsilon=epsilon, test=test, folder=output, backend=backend)
+    options: dict[str, Any] = {"epsilon": epsilon, "test": test, "folder": output, "backend": backend}
+    return reproduce(load(name, data), settings, kernel=kernel, **options)
 
 
 @app.command()
+@answers_json
 def networks(
     recipes: Annotated[
         str, typer.Option(metavar="NAME,NAME,...", help="Recipes by name; --list shows them.")
@@ -275,14 +284,15 @@ def networks(
     ] = "auto",
     data: DataOption = None,
     output: OutputOption = OUTPUT,
-) -> None:
+    as_json: JsonOption = False,
+) -> Answer:
     """Networks of the kernels' shapes, trained by the paper's recipes (needs PyTorch)."""
     from ..networks.recipes import RECIPES
 
     if list_recipes:
         for name, recipe in RECIPES.items():
             say(f"{name:<28} {recipe.describe()}")
-        return
+        return {name: recipe.to_json() for name, recipe in RECIPES.items()}
     from ..datasets import load
     from ..networks.training import Machine
     from .networks import Settings, reproduce
@@ -294,10 +304,11 @@ def networks(
     changes = {name: value for name, value in given.items() if value is not None}
     settings = Settings(names, changes, trials, test, test_every, seed, stop_after)
     machine = Machine(device, precision, compiled)
-    reproduce(lambda name: load(name, data), settings, machine=machine, folder=output)
+    return reproduce(lambda name: load(name, data), settings, machine=machine, folder=output).to_json()
 
 
 @app.command()
+@answers_json
 def uci(
     datasets: Annotated[
         str, typer.Option(metavar="NAME,NAME,...", help="Tables, by the names of their folders; all 90 by default.")
@@ -311,15 +322,17 @@ def uci(
     finished: Annotated[
         bool, typer.Option("--finished", help="Report what is there already; compute nothing.")
     ] = False,
-) -> None:
+    as_json: JsonOption = False,
+) -> Answer:
     """Tune machines on 90 tables, three ways, beside the paper's."""
     from ..backends.workers import count_workers
     from .uci_report import run_study
 
     names, ways = split_names(datasets), split_names(methods)
-    run_study(names, ways, data, output, count_workers(jobs), finished=finished)
+    return run_study(names, ways, data, output, count_workers(jobs), finished=finished).to_json()
 
 
+@answers_json
 def compare(
     architectures: Annotated[
         list[str] | None, typer.Argument(metavar="ARCH", help="Two or more; eleven of different depth by default.")
@@ -344,7 +357,8 @@ def compare(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the record and the picture.")] = Path(
         "out/compare"
     ),
-) -> None:
+    as_json: JsonOption = False,
+) -> Answer:
     """Kernel against network of each architecture, on the same images (needs PyTorch)."""
     from ..datasets import NAMES, load
     from ..networks.training import Machine
@@ -365,7 +379,7 @@ def compare(
     )
     if data is not None and not data.exists() and str(data) in NAMES:
         raise ParameterError(f"--data is the folder that data sets are in; choose one of them by --dataset {data}")
-    run(
+    return run(
         load(dataset, data),
         architectures or ARCHITECTURES,
         settings,
@@ -373,7 +387,7 @@ def compare(
         machine=Machine(device),
         folder=output,
         stop_after=stop_after,
-    )
+    ).to_json()
 
 
 def parse_ridge(text: str) -> float | str:

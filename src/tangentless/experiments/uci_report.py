@@ -19,7 +19,7 @@ from ..progress import progress_bar
 from ..solve.board import MARGIN, MOST_STEPS, PATIENCE, mean_accuracies
 from ..statistics import compare, critical_difference, performance_profile, standings
 from ..timing import format_seconds
-from .records import Piece, Row, Run, read_record
+from .records import Outcome, Piece, Row, Run, read_record
 from .uci import PAPER, PROTOCOLS, THOROUGH, accuracy, study
 from .uci_methods import FOREST, MACHINES, METHODS
 
@@ -72,7 +72,7 @@ def run_study(
     jobs: int,
     *,
     finished: bool = False,
-) -> None:
+) -> Outcome:
     """Run the study, or look up what is finished of it, and write record, page and picture."""
     if unknown := [method for method in methods if method not in METHODS]:
         raise ParameterError(f"there is no method {', '.join(unknown)}; there are {', '.join(METHODS)}")
@@ -99,7 +99,9 @@ def run_study(
     path = run.finish(rows, summary=summary, left_out=left_out)
     record = read_record(path)
     _show(record)
-    say_files([path, *write_page(record, output / "uci.md", pictures=".")])
+    files = [path, *write_page(record, output / "uci.md", pictures=".")]
+    say_files(files)
+    return Outcome(rows, files)
 
 
 def write_page(record: Mapping[str, Any], page: Path, *, pictures: str = "images") -> list[Path]:
