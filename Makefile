@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow test-processors test-gpu lint bench clean
+.PHONY: demo test test-slow test-processors test-wheel test-lowest test-gpu lint bench clean
 
 demo: $(READY)           ## digits, end to end
 	$(BIN)/tangentless demo --output out/demo
@@ -20,6 +20,12 @@ test-slow: $(TOOLS)      ## the long ones
 
 test-processors: $(TOOLS) ## the suite again, with the BLAS kernels and vector widths of other processors: an hour
 	$(BIN)/python tests/processors.py -n 2 --dist worksteal
+
+test-wheel:              ## the wheel, in an environment that has never seen this folder: minutes
+	$(PYTHON) tests/installed.py
+
+test-lowest:             ## the same with the oldest versions of dependencies that are allowed
+	$(PYTHON) tests/installed.py --bare --lowest
 
 test-gpu: $(TOOLS)       ## what needs an NVIDIA GPU
 	$(BIN)/python -c "import cupy" 2>/dev/null || $(PIP) --editable ".[cuda]"

@@ -82,6 +82,7 @@ def test_bench_answers_with_rows():
 
 
 def test_experiments_answer_with_rows_and_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    pytest.importorskip("torch", reason="PyTorch is an extra")
     from tangentless import datasets
     from tangentless.experiments import compare, tables
 
