@@ -80,6 +80,7 @@ def test_no_signal_is_sent_to_a_writer_on_windows_where_it_would_end_it(windows,
     assert lock._birth(os.getpid()) == "alive"
 
 
+@pytest.mark.skipif(os.name == "nt", reason="where it would end the process")
 def test_a_process_is_looked_for_by_a_signal_where_there_is_no_proc(monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
     assert (lock._birth(os.getpid()), lock._birth(2**22 + 1)) == ("alive", "")
@@ -90,7 +91,7 @@ def test_memory_is_asked_of_windows_where_there_is_no_sysconf(monkeypatch):
         assert pointer._obj.length == 64
         pointer._obj.total, pointer._obj.free = 16 << 30, 4 << 30
 
-    monkeypatch.delattr(os, "sysconf")
+    monkeypatch.delattr(os, "sysconf", raising=False)
     kernel32 = SimpleNamespace(GlobalMemoryStatusEx=fill)
     monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel32), raising=False)
     assert (chunks.machine_memory(), chunks.free_memory()) == (16 << 30, 4 << 30)

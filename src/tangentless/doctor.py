@@ -263,8 +263,9 @@ def lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for blas in found["blas"]:
         yield "BLAS", _joined(blas.items())
     for cache in found["caches"]:
-        place = cache["folder"] or "not kept: there is no folder to write it to; set NUMBA_CACHE_DIR to one"
-        yield cache["what"], f"{format_bytes(cache['bytes'])} in {place}"
+        kept = f"{format_bytes(cache['bytes'])} in {cache['folder']}"
+        none = "not kept: no folder can be written; set NUMBA_CACHE_DIR to one"
+        yield cache["what"], kept if cache["folder"] else none
     data = found["data"]
     places = " and ".join(data["folders"])
     yield (
