@@ -49,7 +49,7 @@ def ahead(function: Callable[[Item], Result], items: Iterable[Item], count: int)
 def machine_memory() -> int:
     """Bytes of memory in this machine, or in the container it is."""
     if not hasattr(os, "sysconf"):
-        return _windows_memory().total
+        return int(_windows_memory().total)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -60,7 +60,7 @@ def machine_memory() -> int:
 def free_memory() -> int:
     """Bytes that the system says are available, within the limit of its container."""
     if not hasattr(os, "sysconf"):
-        return _windows_memory().free
+        return int(_windows_memory().free)
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:  # macOS

@@ -94,7 +94,7 @@ def run_study(
             progress(len(answers) + len(left_out), len(names) * len(methods))
             if not finished:
                 say(f"{table}, {method}: {_line(piece) if isinstance(piece, Piece) else piece}")
-    rows = sorted((_row(piece) for piece in answers), key=lambda row: (row["table"].lower(), row["method"]))
+    rows: list[Row] = sorted((_row(piece) for piece in answers), key=lambda row: (row["table"].lower(), row["method"]))
     summary = summarise([piece.value for piece in answers], methods, _published(tables, names))
     path = run.finish(rows, summary=summary, left_out=left_out)
     record = read_record(path)
