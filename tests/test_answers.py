@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,17 @@ def test_every_experiment_that_computes_answers():
     for command in experiments.app.registered_commands:
         name = command.name or command.callback.__name__
         assert ("--json" in run("reproduce", name, "--help").output) == (name not in drawing), name
+
+
+def test_every_command_of_the_page_answers_as_it_says():
+    page = Path(__file__).parents[1] / "docs" / "command-line.md"
+    if not page.exists():
+        pytest.skip("the pages do not come with the tests")
+    table = page.read_text(encoding="utf-8").partition("| command |")[2].partition("\n\n")[0]
+    named = re.findall(r"`([a-z ]+)`", "\n".join(row.split("|")[1] for row in table.splitlines()[2:]))
+    assert set(named) >= {"describe", "fit", "predict", "search", "bench", "gram verify", "doctor"}
+    for name in set(named) - {"reproduce"}:  # whose experiments are looked at above
+        assert "--json" in run(*name.split(), "--help").output, name
 
 
 def test_recipes_are_listed_for_programs_too():
