@@ -214,6 +214,7 @@ def test_a_file_url_is_a_path(tmp_path: Path) -> None:
 
 
 def test_unknown_addresses_are_refused() -> None:
+    pytest.importorskip("fsspec", reason="fsspec is an extra")
     with pytest.raises(NotAStoreError, match="nonsense"):
         make("nonsense://k.zarr", 20)
     with pytest.raises(ParameterError):
