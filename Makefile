@@ -8,7 +8,7 @@ TOOLS := $(VENV)/.tools
 SITE := $(VENV)/.site
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo docs linkcheck test test-slow test-processors test-browser test-gpu lint bench clean
+.PHONY: demo docs linkcheck test test-slow test-processors test-browser test-wheel test-lowest test-gpu lint bench clean
 
 demo: $(READY)           ## digits, end to end
 	$(BIN)/tangentless demo --output out/demo
@@ -32,6 +32,12 @@ test-processors: $(TOOLS) ## the suite again, with the BLAS kernels and vector w
 test-browser: $(TOOLS)   ## reports in headless Chromium, Debian's package
 	$(PIP) --editable ".[browser]"
 	$(BIN)/python -m pytest -m browser
+
+test-wheel:              ## the wheel, in an environment that has never seen this folder: minutes
+	$(PYTHON) tests/installed.py
+
+test-lowest:             ## the same with the oldest versions of dependencies that are allowed
+	$(PYTHON) tests/installed.py --bare --lowest
 
 test-gpu: $(TOOLS)       ## what needs an NVIDIA GPU
 	$(BIN)/python -c "import cupy" 2>/dev/null || $(PIP) --editable ".[cuda]"

@@ -17,14 +17,16 @@ from tangentless.errors import BackendError
 @pytest.fixture
 def fresh_choice():
     """The automatic choice, as in a new process."""
-    devices.best_name.cache_clear()
+    devices.choose_backend.cache_clear()
     yield
-    devices.best_name.cache_clear()
+    devices.choose_backend.cache_clear()
 
 
 def test_a_missing_cupy_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)  # what Python itself does with a module that cannot be imported
-    with pytest.raises(BackendError, match=r"needs CuPy.*pip install 'tangentless\[cuda\]'"):
+    with pytest.raises(
+        BackendError, match=r"needs CuPy.*pip install 'tangentless\[cuda13\]', or tangentless\[cuda12\]"
+    ):
         get_backend("cuda")
     assert not gpu_present()
 

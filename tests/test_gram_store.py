@@ -238,6 +238,7 @@ def test_options_of_the_command_line_are_texts_flags_or_objects() -> None:
 
 
 def test_unknown_addresses_are_refused() -> None:
+    pytest.importorskip("fsspec", reason="fsspec is an extra")
     with pytest.raises(NotAStoreError, match="nonsense"):
         make("nonsense://k.zarr", 20)
     with pytest.raises(ParameterError):

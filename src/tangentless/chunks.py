@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -47,6 +48,8 @@ def ahead(function: Callable[[Item], Result], items: Iterable[Item], count: int)
 
 def machine_memory() -> int:
     """Bytes of memory in this machine, or in the container it is."""
+    if not hasattr(os, "sysconf"):
+        return int(_windows_memory().total)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -56,9 +59,29 @@ def machine_memory() -> int:
 
 def free_memory() -> int:
     """Bytes that the system says are available, within the limit of its container."""
+    if not hasattr(os, "sysconf"):
+        return int(_windows_memory().free)
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
+    except OSError:  # macOS
         return machine_memory()
     available = next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), None)
     return machine_memory() if available is None else min(machine_memory(), available * 1024)
+
+
+class _MemoryStatus(ctypes.Structure):
+    """What Windows says of its memory, `MEMORYSTATUSEX`."""
+
+    _fields_ = (
+        ("length", ctypes.c_uint32),
+        ("load", ctypes.c_uint32),
+        ("total", ctypes.c_uint64),
+        ("free", ctypes.c_uint64),
+        ("rest", ctypes.c_uint64 * 5),
+    )
+
+
+def _windows_memory() -> Any:
+    status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
+    ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))  # type: ignore[attr-defined]
+    return status

@@ -6,6 +6,7 @@ one line and exit status 2; anything else keeps its traceback.
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from .answers import Answer, JsonOption, answers_json
 from .commands import (
     ArchitectureArgument,
     BackendOption,
@@ -63,7 +65,6 @@ app = typer.Typer(
     epilog="ARCH is a name, such as myrtle5 or myrtle10-gaussian, or layers in quotes: "
     "'conv3 relu pool2 conv3 relu globalpool normalize relu'. Start with: tangentless demo",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -79,6 +80,8 @@ ShapeOption = Annotated[str, typer.Option(help="Shape of one image: height,width
 
 def main() -> None:
     """Run the command line; the entry point of the `tangentless` command."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a log in a narrow encoding is no reason to stop
+        sys.stdout.reconfigure(errors="replace")
     app()
 
 
@@ -167,6 +170,7 @@ def demo(
 
 
 @app.command()
+@answers_json
 def kernel(
     architecture: ArchitectureArgument,
     x: ImagesArgument,
@@ -183,7 +187,8 @@ def kernel(
     precision: PrecisionOption = "float32",
     jobs: JobsOption = None,
     force: ForceOption = False,
-) -> None:
+    as_json: JsonOption = False,
+) -> Answer:
     """Compute a kernel matrix, float64, into a .npy file."""
     from .files import check_output, save_array
     from .kernel import kernel as kernel_of
@@ -201,9 +206,11 @@ def kernel(
     pairs = symmetric_pairs(len(images)) if others is None else matrix.size
     shape = " × ".join(f"{side:,}" for side in matrix.shape)
     print(f"{output}: {shape} float64, {format_bytes(matrix.nbytes)}; {pace_text(pairs, taken)}")
+    return {"output": output, "shape": matrix.shape, "pairs": pairs, "seconds": taken}
 
 
 @app.command()
+@answers_json
 def describe(
     architecture: ArchitectureArgument,
     shape: ShapeOption = "32,32,3",
@@ -212,29 +219,36 @@ def describe(
     backend: BackendOption = "auto",
     precision: PrecisionOption = "float32",
     jobs: JobsOption = None,
-) -> None:
+    as_json: JsonOption = False,
+) -> Answer:
     """Show layers, work per pair, and predicted time and memory here."""
     from . import timing
     from .kernel import kernel as kernel_of
-    from .reports import cost_table, layer_rows, layer_table
+    from .progress import progress_bar
+    from .reports import cost_table, description, layer_rows, layer_table
 
     k, size = kernel_of(architecture), _parse_shape(shape)
     graph, run = k.graph(size), device_of(backend, precision, jobs).backend
+    rows = layer_rows(graph)
     _print(f"[bold]{k.architecture.short_name}[/bold] on images of {'×'.join(map(str, size))}")
-    print_table(layer_table(layer_rows(graph), size, graph.elements))
+    print_table(layer_table(rows, size, graph.elements))
     _print(f"{run.describe(graph)}\n")
     speed = solving = None
     if measure:
-        timing.warm_up(run, graph)
-        speed, solving = timing.measure(run, graph), timing.solver_seconds(images)
+        with progress_bar("compiling and measuring"):
+            timing.warm_up(run, graph)
+            speed, solving = timing.measure(run, graph), timing.solver_seconds(images)
     memory = timing.predict_memory(graph, run.prepare(graph, timing.random_images(graph, 1)), images)
     print_table(cost_table(images, memory, speed, solving))
     if speed is not None:
         rate = f"{speed.pairs:,.0f}" if speed.pairs >= 10 else f"{speed.pairs:.2g}"
         _print(f"from {rate} pairs/s ({speed.elements:.2e} elements/s), measured just now")
+    about = {"architecture": k.architecture.short_name, "shape": size, "path": run.describe(graph)}
+    return {**about, **description(graph, rows, images, memory, speed, solving)}
 
 
 @app.command()
+@answers_json
 def bench(
     architectures: Annotated[
         list[str] | None,
@@ -248,7 +262,9 @@ def bench(
     check: Annotated[int, typer.Option(min=2, help="Images whose pairs are compared with the reference.")] = 3,
     backend: BackendOption = "cpu",
     precision: PrecisionOption = "float32",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file too.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the results to this JSON file too.")
+    ] = None,
     images: Annotated[
         list[str] | None,
         typer.Option(help="On cuda: a file of images like X, or several; else images are synthetic, and said to be."),
@@ -259,34 +275,35 @@ def bench(
     rival: Annotated[bool, typer.Option(help="On cuda: run PyTorch, compiled layer by layer, in turns.")] = True,
     shapes: Annotated[bool, typer.Option("--shapes", help="On cuda: a table of shapes off the tuned path.")] = False,
     report: ReportOption = None,
-) -> None:
+    as_json: JsonOption = False,
+) -> Answer:
     """Measure speed, and error against the reference, on this machine.
 
     With --backend cuda also the share of the GPU's ceilings, PyTorch beside it, and a whole matrix.
     """
     from .files import check_output, write_json
+    from .progress import progress_bar
     from .reports import bench_table
     from .timing import environment
 
     size, rows = _parse_shape(shape), []
-    for place in (json_file, report):
+    for place in (output, report):
         if place is not None:
             check_output(place, force=True)  # before anything is measured for it
     if shapes and report is not None:
-        raise ParameterError("--report does not go with --shapes, whose record is --json")
+        raise ParameterError("--report does not go with --shapes, whose record is --output")
     if backend == "cuda":
         if precision != "float32":
             raise ParameterError("on cuda the benchmark is of float32, whose errors it takes against float64")
         if shapes:
-            _bench_shapes(architectures or [], images or [], rival, json_file)
-        else:
-            cases = [(name, size) for name in architectures] if architectures else None
-            _bench_gpu(cases, images or [], seconds, matrix, check, rival, json_file, report)
-        return
+            return _bench_shapes(architectures or [], images or [], rival, output)
+        cases = [(name, size) for name in architectures] if architectures else None
+        return _bench_gpu(cases, images or [], seconds, matrix, check, rival, output, report)
     if images or shapes:
         raise ParameterError("--images and --shapes are for --backend cuda; others are timed on synthetic images")
     for name in architectures or ["myrtle5", "myrtle10", "myrtle10-gaussian"]:
-        rows += _bench_one(name, size, seconds, check, backend, precision)
+        with progress_bar(f"{name}: compiling and measuring"):
+            rows += _bench_one(name, size, seconds, check, backend, precision)
     here = environment()
     _print(f"[bold]{'×'.join(map(str, size))}, {precision}[/bold]  {here['processor']}, {here['cores']} cores")
     table = bench_table(rows)
@@ -294,16 +311,43 @@ def bench(
     if report is not None:
         speeds = [(f"{row.architecture}, {row.threads or 'all'} threads", row.pairs_per_second) for row in rows]
         _report_bench(report, table, speeds, {"shape": shape, "precision": precision, "backend": backend})
-    if json_file is not None:
-        content = {"environment": here, "shape": size, "precision": precision, "rows": [row.to_json() for row in rows]}
-        write_json(json_file, content)
+    content = {"environment": here, "shape": size, "precision": precision, "rows": [row.to_json() for row in rows]}
+    if output is not None:
+        write_json(output, content)
+    return content
 
 
-def _bench_shapes(names: list[str], sources: list[str], rival: bool, json_file: Path | None) -> None:
+@app.command()
+@answers_json
+def doctor(
+    test: Annotated[bool, typer.Option(help="Compare what this machine computes with stored values.")] = True,
+    as_json: JsonOption = False,
+) -> Answer:
+    """Show what this machine has and what is chosen on it, and test it in ten seconds.
+
+    The exit status is 1 if the test fails. Where nothing is compiled yet, compiling takes up to a minute more.
+    """
+    from . import doctor as practice
+    from .progress import progress_bar
+
+    found, checks = practice.look(), []
+    for name, text in practice.lines(found):
+        print(f"{name:<16} {text}")
+    with progress_bar("testing"):
+        for check in practice.self_test() if test else ():
+            print(check, flush=True)
+            checks.append(check)
+    good = all(check.good for check in checks)
+    if test:
+        print("all is well" if good else "something is wrong: please report what stands above")
+    return {"good": good, **found, "checks": [check.to_json() for check in checks]}
+
+
+def _bench_shapes(names: list[str], sources: list[str], rival: bool, output: Path | None) -> Answer:
     _ = device_of("cuda", "float32", None).backend  # says what is missing before anything is read
     from .bench.shapes import run_shapes
 
-    run_shapes(sources, None, json_file, float("inf"), rival, names)
+    return run_shapes(sources, None, output, float("inf"), rival, names).to_json()
 
 
 def _bench_gpu(
@@ -313,9 +357,9 @@ def _bench_gpu(
     matrix: int,
     check: int,
     rival: bool,
-    json_file: Path | None,
+    output: Path | None,
     page: Path | None,
-) -> None:
+) -> Answer:
     from .files import write_json
     from .reports import gpu_table, matrix_line
     from .timing import command
@@ -324,8 +368,8 @@ def _bench_gpu(
     from .bench.gpu import STANDARD, GpuRecord, bench_gpu, summary
 
     def report(record: GpuRecord) -> None:
-        if json_file is not None:  # after every case: what was measured stays, whatever stops the run
-            write_json(json_file, {"command": command(sys.argv), **record.to_json()})
+        if output is not None:  # after every case: what was measured stays, whatever stops the run
+            write_json(output, {"command": command(sys.argv), **record.to_json()})
         if record.cases and record.matrix is None and record.cases[-1].reference_error is None:
             _print(summary(record.cases[-1]))
 
@@ -346,6 +390,7 @@ def _bench_gpu(
         _report_bench(page, table, speeds, dict(here))
     if any("synthetic" in case.images for case in record.cases):
         _print("some images were synthetic: give real ones with --images FILE.npy")
+    return record.to_json()
 
 
 def _report_bench(path: Path, table: Any, speeds: list[tuple[str, float]], about: dict[str, Any]) -> None:

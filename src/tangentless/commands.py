@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from .answers import Answer, JsonOption, answers_json
 from .console import percent, say_aside
 from .errors import DatasetDamagedError, InputError, ParameterError
 
@@ -19,12 +20,34 @@ if TYPE_CHECKING:
 
     from .datasets import Photographs
     from .devices import Device, Precision
+    from .progress import Bar, Progress
+
+
+def architecture_names() -> list[str]:
+    """What a shell completes an architecture to."""
+    from .architecture import NAMED
+
+    return list(NAMED)
+
+
+def backend_names() -> list[str]:
+    """What a shell completes a backend to."""
+    from .devices import NAMES
+
+    return list(NAMES)
+
 
 ArchitectureArgument = Annotated[
-    str, typer.Argument(metavar="ARCH", help="A name, such as myrtle5, or layers in quotes.")
+    str,
+    typer.Argument(
+        metavar="ARCH", help="A name, such as myrtle5, or layers in quotes.", autocompletion=architecture_names
+    ),
 ]
 KeyOption = Annotated[str | None, typer.Option(help="Name of the array of images, where X is an .npz file.")]
-BackendOption = Annotated[str, typer.Option(help="What computes the kernel: auto, cpu, cuda or reference.")]
+BackendOption = Annotated[
+    str,
+    typer.Option(help="What computes the kernel: auto, cpu, cuda or reference.", autocompletion=backend_names),
+]
 PrecisionOption = Annotated[str, typer.Option(help="Arithmetic up to the last pool: float32 or float64.")]
 JobsOption = Annotated[int | None, typer.Option(help="Threads; all cores by default.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output if it is there.")]
@@ -34,8 +57,10 @@ ReportOption = Annotated[
 ]
 SkipOption = Annotated[bool, typer.Option("--skip", help="Leave out files that cannot be read, and list them.")]
 _COLOURS = {1: "grey", 3: "rgb"}  # by channels
+SCORES = {True: "r2", False: "accuracy"}  # by whether numbers are predicted
 
 
+@answers_json
 def fit(
     architecture: ArchitectureArgument,
     x: Annotated[
@@ -62,7 +87,8 @@ def fit(
     jobs: JobsOption = None,
     report: ReportOption = None,
     force: ForceOption = False,
-) -> None:
+    as_json: JsonOption = False,
+) -> Answer:
     """Train exactly, score by leave-one-out, and write a model file."""
     from sklearn.pipeline import make_pipeline
 
@@ -101,7 +127,7 @@ def fit(
         whitening = [ZCA(mirrors=flips, patch=patch, verbose=True)] if zca or patch is not None else []
         model = make_pipeline(*whitening, estimator) if whitening else estimator
     keeping: AbstractContextManager[list[Any]] = nullcontext([]) if report is None else estimator.keeping_matrix()
-    with keeping as kept, progress_bar("kernel") as progress, estimator.reporting(progress):
+    with keeping as kept, progress_bar("kernel") as progress, estimator.reporting(then_solving(progress)):
         _, taken = timed(lambda: model.fit(images, targets))
     save_model(output, model, force=force)
     found = f", ridge {estimator.ridge_:.1g}" if ridge == "loo" else ""
@@ -111,11 +137,14 @@ def fit(
     if report is not None:
         from .report import write_report
 
-        about = {"command": command(sys.argv)}
-        write_report(report, model, images, targets, matrix=kept[0], configuration=about, force=force)
+        shown = {"command": command(sys.argv)}
+        write_report(report, model, images, targets, matrix=kept[0], configuration=shown, force=force)
         print(f"{report}: {format_bytes(report.stat().st_size)}")
+    about = {"model": output, "images": len(images), "ridge": estimator.ridge_, "seconds": taken}
+    return {**about, "score": SCORES[regression], "leave_one_out": estimator.loo_score_}
 
 
+@answers_json
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file written by `tangentless fit`.")],
     x: Annotated[str, typer.Argument(metavar="X", help="A folder of photographs, or images as .npy or FILE.npz:NAME.")],
@@ -129,7 +158,8 @@ def predict(
     backend: BackendOption = "auto",
     jobs: JobsOption = None,
     force: ForceOption = False,
-) -> None:
+    as_json: JsonOption = False,
+) -> Answer:
     """Predict the classes (or numbers) of images with a model."""
     from sklearn.pipeline import Pipeline
 
@@ -139,8 +169,10 @@ def predict(
     from .progress import progress_bar
     from .timing import timed
 
-    if output is None and labels is None and table is None:
-        raise ParameterError("say where predictions go with --csv or --output, or give true --labels to score them")
+    if output is None and labels is None and table is None and not as_json:
+        raise ParameterError(
+            "say where predictions go with --csv, --output or --json, or give true --labels to score them"
+        )
     for place in (output, table):
         if place is not None:
             check_output(place, force=force, option="--force")
@@ -148,23 +180,31 @@ def predict(
     estimator = fitted[-1] if isinstance(fitted, Pipeline) else fitted
     if Path(x).is_dir():
         photographs = _for_model(x, estimator.X_fit_.shape[1:], skip)
-        images, names = photographs.images, [str(file.relative_to(x)) for file in photographs.files]
+        images, names = photographs.images, [file.relative_to(x).as_posix() for file in photographs.files]
     else:
         images = load_images(x, key)
         names = [str(row) for row in range(len(images))]
     truth = _known_classes(x, names, estimator) if labels is None else _check_truth(load_array(labels), len(images))
     pairs = len(images) * len(estimator.X_fit_) * (2 if estimator.flips else 1)
+    wanted, classes = table is not None or as_json, getattr(estimator, "classes_", ())
     with progress_bar("kernel") as progress, estimator.reporting(progress):
-        (predictions, shares), taken = timed(lambda: _predict(fitted, images, probabilities=table is not None))
+        (predictions, shares), taken = timed(lambda: _predict(fitted, images, probabilities=wanted))
     if output is not None:
         save_array(output, predictions)
         print(f"{output}: {len(predictions):,} predictions, {predictions.dtype}; {pace_text(pairs, taken)}")
     if table is not None:
-        _write_table(table, names, predictions, shares, getattr(estimator, "classes_", ()))
+        _write_table(table, names, predictions, shares, classes)
         print(f"{table}: {len(predictions):,} rows; {pace_text(pairs, taken)}")
+    regression, found = isinstance(estimator, KernelRidgeRegressor), None
     if truth is not None:
-        regression = isinstance(estimator, KernelRidgeRegressor)
-        print(f"{score_text(_compare(truth, predictions, regression), regression)} on {len(truth):,} images")
+        found = _compare(truth, predictions, regression)
+        print(f"{score_text(found, regression)} on {len(truth):,} images")
+    rows = [{"file": name, "predicted": predictions[row]} for row, name in enumerate(names)]
+    if shares is not None:
+        for row, probabilities in zip(rows, shares, strict=True):
+            row["probabilities"] = dict(zip(classes, probabilities, strict=True))
+    about = {"images": len(images), "seconds": taken, "output": output, "csv": table}
+    return {**about, "score": None if truth is None else SCORES[regression], "value": found, "predictions": rows}
 
 
 def device_of(name: str, precision: str, jobs: int | None) -> Device:
@@ -172,6 +212,15 @@ def device_of(name: str, precision: str, jobs: int | None) -> Device:
     from .devices import Device
 
     return Device(name, cast("Precision", precision), jobs)
+
+
+def then_solving(progress: Bar) -> Progress:
+    """Progress of a kernel matrix; when all of it is there, the display says that it is being solved."""
+
+    def report(done: int, total: int) -> None:
+        progress(done, total, None if done < total else lambda: "solving")
+
+    return report
 
 
 def load_images(source: str, key: str | None) -> NDArray[Any]:
@@ -236,10 +285,14 @@ def _for_model(folder: str, shape: tuple[int, ...], skip: bool) -> Photographs:
 
 def _read(files: list[Path], size: tuple[int, ...], colour: str, skip: bool) -> Photographs:
     from .datasets import read_photographs
+    from .progress import progress_bar
 
     on_error: Any = "skip" if skip else "raise"
     try:
-        found = read_photographs(files, cast(Any, size), colour=cast(Any, colour), on_error=on_error)
+        with progress_bar("reading", unit="files") as progress:
+            found = read_photographs(
+                files, cast(Any, size), colour=cast(Any, colour), on_error=on_error, progress=progress
+            )
     except DatasetDamagedError as error:
         raise DatasetDamagedError(f"{error}; --skip leaves such files out") from error
     for file, reason in found.skipped:

@@ -49,7 +49,7 @@ class Device:
         if self.given is None and self.name not in NAMES:
             raise BackendError(f"unknown backend {self.name!r}; there are {', '.join(NAMES)}")
         if self.name == "auto":
-            object.__setattr__(self, "name", best_name())
+            object.__setattr__(self, "name", choose_backend()[0])
 
     @classmethod
     def of(cls, backend: Any, precision: Precision = "float32", n_jobs: int | None = None) -> Device:
@@ -98,8 +98,8 @@ class Device:
 
 
 @functools.cache
-def best_name() -> str:
-    """The fastest backend that can run here, logged the first time it is asked for."""
+def choose_backend() -> tuple[str, str]:
+    """The name of the fastest backend that can run here, and why; logged the first time it is asked for."""
     name, reason = "cpu", "CuPy is not installed"
     if importlib.util.find_spec("cupy") is not None:
         try:
@@ -108,4 +108,4 @@ def best_name() -> str:
         except BackendError as error:
             reason = str(error)
     logger.info("backend 'auto' chose %r: %s", name, reason)
-    return name
+    return name, reason

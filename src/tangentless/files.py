@@ -17,6 +17,7 @@ import json
 import math
 import os
 import secrets
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -33,6 +34,8 @@ from .errors import ArchiveDamagedError, ArchiveForeignError, ArchiveVersionErro
 Arrays = dict[str, NDArray[Any]]
 Header = dict[str, Any]
 
+WINDOWS = os.name == "nt"
+_PAUSES = (0.01, 0.03, 0.1, 0.3, 1.0)  # seconds
 _ARRAY, _ARCHIVE = b"\x93NUMPY", b"PK"
 _UNREADABLE = (OSError, ValueError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
@@ -98,8 +101,8 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        beside.replace(path)
-        with contextlib.suppress(OSError):  # where the system does not let folders be opened
+        replace_file(beside, path)
+        with contextlib.suppress(OSError):  # some file systems do not flush folders
             flush_folder(path.parent)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
@@ -290,8 +293,25 @@ def _reading(path: Path) -> Iterator[None]:
         raise kind(f"cannot read {path}: {reason}") from None
 
 
+def replace_file(source: Path, target: Path) -> None:
+    """Rename a file, over another if need be.
+
+    Windows refuses that while someone reads the other file, which is done soon: the rename is tried again for a while.
+    """
+    for pause in (*_PAUSES, None):
+        try:
+            source.replace(target)
+            return
+        except PermissionError:
+            if pause is None or not WINDOWS:
+                raise
+            time.sleep(pause)
+
+
 def flush_folder(folder: Path) -> None:
-    """Make renames in a folder survive power loss."""
+    """Make renames in a folder survive power loss; Windows, which lets no folder be opened, does that by itself."""
+    if WINDOWS:
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

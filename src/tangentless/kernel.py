@@ -4,7 +4,6 @@
 Z)` the matrix between two sets and `k.diag(X)` the diagonal. Kernels add and multiply, and compare equal when their
 parameters do. Matrices are filled tile by tile, so memory beyond the result stays bounded for any number of images.
 
->>> import numpy as np
 >>> X = np.random.default_rng(0).standard_normal((4, 8, 8, 3))
 >>> k = kernel("conv3 relu pool2 conv3 relu globalpool normalize relu")
 >>> K = k(X)
@@ -300,8 +299,7 @@ class Symmetrized(Kernel):
         for one, other in self.pairs:
             more = self.base.block(device, left.parts[one], right.parts[other], upper=upper, advance=advance)
             values = more if values is None else np.add(values, more, out=values)
-        values /= len(self.pairs)
-        return values
+        return np.divide(values, len(self.pairs), out=values)
 
     def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
         self.symmetry.check(images)

@@ -102,6 +102,25 @@ def cost_table(count: int, memory: Memory, speed: Speed | None, solving: float |
     return table
 
 
+def description(
+    graph: Graph, rows: Sequence[LayerRow], count: int, memory: Memory, speed: Speed | None, solving: float | None
+) -> dict[str, Any]:
+    """What `layer_table` and `cost_table` show, as values of JSON; times that were not measured are None."""
+    measured = None if speed is None else {"pairs_per_second": speed.pairs, "elements_per_second": speed.elements}
+    seconds = {
+        "prepare": None if speed is None else count / speed.images,
+        "matrix": None if speed is None else speed.matrix_seconds(count),
+        "solve": solving,
+    }
+    sizes = {"matrix": memory.result, "images": memory.images, "tiles": memory.tiles, "all": memory.total}
+    return {
+        "layers": [asdict(row) for row in rows],
+        "elements_per_pair": graph.elements,
+        "measured": measured,
+        "predicted": {"images": count, "pairs": symmetric_pairs(count), "seconds": seconds, "bytes": sizes},
+    }
+
+
 @dataclass(frozen=True)
 class BenchRow:
     """One measurement of `bench`."""

@@ -8,9 +8,11 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from .answers import Answer, JsonOption, answers_json
 from .errors import ParameterError, TangentlessError
 
 
+@answers_json
 def search(
     x: Annotated[str, typer.Argument(metavar="X", help="Images (N, H, W, C): a .npy file, or FILE.npz:NAME.")],
     y: Annotated[str, typer.Argument(metavar="Y", help="Labels (N,), or numbers; a file like X.")],
@@ -37,10 +39,12 @@ def search(
         Path | None, typer.Option(metavar="FILE", help="Write an HTML report too: one file, no network needed.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite picture and report if they are there.")] = False,
-) -> None:
+    as_json: JsonOption = False,
+) -> Answer:
     """Find the best kernel, ridge and whitening without test data."""
     from .console import say, show_table
     from .files import check_output, load_array
+    from .progress import progress_bar
     from .searching import COLUMNS
     from .searching import search as find
 
@@ -54,14 +58,11 @@ def search(
     options: dict[str, Any] = {"whitening": epsilons, "mix": mix, "subset": subset, "largest": largest, "seed": seed}
     options |= {"refine": refine, "backend": backend, "precision": precision, "n_jobs": jobs}
     made = [_read_kernel(text) for text in kernels]
-    found = find(
-        made,
-        load_array(x),
-        load_array(y),
-        cast(Any, criterion),
-        **options,
-        progress=lambda line: say(line, style="dim"),
-    )
+    images, targets = load_array(x), load_array(y)
+    with progress_bar("search"):  # no share: how many trials there will be is not known before the first round
+        found = find(
+            made, images, targets, cast(Any, criterion), **options, progress=lambda line: say(line, style="dim")
+        )
     show_table(f"best first, by {criterion}", COLUMNS, (trial.cells() for trial in found.trials))
     if picture is not None:
         found.plot(picture)
@@ -71,6 +72,7 @@ def search(
         from .timing import command
 
         say(str(write_report(report, found, configuration={"command": command(sys.argv)}, force=force)), style="dim")
+    return {"criterion": criterion, "trials": [trial.to_json() for trial in found.trials], "picture": picture}
 
 
 def _read_epsilon(text: str) -> float | None:

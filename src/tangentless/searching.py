@@ -69,6 +69,11 @@ class Trial:
         scores = share, f"{self.squared_error:.4g}", f"{self.log_likelihood:.5g}"
         return repr(self.kernel), whitening, f"{self.rows:,}", f"{self.ridge:.2g}", *scores
 
+    def to_json(self) -> dict[str, Any]:
+        """As values of JSON."""
+        names = ("whitening", "rows", "ridge", "accuracy", "squared_error", "log_likelihood")
+        return {"kernel": repr(self.kernel), **{name: getattr(self, name) for name in names}}
+
 
 @dataclass(frozen=True, eq=False)
 class Search:

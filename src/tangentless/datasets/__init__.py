@@ -118,6 +118,11 @@ def load(name: str, folder: str | Path | None = None, download: bool = True, *, 
     return Dataset(name, train, test, entry.classes, hashes)
 
 
+def locate(name: str, folder: str | Path | None = None) -> Path:
+    """The folder or archive that a data set of the catalogue would be read from; nothing is read or downloaded."""
+    return _find(CATALOGUE[name], data_folders(folder)).place
+
+
 def data_folders(folder: str | Path | None = None) -> tuple[Path, ...]:
     """The folders that data sets are looked for in; downloads go to the last.
 

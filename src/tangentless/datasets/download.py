@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import os
 import shutil
 import time
@@ -17,9 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from filelock import FileLock
+
 from ..errors import DownloadError
 from ..progress import Progress, progress_bar
 from .catalogue import Digest
+
+try:
+    import fcntl
+except ImportError:  # Windows, where a file of its own is locked, and stays behind
+    fcntl = None  # type: ignore[assignment]
 
 TRIES = 4  # that bring no bytes, in a row, before giving up
 _PAUSE = 0.5  # seconds before the second try; doubled before each later one
@@ -125,11 +131,14 @@ def _extent(response: Any) -> tuple[int, int | None]:
 
 @contextlib.contextmanager
 def _hold(part: Path) -> Iterator[BinaryIO]:
-    """The partial file, open for appending; one process at a time, where the system has locks."""
+    """The partial file, open for appending; one process at a time, where the file system has locks."""
+    if fcntl is None:
+        with FileLock(part.with_suffix(".lock")), part.open("a+b") as stream:
+            yield stream
+        return
     while True:
         with part.open("a+b") as stream:
-            with contextlib.suppress(ImportError, OSError):
-                fcntl: Any = importlib.import_module("fcntl")
+            with contextlib.suppress(OSError):
                 fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
             # The process that held the lock may have moved the file: the name is then that of another file, or none.
             with contextlib.suppress(FileNotFoundError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -106,8 +106,9 @@ def read_photographs(
     crop: Crop = "centre",
     colour: Colour = "rgb",
     on_error: OnError = "raise",
+    progress: Callable[[int, int], None] | None = None,
 ) -> Photographs:
-    """Images from files, as `from_folder` reads them."""
+    """Images from files, as `from_folder` reads them; `progress` is told how many are read, and of how many."""
     height, width = _check_size(size)
     for name, value, known in (("crop", crop, _CROPS), ("colour", colour, _MODES), ("on_error", on_error, _ON_ERROR)):
         if value not in known:
@@ -115,7 +116,7 @@ def read_photographs(
     images = np.empty((len(files), height, width, len(_MODES[colour])), np.uint8)
     read: list[Path] = []
     skipped: list[tuple[Path, str]] = []
-    for file in files:
+    for number, file in enumerate(files, 1):
         try:
             images[len(read)] = _read(file, (height, width), crop, _MODES[colour])
             read.append(file)
@@ -123,6 +124,8 @@ def read_photographs(
             if on_error == "raise":
                 raise
             skipped.append((file, str(error.__cause__)))
+        if progress is not None:
+            progress(number, len(files))
     if not read:
         raise DatasetDamagedError(
             f"none of {len(files)} files can be read as an image; {skipped[0][0]}: {skipped[0][1]}"

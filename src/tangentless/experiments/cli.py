@@ -13,8 +13,32 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from ..answers import Answer, JsonOption, answers_json
 from ..console import say, say_files
-from ..errors import ArchitectureError, ParameterError
+from ..errors import ParameterError
+from .options import (
+    OUTPUT,
+    BackendOption,
+    CopiesOption,
+    DataOption,
+    DeviceOption,
+    KernelsOption,
+    OutputOption,
+    RecordOption,
+    ReportOption,
+    RidgeOption,
+    SeedOption,
+    SizesOption,
+    StoreOption,
+    TestOption,
+    TrainOption,
+    TrialsOption,
+    parse_kernels,
+    parse_names,
+    parse_ridge,
+    parse_sizes,
+    split_names,
+)
 
 app = typer.Typer(
     help="The paper's experiments, at any scale: numbers beside the paper's, a JSON record, and pictures. "
@@ -22,122 +46,9 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-SizesOption = Annotated[str, typer.Option(metavar="N,N,...", help="Numbers of training images.")]
-KernelsOption = Annotated[str, typer.Option(metavar="NAME,NAME,...", help="Rows to run, by name; all by default.")]
-TrialsOption = Annotated[int, typer.Option(min=1, help="Random draws of each size.")]
-TrainOption = Annotated[int | None, typer.Option(min=2, help="Training images, drawn by --seed; all by default.")]
-TestOption = Annotated[int | None, typer.Option(min=1, help="Test images, the first ones; all by default.")]
-SeedOption = Annotated[int, typer.Option(min=0, help="What random draws start from.")]
-BackendOption = Annotated[str, typer.Option(help="What computes kernels: auto, cpu, cuda or reference.")]
-DataOption = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="The data sets; $TANGENTLESS_DATA or a download by default.")
-]
-OutputOption = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where record, pieces and pictures go.")
-]
-StoreOption = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Keep kernel matrices here, tile by tile; in memory by default.")
-]
-CopiesOption = Annotated[
-    int, typer.Option("--zca-copies", min=0, help="Augmented copies that ZCA is fitted to as well; the paper's are 20.")
-]
-RidgeOption = Annotated[float | None, typer.Option(min=0, help="A ridge for all rows, in place of the paper's.")]
-
-
-def check_record(name: str | None) -> str | None:
-    """Refuse what is not the name of a file, before hours are spent on what goes into it.
-
-    >>> check_record("mnist-10000-gaussian")
-    'mnist-10000-gaussian'
-    """
-    if name is not None and (not name or name.startswith(".") or Path(name).name != name):
-        raise ParameterError(f"a record has the name of a file, without folders, such as mnist-10000; not {name!r}")
-    return name
-
-
-RecordOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="Name of the record; by default that of the table and the size.", callback=check_record
-    ),
-]
-
-
-def check_report(path: Path | None) -> Path | None:
-    """Refuse a place that cannot be written before hours are spent on what goes there."""
-    from ..files import check_output
-
-    if path is not None:
-        check_output(path, force=True)
-    return path
-
-
-ReportOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Write an HTML report of tables and pictures too; one that is there is replaced.",
-        callback=check_report,
-    ),
-]
-DeviceOption = Annotated[str, typer.Option(help="What trains networks: auto, cpu, cuda or cuda:1.")]
-OUTPUT = Path("out/reproduce")
-
-
-def parse_sizes(text: str) -> tuple[int, ...]:
-    """Numbers, in rising order.
-
-    >>> parse_sizes("10,1_280,20")
-    (10, 20, 1280)
-    """
-    try:
-        sizes = sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        sizes = []
-    if not sizes or sizes[0] < 2:
-        raise ParameterError(f"sizes are whole numbers from 2 on, separated by commas, such as 10,20,40; not {text!r}")
-    return tuple(sizes)
-
-
-def parse_names(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The known names that a text lists, in the order of `known`; all of them for an empty text.
-
-    >>> parse_names("linear,myrtle5", ("myrtle5", "myrtle10", "linear"))
-    ('myrtle5', 'linear')
-    """
-    wanted = set(split_names(text))
-    if unknown := wanted - set(known):
-        raise ParameterError(f"there is no {', '.join(sorted(unknown))} here; there are {', '.join(known)}")
-    return tuple(name for name in known if not wanted or name in wanted)
-
-
-def split_names(text: str) -> list[str]:
-    """The parts of a text between its commas; commas in parentheses do not count."""
-    from ..architecture import split_text
-
-    return [part.strip() for part in split_text(text, ",") if part.strip()]
-
-
-def parse_kernels(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Kernels by name: known ones, recipes, or architectures by name or text form; all known ones for an empty text.
-
-    >>> parse_kernels("myrtle7,linear", ("myrtle5", "linear"))
-    ('myrtle7', 'linear')
-    """
-    from ..architecture import Architecture
-    from ..recipes import RECIPES
-
-    names = []
-    for name in split_names(text):
-        try:
-            names.append(name if name in (*known, *RECIPES) else Architecture.parse(name).short_name)
-        except ArchitectureError as error:
-            others = f"there are {', '.join(known)}, the recipes {', '.join(RECIPES)} and all architectures"
-            raise ParameterError(f"there is no {name} here; {others} ({error})") from None
-    return tuple(dict.fromkeys(names)) or known
-
 
 @app.command("cifar10-subsets")
+@answers_json
 def cifar10_subsets(
     sizes: SizesOption = "10,20,40,80,160,320,640,1280",
     kernels: Annotated[
@@ -152,7 +63,8 @@ def cifar10_subsets(
     output: OutputOption = OUTPUT,
     record: RecordOption = None,
     report: ReportOption = None,
-) -> None:
+    as_json: JsonOption = False,
+) -> Answer:
     """CIFAR-10 from few images: random subsets, the paper's kernels or others, with error bars."""
     from ..datasets import load
     from .cifar10_subsets import DRAWS, KERNELS, Subsets, reproduce
@@ -167,6 +79,7 @@ def cifar10_subsets(
     )
     outcome = reproduce(load("cifar10", data), subsets, test=test, backend=backend, folder=output, record=record)
     report_outcome(report, outcome)
+    return outcome.to_json()
 
 
 def _add_table(name: str, text: str) -> None:
@@ -195,7 +108,8 @@ def _add_table(name: str, text: str) -> None:
             str, typer.Option(metavar="TEXT", help="Average predictions over copies: mirror shifts1, for example.")
         ] = "",
         report: ReportOption = None,
-    ) -> None:
+        as_json: JsonOption = False,
+    ) -> Answer:
         from ..datasets import load
         from ..errors import DatasetMissingError
         from ..preprocessing import Augmentation
@@ -224,12 +138,13 @@ def _add_table(name: str, text: str) -> None:
         )
         outcome = reproduce(table, dataset, settings, backend=backend, folder=output, others=others)
         report_outcome(report, outcome)
+        return outcome.to_json()
 
     if name == "mnist":  # it is not whitened, so the option would do nothing
         shown = inspect.signature(run, eval_str=True)
         kept = [parameter for key, parameter in shown.parameters.items() if key != "zca_copies"]
         run.__signature__ = shown.replace(parameters=kept)  # type: ignore[attr-defined]
-    app.command(name, help=text)(run)
+    app.command(name, help=text)(answers_json(run))
 
 
 _add_table("mnist", "Table of MNIST: Myrtle5 against Gaussian, arc-cosine and tangent kernels, and Gabor filters.")
@@ -238,6 +153,7 @@ _add_table("cifar100", "Table of CIFAR-100: Myrtle10-Gaussian with and without f
 
 
 @app.command()
+@answers_json
 def recipe(
     train: Annotated[int, typer.Option(min=2, help="Training images.")] = 5000,
     validation: Annotated[int, typer.Option(min=1, help="More training images, to validate by.")] = 2000,
@@ -255,19 +171,24 @@ def recipe(
     store: StoreOption = None,
     output: OutputOption = OUTPUT,
     record: RecordOption = None,
-) -> None:
+    report: ReportOption = None,
+    as_json: JsonOption = False,
+) -> Answer:
     """What makes kernels more accurate on CIFAR-10, found on training images alone."""
     from .recipe import INGREDIENTS, Settings, reproduce
+    from .reporting import report_outcome
 
     if list_ingredients:
         for one in INGREDIENTS:
             say(one.name)
-        return
+        return {"ingredients": [one.name for one in INGREDIENTS]}
     from ..datasets import load
 
     names = tuple(name.strip() for name in ingredients.split(";") if name.strip())
     settings = Settings(train, validation, minutes, names, combine, seed, store)
-    reproduce(load("cifar10", data), settings, backend=backend, folder=output, record=record)
+    outcome = reproduce(load("cifar10", data), settings, backend=backend, folder=output, record=record)
+    report_outcome(report, outcome)
+    return outcome.to_json()
 
 
 @app.command()
@@ -302,6 +223,7 @@ def architectures(output: OutputOption = OUTPUT) -> None:
 
 
 @app.command()
+@answers_json
 def distillation(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="mnist or cifar10.")] = "mnist",
     images: Annotated[int, typer.Option(min=1, help="How many images to learn.")] = 10,
@@ -322,7 +244,8 @@ def distillation(
     data: DataOption = None,
     output: OutputOption = OUTPUT,
     report: ReportOption = None,
-) -> None:
+    as_json: JsonOption = False,
+) -> Answer:
     """Whole data sets distilled to few images, whose kernel classifier is nearly as good."""
     from ..datasets import load
     from ..distillation import Settings
@@ -331,7 +254,7 @@ def distillation(
     (name,) = parse_names(dataset, DATASETS)
     flips = name == "cifar10"
     settings = Settings(images, steps, batch, rate, ridge, start, labels, flips, seed)
-    reproduce(
+    return reproduce(
         load(name, data),
         settings,
         kernel=kernel,
@@ -345,6 +268,7 @@ def distillation(
 
 
 @app.command()
+@answers_json
 def networks(
     recipes: Annotated[
         str, typer.Option(metavar="NAME,NAME,...", help="Recipes by name; --list shows them.")
@@ -370,14 +294,15 @@ def networks(
     data: DataOption = None,
     output: OutputOption = OUTPUT,
     report: ReportOption = None,
-) -> None:
+    as_json: JsonOption = False,
+) -> Answer:
     """Networks of the kernels' shapes, trained by the paper's recipes (needs PyTorch)."""
     from ..networks.recipes import RECIPES
 
     if list_recipes:
         for name, recipe in RECIPES.items():
             say(f"{name:<28} {recipe.describe()}")
-        return
+        return {name: recipe.to_json() for name, recipe in RECIPES.items()}
     from ..datasets import load
     from ..networks.training import Machine
     from .networks import Settings, reproduce
@@ -390,10 +315,13 @@ def networks(
     changes = {name: value for name, value in given.items() if value is not None}
     settings = Settings(names, changes, trials, test, test_every, seed, stop_after)
     machine = Machine(device, precision, compiled)
-    report_outcome(report, reproduce(lambda name: load(name, data), settings, machine=machine, folder=output))
+    outcome = reproduce(lambda name: load(name, data), settings, machine=machine, folder=output)
+    report_outcome(report, outcome)
+    return outcome.to_json()
 
 
 @app.command()
+@answers_json
 def uci(
     datasets: Annotated[
         str, typer.Option(metavar="NAME,NAME,...", help="Tables, by the names of their folders; all 90 by default.")
@@ -408,15 +336,17 @@ def uci(
         bool, typer.Option("--finished", help="Report what is there already; compute nothing.")
     ] = False,
     report: ReportOption = None,
-) -> None:
+    as_json: JsonOption = False,
+) -> Answer:
     """Tune machines on 90 tables, three ways, beside the paper's."""
     from ..backends.workers import count_workers
     from .uci_report import run_study
 
     names, ways = split_names(datasets), split_names(methods)
-    run_study(names, ways, data, output, count_workers(jobs), finished=finished, report=report)
+    return run_study(names, ways, data, output, count_workers(jobs), finished=finished, report=report)
 
 
+@answers_json
 def compare(
     architectures: Annotated[
         list[str] | None, typer.Argument(metavar="ARCH", help="Two or more; eleven of different depth by default.")
@@ -442,7 +372,8 @@ def compare(
         "out/compare"
     ),
     report: ReportOption = None,
-) -> None:
+    as_json: JsonOption = False,
+) -> Answer:
     """Kernel against network of each architecture, on the same images (needs PyTorch)."""
     from ..datasets import NAMES, load
     from ..networks.training import Machine
@@ -474,15 +405,4 @@ def compare(
         stop_after=stop_after,
     )
     report_outcome(report, outcome)
-
-
-def parse_ridge(text: str) -> float | str:
-    """A number of at least 0, or `loo`.
-
-    >>> parse_ridge("1e-4"), parse_ridge("loo")
-    (0.0001, 'loo')
-    """
-    try:
-        return "loo" if text == "loo" else float(text)
-    except ValueError:
-        raise ParameterError(f"a ridge is a number, or loo to choose it by leave-one-out; not {text!r}") from None
+    return outcome.to_json()

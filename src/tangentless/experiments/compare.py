@@ -152,7 +152,7 @@ def _fit_kernel(
 
     (images, labels), (test_images, truth) = data().train, data().test
     clock.left()
-    model = KernelRidgeClassifier(name, ridge=ridge, backend=backend).fit(images, labels)
+    model = KernelRidgeClassifier(name, ridge=ridge, backend=backend, verbose=True).fit(images, labels)
     wrong = np.flatnonzero(model.predict(test_images) != truth).tolist()
     return {"wrong": wrong, "ridge": model.ridge_, "leave-one-out accuracy": model.loo_score_, "train": len(labels)}
 

@@ -62,6 +62,10 @@ class Outcome:
     files: list[Path] = field(default_factory=list)  # the record, then pictures
     unfinished: str = ""
 
+    def to_json(self) -> dict[str, Any]:
+        """As values of JSON; the first of the files is the record."""
+        return {"results": self.rows, "files": list(map(str, self.files)), "unfinished": self.unfinished or None}
+
 
 class Unfinished(Exception):  # noqa: N818 (no error: pieces and checkpoints are there to go on from)
     """Raised by an experiment whose time is up."""

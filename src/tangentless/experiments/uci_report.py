@@ -74,7 +74,7 @@ def run_study(
     *,
     finished: bool = False,
     report: Path | None = None,
-) -> None:
+) -> dict[str, Any]:
     """Run the study, or look up what is finished of it, and write record, page and picture."""
     if unknown := [method for method in methods if method not in METHODS]:
         raise ParameterError(f"there is no method {', '.join(unknown)}; there are {', '.join(METHODS)}")
@@ -96,7 +96,7 @@ def run_study(
             progress(len(answers) + len(left_out), len(names) * len(methods))
             if not finished:
                 say(f"{table}, {method}: {_line(piece) if isinstance(piece, Piece) else piece}")
-    rows = sorted((_row(piece) for piece in answers), key=lambda row: (row["table"].lower(), row["method"]))
+    rows: list[Row] = sorted((_row(piece) for piece in answers), key=lambda row: (row["table"].lower(), row["method"]))
     summary = summarise([piece.value for piece in answers], methods, _published(tables, names))
     path = run.finish(rows, summary=summary, left_out=left_out)
     record = read_record(path)
@@ -104,6 +104,7 @@ def run_study(
     _show(record)
     say_files([path, *files])
     report_record(report, "Tables of the UCI repository", record, _tables(record), files)
+    return {"results": rows, "files": [str(path), *map(str, files)]}
 
 
 def write_page(record: Mapping[str, Any], page: Path, *, pictures: str = "images") -> list[Path]:

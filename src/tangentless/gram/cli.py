@@ -8,6 +8,7 @@ from typing import Annotated, Any, cast
 import typer
 from numpy.typing import NDArray
 
+from ..answers import Answer, JsonOption, answers_json, print_json
 from ..backends import Precision
 from ..errors import ParameterError
 from ..files import load_array
@@ -19,7 +20,7 @@ app = typer.Typer(help="Kernel matrices in stores: start, resume, watch, check a
 
 StoreArgument = Annotated[str, typer.Argument(help="Path or fsspec address of the store, such as k.zarr or s3://b/k.")]
 DataArgument = Annotated[str, typer.Argument(help="Images: a .npy file, or FILE.npz:NAME.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+EventsOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, as it goes.")]
 JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cores by default.")]
 MemoryOption = Annotated[str | None, typer.Option(help="What a process may hold, such as 4GB; a quarter by default.")]
 MixedOption = Annotated[bool, typer.Option("--mixed", help="Continue on a processor that rounds differently.")]
@@ -53,7 +54,7 @@ def run(
     mixed: MixedOption = False,
     force_unlock: UnlockOption = False,
     storage: StorageOption = None,
-    as_json: JsonOption = False,
+    as_json: EventsOption = False,
 ) -> None:
     """Compute a kernel matrix into a store, or continue one after whatever stopped it."""
     base = kernel(architecture)
@@ -87,7 +88,7 @@ def resume(
     mixed: MixedOption = False,
     force_unlock: UnlockOption = False,
     storage: StorageOption = None,
-    as_json: JsonOption = False,
+    as_json: EventsOption = False,
 ) -> None:
     """Continue a store from itself alone: it holds its images and names its kernel."""
     matrix = stores.resume(
@@ -104,19 +105,21 @@ def resume(
 
 
 @app.command()
-def status(store: StoreArgument, storage: StorageOption = None, as_json: JsonOption = False) -> None:
+@answers_json
+def status(store: StoreArgument, storage: StorageOption = None, as_json: JsonOption = False) -> Answer:
     """Show what a store is a matrix of, how far it is, and who is writing it."""
     found = stores.status(store, storage_options=_options(storage))
-    print(json.dumps(found.to_json()) if as_json else _status_text(found))
+    print(_status_text(found))
+    return found.to_json()
 
 
 @app.command()
-def verify(store: StoreArgument, storage: StorageOption = None, as_json: JsonOption = False) -> None:
+@answers_json
+def verify(store: StoreArgument, storage: StorageOption = None, as_json: JsonOption = False) -> Answer:
     """Check every byte of a store; the exit status is 1 if something is wrong."""
     found = stores.verify(store, storage_options=_options(storage))
-    print(json.dumps(found.to_json()) if as_json else _findings_text(found, "is damaged"))
-    if not found.good:
-        raise typer.Exit(1)
+    print(_findings_text(found, "is damaged"))
+    return found.to_json()
 
 
 @app.command()
@@ -130,7 +133,7 @@ def repair(
     mixed: MixedOption = False,
     force_unlock: UnlockOption = False,
     storage: StorageOption = None,
-    as_json: JsonOption = False,
+    as_json: EventsOption = False,
 ) -> None:
     """Check every byte of a store and compute again what is damaged; nothing else is touched."""
     found = stores.repair(
@@ -145,7 +148,10 @@ def repair(
         storage_options=_options(storage),
         progress="json" if as_json else True,
     )
-    print(json.dumps(found.to_json()) if as_json else _findings_text(found, "was repaired"))
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print(_findings_text(found, "was repaired"))
 
 
 def _load(source: str | None) -> NDArray[Any] | None:
@@ -171,7 +177,7 @@ def _option(text: str) -> Any:
 
 def _print_done(matrix: GramMatrix, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"event": "done", "store": matrix.store.files.address, "shape": matrix.shape}))
+        print_json({"event": "done", "store": matrix.store.files.address, "shape": matrix.shape})
     else:
         print(matrix)
 

@@ -30,7 +30,7 @@ from ..errors import (
     StoreWriteError,
     TangentlessError,
 )
-from ..files import flush_folder
+from ..files import flush_folder, replace_file
 
 Address = str | os.PathLike[str]
 Options = Mapping[str, Any]
@@ -74,7 +74,7 @@ class LocalFiles:
                     file.writelines(parts)
                     file.flush()
                     os.fsync(file.fileno())
-                beside.replace(target)
+                replace_file(beside, target)
                 flush_folder(target.parent)
             finally:
                 with contextlib.suppress(OSError):

@@ -25,6 +25,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..errors import StoreLockedError
+from ..files import WINDOWS
 from .files import Files, LocalFiles, explained, make_folder
 
 LOCK = "kernel/writer.lock"
@@ -197,6 +198,8 @@ def _birth(process: int) -> str:
         return "" if status[0] in "ZX" else status[19]
     except OSError:
         pass  # not Linux, or no such process
+    if WINDOWS:  # where a signal would end the process; a writer that died is known by its silence
+        return "alive"
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -92,14 +92,21 @@ def host_features() -> frozenset[str]:
     chosen = os.environ.get("NUMBA_CPU_FEATURES")
     if chosen is not None:
         return frozenset(word[1:] for word in chosen.split(",") if word.startswith("+"))
-    return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+    try:
+        return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+    except RuntimeError:  # LLVM cannot ask every system, such as macOS on ARM: 128 bits are there without asking
+        return frozenset()
+
+
+def host_bits() -> int:
+    """The width of this processor's vectors: AVX-512, AVX2 or 128 bits."""
+    features = host_features()
+    return 512 if "avx512f" in features else 256 if {"avx2", "fma"} <= features else 128
 
 
 def host_lanes(dtype: str) -> int:
-    """The vector width of this processor, in elements: AVX-512, AVX2 or 128 bits."""
-    features = host_features()
-    bits = 512 if "avx512f" in features else 256 if {"avx2", "fma"} <= features else 128
-    return bits // (32 if dtype == "float32" else 64)
+    """The same in elements."""
+    return host_bits() // (32 if dtype == "float32" else 64)
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from .compile import OPTIONS, source, stage_options
 from .fused import Launch, LaunchText, Stream
 from .layout import StagePlan
 
-INSTALL = "pip install 'tangentless[cuda]'"
+INSTALL = "pip install 'tangentless[cuda13]', or tangentless[cuda12] where the driver is of CUDA 12"
 OLDEST = (8, 0)  # compute capability: the fused stages ask for the shared memory and registers of such a GPU
 
 
@@ -203,7 +203,7 @@ def _reason(message: str) -> str:
     if "InsufficientDriver" in message or "insufficient" in message:
         return (
             "there is no NVIDIA driver, or it is too old for the CUDA runtime of the installed CuPy; install or update "
-            "the driver, install the CuPy that matches it (cupy-cuda12x for CUDA 12), or use backend='cpu'"
+            "the driver, install the CuPy that matches it (tangentless[cuda12] for CUDA 12), or use backend='cpu'"
         )
     if "NoDevice" in message or "no CUDA-capable device" in message:
         return "there is no NVIDIA GPU on this machine; use backend='cpu'"

@@ -1,0 +1,277 @@
+"""`tangentless doctor`: what this machine has, what is chosen on it and why, and whether it computes what it should.
+
+The self-test compares every backend that can run here with stored values, `doctor.json`, which the reference backend
+computed in float64. Its images are made of whole numbers, so that they are the same bits everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .chunks import free_memory, machine_memory
+from .classical import NTK
+from .devices import Device, Precision, choose_backend
+from .errors import TangentlessError
+from .inputs import to_host
+from .kernel import Kernel, kernel
+from .timing import package_version, processor_name
+
+Array = NDArray[np.float64]
+IMAGES, SHAPE, RIDGE = 5, (8, 8, 3), 0.01
+# Beside what rounding leaves: float32 reaches 2e-7 on the processors tried, float64 2e-15. A wrong value is far off.
+LIMITS = {"float32": 1e-5, "float64": 1e-11}
+_PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "llvmlite", "typer", "rich", "matplotlib", "pillow", "filelock")
+_EXTRAS = ("cupy-cuda12x", "cupy-cuda13x", "torch", "dask", "fsspec", "gpytorch")
+_COMPILED = (".nbi", ".nbc")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison with stored values: the largest error, relative to k(x, x), or what went wrong."""
+
+    what: str
+    backend: str
+    precision: str
+    error: float | None
+    limit: float
+    seconds: float
+    trouble: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether the values are right."""
+        return self.error is not None and self.error <= self.limit
+
+    def to_json(self) -> dict[str, Any]:
+        """As values of JSON."""
+        return {**asdict(self), "good": self.good}
+
+    def __str__(self) -> str:
+        told = self.trouble or f"error {self.error:.0e}, at most {self.limit:.0e}"
+        return f"{'ok  ' if self.good else 'BAD '} {self.backend} {self.precision}, {self.what}: {told}"
+
+
+def cases() -> dict[str, Kernel]:
+    """The kernels of the self-test by name: a chain of layers, branches and Gaussians, and a kernel of vectors."""
+    return {
+        "myrtle5": kernel("myrtle5"),
+        "branches": kernel("conv3 gaussian pool2 residual(conv3 relu) globalpool"),
+        "ntk": NTK(3),
+    }
+
+
+def example_images() -> NDArray[np.float32]:
+    """Images whose pixels are small whole numbers.
+
+    >>> example_images().shape, example_images().min(), example_images().max()
+    ((5, 8, 8, 3), np.float32(-8.0), np.float32(8.0))
+    """
+    image, row, column, channel = np.indices((IMAGES, *SHAPE))
+    mixed = 7 * image + 3 * row + 5 * column + 11 * channel + row * column * (image + 1) + image**2 * (channel + 1)
+    pixels: NDArray[np.float32] = (mixed % 17 - 8).astype(np.float32)
+    return pixels
+
+
+def self_test() -> Iterator[Check]:
+    """Compare whatever can run here with stored values, one check after the other."""
+    stored = json.loads(resources.files(__package__).joinpath("doctor.json").read_text(encoding="utf-8"))
+    gpu = ["cuda"] if choose_backend()[0] == "cuda" else []
+    for name in ("reference", "cpu", *gpu):
+        precisions: tuple[Precision, ...] = ("float64",) if name == "reference" else ("float32", "float64")
+        for precision in precisions:
+            device = Device(name, precision)
+            for case, k in cases().items():
+                yield _check(case, device, _matrix, k, stored[case])
+    for name in ("cpu", *gpu):
+        given, expected = stored["myrtle5"], stored["leave-one-out"]
+        yield _check("leave-one-out", Device(name, "float64"), _left_out, given, expected)
+
+
+def values() -> dict[str, Any]:
+    """What is stored: computed by the reference, to be written to `doctor.json` when a case is changed."""
+    device = Device("reference")
+    found = {name: _matrix(k, device).tolist() for name, k in cases().items()}
+    return {**found, "leave-one-out": _left_out(found["myrtle5"], device).tolist()}
+
+
+def _matrix(k: Kernel, device: Device) -> Array:
+    images = example_images()
+    rows = images.reshape(IMAGES, -1) if isinstance(k, NTK) else images
+    return np.asarray(to_host(k(rows, backend=device)))
+
+
+def _left_out(matrix: Any, device: Device) -> Array:
+    from .solve import solve_ridge
+
+    targets = np.eye(2)[np.arange(IMAGES) % 2]
+    return np.asarray(to_host(solve_ridge(np.array(matrix), targets, RIDGE, backend=device).leave_one_out))
+
+
+def _check(what: str, device: Device, compute: Callable[[Any, Device], Array], given: Any, stored: Any) -> Check:
+    limit, start = LIMITS[device.precision], time.perf_counter()
+    about = what, device.name, device.precision
+    try:
+        exact = np.array(stored)
+        error = float(np.abs(compute(given, device) - exact).max() / np.abs(exact).max())
+    except Exception as problem:  # whatever it is, it is what the user came to find out
+        return Check(*about, None, limit, time.perf_counter() - start, f"{type(problem).__name__}: {problem}")
+    return Check(*about, error, limit, time.perf_counter() - start, "" if np.isfinite(error) else "not finite")
+
+
+def look() -> dict[str, Any]:
+    """What this machine has and what is chosen on it, as values of JSON."""
+    name, reason = choose_backend()
+    return {
+        "versions": _versions(),
+        "machine": _machine(),
+        "backend": {"chosen": name, "why": reason},
+        "gpus": _gpus() if name == "cuda" else [],
+        "blas": _blas(),
+        "caches": _caches(name == "cuda"),
+        "data": _data(),
+    }
+
+
+def _versions() -> dict[str, str | None]:
+    from . import __version__
+
+    found = {name: package_version(name) for name in (*_PACKAGES, *_EXTRAS)}
+    known = {name: None if version == "not installed" else version for name, version in found.items()}
+    return {"tangentless": __version__, "python": platform.python_version(), **known}
+
+
+def _machine() -> dict[str, Any]:
+    from .backends.cpu.simd import host_bits, host_features
+    from .backends.workers import count_workers
+
+    bits = host_bits()
+    why = {512: "it has AVX-512", 256: "it has AVX2 and FMA", 128: "wider ones need AVX2 and FMA, or AVX-512"}[bits]
+    if "NUMBA_CPU_FEATURES" in os.environ:
+        why = "NUMBA_CPU_FEATURES says so"
+    elif not host_features():
+        why = "LLVM does not say what this processor has, and all have these"
+    return {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": processor_name(),
+        "threads": count_workers(None),
+        "cores": os.cpu_count(),
+        "memory": machine_memory(),
+        "memory_free": free_memory(),
+        "vector_bits": bits,
+        "why": why,
+    }
+
+
+def _gpus() -> list[dict[str, Any]]:
+    from .backends.cuda.machine import count_gpus, import_cupy
+
+    cupy = import_cupy()
+    runtime, found = cupy.cuda.runtime, []
+    for index in range(count_gpus()):
+        with cupy.cuda.Device(index) as device:
+            free, total = runtime.memGetInfo()
+            name = runtime.getDeviceProperties(index)["name"].decode()
+            found.append(
+                {
+                    "name": name,
+                    "compute_capability": device.compute_capability,
+                    "memory": total,
+                    "memory_free": free,
+                    "cuda_driver": runtime.driverGetVersion(),
+                    "cuda_runtime": runtime.runtimeGetVersion(),
+                    "cupy": cupy.__version__,
+                }
+            )
+    return found
+
+
+def _blas() -> list[dict[str, Any]]:
+    import scipy.linalg  # noqa: F401 (which loads its BLAS)
+    from threadpoolctl import threadpool_info
+
+    kept = ("internal_api", "version", "num_threads", "architecture")
+    return [{name: one.get(name) for name in kept} for one in threadpool_info() if one["user_api"] == "blas"]
+
+
+def _caches(gpu: bool) -> list[dict[str, Any]]:
+    import platformdirs
+
+    from .backends.cpu.sweep import run_rows
+
+    compiled = getattr(getattr(run_rows, "_cache", None), "cache_path", None)
+    places = [("code for CPUs", compiled, _COMPILED), ("downloads", platformdirs.user_cache_dir("tangentless"), ())]
+    if gpu:
+        kept = os.environ.get("CUPY_CACHE_DIR") or str(Path("~/.cupy/kernel_cache").expanduser())
+        places.append(("code for GPUs", kept, ()))
+    return [{"what": what, "folder": place, "bytes": _size(place, kinds)} for what, place, kinds in places]
+
+
+def _size(folder: str | None, endings: tuple[str, ...]) -> int:
+    """Bytes of the files in and below a folder, of some kinds or of all."""
+    if folder is None:
+        return 0
+    files = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
+    return sum(file.stat().st_size for file in files if not endings or file.suffix in endings)
+
+
+def _data() -> dict[str, Any]:
+    """The folders that data sets are looked for in, and where each is, or None."""
+    from .datasets import NAMES, data_folders, locate
+
+    try:
+        folders, trouble = [str(folder) for folder in data_folders()], None
+    except TangentlessError as error:
+        folders, trouble = [], str(error)
+    found: dict[str, str | None] = {}
+    for name in NAMES:
+        if name != "digits":  # which comes with scikit-learn
+            with contextlib.suppress(TangentlessError):
+                found[name] = str(locate(name))
+    return {"folders": folders, "trouble": trouble, "found": found}
+
+
+def lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What `look` found, as names and texts for a terminal."""
+    from .timing import format_bytes
+
+    machine, backend = found["machine"], found["backend"]
+    yield "versions", _joined(found["versions"].items())
+    absent = [name for name, version in found["versions"].items() if version is None]
+    yield "not installed", ", ".join(absent) or "nothing"
+    yield "system", machine["system"]
+    yield "processor", f"{machine['processor']}; {machine['threads']} of {machine['cores']} cores are used"
+    yield "vectors", f"{machine['vector_bits']} bits: {machine['why']}"
+    yield "memory", f"{format_bytes(machine['memory'])}, {format_bytes(machine['memory_free'])} of it free"
+    yield "backend", f"{backend['chosen']}: {backend['why']}"
+    if backend["chosen"] != "cuda" and not any(found["versions"][name] for name in _EXTRAS[:2]):
+        yield "GPU", "for NVIDIA's: pip install 'tangentless[cuda13]', or [cuda12] where the driver is of CUDA 12"
+    for gpu in found["gpus"]:
+        yield "GPU", f"{gpu['name']}, {format_bytes(gpu['memory'])}, {_joined(list(gpu.items())[1:])}"
+    for blas in found["blas"]:
+        yield "BLAS", _joined(blas.items())
+    for cache in found["caches"]:
+        kept = f"{format_bytes(cache['bytes'])} in {cache['folder']}"
+        none = "not kept: no folder can be written; set NUMBA_CACHE_DIR to one"
+        yield cache["what"], kept if cache["folder"] else none
+    data = found["data"]
+    places = " and ".join(data["folders"])
+    yield (
+        "data sets",
+        data["trouble"] or ", ".join(data["found"]) or f"none in {places}; they are downloaded on first use",
+    )
+
+
+def _joined(pairs: Iterable[tuple[str, Any]]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in pairs if value is not None)

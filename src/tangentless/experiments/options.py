@@ -1,0 +1,136 @@
+"""Options of the experiments' commands, and how their texts are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import ArchitectureError, ParameterError
+
+SizesOption = Annotated[str, typer.Option(metavar="N,N,...", help="Numbers of training images.")]
+KernelsOption = Annotated[str, typer.Option(metavar="NAME,NAME,...", help="Rows to run, by name; all by default.")]
+TrialsOption = Annotated[int, typer.Option(min=1, help="Random draws of each size.")]
+TrainOption = Annotated[int | None, typer.Option(min=2, help="Training images, drawn by --seed; all by default.")]
+TestOption = Annotated[int | None, typer.Option(min=1, help="Test images, the first ones; all by default.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="What random draws start from.")]
+BackendOption = Annotated[str, typer.Option(help="What computes kernels: auto, cpu, cuda or reference.")]
+DataOption = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="The data sets; $TANGENTLESS_DATA or a download by default.")
+]
+OutputOption = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where record, pieces and pictures go.")
+]
+StoreOption = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Keep kernel matrices here, tile by tile; in memory by default.")
+]
+CopiesOption = Annotated[
+    int, typer.Option("--zca-copies", min=0, help="Augmented copies that ZCA is fitted to as well; the paper's are 20.")
+]
+RidgeOption = Annotated[float | None, typer.Option(min=0, help="A ridge for all rows, in place of the paper's.")]
+
+
+def check_record(name: str | None) -> str | None:
+    """Refuse what is not the name of a file, before hours are spent on what goes into it.
+
+    >>> check_record("mnist-10000-gaussian")
+    'mnist-10000-gaussian'
+    """
+    if name is not None and (not name or name.startswith(".") or Path(name).name != name):
+        raise ParameterError(f"a record has the name of a file, without folders, such as mnist-10000; not {name!r}")
+    return name
+
+
+RecordOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Name of the record; by default that of the table and the size.", callback=check_record
+    ),
+]
+
+
+def check_report(path: Path | None) -> Path | None:
+    """Refuse a place that cannot be written before hours are spent on what goes there."""
+    from ..files import check_output
+
+    if path is not None:
+        check_output(path, force=True)
+    return path
+
+
+ReportOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write an HTML report of tables and pictures too; one that is there is replaced.",
+        callback=check_report,
+    ),
+]
+DeviceOption = Annotated[str, typer.Option(help="What trains networks: auto, cpu, cuda or cuda:1.")]
+OUTPUT = Path("out/reproduce")
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Numbers, in rising order.
+
+    >>> parse_sizes("10,1_280,20")
+    (10, 20, 1280)
+    """
+    try:
+        sizes = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        sizes = []
+    if not sizes or sizes[0] < 2:
+        raise ParameterError(f"sizes are whole numbers from 2 on, separated by commas, such as 10,20,40; not {text!r}")
+    return tuple(sizes)
+
+
+def parse_names(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The known names that a text lists, in the order of `known`; all of them for an empty text.
+
+    >>> parse_names("linear,myrtle5", ("myrtle5", "myrtle10", "linear"))
+    ('myrtle5', 'linear')
+    """
+    wanted = set(split_names(text))
+    if unknown := wanted - set(known):
+        raise ParameterError(f"there is no {', '.join(sorted(unknown))} here; there are {', '.join(known)}")
+    return tuple(name for name in known if not wanted or name in wanted)
+
+
+def split_names(text: str) -> list[str]:
+    """The parts of a text between its commas; commas in parentheses do not count."""
+    from ..architecture import split_text
+
+    return [part.strip() for part in split_text(text, ",") if part.strip()]
+
+
+def parse_kernels(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Kernels by name: known ones, recipes, or architectures by name or text form; all known ones for an empty text.
+
+    >>> parse_kernels("myrtle7,linear", ("myrtle5", "linear"))
+    ('myrtle7', 'linear')
+    """
+    from ..architecture import Architecture
+    from ..recipes import RECIPES
+
+    names = []
+    for name in split_names(text):
+        try:
+            names.append(name if name in (*known, *RECIPES) else Architecture.parse(name).short_name)
+        except ArchitectureError as error:
+            others = f"there are {', '.join(known)}, the recipes {', '.join(RECIPES)} and all architectures"
+            raise ParameterError(f"there is no {name} here; {others} ({error})") from None
+    return tuple(dict.fromkeys(names)) or known
+
+
+def parse_ridge(text: str) -> float | str:
+    """A number of at least 0, or `loo`.
+
+    >>> parse_ridge("1e-4"), parse_ridge("loo")
+    (0.0001, 'loo')
+    """
+    try:
+        return "loo" if text == "loo" else float(text)
+    except ValueError:
+        raise ParameterError(f"a ridge is a number, or loo to choose it by leave-one-out; not {text!r}") from None
