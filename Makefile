@@ -21,7 +21,7 @@ linkcheck: $(SITE)       ## external links of the site, which needs a network
 	$(BIN)/python -m sphinx -b linkcheck -D plot_gallery=0 -d out/doctrees docs out/linkcheck
 
 test: lint               ## everything that runs in minutes
-	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow and not gpu and not browser" -n 2 --dist worksteal
 
 test-slow: $(TOOLS)      ## the long ones
 	$(BIN)/python -m pytest -m slow

@@ -180,7 +180,7 @@ def draw_reliability(calibrations: Mapping[str, Calibration]) -> Any:
         axes.scatter(found.confidences[seen], found.accuracies[seen], sizes, color=colour)
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
-    axes.legend(frameon=False, fontsize=8.5, loc="upper left")
+    axes.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.14))  # lines may be anywhere
     return figure
 
 
