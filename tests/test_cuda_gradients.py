@@ -109,7 +109,7 @@ def test_fused_gradients_with_all_threads_of_a_block(monkeypatch):
     check(tl.kernel(SMALL), images((4, 4, 2), 3), images((4, 4, 2), 2, seed=1), CudaBackend(gpus=(0,)), 1e-4)
 
 
-@pytest.mark.parametrize("kernel", [tl.kernel("myrtle5"), tl.kernel(SMALL).mirrored()], ids=repr)
+@pytest.mark.parametrize("kernel", [tl.kernel("conv3 relu globalpool gaussian"), tl.kernel(SMALL).mirrored()], ids=repr)
 def test_bits_of_fused_gradients_do_not_depend_on_tiles_and_batches(backend, kernel, monkeypatch):
     X, Z = images((8, 8, 2), 13), images((8, 8, 2), 7, seed=1)
     rng = np.random.default_rng(0)

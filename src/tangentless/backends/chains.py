@@ -16,7 +16,7 @@ from .segments import Segment
 
 
 def pull_totals(graph: Graph, totals: Any, factor: Any, near: Any, far: Any, cotangent: Any) -> tuple[Any, Any, Any]:
-    """Cotangents of the sums of the last pool, (n, m), and of squared norms at the output, (n,) and (m,).
+    """Cotangents of the sums of the last pool, and of squared norms at the output, left and right; all (n, m).
 
     `factor` times the sums are inner products there; `near` and `far` are the squared norms.
     """
@@ -26,7 +26,7 @@ def pull_totals(graph: Graph, totals: Any, factor: Any, near: Any, far: Any, cot
     found = pull_head(graph, [(values.reshape(-1), None)], [ends[0]], [ends[1]], given, parameters=False)
     seeds, zeros = found.values[output][0].reshape(values.shape) * factor, np.zeros_like(given)
     rows, columns = (side.get(output, zeros).reshape(values.shape) for side in (found.left, found.right))
-    return seeds, rows.sum(axis=1), columns.sum(axis=0)
+    return seeds, rows, columns
 
 
 def pull_norms(stage: Segment, entrance: Any, scales: Mapping[int, Any]) -> Any:

@@ -242,13 +242,14 @@ def pull_fused(
             factor *= np.multiply.outer(near.scales, far.scales)
         given = totals[:, : len(far)], factor, near.totals, far.totals, by[:, : len(far)]
         seeds = np.zeros_like(totals)
-        seeds[:, : len(far)], near_squares, far_squares = pull_totals(graph, *given)
+        seeds[:, : len(far)], by_near, by_far = pull_totals(graph, *given)
         top = power_of_two(seeds)
         scaled = (seeds / top).astype(plan.fused.dtype)
         out = np.zeros((end - first, plan.pixel_count + plan.norm_count))
         backward_rows(tag, plan.kinds, view, *task_rows, scaled.ctypes.data, wanted, room.left_found, out)
         others = room.right_found.reshape(-1, lanes).T[: columns.stop - columns.start].astype(np.float64)
-        order.put(number, (first, end, block), ((out * top, near_squares), (others * top, far_squares)))
+        found = (out * top, by_near.sum(axis=1)), (others * top, by_far.sum(axis=0))
+        order.put(number, (first, end, block), found)
         return pairs
 
     tasks = enumerate(_tasks(plan, len(left), len(right), upper))

@@ -70,21 +70,21 @@ class PullPath:
         totals = xp.zeros((1, n, m))
         forward.finish(exits[-1][0], units, totals, m)
         factor = self.plan.forward.total_scale() * near.scales[:, None] * far.scales
-        seeds, *squares = pull_totals(self.graph, totals[0], factor, near.squares, far.squares, cotangent)
-        for side, some in zip((left, right), squares, strict=True):
+        seeds, by_near, by_far = pull_totals(self.graph, totals[0], factor, near.squares, far.squares, cotangent)
+        for side, some in ((left, by_near), (right, by_far.T)):
             if side.wanted:
-                side.squares[...] += some
+                numbers = [np.int64(len(side)), some.shape[1]]
+                self._walk("gather_numbers", len(side), [xp.ascontiguousarray(some), side.squares, *numbers])
         top = power_of_two(seeds)
         filled = xp.concatenate([seeds / top, xp.zeros((-n % lanes, m))]).reshape(-1, lanes, m)
         given = xp.ascontiguousarray(filled[units[:, 1] // lanes, :, units[:, 0]].astype(self.plan.forward.dtype))
         for place in reversed(range(len(self.plan.shapes))):
             given, lefts, rights = self._back(place, x, a, far, units, exits, given)
             size = self.plan.size(place)
-            numbers = [size, GROUPS, m]
             if self.plan.both:
-                work = [np.int64(n * size), *numbers, size, np.float64(top)]
+                work = [np.int64(n * size), size, GROUPS, m, np.float64(top)]
                 self._walk("gather_left", n * size, [lefts, table, left.found[place], *work])
-            work = [np.int64(m * size), *numbers, len(table), size, np.float64(top)]
+            work = [np.int64(m * size), size, GROUPS, m, len(table), np.float64(top)]
             self._walk("gather_right", m * size, [rights, table, right.found[place], *work])
 
     def _back(
@@ -122,11 +122,8 @@ class PullPath:
         by = (images.squares + head.left.get(output, 0.0)) * own.scales**2 * plan.total_scale()
         top = power_of_two(by)
         by = (by / top).reshape(count, 1, 1)
-        x, a, units = (
-            self.forward.beside(own.pixels),
-            self.forward.beside(own.norms),
-            self.machine.upload(selves(count)),
-        )
+        x, a = self.forward.beside(own.pixels), self.forward.beside(own.norms)
+        units = self.machine.upload(selves(count))
         exits = self.forward.run(last, x, a, own.pixels, own.norms, units, itself=True)
         rows, lane = np.arange(count), np.arange(count) % lanes
         given = xp.zeros((count, lanes), dtype=plan.dtype)
@@ -138,18 +135,14 @@ class PullPath:
             given, _, rights = self._back(place, x, a, own, units, exits, given, itself=True)
             both = 2.0 * rights.reshape(count, GROUPS, -1).astype(np.float64).sum(axis=1)
             found = (images.found[place] / top + both).reshape(count, -1, *segment.grid)
-            pixels, norms = found[:, : found.shape[1] - len(self._embeddings(place))], found
-            first = pixels.shape[1]
-            scales = {number: norms[:, first + i] for i, number in enumerate(self._embeddings(place))}
+            embeddings = [number for number, step in enumerate(segment.steps) if step.embedding is not None]
+            pixels, norms = np.split(found, [found.shape[1] - len(embeddings)], axis=1)
+            scales = {number: norms[:, i] for i, number in enumerate(embeddings)}
             entrance = self.forward.own(place - 1, 0, exits[place - 1][0]) if place else _squares(own, plan)
             by = pull_norms(segment, entrance, scales)
             by = by * plan.exit_scale(place - 1, plan.segments[place - 1].exits[0]) if place else by
         scaled = own.pixels.astype(np.float64).reshape(pixels.shape)
         return (pixels + 2.0 * scaled * by[:, None]) * top
-
-    def _embeddings(self, place: int) -> list[int]:
-        steps = self.plan.forward.segments[place].steps
-        return [number for number, step in enumerate(steps) if step.embedding is not None]
 
 
 def _squares(images: FollowedImages, plan: Any) -> Any:

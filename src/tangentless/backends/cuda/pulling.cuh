@@ -127,10 +127,10 @@ __device__ inline int of_windows(int row, int partner, int k, int n) {
 // Adds what all units found to the images' totals: of a left image those with all columns, of a right one those with all runs
 // of left images, each in order. `table` has the unit of every run and column, or -1.
 extern "C" __global__ void gather_left(const Value* parts, const int* table, double* found, index elements, int size, int groups,
-                                       int columns, int stride, double factor) {
+                                       int columns, double factor) {
     for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += index(gridDim.x) * blockDim.x) {
         const int image = int(i / size), place = int(i % size);
-        double total = found[index(image) * stride + place];
+        double total = found[i];
         for (int column = 0; column < columns; ++column) {
             const int unit = table[image / LANES * columns + column];
             if (unit < 0) continue;
@@ -139,14 +139,14 @@ extern "C" __global__ void gather_left(const Value* parts, const int* table, dou
                 sum += parts[(index(unit) * groups + group) * size + place].v[image % LANES];
             total += factor * sum;
         }
-        found[index(image) * stride + place] = total;
+        found[i] = total;
     }
 }
 extern "C" __global__ void gather_right(const real* parts, const int* table, double* found, index elements, int size, int groups,
-                                        int columns, int runs, int stride, double factor) {
+                                        int columns, int runs, double factor) {
     for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += index(gridDim.x) * blockDim.x) {
         const int column = int(i / size), place = int(i % size);
-        double total = found[index(column) * stride + place];
+        double total = found[i];
         for (int run = 0; run < runs; ++run) {
             const int unit = table[run * columns + column];
             if (unit < 0) continue;
@@ -154,6 +154,14 @@ extern "C" __global__ void gather_right(const real* parts, const int* table, dou
             for (int group = 0; group < groups; ++group) sum += parts[(index(unit) * groups + group) * size + place];
             total += factor * sum;
         }
-        found[index(column) * stride + place] = total;
+        found[i] = total;
+    }
+}
+// The same of one number a pair, (images, others).
+extern "C" __global__ void gather_numbers(const double* values, double* found, index images, int others) {
+    for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < images; i += index(gridDim.x) * blockDim.x) {
+        double total = found[i];
+        for (int other = 0; other < others; ++other) total += values[i * others + other];
+        found[i] = total;
     }
 }
