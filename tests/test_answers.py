@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from tangentless.cli import app
 from tangentless.experiments import cli as experiments
-from tangentless.experiments.records import Outcome
+from tangentless.experiments.records import Outcome, View
 
 TEXT = "conv3 relu globalpool"
 SLOW = ("--backend", "reference")
@@ -87,7 +87,8 @@ def test_experiments_answer_with_rows_and_files(monkeypatch: pytest.MonkeyPatch,
     from tangentless import datasets
     from tangentless.experiments import compare, tables
 
-    outcome = Outcome([{"accuracy": float("nan")}], [tmp_path / "record.json"])
+    view = View("a table", ("accuracy",), lambda row: [str(row["accuracy"])])
+    outcome = Outcome([{"accuracy": float("nan")}], view, [tmp_path / "record.json"])
 
     def finished(*_: Any, **__: Any) -> Outcome:
         print("a table for people")

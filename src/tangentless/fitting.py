@@ -181,7 +181,10 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
     def _training_matrix(self, device: Device, X: NDArray[Any]) -> Any:
         """The kernel matrix of the training rows, in the memory of the device or, with `store`, kept there."""
         self._prepare_kernel(device)
-        K = X if self.kernel_ is None else self._matrix(device, X, store=self.store)
+        return self._kept_too(X if self.kernel_ is None else self._matrix(device, X, store=self.store))
+
+    def _kept_too(self, K: Any) -> Any:
+        """A training matrix, of which a copy stays where `keeping_matrix` asked for one."""
         if self._kept is not None:
             self._kept.append(np.array(to_host(K)))  # the solver works in place
         return K

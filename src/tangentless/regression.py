@@ -128,7 +128,7 @@ class KernelRidge(KernelEstimator):
         self, problem: _Problem, X: NDArray[Any], store: Any, ridge: float | str, tilt: float | str
     ) -> RidgeSolution:
         """One fit. Its matrix is gone when this returns, so that no two are ever held."""
-        K = X if self.kernel_ is None else self._matrix(problem.device, X, store=store)
+        K = self._kept_too(X if self.kernel_ is None else self._matrix(problem.device, X, store=store))
         targets, weights = problem.targets, problem.weights
         kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
         partial = len(kept) < len(X)  # rows without weight take no part
