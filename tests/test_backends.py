@@ -90,7 +90,9 @@ def test_any_architecture_of_windows_agrees_with_the_reference(data):
         ("x86-64", "+sse2"),
         ("x86-64", "+avx,+avx2,+fma"),
         ("skylake-avx512", "+avx,+avx2,+fma,+avx512f,+avx512vl,+avx512dq,+avx512bw"),  # roots by Newton's method
-        ("znver4", "+avx,+avx2,+fma,+avx512f,+avx512vl,+avx512dq,+avx512bw"),  # roots by instruction
+        pytest.param(  # roots by instruction
+            "znver4", "+avx,+avx2,+fma,+avx512f,+avx512vl,+avx512dq,+avx512bw", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_other_processors_compute_the_same(name, features, tmp_path):
