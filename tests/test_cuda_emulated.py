@@ -109,13 +109,13 @@ def test_more_fused_stages_match_the_reference(case: tuple, monkeypatch: pytest.
     check_in_every_order(*case, monkeypatch)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("backend")
 def slow(case: tuple) -> object:
     """A case of many stages: CI has shorter ones of all their kinds."""
     return pytest.param(case, marks=pytest.mark.slow)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("case", STANDARD, ids=conformance.name)
 def test_cases_of_the_benchmark_match_the_reference(case: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     check_in_every_order(*case, monkeypatch, count=3, rows=2)
