@@ -103,6 +103,13 @@ def test_fused_gradients_of_chains_agree_with_the_reference(case, precision, bou
     assert relative(one, expected) < bound
 
 
+def test_sides_are_pulled_one_after_the_other_where_both_do_not_fit(monkeypatch):
+    use("emulated", monkeypatch)
+    plan = cuda.plan_pulling
+    monkeypatch.setattr(cuda, "plan_pulling", lambda *given: "it is too large" if given[-1] else plan(*given))
+    check(tl.kernel(SMALL), images((4, 4, 2), 3), images((4, 4, 2), 2, seed=1), CudaBackend(gpus=(0,)), 1e-4)
+
+
 def test_fused_gradients_with_all_threads_of_a_block(monkeypatch):
     use("emulated", monkeypatch)
     monkeypatch.setattr(HostMachine, "all_threads", True)

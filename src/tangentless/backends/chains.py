@@ -14,6 +14,8 @@ from ..layers import Nonlinearity, Normalize
 from ..pullback import pull_head, spread
 from .segments import Segment
 
+STEEPEST = 2.0  # slope of the duals at c = 1 up to which float32 keeps four digits of gradients
+
 
 def pull_totals(graph: Graph, totals: Any, factor: Any, near: Any, far: Any, cotangent: Any) -> tuple[Any, Any, Any]:
     """Cotangents of the sums of the last pool, and of squared norms at the output, left and right; all (n, m).

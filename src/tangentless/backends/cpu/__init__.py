@@ -20,12 +20,13 @@ from ...graph import Graph
 from ...pullback import check_gradient
 from .. import Advance, Precision
 from ..backward import GeneralGradient, general_gradient, pull_general
+from ..chains import STEEPEST
 from ..general import GeneralImages, general_block, prepare_general
 from ..numpy_back import NumpyBack
 from ..segmented import SMALLEST_NORM, keeps_scales
 from ..segments import Segment
 from ..workers import count_workers, run_parallel
-from .back import STEEPEST, FusedGradient, fused_gradient, plan_back, pull_fused
+from .back import FusedGradient, fused_gradient, plan_back, pull_fused
 from .plan import Fused, aligned_zeros, fuse, in_lanes, normalized, pixel_squares
 from .simd import host_lanes
 

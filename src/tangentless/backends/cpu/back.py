@@ -33,7 +33,6 @@ Array = NDArray[np.float64]
 _POOL_BYTES = 48 << 20  # what pools have collected of the rows of one task
 _MOST_ROWS = 16
 _LARGEST_POOLS = 1 << 28  # bytes of one row, beyond which the general path is taken
-STEEPEST = 2.0  # slope of a dual at c = 1 up to which float32 keeps four digits of gradients
 _SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-145}  # below, a patch counts as black
 
 

@@ -10,6 +10,7 @@ Gradients are computed node by node, by the first GPU (`node_back.cuh`).
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,8 +33,8 @@ from .layout import StagePlan
 from .machine import CudaMachine, check_gpus, count_gpus, gpu_present
 from .offsets import OffsetPlan, plan_offsets
 from .plan import plan_graph
-from .pulled import PulledGradient, PullPath, pull_offsets, pulled_images, true_scales
-from .pulling import PullPlan, plan_pulling
+from .pulled import PulledGradient, PullPath, pull_offsets, pulled_images
+from .pulling import plan_pulling
 
 __all__ = ["CudaBackend", "CudaImages", "check_gpus", "gpu_present"]
 
@@ -81,7 +82,7 @@ class CudaBackend:
         self.precision = precision
         self.machines = tuple(CudaMachine(index) for index in chosen)
         self._paths: dict[tuple[int, Graph], Path] = {}
-        self._pulls: dict[tuple[Graph, bool], PullPath] = {}
+        self._pulls: dict[tuple[Graph, bool], PullPath | None] = {}
         self._gradients: dict[Graph, GradientPath] = {}
 
     def describe(self, graph: Graph) -> str:
@@ -116,8 +117,9 @@ class CudaBackend:
     ) -> CudaGradient | PulledGradient:
         """Images with room for their cotangents, on the first GPU."""
         check_gradient(graph, parameters)
-        if not parameters and not isinstance(self._plan_pulling(graph, both=False), str):
-            return self._pulled_gradient(graph, images, wanted)
+        fused = None if parameters else self._pull_path(graph, both=False)
+        if fused is not None:
+            return self._pulled_gradient(fused, graph, images, wanted)
         if graph not in self._gradients:
             with self.machines[0].active():
                 self._gradients[graph] = GradientPath(graph, self.machines[0])
@@ -128,26 +130,19 @@ class CudaBackend:
             part = path.gradient(prepared.copies[0], batch, parameters=parameters, wanted=wanted)
         return CudaGradient(path, part, prepared)
 
-    def _pulled_gradient(self, graph: Graph, images: Any, wanted: bool) -> PulledGradient:
-        machine = self.machines[0]
-        with machine.active():
-            path = self._pull_path(graph, both=False)
-            scales = true_scales(graph, machine.upload(images).astype(np.float64, copy=False), machine.xp)
+    def _pulled_gradient(self, path: PullPath, graph: Graph, images: Any, wanted: bool) -> PulledGradient:
+        machine, paths = self.machines[0], functools.partial(self._pull_path, graph)
         prepared = self._prepared((path.forward,), images)
         with machine.active():
             pulled = pulled_images(path, prepared.copies[0], wanted)
-        return PulledGradient(
-            graph, prepared, scales, pulled, lambda both: self._pull_path(graph, both=both), images.shape[1:]
-        )
+        return PulledGradient(graph, prepared, pulled, paths, images.shape[1:])
 
-    def _plan_pulling(self, graph: Graph, *, both: bool) -> PullPlan | str:
-        return plan_pulling(graph, self.precision, self._shared_limit, both)
-
-    def _pull_path(self, graph: Graph, *, both: bool) -> PullPath:
+    def _pull_path(self, graph: Graph, both: bool) -> PullPath | None:
+        """The fused way back, for both sides of a pair or for one; None where it does not take the graph."""
         if (graph, both) not in self._pulls:
-            plan = self._plan_pulling(graph, both=both)
-            assert not isinstance(plan, str), plan
-            self._pulls[graph, both] = PullPath(plan, self.machines[0])
+            plan = plan_pulling(graph, self.precision, self._shared_limit, both)
+            with self.machines[0].active():
+                self._pulls[graph, both] = None if isinstance(plan, str) else PullPath(plan, self.machines[0])
         return self._pulls[graph, both]
 
     def pullback(

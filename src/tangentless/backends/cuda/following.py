@@ -22,7 +22,7 @@ _THREADS = 256
 
 @dataclass(frozen=True, eq=False)
 class FollowedImages:
-    """Scaled pixels and norms before every embedding, (N, …), scales, and what the head needs of k(x, x)."""
+    """Pixels over scales, norms before every embedding, (N, …), the scales, and what the head needs of k(x, x)."""
 
     graph: Graph
     pixels: Any
@@ -36,6 +36,11 @@ class FollowedImages:
         if self.graph.tangent:
             return self.graph.head_tangent_diagonal([self.squares], [self.tangents])
         return self.graph.head_diagonal([self.squares])
+
+    @property
+    def gains(self) -> Any:
+        """What inner products grew by, were the pixels not scaled."""
+        return np.ones_like(self.scales) if self.graph.scale_free else self.scales
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -101,8 +106,7 @@ class OffsetPath:
                     alone = alone * plan.exit_scale(place, one)
                 entrances.append(alone)
         factor = plan.total_scale() * (1.0 if self.graph.scale_free else scales**2)
-        squares_of_scale = scales if not self.graph.scale_free else xp.ones(count)
-        return FollowedImages(self.graph, pixels, norms, squares_of_scale, entrances[0] * factor, tangents * factor)
+        return FollowedImages(self.graph, pixels, norms, scales, entrances[0] * factor, tangents * factor)
 
     def _set_norms(self, place: int, squares: Sequence[Any], norms: Any) -> None:
         segment = self.plan.segments[place]
@@ -147,7 +151,7 @@ class OffsetPath:
                 self.machine.mark()()  # progress counts what is finished
                 advance(stop - start)
         out *= self.plan.total_scale()
-        out *= left.scales[:, None] * right.scales
+        out *= left.gains[:, None] * right.gains
         if self.graph.tangent:
             return self.graph.apply_tangent_head([out[0]], [out[1]], [left.squares], [right.squares])
         return self.graph.apply_head([out[0]], [left.squares], [right.squares])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,8 @@ from ...pullback import pull_head_diagonal
 from .. import Advance
 from ..chains import power_of_two, pull_norms, pull_totals
 from ..general import pixel_squares
-from ..segmented import keeps_scales
 from .following import FollowedImages, OffsetPath
 from .fused import Machine, selves
-from .planes import image_scales
 from .portable import make_portable
 from .pulling import GROUPS, PullPlan, write_pulling
 
@@ -69,12 +68,11 @@ class PullPath:
         exits = forward.run(len(self.plan.shapes) - 1, x, a, far.pixels, far.norms, units)
         totals = xp.zeros((1, n, m))
         forward.finish(exits[-1][0], units, totals, m)
-        factor = self.plan.forward.total_scale() * near.scales[:, None] * far.scales
+        factor = self.plan.forward.total_scale() * near.gains[:, None] * far.gains
         seeds, by_near, by_far = pull_totals(self.graph, totals[0], factor, near.squares, far.squares, cotangent)
-        for side, some in ((left, by_near), (right, by_far.T)):
-            if side.wanted:
-                numbers = [np.int64(len(side)), some.shape[1]]
-                self._walk("gather_numbers", len(side), [xp.ascontiguousarray(some), side.squares, *numbers])
+        for side, some in ((right, by_far.T), (left, by_near))[: 1 + self.plan.both]:
+            numbers = [np.int64(len(side)), some.shape[1]]
+            self._walk("gather_numbers", len(side), [xp.ascontiguousarray(some), side.squares, *numbers])
         top = power_of_two(seeds)
         filled = xp.concatenate([seeds / top, xp.zeros((-n % lanes, m))]).reshape(-1, lanes, m)
         given = xp.ascontiguousarray(filled[units[:, 1] // lanes, :, units[:, 0]].astype(self.plan.forward.dtype))
@@ -119,7 +117,7 @@ class PullPath:
         xp, plan, lanes, own = self.machine.xp, self.plan.forward, self.plan.forward.lanes, images.images
         (output,), count, last = plan.graph.outputs, len(images), len(self.plan.shapes) - 1
         head = pull_head_diagonal(self.graph, [own.squares], [], images.diagonal, parameters=False)
-        by = (images.squares + head.left.get(output, 0.0)) * own.scales**2 * plan.total_scale()
+        by = (images.squares + head.left.get(output, 0.0)) * own.gains**2 * plan.total_scale()
         top = power_of_two(by)
         by = (by / top).reshape(count, 1, 1)
         x, a = self.forward.beside(own.pixels), self.forward.beside(own.norms)
@@ -187,9 +185,8 @@ class PulledGradient:
 
     graph: Graph
     images: Any  # prepared by the backend, for values
-    scales: Any
     pulled: PulledImages
-    paths: Any  # by whether both sides are wanted
+    paths: Callable[[bool], PullPath | None]  # for both sides or for one; that for both may not fit
     shape: tuple[int, ...]
 
     @property
@@ -205,19 +202,25 @@ class PulledGradient:
         return len(self.pulled)
 
     def __getitem__(self, part: slice) -> PulledGradient:
-        own = self.images[part], self.scales[part], self.pulled[part]
-        return PulledGradient(self.graph, *own, self.paths, self.shape)
+        return PulledGradient(self.graph, self.images[part], self.pulled[part], self.paths, self.shape)
+
+    @property
+    def path(self) -> PullPath:
+        """That for one side."""
+        path = self.paths(False)
+        assert path is not None
+        return path
 
     def pull_diagonal(self, cotangent: Any) -> None:
         """Add cotangents of k(x, x)."""
-        self.pulled.diagonal[...] += self.paths(False).machine.upload(cotangent)
+        self.pulled.diagonal[...] += self.path.machine.upload(cotangent)
 
     def finish(self) -> Any:
         """The cotangents of all pixels, (N, *grid, C)."""
-        path = self.paths(False)
-        with path.machine.active():
-            pixels = path.finish(self.pulled) / self.scales.reshape(-1, 1, 1, 1)
-        return path.machine.deliver(np.moveaxis(pixels, 1, -1).reshape(len(self), *self.shape), self.images.diagonal)
+        machine = self.path.machine
+        with machine.active():
+            pixels = self.path.finish(self.pulled) / self.pulled.images.scales.reshape(-1, 1, 1, 1)
+        return machine.deliver(np.moveaxis(pixels, 1, -1).reshape(len(self), *self.shape), self.images.diagonal)
 
 
 def pulled_images(path: PullPath, images: FollowedImages, wanted: bool) -> PulledImages:
@@ -228,22 +231,20 @@ def pulled_images(path: PullPath, images: FollowedImages, wanted: bool) -> Pulle
     return PulledImages(images, wanted, found, xp.zeros(count), xp.zeros(count))
 
 
-def true_scales(graph: Graph, images: Any, xp: Any) -> Any:
-    """By what images were divided."""
-    return xp.ones(len(images)) if keeps_scales(graph) else image_scales(images, xp)
-
-
 def pull_offsets(
     left: PulledGradient, right: PulledGradient, cotangent: Any, *, upper: bool, advance: Advance | None
 ) -> None:
     """Add what the cotangents of the entries between two sets give."""
-    both = left.pulled.wanted and right.pulled.wanted
-    path = left.paths(both)
-    given = path.machine.upload(cotangent)
-    if both or right.pulled.wanted:
-        path.pull(left.pulled, right.pulled, given)
-    elif left.pulled.wanted:
-        path.pull(right.pulled, left.pulled, path.machine.xp.ascontiguousarray(given.T))
+    path, machine = left.path, left.path.machine
+    given, both = machine.upload(cotangent), left.pulled.wanted and right.pulled.wanted
+    together = left.paths(True) if both else None
+    if together is not None:
+        together.pull(left.pulled, right.pulled, given)
+    else:  # one side after the other
+        if right.pulled.wanted:
+            path.pull(left.pulled, right.pulled, given)
+        if left.pulled.wanted:
+            path.pull(right.pulled, left.pulled, machine.xp.ascontiguousarray(given.T))
     if advance is not None:
-        path.machine.mark()()
+        machine.mark()()
         advance(len(left) * (len(left) - 1) // 2 if upper else cotangent.size)

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from ...graph import Graph
 from ...layers import Normalize
+from ..chains import STEEPEST
 from ..segments import chain
 from .compile import source as device_source
 from .duals import dual_lines, indented, real, slope_lines, tables_for
 from .offsets import OffsetPlan, axis_type, plan_offsets
 
-STEEPEST = 2.0  # slope of the duals at c = 1 up to which float32 keeps four digits of gradients
 GROUPS = 4  # of u, each followed by a block
 # Measured on an H200.
 _COLUMNS = 32  # beside each other in a plane, at least
@@ -59,18 +59,9 @@ class PullPlan:
     both: bool
     shapes: tuple[Shape, ...]
 
-    def counts(self, place: int) -> int:
-        """Numbers a position whose cotangents a segment finds: pixels of the first one, and norms."""
-        steps = self.forward.segments[place].steps
-        return sum(step.embedding is not None for step in steps) + (place == 0) * self.forward.graph.channels
-
     def size(self, place: int) -> int:
         """Cotangents that a segment finds for an image."""
-        return self.counts(place) * math.prod(self.forward.segments[place].grid)
-
-    def start(self, place: int) -> int:
-        """Where they begin among all of an image."""
-        return sum(self.size(before) for before in range(place))
+        return _counts(self.forward, place) * math.prod(self.forward.segments[place].grid)
 
 
 @functools.lru_cache(maxsize=64)
@@ -97,15 +88,20 @@ def plan_pulling(graph: Graph, precision: str, shared_limit: int, both: bool) ->
     return f"its planes and cotangents take {most >> 10} KiB, more than the {shared_limit >> 10} KiB of a block"
 
 
+def _counts(forward: OffsetPlan, place: int) -> int:
+    """Numbers a position whose cotangents a segment finds: pixels of the first one, and norms."""
+    embeddings = sum(step.embedding is not None for step in forward.segments[place].steps)
+    return embeddings + (place == 0) * forward.graph.channels
+
+
 def _shape(forward: OffsetPlan, place: int, both: bool) -> Shape:
     segment, lanes, item = forward.segments[place], forward.lanes, np.dtype(forward.dtype).itemsize
     height, width = segment.grid
     columns = width * max(1, min(width, _COLUMNS // width))
     pad = max((abs(tap) for step in segment.steps for term in step.terms for tap in term.taps[1]), default=0)
     stride = pad + columns // width * (width + 2 * pad)
-    numbers = sum(step.embedding is not None for step in segment.steps) + (place == 0) * forward.graph.channels
     planes = 2 if segment.steps else 1  # by turns
-    room = planes * height * stride * lanes + numbers * height * columns * (both * lanes + 1)
+    room = planes * height * stride * lanes + _counts(forward, place) * height * columns * (both * lanes + 1)
     fitting = max(1, _SHARED // (room * item + 1024))
     bands = max(1, min(height, _THREADS // columns))
     resident = max(1, min(fitting, _RESIDENT // (-(-columns * bands // 32) * 32)))
@@ -157,7 +153,7 @@ class _Writer:
 namespace segment{self.place} {{
 constexpr int HEIGHT = {height}, WIDTH = {width}, COLUMNS = {shape.columns}, BANDS = {shape.bands};
 constexpr int TALL = (HEIGHT + BANDS - 1) / BANDS, PAD = {shape.pad}, STRIDE = {shape.stride}, PLANE = HEIGHT * STRIDE;
-constexpr int ROWS = HEIGHT * {shape.plane_count}, COUNT = {self.plan.counts(self.place)};
+constexpr int ROWS = HEIGHT * {shape.plane_count}, COUNT = {_counts(self.forward, self.place)};
 constexpr int GROUP = {shape.group}, GROUPS = {GROUPS}, THREADS = THREADS_OF_BLOCK({shape.threads});
 constexpr int EACH = (COLUMNS * BANDS + THREADS - 1) / THREADS, BESIDE = COLUMNS / WIDTH;
 constexpr bool BOTH = {str(self.plan.both).lower()};
