@@ -11,7 +11,7 @@ import pytest
 
 from tangentless.architecture import Architecture
 from tangentless.backends.cuda.compile import ADDED_BY_CUPY, OPTIONS, source, stage_options
-from tangentless.backends.cuda.layout import StagePlan
+from tangentless.backends.cuda.layout import FrontPlan, StagePlan
 from tangentless.backends.cuda.node_back import BackKernels
 from tangentless.backends.cuda.offsets import plan_offsets, write
 from tangentless.backends.cuda.plan import plan_graph
@@ -35,6 +35,7 @@ VARIANTS = [
     ("conv3 leakyrelu(0.2) conv3 pool2 conv3 polynomial3 pool2 conv3 gaussian(0.5) globalpool", (16, 12), 2),
     ("conv3 relu conv3 relu pool2 conv3 relu globalpool", (32, 32), 8),
     ("conv3 relu conv3 relu pool2 conv3 relu globalpool", (16, 16), 16),
+    ("myrtle5", (32, 32), 48),
 ]
 # Local memory that is known of, in bytes of a thread: two windows of 32 values just miss the registers, three by more.
 MOST_LOCAL_BYTES = {(32, 3): 160, (32, 2): 96}
@@ -121,6 +122,18 @@ def test_stages_compile_within_their_registers(
         _record(Build(capability, f"{architecture} {grid[0]}x{grid[1]}x{channels}", stage, registers, local))
         assert 0 < registers <= 255
         assert local <= allowed_local_bytes(plan), f"stage {stage} spills {local} bytes"
+
+
+@pytest.mark.parametrize("capability", known_architectures())
+@pytest.mark.parametrize("side", [16, 32])
+def test_front_of_many_channels_compiles_within_its_registers(side: int, capability: int) -> None:
+    graph = compile_graph(Architecture.parse("conv3 relu conv3 relu globalpool"), (side, side), 512)
+    plans = plan_graph(graph, 1024 * SHARED_KILOBYTES[capability])
+    assert not isinstance(plans, str)
+    front = FrontPlan(plans[0])
+    assert front.shared_bytes <= 1024 * SHARED_KILOBYTES[capability]
+    _, local = resources(compile_cubin(source("front.cu"), stage_options(front), capability))
+    assert local <= 64
 
 
 @pytest.mark.parametrize("capability", known_architectures())

@@ -16,7 +16,7 @@ from cuda_host.machine import COMPILER, ORDERS, EmulationError, HostMachine
 from tangentless.architecture import Architecture
 from tangentless.backends import cuda
 from tangentless.backends.cuda import CudaBackend
-from tangentless.backends.cuda.layout import LONG_RING, SHORT_RING
+from tangentless.backends.cuda.layout import LONG_RING, SHORT_RING, FrontPlan
 from tangentless.backends.cuda.plan import plan_graph
 from tangentless.backends.reference import ReferenceBackend
 from tangentless.bench.gpu import STANDARD
@@ -107,6 +107,16 @@ def test_fused_stages_match_the_reference_in_every_order(case: tuple, monkeypatc
 @pytest.mark.parametrize("case", MORE_LAYOUTS, ids=conformance.name)
 def test_more_fused_stages_match_the_reference(case: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     check_in_every_order(*case, monkeypatch)
+
+
+@pytest.mark.usefixtures("backend")
+def test_many_channels_and_patches_match_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostMachine, "shared_limit", 36 << 10)
+    case = "patch2 conv3 relu conv3 gaussian globalpool normalize relu", (8, 24, 24)
+    (plan,) = plan_graph(kernel(case[0]).graph(case[1]), HostMachine.shared_limit)
+    assert plan.given
+    assert FrontPlan(plan).passes == 2
+    check_in_every_order(*case, monkeypatch, count=4, rows=2)
 
 
 def slow(case: tuple) -> object:

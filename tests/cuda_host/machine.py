@@ -21,12 +21,12 @@ import numpy as np
 
 from cuda_host.arrays import DeviceArray, DeviceModule
 from tangentless.backends import cuda
-from tangentless.backends.cuda.layout import StagePlan
+from tangentless.backends.cuda.layout import FrontPlan, StagePlan
 
 HERE = Path(__file__).parent
 SOURCES = Path(cuda.__file__).parent
 ONE_AT_A_TIME = threading.Lock()  # the emulation has one block of threads
-FROM_TEXT = ("duals", "node_back", "nodes", "offsets", "pulling", "vectors")  # device files that are no part of a stage
+BESIDE = ("duals", "front", "node_back", "nodes", "offsets", "pulling", "vectors")  # files that are no part of a stage
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 
@@ -73,8 +73,10 @@ class HostMachine:
     def release(self) -> None:
         pass
 
-    def load_stage(self, plan: StagePlan) -> Callable[..., None]:
-        library = compiled("run_stage.cpp", plan.defines(), self.mistake if plan.source is None else None)
+    def load_stage(self, plan: StagePlan | FrontPlan) -> Callable[..., None]:
+        front = isinstance(plan, FrontPlan)
+        mistake = None if front or plan.source is not None else self.mistake
+        library = compiled("run_front.cpp" if front else "run_stage.cpp", plan.defines(), mistake)
 
         def launch(
             left: Any, right: Any, source: Any, output: Any, units: Any, left_step: int, right_step: int
@@ -86,7 +88,8 @@ class HostMachine:
             def work(keep: Any = arrays) -> None:
                 if not plan.last:
                     output.fill(np.nan)  # nothing may be added to what was not stored before
-                _run(library.run, *pointers, len(units), left_step, right_step, *self.order)
+                steps = (len(units) * plan.groups,) if front else (len(units), left_step, right_step)
+                _run(library.run, *pointers, *steps, *self.order)
 
             if self.queue is None:
                 work()
@@ -232,7 +235,7 @@ def compiled(file: str, defines: tuple[str, ...], mistake: tuple[str, str] | Non
 def _copy_with(mistake: tuple[str, str], folder: Path) -> None:
     """Copies of all device files, one of them with the mistake; an include finds the copy beside it first."""
     right, wrong = mistake
-    texts = {path.name: path.read_text() for path in SOURCES.glob("*.cu*") if path.stem not in FROM_TEXT}
+    texts = {path.name: path.read_text() for path in SOURCES.glob("*.cu*") if path.stem not in BESIDE}
     assert sum(text.count(right) for text in texts.values()) == 1, f"there is not one place for the mistake: {right}"
     for name, text in texts.items():
         (folder / name).write_text(text.replace(right, wrong))

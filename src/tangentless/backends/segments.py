@@ -169,10 +169,46 @@ def cut(graph: Graph) -> tuple[Segment, ...] | str:
 
 def chain(graph: Graph) -> tuple[Segment, ...] | str:
     """The segments of a graph that is a plain chain, or the reason why it is none."""
+    return _chained(cut(graph))
+
+
+def patched_chain(graph: Graph) -> tuple[tuple[Segment, ...], Pair] | str:
+    """The segments of a graph that is a plain chain behind patches, and the size of these; or why it is none."""
     segments = cut(graph)
+    rest, patch = (segments, (1, 1)) if isinstance(segments, str) else without_patch(segments)
+    found = _chained(rest)
+    return found if isinstance(found, str) else (found, patch)
+
+
+def _chained(segments: tuple[Segment, ...] | str) -> tuple[Segment, ...] | str:
     if isinstance(segments, str) or all(segment.is_chain for segment in segments):
         return segments
     return "it is no plain chain: it has strides, dilations, patches, sums, or pools that leave positions out"
+
+
+def without_patch(segments: tuple[Segment, ...]) -> tuple[tuple[Segment, ...], Pair]:
+    """Segments without one in front that only cuts images into patches, and the size of these patches.
+
+    Pixels of a patch are channels of one larger pixel: `patched` makes such images.
+    """
+    first = segments[0]
+    if len(segments) > 1 and len(first.steps) == len(first.exits) == 1 and first.steps[0].embedding is None:
+        (step,), (one,) = first.steps, first.exits
+        rows, columns = (Windows(k, n) for k, n in zip(step.window, first.grid, strict=True))
+        tiles = tuple(n * p for n, p in zip(one.grid, one.stride, strict=True)) == first.grid
+        if step.terms == (Term(0, (rows, columns)),) and one.stride == step.window and tiles and not one.pooled:
+            return segments[1:], one.stride
+    return segments, (1, 1)
+
+
+def patched(images: Any, patch: Pair) -> Any:
+    """Images (N, H, W, C) as those of larger pixels with more channels."""
+    if patch == (1, 1):
+        return images
+    count, height, width, channels = images.shape
+    tall, wide = patch
+    pieces = images.reshape(count, height // tall, tall, width // wide, wide, channels)
+    return np.moveaxis(pieces, 3, 2).reshape(count, height // tall, width // wide, tall * wide * channels)
 
 
 class _UncutError(Exception):

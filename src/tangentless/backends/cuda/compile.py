@@ -11,7 +11,7 @@ import functools
 import re
 from importlib import resources
 
-from .layout import StagePlan
+from .layout import FrontPlan, StagePlan
 
 OPTIONS = ("-std=c++20", "-diag-suppress=177")
 ADDED_BY_CUPY = ("-ftz=true", "--device-as-default-execution-space")  # the kernels rely on them
@@ -38,6 +38,6 @@ def source(name: str) -> str:
     return expanded(name)
 
 
-def stage_options(plan: StagePlan) -> tuple[str, ...]:
-    """Compiler options for a fused stage."""
+def stage_options(plan: StagePlan | FrontPlan) -> tuple[str, ...]:
+    """Compiler options for a fused stage or the front of one."""
     return (*OPTIONS, *plan.defines())

@@ -2,13 +2,13 @@
 //
 // Tensor cores compute the sums over three rows, which are inner products of columns of three pixels (*patches*). A number
 // is the sum of two float16, x = h + l. Then h h' + h l' + l h' is the product to 2^-24; it is the inner product of (h, h, l)
-// and (h', l', h').
+// and (h', l', h'). Where there are too many channels for that, front.cu computes these sums.
 #pragma once
 #include "layout.cuh"
 
 static_assert(!PATCHES || (LANES_K == 8 && LANES_N == 4 && BLOCK_K % 2 == 0 && BLOCK_N % 2 == 0));
-static_assert(X_LAYERS_AT >= (PATCHES ? BLOCK_K / 2 * PATCH_STEPS * 128 : CHANNELS * SPAN_K));
-static_assert(Z_LAYERS_AT >= (PATCHES ? BLOCK_N / 2 * PATCH_STEPS * 64 : CHANNELS * SPAN_N));
+static_assert(GIVEN || X_LAYERS_AT >= (PATCHES ? BLOCK_K / 2 * PATCH_STEPS * 128 : CHANNELS * SPAN_K));
+static_assert(GIVEN || Z_LAYERS_AT >= (PATCHES ? BLOCK_N / 2 * PATCH_STEPS * 64 : CHANNELS * SPAN_N));
 
 // Sums over three rows. All tiles take a step before any takes the next, so that no step waits for the one before.
 DEVICE void patch_products(unsigned x, unsigned z, Values& out) {
@@ -38,7 +38,7 @@ DEVICE void patch_products(unsigned x, unsigned z, Values& out) {
 
 // Inner products of the pixels in one row of x and one of z.
 DEVICE void pixel_products(unsigned x, unsigned z, Values& out) {
-    unroll<CHANNELS>([&](auto channel) {
+    unroll<(GIVEN ? 0 : CHANNELS)>([&](auto channel) {
         constexpr int c = channel.value;
         float xs[BLOCK_K], zs[BLOCK_N];
         load_shared<BLOCK_K, BLOCK_K, c * SPAN_K>(x, xs);
@@ -48,6 +48,17 @@ DEVICE void pixel_products(unsigned x, unsigned z, Values& out) {
 #pragma unroll
             for (int o = 0; o < BLOCK_N; o++) out[i][o] = c == 0 ? xs[i] * zs[o] : fmaf(xs[i], zs[o], out[i][o]);
     });
+}
+
+// A row of sums that front.cu has left, [chunk][lane][4].
+DEVICE void load_sums(const float* row, Values& out) {
+#pragma unroll
+    for (int chunk = 0; chunk < BLOCK_K * BLOCK_N / 4; chunk++) {
+        float values[4];
+        load<4, 4>(row + 128 * chunk, values);
+#pragma unroll
+        for (int e = 0; e < 4; e++) out[(4 * chunk + e) / BLOCK_N][(4 * chunk + e) % BLOCK_N] = values[e];
+    }
 }
 
 constexpr int IN_ALIGN = divisor(divisor(WIDTH, BLOCK_N), 4);

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from ...graph import Graph
 from .. import Advance
-from ..segments import chain
-from .layout import StagePlan
-from .planes import StageUnits, image_scales, pooled_sums, stage_rows, stage_units
+from ..segments import patched, patched_chain
+from .layout import FrontPlan, StagePlan
+from .planes import StageUnits, front_rows, image_scales, pooled_sums, stage_rows, stage_units
 from .portable import make_portable
 
 Units = NDArray[np.int32]
@@ -38,7 +38,7 @@ class Machine(Protocol):
 
     xp: Any  # its array module
 
-    def load_stage(self, plan: StagePlan) -> Launch:
+    def load_stage(self, plan: StagePlan | FrontPlan) -> Launch:
         """The compiled kernel: call it with (left, right, input, output, units, left_step, right_step)."""
         ...
 
@@ -77,7 +77,8 @@ class Machine(Protocol):
 
 @dataclass(frozen=True)
 class FusedImages:
-    """Rows of every stage on one machine, in the roles of x and of z; scales, and squared norms after the last pool."""
+    """Rows of the front and of every stage on one machine, in the roles of x and of z; scales, and squared norms after
+    the last pool."""
 
     graph: Graph
     left: tuple[Any, ...]
@@ -101,17 +102,19 @@ class FusedPath:
     """The stages of a graph on one machine."""
 
     def __init__(self, graph: Graph, plans: tuple[StagePlan, ...], machine: Machine) -> None:
-        stages = chain(graph)
-        assert not isinstance(stages, str), stages
-        self.stages, self.plans, self.machine = stages, plans, machine
+        found = patched_chain(graph)
+        assert not isinstance(found, str), found
+        (self.stages, self.patch), self.plans, self.machine = found, plans, machine
+        self.front = FrontPlan(plans[0]) if plans[0].given else None
+        self.parts: tuple[FrontPlan | StagePlan, ...] = plans if self.front is None else (self.front, *plans)
         self.graph = make_portable(graph, graph.head, machine.upload)
-        self.units: tuple[StageUnits, ...] = stage_units(stages, plans)
-        self.launches = [machine.load_stage(plan) for plan in plans]
+        self.units: tuple[StageUnits, ...] = stage_units(self.stages, plans)
+        self.launches = [machine.load_stage(part) for part in self.parts]
 
     @property
     def pair_bytes(self) -> int:
         """Scratch memory of one pair in every stream."""
-        return STREAMS * 4 * sum(plan.output_floats for plan in self.plans)
+        return STREAMS * 4 * sum(part.output_floats for part in self.parts)
 
     @property
     def factor(self) -> float:
@@ -121,14 +124,22 @@ class FusedPath:
     def prepare(self, images: Any, batch: int) -> FusedImages:
         """Rows for images (N, *grid, C), at most `batch` of them, on the machine."""
         xp = self.machine.xp
-        images = images.reshape(len(images), *self.stages[0].grid, self.graph.channels)
+        height, width = (n * p for n, p in zip(self.stages[0].grid, self.patch, strict=True))
+        images = patched(images.reshape(len(images), height, width, self.graph.channels), self.patch)
         scales = image_scales(images, xp)
         scaled = images / scales.reshape(-1, 1, 1, 1)
         squares = xp.sum(xp.square(scaled), axis=-1)
         units = self.machine.upload(selves(len(images)))
         left, right = [], []
         kernels: Any = None
-        for stage, plan, of_stage, launch in zip(self.stages, self.plans, self.units, self.launches, strict=True):
+        launches = self.launches
+        if self.front is not None:
+            x, z = front_rows(self.front, scaled, xp)
+            left.append(x)
+            right.append(z)
+            kernels = self._own_kernels(self.front, launches[0], x, z, None, units)
+            launches = launches[1:]
+        for stage, plan, of_stage, launch in zip(self.stages, self.plans, self.units, launches, strict=True):
             x, z = stage_rows(stage, plan, of_stage, squares, scaled if plan.channels else None, xp)
             left.append(x)
             right.append(z)
@@ -138,7 +149,7 @@ class FusedPath:
         restored = xp.ones_like(scales) if self.graph.scale_free else scales
         return FusedImages(self.graph, tuple(left), tuple(right), restored, squares * restored**2)
 
-    def _own_kernels(self, plan: StagePlan, launch: Launch, x: Any, z: Any, source: Any, units: Any) -> Any:
+    def _own_kernels(self, plan: FrontPlan | StagePlan, launch: Launch, x: Any, z: Any, source: Any, units: Any) -> Any:
         """Kernels of images with themselves after a stage, or their totals after the last."""
         xp = self.machine.xp
         if plan.last:
@@ -169,14 +180,14 @@ class FusedPath:
         total = int(heights.sum())
         starts = range(0, total, batch)
         scratch = [
-            [xp.empty((batch, plan.output_floats), dtype=xp.float32) for plan in self.plans[:-1]]
+            [xp.empty((batch, plan.output_floats), dtype=xp.float32) for plan in self.parts[:-1]]
             for _ in range(min(STREAMS, len(starts)))
         ]
         waiting: deque[tuple[Callable[[], None], int]] = deque()
         with self.machine.streams(len(scratch)) as streams:
             for number, start in enumerate(starts):  # planned one by one, while the machine works on those before
                 stop = min(start + batch, total)
-                work = [batch_units(heights, start, stop, ROUNDS * plan.slots) for plan in self.plans]
+                work = [batch_units(heights, start, stop, ROUNDS * plan.slots) for plan in self.parts]
                 with streams[number % len(streams)]:
                     units = [self.machine.upload(part) for part in work]
                     self._run(left, right, units, scratch[number % len(streams)], totals)
@@ -191,7 +202,7 @@ class FusedPath:
         return totals
 
     def _run(self, left: FusedImages, right: FusedImages, units: list[Any], scratch: list[Any], totals: Any) -> None:
-        source: Any = left.left[0]  # of the first stage, which does not read it
+        source: Any = left.left[0]  # of what comes first, which does not read it
         outputs = [*scratch, totals]
         for x, z, output, work, launch in zip(left.left, right.right, outputs, units, self.launches, strict=True):
             launch(x, z, source, output, work, totals.shape[1], 1)

@@ -21,6 +21,7 @@
 //   PATCH_STEPS             steps of 16 entries that make up a column; 0: the first layer runs without tensor cores
 //   AHEAD                   1: patches are computed one step before they are needed
 //   OUTER                   1: tensor cores multiply what x and z contribute to a layer
+//   GIVEN                   1: patches come from memory, where front.cu has left them
 // The memory, in floats:
 //   RING                    rows of x in shared memory: 4, or 8 where the warps of a team may be a turn apart
 //   SPAN_K SPAN_N           columns of a row of x and of z, including those beyond the grid
@@ -51,7 +52,7 @@ struct Layer {
 constexpr Layer LAYER[] = {LAYER_LIST};
 static_assert(sizeof(LAYER) / sizeof(Layer) == LAYERS);
 
-constexpr bool POOLED = !LAST, PATCHES = PATCH_STEPS > 0;
+constexpr bool POOLED = !LAST, PATCHES = PATCH_STEPS > 0 || GIVEN;
 constexpr int EARLY = WINDOWS % 2 + 2 * AHEAD;  // steps before the first row: patches are ahead, and rows leave in pairs
 
 // Warps of a team synchronise every two steps (a *turn*). With a long ring they may be a turn apart: a warp goes on as soon as
@@ -65,7 +66,8 @@ constexpr bool FACTORED = LAYER[LAYERS - 1].form == EXPONENTIAL;
 constexpr bool FITS = SPAN_K == WIDTH && SPAN_N == WIDTH;
 constexpr int CUT_K = WIDTH % BLOCK_K, CUT_N = WIDTH % BLOCK_N;
 
-constexpr int IN_ROW = WIDTH * WIDTH, POOLED_ROW = HALF_WIDTH * HALF_WIDTH;
+// What is read of the kernel or front before: a row, as a matrix or by lanes.
+constexpr int IN_ROW = GIVEN ? SPAN_K * SPAN_N : WIDTH * WIDTH, POOLED_ROW = HALF_WIDTH * HALF_WIDTH;
 
 static_assert(LANES == LANES_K * LANES_N && ROWS * LANES <= 32 && SPAN_K >= WIDTH && SPAN_N >= WIDTH);
 static_assert(HEIGHT > 1 && HEIGHT == PASSES * OFFSETS && OFFSETS <= ROWS * WARPS);

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 SHORT_RING, LONG_RING = 4, 8  # rows of x in shared memory
 EXPONENTIAL, ARC, SERIES, IDENTITY = range(4)  # as in layout.cuh
@@ -61,6 +62,7 @@ class StagePlan:
     ahead: bool  # whether tensor cores are a row ahead of the rest
     outer: bool  # whether tensor cores multiply what both images contribute to a layer
     source: StagePlan | None
+    given: bool = False  # whether patches come from memory, where a `FrontPlan` has left them
 
     @property
     def rows(self) -> int:
@@ -75,7 +77,7 @@ class StagePlan:
     @property
     def windows(self) -> int:
         """Window sums that run in registers."""
-        return len(self.layers) - (self.patch_steps > 0)
+        return len(self.layers) - (self.patch_steps > 0 or self.given)
 
     @property
     def team_threads(self) -> int:
@@ -104,7 +106,7 @@ class StagePlan:
     @property
     def layers_at(self) -> tuple[int, int]:
         """Where the planes of layers begin in a row of x and of z, behind its patches or channels."""
-        per_column = 8 * self.patch_steps or self.channels
+        per_column = 0 if self.given else 8 * self.patch_steps or self.channels
         return per_column * self.spans[0], per_column * self.spans[1]
 
     @property
@@ -192,6 +194,7 @@ class StagePlan:
             "PATCH_STEPS": self.patch_steps,
             "AHEAD": int(self.ahead),
             "OUTER": int(self.outer),
+            "GIVEN": int(self.given),
             "RING": self.ring,
             "SPAN_K": self.spans[0],
             "SPAN_N": self.spans[1],
@@ -212,6 +215,64 @@ class StagePlan:
             "POOLED_FLOATS": math.prod(self.output_shape),
         }
         return tuple(f"-D{name}={value}" for name, value in values.items())
+
+
+@dataclass(frozen=True)
+class FrontPlan:
+    """The parameters of `front.cu`, which computes what the first stage is given."""
+
+    stage: StagePlan
+    last: ClassVar[bool] = False
+    slots: ClassVar[int] = 1
+    warps: ClassVar[int] = 8
+    most_steps: ClassVar[int] = 4  # of 16 channels, so that two blocks fit into a multiprocessor
+
+    @property
+    def passes(self) -> int:
+        """Times that rows stream by, with some of their channels each."""
+        return math.ceil(self.stage.channels / (16 * self.most_steps))
+
+    @property
+    def steps(self) -> int:
+        return math.ceil(self.stage.channels / (16 * self.passes))
+
+    @property
+    def row_floats(self) -> tuple[int, int]:
+        """Length of a row of x and of z: a number is two float16."""
+        x, z = self.stage.spans
+        return 16 * self.steps * x, 16 * self.steps * z
+
+    @property
+    def groups(self) -> int:
+        """Blocks that share the offsets of a unit."""
+        return math.ceil(self.stage.height / self.warps)
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def output_floats(self) -> int:
+        """What a pair takes between this and the first stage."""
+        return self.stage.height**2 * math.prod(self.stage.spans)
+
+    @property
+    def shared_bytes(self) -> int:
+        x, z = self.row_floats
+        return 4 * (2 * x + (self.warps + 1) * z)
+
+    def defines(self) -> tuple[str, ...]:
+        """The constants of the kernel, for the compiler's command line."""
+        values = {
+            "STEPS": self.steps,
+            "PASSES": self.passes,
+            "WARPS": self.warps,
+            "GROUPS": self.groups,
+            "X": self.row_floats[0],
+            "Z": self.row_floats[1],
+            "BYTES": self.shared_bytes,
+        }
+        return (*self.stage.defines(), *(f"-DFRONT_{name}={value}" for name, value in values.items()))
 
 
 def _round4(count: int) -> int:

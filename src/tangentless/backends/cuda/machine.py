@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...errors import BackendError
 from .compile import OPTIONS, source, stage_options
 from .fused import Launch, LaunchText, Stream
-from .layout import StagePlan
+from .layout import FrontPlan, StagePlan
 
 INSTALL = "pip install 'tangentless[cuda13]', or tangentless[cuda12] where the driver is of CUDA 12"
 OLDEST = (8, 0)  # compute capability: the fused stages ask for the shared memory and registers of such a GPU
@@ -81,7 +81,7 @@ class CudaMachine:
         attributes = self.device.attributes
         self.shared_limit = int(attributes["MaxSharedMemoryPerBlockOptin"])
         self._streams: list[Any] = []
-        self._stages: dict[StagePlan, Launch] = {}
+        self._stages: dict[StagePlan | FrontPlan, Launch] = {}
 
     @property
     def name(self) -> str:
@@ -111,17 +111,22 @@ class CudaMachine:
         """Give cached memory back."""
         self.xp.get_default_memory_pool().free_all_blocks()
 
-    def load_stage(self, plan: StagePlan) -> Launch:
+    def load_stage(self, plan: StagePlan | FrontPlan) -> Launch:
         if plan not in self._stages:
-            kernel = self._compile("stage.cu", stage_options(plan), "stage")
+            name = "front" if isinstance(plan, FrontPlan) else "stage"
+            kernel = self._compile(f"{name}.cu", stage_options(plan), name)
             shared = plan.shared_bytes
             kernel.max_dynamic_shared_size_bytes = shared
 
             def launch(
                 left: Any, right: Any, source: Any, output: Any, units: Any, left_step: int, right_step: int
             ) -> None:
-                steps = np.int32(left_step), np.int32(right_step)
-                kernel((len(units),), (plan.threads,), (left, right, source, output, units, *steps), shared_mem=shared)
+                if isinstance(plan, FrontPlan):
+                    blocks, arguments = len(units) * plan.groups, [left, right, output, units]
+                else:
+                    steps = np.int32(left_step), np.int32(right_step)
+                    blocks, arguments = len(units), [left, right, source, output, units, *steps]
+                kernel((blocks,), (plan.threads,), tuple(arguments), shared_mem=shared)
 
             self._stages[plan] = launch
         return self._stages[plan]

@@ -12,8 +12,8 @@ from dataclasses import replace
 from ...forms import TOLERANCE, at_unit_scale, lower
 from ...graph import Graph
 from ...layers import Normalize
-from ..segments import Embedding, Segment, chain
-from .layout import ARC, EXPONENTIAL, IDENTITY, LONG_RING, SERIES, SHORT_RING, LayerForm, StagePlan
+from ..segments import Embedding, Segment, patched_chain
+from .layout import ARC, EXPONENTIAL, IDENTITY, LONG_RING, SERIES, SHORT_RING, FrontPlan, LayerForm, StagePlan
 
 # Powers of t for the bend of an arc. Each sum takes a multiplication less than it has powers: t may have any scale, and
 # one makes the last coefficient 1. The first is within the tolerance of float32 for ReLU.
@@ -40,15 +40,17 @@ def plan_graph(graph: Graph, shared_limit: int) -> tuple[StagePlan, ...] | str:
     """
     if graph.tangent:
         return "tangents need float64"
-    stages = chain(graph)
-    if isinstance(stages, str):
-        return stages
+    found = patched_chain(graph)
+    if isinstance(found, str):
+        return found
+    stages, patch = found
+    channels = graph.channels * math.prod(patch)
     if sum(len(stage.steps) for stage in stages) > MAX_DEPTH:
         return f"it has more than {MAX_DEPTH} layers"
     plans: list[StagePlan] = []
     for index, stage in enumerate(stages):
         last = index + 1 == len(stages)
-        plan = _plan_stage(stage, 0 if plans else graph.channels, last, plans[-1] if plans else None, shared_limit)
+        plan = _plan_stage(stage, 0 if plans else channels, last, plans[-1] if plans else None, shared_limit)
         if isinstance(plan, str):
             return f"stage {index + 1}: {plan}"
         plans.append(plan)
@@ -91,15 +93,18 @@ def _plan_stage(
         return layers
     if stage.pool != (stage.grid if last else (2, 2)):
         return f"a {stage.pool[0]}×{stage.pool[1]} pool; 2×2 and a final global one fit"
-    for patch_steps in (_patch_steps(channels, width, len(layers)), 0):
-        plan = _shares(height, width, channels, layers, last, patch_steps, source)
+    steps = _patch_steps(channels, width, len(layers))
+    for patch_steps, given in ((steps, False), (0, False), (0, True)):
+        if given and not steps:
+            continue
+        plan = _shares(height, width, channels, layers, last, patch_steps, source, given)
         if plan.shared_bytes > shared_limit:
             plan = replace(plan, ring=SHORT_RING)
         if plan.shared_bytes > shared_limit:
             plan = replace(plan, outer=False)
         while plan.shared_bytes > shared_limit and plan.teams > 1:
             plan = replace(plan, teams=plan.teams // 2)
-        if plan.shared_bytes <= shared_limit:
+        if max(plan.shared_bytes, FrontPlan(plan).shared_bytes if given else 0) <= shared_limit:
             return replace(plan, blocks=_blocks(plan, shared_limit))
     return f"{channels} channels and {len(layers)} layers need more than the {shared_limit // 1024} KB of shared memory"
 
@@ -133,8 +138,10 @@ def _shares(
     last: bool,
     patch_steps: int,
     source: StagePlan | None,
+    given: bool,
 ) -> StagePlan:
-    if patch_steps:
+    patches = patch_steps > 0 or given
+    if patches:
         block, lanes = ((4, 8) if width > 16 else (2, 4)), (8, 4)
     else:
         block = (4, 8) if width > 16 else (4, 4)
@@ -146,7 +153,7 @@ def _shares(
         warps, teams = 1, SMALL_TEAMS  # little to share: warps need not meet
     windows = len(layers) - 1  # in registers, if there are patches
     kept = block[0] * block[1] * (2 * windows + 1)
-    ahead = patch_steps > 0 and kept <= MOST_KEPT
+    ahead = patches and kept <= MOST_KEPT
     return StagePlan(
         height=height,
         width=width,
@@ -160,10 +167,11 @@ def _shares(
         warps=warps,
         teams=teams,
         blocks=1,
-        ring=LONG_RING if patch_steps and warps > 1 and not last else SHORT_RING,
+        ring=LONG_RING if patches and warps > 1 and not last else SHORT_RING,
         ahead=ahead,
         outer=ahead,  # it takes registers too
         source=source,
+        given=given,
     )
 
 

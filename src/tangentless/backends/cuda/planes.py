@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..segments import Embedding, Segment
-from .layout import ARC, EXPONENTIAL, IDENTITY, StagePlan
+from .layout import ARC, EXPONENTIAL, IDENTITY, FrontPlan, StagePlan
 
 NEVER = -1e30  # an exponent: two to this power is zero
 COLUMN_UNIT = 2.0**-8  # of pixels in float16: small ones keep their digits, and the largest of 16,384 stays in range
+UNIT_PIXELS = 16384
 NEGLIGIBLE = 1e-15  # a norm this far below a typical one counts as zero
 
 
@@ -38,7 +39,7 @@ class StageUnits:
 def stage_units(stages: tuple[Segment, ...], plans: tuple[StagePlan, ...]) -> tuple[StageUnits, ...]:
     """Units for every stage, chosen so that typical values stay near one where the kernel is free to choose."""
     units = []
-    entrance, square = COLUMN_UNIT if plans[0].patch_steps else 1.0, float(plans[0].channels)
+    entrance, square = entrance_unit(plans[0]), float(plans[0].channels)
     for stage, plan in zip(stages, plans, strict=True):
         unit, layers, typical = entrance, [], []
         for step, layer in zip(stage.steps, plan.layers, strict=True):
@@ -51,6 +52,14 @@ def stage_units(stages: tuple[Segment, ...], plans: tuple[StagePlan, ...]) -> tu
         units.append(StageUnits(entrance, tuple(layers), tuple(typical)))
         entrance = unit / plan.pool_size
     return tuple(units)
+
+
+def entrance_unit(plan: StagePlan) -> float:
+    """Of pixels: in float16 it is larger where an image has more numbers than `UNIT_PIXELS`."""
+    if not plan.patch_steps and not plan.given:
+        return 1.0
+    doublings = math.ceil(math.log2(plan.height * plan.width * plan.channels / UNIT_PIXELS) / 2)
+    return COLUMN_UNIT * 2.0 ** max(0, doublings)
 
 
 def image_scales(images: Any, xp: Any) -> Any:
@@ -78,7 +87,7 @@ def stage_rows(
         outer = xp.where(nonzero, (safe if layer.keep_norms else 1.0) / leaving, 0.0)
         exponential = layer.form == EXPONENTIAL
         x = _planes_of_x(layer.rate, inverse, outer, xp) if exponential else (inverse * layer.scale, outer)
-        if i == 0 and images is not None:
+        if i == 0 and images is not None and not plan.given:
             first = _first_rows(plan, images, xp)
             left.append(first[0])
             right.append(first[1])
@@ -116,7 +125,7 @@ def _first_rows(plan: StagePlan, images: Any, xp: Any) -> tuple[Any, Any]:
     if not plan.patch_steps:
         channels = xp.moveaxis(images, -1, 2)
         return tuple(_widened(channels, span, xp).reshape(*images.shape[:2], -1) for span in plan.spans)
-    columns = _columns(images, xp)
+    columns = _columns(images, entrance_unit(plan), xp)
     rows = []
     for side, span in enumerate(plan.spans):
         high, low = _halves(_widened(columns, span, xp), xp)
@@ -127,6 +136,33 @@ def _first_rows(plan: StagePlan, images: Any, xp: Any) -> tuple[Any, Any]:
         ordered = xp.moveaxis(xp.pad(entries, room)[:, :, entry, position], 2, -1)
         rows.append(xp.ascontiguousarray(ordered).view(xp.float32))
     return rows[0], rows[1]
+
+
+def front_rows(front: FrontPlan, images: Any, xp: Any) -> tuple[Any, Any]:
+    """Rows of images as x and as z for `front.cu`, each (N, passes, H, floats)."""
+    plan = front.stage
+    room = 16 * front.steps * front.passes - images.shape[-1]
+    channels = xp.pad(images / entrance_unit(plan), [(0, 0), (0, 0), (0, 0), (0, room)])
+    by_pass = channels.reshape(*images.shape[:3], front.passes, 16 * front.steps)
+    ordered = xp.moveaxis(by_pass, (3, 4), (1, 3))  # pass, row, channel, column
+    rows = []
+    for side, span in enumerate(plan.spans):
+        halves = xp.stack(_halves(_widened(ordered, span, xp), xp), axis=3)
+        part, entry, position = _front_order(front, side)
+        rows.append(xp.ascontiguousarray(halves[:, :, :, part, entry, position]).view(xp.float32))
+    return rows[0], rows[1]
+
+
+def _front_order(front: FrontPlan, side: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Part, entry and position of every float16 of a row of `front.cu`; `_patch_order` says which lane wants which."""
+    size, steps = front.stage.block[side], front.steps
+    if side == 0:
+        step, part, tile, g, t, word, half = np.indices((steps, 2, size // 2, 8, 4, 4, 2))
+        position, entry = size * g + 2 * tile + word % 2, 2 * t + half + 8 * (word // 2)
+    else:
+        step, tile, g, t, part, word, half = np.indices((steps, size // 2, 8, 4, 2, 2, 2))
+        position, entry = size * (g // 2) + 2 * tile + g % 2, 2 * t + half + 8 * word
+    return part.ravel(), (entry + 16 * step).ravel(), position.ravel()
 
 
 def _patch_order(plan: StagePlan, side: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -166,10 +202,10 @@ def _eleven_digits(values: Any, xp: Any) -> Any:
     return xp.ldexp(xp.rint(mantissas * 2.0**11), exponents - 11)
 
 
-def _columns(images: Any, xp: Any) -> Any:
+def _columns(images: Any, unit: float, xp: Any) -> Any:
     """Every pixel with those above and below it, in units of the entrance, (N, H, 3 C, W)."""
     height = images.shape[1]
-    padded = xp.moveaxis(xp.pad(images / COLUMN_UNIT, [(0, 0), (1, 1), (0, 0), (0, 0)]), -1, 2)
+    padded = xp.moveaxis(xp.pad(images / unit, [(0, 0), (1, 1), (0, 0), (0, 0)]), -1, 2)
     return xp.concatenate([padded[:, a : a + height] for a in range(3)], axis=2)
 
 

@@ -35,7 +35,7 @@ stage(const float* left, const float* right, const float* input, void* output, c
 
     Work work{place, unit};
     work.output = output, work.left_step = left_step, work.right_step = right_step;
-    work.input = input + (long long)unit.slot * HEIGHT * HEIGHT * IN_ROW + place.k * WIDTH + place.n;
+    work.input = input + (long long)unit.slot * HEIGHT * HEIGHT * IN_ROW + (GIVEN ? 4 * place.lane : place.k * WIDTH + place.n);
     const int first = first_k(place) * HALF_WIDTH + place.n / 2;
     work.pooled = opaque(static_cast<float*>(output) + unit.slot * (long long)POOLED_FLOATS + first);
     work.left = opaque(left + (long long)unit.left * HEIGHT * X_ROW + index % TEAM_THREADS * 4);

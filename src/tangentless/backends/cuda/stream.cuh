@@ -33,6 +33,7 @@ struct Cursor {
     }
 };
 
+constexpr bool SOON = GIVEN && AHEAD && WINDOWS == 1;  // memory is read as early as registers allow
 constexpr int KEPT = WINDOWS + 1 + AHEAD;  // rows whose places are kept, the newest first
 
 struct Stream {
@@ -91,6 +92,16 @@ DEVICE void read_ahead(int row, Stream& s, const Work& work, Values& out) {
     load_row(work.input + (long long)((work.kept_image(round) * HEIGHT + u) * HEIGHT + s.ahead.j) * IN_ROW, work.place, out);
 }
 
+// Sums over three rows of the row that entered last.
+DEVICE void find_patches(unsigned x, const Stream& s, const Work& work, Values& out) {
+    if constexpr (GIVEN) {
+        const int round = s.entering.round < 0 ? 0 : s.entering.round, u = s.entering.pass * OFFSETS + work.place.index;
+        load_sums(work.input + (long long)((work.kept_image(round) * HEIGHT + u) * HEIGHT + s.entering.j) * IN_ROW, out);
+    } else {
+        patch_products(x + work.x_patches, s.z_rows[0] + work.z_patches, out);
+    }
+}
+
 // Finds row number `row` of the stream in z, and whether it continues the row before.
 DEVICE void enter(int row, Stream& s, const Work& work) {
     s.entering.advance(row, work.place);
@@ -114,8 +125,9 @@ DEVICE void step(int t, Stream& s, const Work& work, Leave&& leave) {
         if constexpr (AHEAD)
             copy(s.next, half);
         else
-            patch_products(x + work.x_patches, s.z_rows[0] + work.z_patches, half);
+            find_patches(x, s, work, half);
         diagonal<-1>(half, sum, place);
+        if constexpr (SOON) find_patches(x, s, work, s.next);
         embed_all<0>(sum, columns(0), now, factor);
         apply_factors<0>(now, factor);
     } else if constexpr (CHANNELS > 0) {
@@ -134,8 +146,8 @@ DEVICE void step(int t, Stream& s, const Work& work, Leave&& leave) {
             diagonal<l - 1>(now, half, place);
             vertical(s.newest[d], s.pair[d], half, sum, link);
         }
-        if constexpr (AHEAD && d + 1 == WINDOWS)
-            patch_products(x + work.x_patches, s.z_rows[0] + work.z_patches, s.next);
+        if constexpr (AHEAD && !SOON && d + 1 == WINDOWS)
+            find_patches(x, s, work, s.next);
         embed_all<l>(sum, columns(d + 1), now, factor);
         if constexpr (d + 1 < WINDOWS) apply_factors<l>(now, factor);
     });
