@@ -1,11 +1,11 @@
 """The CUDA backend: kernels on NVIDIA GPUs.
 
 Three paths, the fastest that takes a graph. Chains of 3×3 convolutions and 2×2 pools, also behind patches, run stage by
-stage, tuned for them (`stage.cu`), in float32, and in float64 after the last pool. Nearly all other graphs, tangent kernels, and
-`precision="float64"` follow offsets (`offsets.cuh`). What is left, such as branches of different resolution, runs node
-by node (`nodes.cuh`). Results do not depend on tiles, batches, order or the number of GPUs: the same images give the
-same bits. Images may be CuPy arrays as well; everything then stays on the GPUs, and entries come out beside the images.
-Gradients are computed node by node, by the first GPU (`node_back.cuh`).
+stage, tuned for them (`stage.cu`), in float32, and in float64 after the last pool. Nearly all other graphs, tangent
+kernels, and `precision="float64"` follow offsets (`offsets.cuh`). What is left, such as branches of different
+resolution, runs node by node (`nodes.cuh`). Results do not depend on tiles, batches, order or the number of GPUs: the
+same images give the same bits. Images may be CuPy arrays as well; everything then stays on the GPUs, and entries come
+out beside the images. Gradients are computed node by node, by the first GPU (`node_back.cuh`).
 """
 
 from __future__ import annotations

@@ -162,34 +162,57 @@ struct Exit {
             }
         }
     }
-    // Windows tile the grid: going around, each has a partner, and no position is in two of them.
+    // Windows tile the grid: going around, each has a partner, and no position is in two of them. At u of one window all rows
+    // have the same partner; so have all columns at such v.
     template <int STRIDE, int PAD>
     __device__ void add_tile(const Value* corner, int left, int u, int v, int item) const {
+        const int a = Down::size - u % Down::size, b = Across::size - v % Across::size;
+        const int U = u / Down::size, V = v / Across::size;
+        if (a == Down::size && b == Across::size)
+            add_parts<STRIDE, PAD, 1, 1>(corner, left, U, a, V, b, item);
+        else if (a == Down::size)
+            add_parts<STRIDE, PAD, 1, 2>(corner, left, U, a, V, b, item);
+        else if (b == Across::size)
+            add_parts<STRIDE, PAD, 2, 1>(corner, left, U, a, V, b, item);
+        else
+            add_parts<STRIDE, PAD, 2, 2>(corner, left, U, a, V, b, item);
+    }
+    // The first `a` rows and `b` columns of a window, and if there are two PARTS the others, each to its partner.
+    template <int STRIDE, int PAD, int ROW_PARTS, int COLUMN_PARTS>
+    __device__ void add_parts(const Value* corner, int left, int U, int a, int V, int b, int item) const {
         constexpr int P = Down::size, Q = Across::size;
-        const int U = u / P, a = P - u % P, V = v / Q, b = Q - v % Q;
-        const int below = U + 1 == TALL ? 0 : U + 1, beside = V + 1 == WIDE ? 0 : V + 1;
-        Value sums[2][2] = {{nothing(), nothing()}, {nothing(), nothing()}};
+        if constexpr (P == 2) a = 3 - ROW_PARTS;
+        if constexpr (Q == 2) b = 3 - COLUMN_PARTS;
+        const int rows[2] = {U, U + 1 == TALL ? 0 : U + 1}, columns[2] = {V, V + 1 == WIDE ? 0 : V + 1};
+        Value sums[ROW_PARTS][COLUMN_PARTS];
+#pragma unroll
+        for (int i = 0; i < ROW_PARTS; ++i)
+#pragma unroll
+            for (int j = 0; j < COLUMN_PARTS; ++j) sums[i][j] = nothing();
 #pragma unroll(P > 8 ? 1 : P)
         for (int i = 0; i < P; ++i) {
-            Value before = nothing(), after = nothing();
+            Value line[COLUMN_PARTS];
+#pragma unroll
+            for (int j = 0; j < COLUMN_PARTS; ++j) line[j] = nothing();
 #pragma unroll(Q > 8 ? 1 : Q)
             for (int j = 0; j < Q; ++j) {
                 const Value value = corner[i * STRIDE + j + (j >= left ? PAD : 0)];
-                if (j < b)
-                    before = before + value;
+                if (COLUMN_PARTS == 1 || j < b)
+                    line[0] = line[0] + value;
                 else
-                    after = after + value;
+                    line[COLUMN_PARTS - 1] = line[COLUMN_PARTS - 1] + value;
             }
-            if (i < a)
-                sums[0][0] = sums[0][0] + before, sums[0][1] = sums[0][1] + after;
-            else
-                sums[1][0] = sums[1][0] + before, sums[1][1] = sums[1][1] + after;
+#pragma unroll
+            for (int j = 0; j < COLUMN_PARTS; ++j)
+                if (ROW_PARTS == 1 || i < a)
+                    sums[0][j] = sums[0][j] + line[j];
+                else
+                    sums[ROW_PARTS - 1][j] = sums[ROW_PARTS - 1][j] + line[j];
         }
-        add_to(0, U, V, item, sums[0][0]);
-        if (b < Q) add_to(0, U, beside, item, sums[0][1]);
-        if (a == P) return;
-        add_to(1, below, V, item, sums[1][0]);
-        if (b < Q) add_to(1, below, beside, item, sums[1][1]);
+#pragma unroll
+        for (int i = 0; i < ROW_PARTS; ++i)
+#pragma unroll
+            for (int j = 0; j < COLUMN_PARTS; ++j) add_to(i, rows[i], columns[j], item, sums[i][j]);
     }
     // Any windows. All loops have fixed bounds: of one whose bounds are a maximum and a minimum, NVRTC makes code that runs
     // once too often.
@@ -227,7 +250,8 @@ struct Exit {
     }
     __device__ void add_to(int slot, int U, int V, int item, const Value& sum) const {
         Value* place = at(slot, U, V, item);
-        *place = *place + sum;
+        const Value before = *place;
+        *place = before + sum;
     }
 };
 

@@ -203,6 +203,7 @@ constexpr int PAD = {shape.pad}, STRIDE = {shape.stride}, PLANE = HEIGHT * STRID
 constexpr int ROWS = HEIGHT * {len(set(shape.planes.values()))};
 constexpr int GROUP = {shape.group}, THREADS = THREADS_OF_BLOCK({shape.threads});
 constexpr bool PAIRED = {str(shape.paired).lower()};
+constexpr int ITEMS = COLUMNS * BANDS, PARTS_OF_U = PAIRED && HEIGHT > 1 ? 2 : 1;
 {embeddings}
 extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) segment_{self.place}(
     {", ".join(parameters)}) {{
@@ -222,6 +223,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             for (int start = 0; start < offset_count; start += COLUMNS / WIDTH) {{
                 const int* here = offsets + start;
                 const int count = min(COLUMNS / WIDTH, offset_count - start);
+                const Column<WIDTH, PAD, COLUMNS, BANDS> mine(min(int(threadIdx.x), ITEMS - 1), here, count, rows);
                 sync_block();
                 separate<WIDTH, PAD, STRIDE, ROWS, THREADS>(planes, here, count);
 {"".join(phases)}
@@ -280,9 +282,9 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         """
         inner = [
             "sync_block();",
-            "for (int item = threadIdx.x; item < COLUMNS * BANDS; item += THREADS) {",
-            "    const Column<WIDTH, PAD, COLUMNS, BANDS> column(item, here, count, rows);",
-            "    for (int part = 0; part <= PAIRED; ++part) {",
+            "for (int item = threadIdx.x; item < ITEMS; item += THREADS) {",
+            "    const auto column = THREADS >= ITEMS ? mine : decltype(mine)(item, here, count, rows);",
+            "    for (int part = 0; part < PARTS_OF_U; ++part) {",
             "        const int low = rows.low(part), high = rows.high(part), offset = rows.offset(part);",
             "        const int first = max(column.first, low), last = min(column.last, high);",
             "        if (first >= last) continue;",

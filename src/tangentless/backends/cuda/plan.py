@@ -93,10 +93,7 @@ def _plan_stage(
         return layers
     if stage.pool != (stage.grid if last else (2, 2)):
         return f"a {stage.pool[0]}×{stage.pool[1]} pool; 2×2 and a final global one fit"
-    steps = _patch_steps(channels, width, len(layers))
-    for patch_steps, given in ((steps, False), (0, False), (0, True)):
-        if given and not steps:
-            continue
+    for patch_steps, given in _entrances(channels, width, len(layers)):
         plan = _shares(height, width, channels, layers, last, patch_steps, source, given)
         if plan.shared_bytes > shared_limit:
             plan = replace(plan, ring=SHORT_RING)
@@ -125,9 +122,14 @@ def _forms(stage: Segment, positive: bool) -> tuple[LayerForm, ...] | str:
     return tuple(layers)
 
 
-def _patch_steps(channels: int, width: int, layers: int) -> int:
-    """Steps of 16 entries that make up a column of three pixels, in three parts; 0 where tensor cores are no use."""
-    return math.ceil(9 * channels / 16) if width > 8 and layers > 1 else 0
+def _entrances(channels: int, width: int, layers: int) -> tuple[tuple[int, bool], ...]:
+    """Ways to enter a stage, the fastest first: steps of a patch on tensor cores, and whether patches are given.
+
+    A step is 16 entries of a column of three pixels, in three parts. There is none where tensor cores are no use.
+    """
+    if not channels or width <= 8 or layers < 2:
+        return ((0, False),)
+    return (math.ceil(9 * channels / 16), False), (0, False), (0, True)
 
 
 def _shares(
