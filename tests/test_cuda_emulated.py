@@ -119,6 +119,19 @@ def test_many_channels_and_patches_match_the_reference(monkeypatch: pytest.Monke
     check_in_every_order(*case, monkeypatch, count=4, rows=2)
 
 
+def test_close_pairs_keep_their_distance(backend: CudaBackend) -> None:
+    graph = kernel("conv3 relu pool2 conv3 relu globalpool").graph((16, 2))
+    images = np.repeat(make_images(graph, 4)[3:], 4, axis=0) + 1.0
+    images[1:] += np.array([1e-3, 1e-2, 1e-1]).reshape(3, 1, 1) * make_images(graph, 6)[3:]
+    prepared = backend.prepare(graph, images)
+    found = backend.block(graph, prepared, prepared)
+    wanted = reference_matrix(graph, np.concatenate([images, images]), 4)
+    distances = [1 - K / np.sqrt(np.multiply.outer(np.diag(K), np.diag(K))) for K in (found, wanted)]
+    apart = ~np.eye(4, dtype=bool)
+    np.testing.assert_allclose(distances[0][apart], distances[1][apart], rtol=1e-4)
+    np.testing.assert_array_equal(backend.block(graph, prepared[1:3], prepared), found[1:3])
+
+
 def slow(case: tuple) -> object:
     """A case of many stages: CI has shorter ones of all their kinds."""
     return pytest.param(case, marks=pytest.mark.slow)

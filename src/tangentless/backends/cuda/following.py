@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +14,13 @@ from .. import Advance
 from ..general import pixel_squares
 from ..segmented import SMALLEST_NORM, Offsets, keeps_scales
 from .fused import Machine, batch_units, column_heights, selves
-from .offsets import OffsetPlan, slots, write
+from .offsets import OffsetPlan, plan_offsets, slots, write
 from .planes import image_scales
 from .portable import make_portable
 
 _THREADS = 256
+CLOSE = 1e-3  # 1 - cosine of pairs that float32 leaves less than four digits of it
+EQUAL = 1e-15  # and of images with themselves, where it is exact
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +66,12 @@ class OffsetPath:
         self.launch = machine.load_text(text)
         self.tables = [[machine.upload(table) for table in some] for some in tables]
         self._lists: dict[int, list[tuple[Any, ...]]] = {}
+
+    @functools.cached_property
+    def exact(self) -> OffsetPath | None:
+        """The same in float64, where that fits."""
+        plan = plan_offsets(self.plan.graph, "float64", self.machine.shared_limit)
+        return None if isinstance(plan, str) else OffsetPath(plan, self.machine)
 
     @property
     def pair_bytes(self) -> int:
@@ -152,9 +161,50 @@ class OffsetPath:
                 advance(stop - start)
         out *= self.plan.total_scale()
         out *= left.gains[:, None] * right.gains
+        if self.plan.dtype == "float32":
+            self._refine(out[0], left, right, max(1, batch // 2))
         if self.graph.tangent:
             return self.graph.apply_tangent_head([out[0]], [out[1]], [left.squares], [right.squares])
         return self.graph.apply_head([out[0]], [left.squares], [right.squares])
+
+    def _refine(self, products: Any, left: FollowedImages, right: FollowedImages, batch: int) -> None:
+        """Take cosines of close pairs from float64. Norms stay, so that they agree with the diagonal."""
+        xp = self.machine.xp
+        norms = xp.sqrt(left.squares)[:, None] * xp.sqrt(right.squares)
+        distances = norms - products
+        close = (distances < CLOSE * norms) & (abs(distances) > EQUAL * norms)
+        rows, columns = xp.nonzero(close)
+        if not len(rows) or self.exact is None:
+            return
+        for start in range(0, len(rows), batch):
+            here = rows[start : start + batch], columns[start : start + batch]
+            (some, row), (others, column) = (xp.unique(one, return_inverse=True) for one in here)
+            x, z = self._again(left, some, batch), self._again(right, others, batch)
+            values = self.exact.pairs(x, z, row, column)
+            cosines = values / xp.sqrt(x.squares[row] * z.squares[column])
+            products[here] = cosines * norms[here]
+
+    def _again(self, side: FollowedImages, chosen: Any, batch: int) -> FollowedImages:
+        """Some images of a side in float64."""
+        assert self.exact is not None
+        xp, channels, grid = self.machine.xp, self.graph.channels, self.plan.segments[0].grid
+        pixels = side.pixels[chosen].astype(np.float64).reshape(len(chosen), channels, *grid)
+        images = xp.moveaxis(pixels, 1, -1) * side.scales[chosen].reshape(-1, 1, 1, 1)
+        parts: list[FollowedImages] = []
+        while (done := sum(map(len, parts))) < len(images):
+            parts.append(self.exact.prepare(images[done:], batch))
+        return self.exact.join(parts)
+
+    def pairs(self, left: FollowedImages, right: FollowedImages, rows: Any, columns: Any) -> Any:
+        """Inner products after the last pool, of some pairs, where a thread has one pair."""
+        xp = self.machine.xp
+        numbers = columns, rows, xp.ones_like(rows), xp.arange(len(rows))
+        units = xp.ascontiguousarray(xp.stack(numbers, axis=1).astype(np.int32))
+        out = xp.zeros((1 + self.graph.tangent, len(left), len(right)))
+        inside = self.beside(left.pixels), self.beside(left.norms), right.pixels, right.norms
+        (totals,) = self.run(len(self.plan.segments) - 1, *inside, units)[-1]
+        self.finish(totals, units, out, len(right))
+        return out[0][rows, columns] * self.plan.total_scale() * left.gains[rows] * right.gains[columns]
 
     def run(self, last: int, x: Any, a: Any, z: Any, b: Any, units: Any, itself: bool = False) -> list[list[Any]]:
         """All segments up to the last one, for all units: exits of each, and of the graph's last one totals.

@@ -37,6 +37,7 @@ class Machine(Protocol):
     """A GPU, or the emulation of one."""
 
     xp: Any  # its array module
+    shared_limit: int  # bytes of shared memory of a block
 
     def load_stage(self, plan: StagePlan | FrontPlan) -> Launch:
         """The compiled kernel: call it with (left, right, input, output, units, left_step, right_step)."""
