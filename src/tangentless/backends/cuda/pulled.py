@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,10 @@ from ...pullback import pull_head_diagonal
 from .. import Advance
 from ..chains import power_of_two, pull_norms, pull_totals
 from ..general import pixel_squares
+from .first_stage import FirstStage
 from .following import FollowedImages, OffsetPath
 from .fused import Machine, selves
+from .layout import StagePlan
 from .portable import make_portable
 from .pulling import PullPlan, write_pulling
 
@@ -24,13 +26,17 @@ _SCRATCH = 12 << 30  # bytes of one batch
 
 
 class PullPath:
-    """The way back through a chain, for both images of a pair or for the right one."""
+    """The way back through a chain, for both images of a pair or for the right one.
 
-    def __init__(self, plan: PullPlan, machine: Machine) -> None:
+    The first stage of the way there may have a plan for `stage.cu`.
+    """
+
+    def __init__(self, plan: PullPlan, machine: Machine, stage: StagePlan | None = None) -> None:
         self.plan, self.machine = plan, machine
         self.forward = OffsetPath(plan.forward, machine)
         text, tables = write_pulling(plan)
         self.launch = machine.load_text(text)
+        self.first = None if stage is None else FirstStage(plan.forward, stage, machine, self.launch)
         self.tables = [[machine.upload(table) for table in some] for some in tables]
         self.graph = make_portable(plan.forward.graph, plan.forward.graph.head, machine.upload, gradient=True)
 
@@ -40,30 +46,42 @@ class PullPath:
         plan = self.plan
         pulled = sum(math.prod(segment.exits[0].grid) ** 2 for segment in plan.forward.segments[:-1])
         found = max(plan.size(place) * shape.groups for place, shape in enumerate(plan.shapes)) * (1 + plan.both)
-        return self.forward.pair_bytes + (pulled + found) * np.dtype(plan.forward.dtype).itemsize
+        first = 0 if self.first is None else self.first.pair_bytes
+        return self.forward.pair_bytes + first + (pulled + found) * np.dtype(plan.forward.dtype).itemsize
 
     def pull(self, left: PulledImages, right: PulledImages, cotangent: Any) -> None:
         """Add what the cotangents (n, m) give: to both sides, or to the right one."""
         runs = -(-len(left) // self.plan.forward.lanes)
         columns = max(1, self._room // (self.pair_bytes * runs * self.plan.forward.lanes))
         x, a = self.forward.beside(left.images.pixels), self.forward.beside(left.images.norms)
+        rows = [] if self.first is None else [self.first.rows(side.images, i) for i, side in enumerate((left, right))]
         for start in range(0, len(right), columns):
             part = slice(start, start + columns)
-            self._pull(left, right[part], x, a, cotangent[:, part])
+            table, units = _units(cotangent[:, part] != 0, self.plan.forward.lanes, self.machine.xp)
+            if len(units):
+                known = [] if self.first is None else [self.first.exits(rows[0], rows[1][part], units)]
+                self._pull(left, right[part], x, a, cotangent[:, part], table, units, known)
 
     @property
     def _room(self) -> int:
         """Bytes for a batch."""
         return min(_SCRATCH, self.machine.free_bytes() // 2)
 
-    def _pull(self, left: PulledImages, right: PulledImages, x: Any, a: Any, cotangent: Any) -> None:
+    def _pull(
+        self,
+        left: PulledImages,
+        right: PulledImages,
+        x: Any,
+        a: Any,
+        cotangent: Any,
+        table: Any,
+        units: Any,
+        known: Sequence[Any],
+    ) -> None:
         xp, forward, lanes = self.machine.xp, self.forward, self.plan.forward.lanes
         n, m = cotangent.shape
-        table, units = _units(cotangent != 0, lanes, xp)
-        if not len(units):
-            return
         near, far = left.images, right.images
-        exits = forward.run(len(self.plan.shapes) - 1, x, a, far.pixels, far.norms, units)
+        exits = forward.run(len(self.plan.shapes) - 1, x, a, far.pixels, far.norms, units, known=known)
         totals = xp.zeros((1, n, m))
         forward.finish(exits[-1][0], units, totals, m)
         factor = self.plan.forward.total_scale() * near.gains[:, None] * far.gains

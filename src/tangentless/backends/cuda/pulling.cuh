@@ -182,6 +182,24 @@ struct Sources {
     const Value* given;
 };
 
+// Sums of a pool as `stage.cu` leaves them, [pair][u][row][k][n], as exits of units: [slot][u][v][row][k], all in the first
+// slot. Pairs that a unit lacks have zeros.
+extern "C" __global__ void lay_out(const float* sums, Value* exits, const Unit* units, index elements, int height, int width,
+                                   int numbers, double factor) {
+    const int size = height * width * height * width;
+    for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += index(gridDim.x) * blockDim.x) {
+        const index number = i / size;
+        const int place = int(i % size), plane = place / (width * width), v = place / width % width, k = place % width;
+        const int n = k + v < width ? k + v : k + v - width, count = units[number].count;
+        const float* from = sums + number * LANES * size + (index(plane) * width + k) * width + n;
+        Value value;
+        for (int lane = 0; lane < LANES; ++lane) value.v[lane] = lane < count ? real(factor) * from[index(lane) * size] : 0;
+        Value* to = exits + number * numbers + ((index(plane / height) * width + v) * height + plane % height) * width + k;
+        *to = value;
+        for (int slot = size; slot < numbers; slot += size) to[slot] = nothing();
+    }
+}
+
 // Adds what all units found to the images' totals: of a left image those with all columns, of a right one those with all runs
 // of left images, each in order. `table` has the unit of every run and column, or -1.
 extern "C" __global__ void gather_left(const Value* parts, const int* table, double* found, index elements, int size, int groups,

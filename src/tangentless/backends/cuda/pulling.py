@@ -26,9 +26,9 @@ from .offsets import OffsetPlan, axis_type, plan_offsets
 
 _MOST_THREADS = 1024
 _PLACES = "at.row * COLUMNS + here.mine, at.partner * COLUMNS + here.others"  # of a row's cotangents in both images
-# Measured on an H200.
+# Measured on an H200, on 32×32 positions.
 _COLUMNS = 32  # of a team, at least
-_TEAMS = 8  # of a block, at most
+_TEAMS = (4, 8)  # of a block, at most: more of them only where a multiprocessor has no room for enough small blocks
 _SKEW = 2  # rows from one team to the next, and between barriers
 _RESIDENT = 512  # threads of all blocks of a multiprocessor: each then has 128 registers
 _SHARED = 227 << 10  # bytes of all blocks of a multiprocessor
@@ -115,12 +115,17 @@ def _counts(forward: OffsetPlan, place: int) -> int:
 
 
 def _shape(forward: OffsetPlan, place: int, both: bool) -> Shape:
+    shapes = [_shape_with(forward, place, both, teams) for teams in _TEAMS]
+    return next((one for one in shapes if one.resident * one.threads == _RESIDENT), shapes[-1])
+
+
+def _shape_with(forward: OffsetPlan, place: int, both: bool, teams: int) -> Shape:
     segment, lanes, item = forward.segments[place], forward.lanes, np.dtype(forward.dtype).itemsize
     height, width = segment.grid
     beside = max(1, min(width, _COLUMNS // width))
     columns, offsets = beside * width, -(-width // beside)
     # Threads of a larger team meet at the barrier of the block. All teams must be at different rows of both images.
-    most = 1 if columns > _COLUMNS else max(1, min(_TEAMS, (height - 1) // _SKEW))
+    most = 1 if columns > _COLUMNS else max(1, min(teams, (height - 1) // _SKEW))
     groups = -(-offsets // most)
     teams = -(-offsets // groups)
     pad = max((step.window[1] // 2 for step in segment.steps), default=0)
