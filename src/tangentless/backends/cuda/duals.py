@@ -95,7 +95,7 @@ def pull_lines(layer: Nonlinearity | Normalize, dtype: str) -> list[str]:
         return [
             *_distance_lines(),
             f"{array('angle', angle.coefficients)}",
-            "const real part = q * polynomial(angle, w), full = s > 0 && a > 0 ? 1 - part : part;",
+            "const real part = q * polynomial(angle, w), full = fmin(s, a) > 0 ? 1 - part : part;",
             f"const real slope = {_weighed((form.linear, 'real(a > 0)'), (form.arc, 'full'))};",
             f"const real bend = a * {sine}, k = s * slope + bend;",
         ]
@@ -104,8 +104,11 @@ def pull_lines(layer: Nonlinearity | Normalize, dtype: str) -> list[str]:
 
 
 def _distance_lines() -> Iterator[str]:
-    """Of the cosine from 1 or -1, and its root. Where a is zero, 0 / 0 is NaN, and the maximum is the other number."""
-    yield "const real d = same ? real(0) : a - fabs(s), w = fmax(d * reciprocal(a), real(0)), q = root(w);"
+    """Of the cosine from 1 or -1, and its root. Where a is zero, 0 / 0 is NaN, and the maximum is the other number.
+
+    It is at most 1, and zero at the same position: a subtraction that costs nothing sees to that.
+    """
+    yield "const real d = a - magnitude(s), w = fmax(d * reciprocal(a) - (same ? real(2) : real(0)), real(0)), q = root(w);"
 
 
 def curve_lines(layer: Nonlinearity | Normalize, dtype: str) -> Iterator[str]:
