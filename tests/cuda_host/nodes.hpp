@@ -56,6 +56,11 @@ inline void sync_block() {
     if (emulation::barrier) emulation::barrier->arrive_and_wait();
 #endif
 }
+inline void sync_warp() { sync_block(); }
+template <class T>
+T* opaque(T* pointer) {
+    return pointer;
+}
 inline float reciprocal(float x) { return 1 / x; }
 inline float root(float x) { return std::sqrt(x); }
 inline float power(float x) { return std::exp2(x); }
