@@ -24,7 +24,7 @@ from tangentless import files
 from tangentless.architecture import NAMED, Architecture
 from tangentless.cli import app
 from tangentless.graph import compile_graph
-from tangentless.reports import layer_rows
+from tangentless.terminal_tables import layer_rows
 
 TEXT = "conv3 relu pool2 conv3 relu globalpool normalize relu"
 SLOW = ("--backend", "reference")

@@ -225,7 +225,7 @@ def describe(
     from . import timing
     from .kernel import kernel as kernel_of
     from .progress import progress_bar
-    from .reports import cost_table, description, layer_rows, layer_table
+    from .terminal_tables import cost_table, description, layer_rows, layer_table
 
     k, size = kernel_of(architecture), _parse_shape(shape)
     graph, run = k.graph(size), device_of(backend, precision, jobs).backend
@@ -283,7 +283,7 @@ def bench(
     """
     from .files import check_output, write_json
     from .progress import progress_bar
-    from .reports import bench_table
+    from .terminal_tables import bench_table
     from .timing import environment
 
     size, rows = _parse_shape(shape), []
@@ -361,7 +361,7 @@ def _bench_gpu(
     page: Path | None,
 ) -> Answer:
     from .files import write_json
-    from .reports import gpu_table, matrix_line
+    from .terminal_tables import gpu_table, matrix_line
     from .timing import command
 
     _ = device_of("cuda", "float32", None).backend  # says what is missing before anything is read
@@ -416,7 +416,7 @@ def _bench_one(
     from . import timing
     from .backends.workers import count_workers
     from .kernel import kernel as kernel_of
-    from .reports import BenchRow
+    from .terminal_tables import BenchRow
 
     k = kernel_of(architecture)
     graph, device = k.graph(shape), device_of(backend, precision, None)
