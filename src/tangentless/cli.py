@@ -333,7 +333,8 @@ def doctor(
     found, checks = practice.look(), []
     for name, text in practice.lines(found):
         print(f"{name:<16} {text}")
-    with progress_bar("testing"):
+    first = ", compiling first, which takes up to a minute" if practice.compiles(found) else ""
+    with progress_bar(f"testing{first}"):
         for check in practice.self_test() if test else ():
             print(check, flush=True)
             checks.append(check)
