@@ -269,7 +269,6 @@ def test_predict_refuses_bad_input(data: Path):
     model = data / "model.npz"
     succeed("fit", TEXT, data / "x.npy", data / "y.npy", "-o", model, *SLOW)
     np.save(data / "grey.npy", IMAGES[..., :1])
-    assert "--output" in refuse("predict", model, data / "x.npy")
     assert "was fitted to rows of shape (4, 4, 2)" in refuse("predict", model, data / "grey.npy", "-o", data / "p.npy")
     assert "no header" in refuse("predict", data / "one.npz", data / "x.npy", "-o", data / "p.npy")
     assert "not a .npz file" in refuse("predict", data / "x.npy", data / "x.npy", "-o", data / "p.npy")
@@ -312,6 +311,15 @@ def test_folders_of_photographs_become_a_model_and_a_table(photographs: Path, op
     assert "accuracy" in succeed("predict", model, photographs / "photos", "--csv", table, "--force", *SLOW)
 
 
+def test_without_a_place_for_predictions_the_table_is_printed(photographs: Path):
+    model, table, rose = photographs / "model", photographs / "out.csv", photographs / "new" / "r0.png"
+    succeed("fit", TEXT, photographs / "photos", "--size", 8, "-o", model, *SLOW)
+    succeed("predict", model, rose, "--csv", table, *SLOW)
+    assert "\nr0.png,roses," in (text := table.read_text()) == succeed("predict", model, rose, *SLOW)
+    shown = run("predict", model, photographs / "photos", *SLOW)
+    assert (shown.stdout.count("\n"), "accuracy" in shown.stderr) == (11, True)  # a table that may go into a file
+
+
 def test_files_that_cannot_be_read_are_named_or_skipped_and_listed(photographs: Path):
     (photographs / "photos" / "roses" / "bad.jpg").write_text("not an image")
     arguments = ("fit", TEXT, photographs / "photos", "--size", "8x12", "-o", photographs / "model", *SLOW)
@@ -326,7 +334,9 @@ def test_files_that_cannot_be_read_are_named_or_skipped_and_listed(photographs: 
     [
         (("fit", TEXT, "photos", "y.npy"), "leave out Y"),
         (("fit", TEXT, "photos", "--regression"), "leave out Y"),
-        (("fit", TEXT, "x.npy"), "give labels too"),
+        (("fit", TEXT, "x.npy"), "there is no x.npy"),
+        (("fit", TEXT, "new/b0.png"), "give labels too"),
+        (("fit", "photos", TEXT), "the architecture comes first"),
         (("fit", TEXT, "photos", "--size", "large"), "a size is a number of pixels"),
         (("fit", TEXT, "photos", "--size", "0"), "from 1 to 4096"),
         (("fit", TEXT, "photos", "--ridge", "small"), "a number or loo"),
