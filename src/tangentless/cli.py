@@ -309,7 +309,11 @@ def bench(
     table = bench_table(rows)
     print_table(table)
     if report is not None:
-        speeds = [(f"{row.architecture}, {row.threads or 'all'} threads", row.pairs_per_second) for row in rows]
+        threads = {None: "all threads", 1: "1 thread"}
+        speeds = [
+            (f"{row.architecture}, {threads.get(row.threads, f'{row.threads} threads')}", row.pairs_per_second)
+            for row in rows
+        ]
         _report_bench(report, table, speeds, {"shape": shape, "precision": precision, "backend": backend})
     content = {"environment": here, "shape": size, "precision": precision, "rows": [row.to_json() for row in rows]}
     if output is not None:
