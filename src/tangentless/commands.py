@@ -13,7 +13,7 @@ import typer
 
 from .answers import Answer, JsonOption, answers_json
 from .console import percent, say_aside
-from .errors import DatasetDamagedError, InputError, ParameterError
+from .errors import ArchitectureError, DatasetDamagedError, InputError, ParameterError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -128,7 +128,11 @@ def fit(
         model = make_pipeline(*whitening, estimator) if whitening else estimator
     keeping: AbstractContextManager[list[Any]] = nullcontext([]) if report is None else estimator.keeping_matrix()
     with keeping as kept, progress_bar("kernel") as progress, estimator.reporting(then_solving(progress)):
-        _, taken = timed(lambda: model.fit(images, targets))
+        try:
+            _, taken = timed(lambda: model.fit(images, targets))
+        except ArchitectureError as error:
+            hint = f"; or choose another --size than {size}" if Path(x).is_dir() else ""
+            raise ArchitectureError(f"{error}{hint}") from error
     save_model(output, model, force=force)
     found = f", ridge {estimator.ridge_:.1g}" if ridge == "loo" else ""
     scored = score_text(estimator.loo_score_, regression)
