@@ -314,7 +314,7 @@ def test_without_a_place_for_predictions_the_table_is_printed(photographs: Path)
     model, table, rose = photographs / "model", photographs / "out.csv", photographs / "new" / "r0.png"
     succeed("fit", TEXT, photographs / "photos", "--size", 8, "-o", model, *SLOW)
     succeed("predict", model, rose, "--csv", table, *SLOW)
-    assert "\nr0.png,roses," in (text := table.read_text()) == succeed("predict", model, rose, *SLOW)
+    assert "\nr0.png,roses," in table.read_text() == succeed("predict", model, rose, *SLOW)
     shown = run("predict", model, photographs / "photos", *SLOW)
     assert (shown.stdout.count("\n"), "accuracy" in shown.stderr) == (11, True)  # a table that may go into a file
 

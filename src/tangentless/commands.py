@@ -76,7 +76,9 @@ def fit(
     ] = "1e-4",
     flips: Annotated[bool, typer.Option("--flips", help="Train as if all mirror images were there too.")] = False,
     zca: Annotated[bool, typer.Option("--zca", help="Whiten the images first; the model keeps the whitening.")] = False,
-    patch: Annotated[int | None, typer.Option(help="Whiten by patches of so many pixels: for few images, or large ones.")] = None,
+    patch: Annotated[
+        int | None, typer.Option(help="Whiten by patches of so many pixels: for few images, or large ones.")
+    ] = None,
     size: Annotated[str, typer.Option(help="Height and width of photographs: 32, or 32x48.")] = "32",
     colour: Annotated[str, typer.Option("--colour", "--color", help="rgb or grey, for photographs.")] = "rgb",
     skip: SkipOption = False,
@@ -151,7 +153,9 @@ def fit(
 @answers_json
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file written by `tangentless fit`.")],
-    x: Annotated[str, typer.Argument(metavar="X", help="Photographs, a folder or one; or images as .npy or FILE.npz:NAME.")],
+    x: Annotated[
+        str, typer.Argument(metavar="X", help="Photographs, a folder or one; or images as .npy or FILE.npz:NAME.")
+    ],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File for the predictions, .npy.")] = None,
     table: Annotated[
         Path | None, typer.Option("--csv", help="File for a table of files, predictions and probabilities.")
