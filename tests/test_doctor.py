@@ -121,9 +121,3 @@ def test_gpus_are_described(monkeypatch, fake_cupy):
     told = dict(doctor.lines({**doctor.look(), "gpus": [found]}))
     assert told["GPU"] == "H200; 200 B, 100 B of it free; compute capability 9.0"
     assert told["CUDA"] == "driver 13.0, runtime 12.9, CuPy 14.0"
-
-
-def test_compiling_is_announced_where_no_code_is_kept():
-    kept = [{"what": "code for CPUs", "bytes": 5}, {"what": "downloads", "bytes": 0}]
-    assert not doctor.compiles({"caches": kept})
-    assert doctor.compiles({"caches": [*kept, {"what": "code for GPUs", "bytes": 0}]})

@@ -337,8 +337,7 @@ def doctor(
     found, checks = practice.look(), []
     for name, text in practice.lines(found):
         print(f"{name:<16} {text}")
-    first = ", compiling first, which takes up to a minute" if practice.compiles(found) else ""
-    with progress_bar(f"testing{first}"):
+    with progress_bar("testing; what is not compiled yet compiles first, up to a minute"):
         for check in practice.self_test() if test else ():
             print(check, flush=True)
             checks.append(check)

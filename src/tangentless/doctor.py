@@ -276,11 +276,6 @@ def lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     )
 
 
-def compiles(found: dict[str, Any]) -> bool:
-    """Whether the self-test must compile first: for a processor of which no code is kept."""
-    return any(cache["bytes"] == 0 for cache in found["caches"] if cache["what"].startswith("code"))
-
-
 def _memory(one: dict[str, Any]) -> str:
     return f"{format_bytes(one['memory'])}, {format_bytes(one['memory_free'])} of it free"
 
