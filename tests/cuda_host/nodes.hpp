@@ -58,9 +58,10 @@ inline void sync_block() {
 }
 inline void sync_warp() { sync_block(); }
 template <class T>
-T* opaque(T* pointer) {
-    return pointer;
+T opaque(T value) {
+    return value;
 }
 inline float reciprocal(float x) { return 1 / x; }
+inline float magnitude(float x) { return std::fabs(x); }
 inline float root(float x) { return std::sqrt(x); }
 inline float power(float x) { return std::exp2(x); }

@@ -108,7 +108,8 @@ def _distance_lines() -> Iterator[str]:
 
     It is at most 1, and zero at the same position: a subtraction that costs nothing sees to that.
     """
-    yield "const real d = a - magnitude(s), w = fmax(d * reciprocal(a) - (same ? real(2) : real(0)), real(0)), q = root(w);"
+    yield "const real d = a - magnitude(s), less = same ? real(2) : real(0);"
+    yield "const real w = fmax(d * reciprocal(a) - less, real(0)), q = root(w);"
 
 
 def curve_lines(layer: Nonlinearity | Normalize, dtype: str) -> Iterator[str]:

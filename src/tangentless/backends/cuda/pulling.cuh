@@ -12,7 +12,11 @@
 
 #ifdef __CUDACC__  // the tests provide these names themselves
 __device__ inline void sync_warp() { __syncwarp(); }
-// The compiler then keeps the pointer instead of computing it again for every row.
+// The compiler then keeps the number or the pointer instead of computing it again for every row.
+__device__ inline int opaque(int number) {
+    asm("" : "+r"(number));
+    return number;
+}
 template <class T>
 __device__ inline T* opaque(T* pointer) {
     asm("" : "+l"(pointer));
@@ -175,11 +179,13 @@ struct OfWindows {
     }
 };
 
-// What a thread reads in its columns: pixels and norms of both images, and cotangents of exits.
+// What a thread reads in its columns: pixels and norms of both images, cotangents of exits, and where it has its value in the
+// first of its team's rows.
 struct Sources {
     const Lanes *x, *a;
     const real *z, *b;
     const Value* given;
+    int line;
 };
 
 // Sums of a pool as `stage.cu` leaves them, [pair][u][row][k][n], as exits of units: [slot][u][v][row][k], all in the first

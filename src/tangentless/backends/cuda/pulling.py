@@ -231,7 +231,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
     def _sources(self) -> list[str]:
         """Where a thread's columns begin in all that it reads."""
         pixels, norms = math.prod(self.segment.grid) * self.forward.graph.channels, self.forward.norm_count
-        sources = {"given": "given + number"}
+        sources = {"line": "2 * here.team * STRIDE + here.column", "given": "given + number"}
         if self.place == 0:
             sources["x"] = f"left_pixels + (index(unit.left / LANES) * {pixels} + here.k)"
             sources["z"] = f"right_pixels + (index(unit.right) * {pixels} + here.n)"
@@ -271,7 +271,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             there = [0, *self.reach]
             late = [*there, *(2 * there[-1] - one for one in reversed(there[:-1]))][number + 1]
             before = ["sync_threads_of_team<TEAM>();"]
-            add.append(f"const Value* beside = lines + (2 * here.team + {number % 2}) * STRIDE + here.column;")
+            add.append(f"const Value* beside = lines + (from.line + {number % 2} * STRIDE);")
             add.append(f"const Value sum = walk.windows{number}.add(walk.own, beside, at);")
         inner = [
             *before,
@@ -289,7 +289,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
 
     def _hand_on(self, number: int, value: str) -> list[str]:
         """Give a value to the threads beside, for windows of that number."""
-        return [f"lines[(2 * here.team + {number % 2}) * STRIDE + here.column] = walk.own = {value};"]
+        return [f"lines[from.line + {number % 2} * STRIDE] = walk.own = {value};"]
 
     def _enter(self) -> str:
         """Inner products of pixels, or what the pool before has collected."""
