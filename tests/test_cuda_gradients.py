@@ -89,7 +89,10 @@ def test_gradients_in_either_precision_agree_with_the_reference(case, precision,
     check(tl.kernel(text), images(shape, 3), images(shape, 2, seed=1), backend, bound)
 
 
-@pytest.mark.parametrize("case", [CHAINS[0], CHAINS[6], CHAINS[8], CHAINS[10]], ids=name)
+FLAT = ("conv3 relu pool2 conv3 gaussian patch4 relu", (8, 8, 2))
+
+
+@pytest.mark.parametrize("case", [CHAINS[0], CHAINS[6], CHAINS[8], CHAINS[10], FLAT], ids=name)
 @pytest.mark.parametrize(("precision", "bound"), [("float64", 1e-11), ("float32", 1e-4)])
 def test_fused_gradients_of_chains_agree_with_the_reference(case, precision, bound, monkeypatch):
     use("emulated", monkeypatch)

@@ -110,7 +110,8 @@ class PullPath:
         blocks = len(units) * shape.groups
         pulled = None
         if place:
-            pulled = xp.empty((len(units), math.prod(plan.forward.segments[place].grid) ** 2 * lanes), dtype=dtype)
+            numbers = math.prod(plan.segments[place].grid) ** 2 * lanes
+            pulled = xp.zeros((len(units), numbers), dtype=dtype)  # as at offsets that are not needed
         lefts = xp.empty((blocks, size, lanes), dtype=dtype) if plan.both else None
         rights = xp.empty((blocks, size), dtype=dtype)
         entrance = exits[place - 1][0] if place else None
@@ -142,7 +143,7 @@ class PullPath:
         rows, lane = np.arange(count), np.arange(count) % lanes
         given = xp.zeros((count, lanes), dtype=plan.dtype)
         for place in reversed(range(last + 1)):
-            segment = plan.segments[place]
+            segment = self.plan.segments[place]
             positions = math.prod(segment.exits[0].grid)
             cotangents = given.reshape(count, positions, positions, lanes)  # offsets, positions, lanes
             cotangents[rows, 0, :, lane] += by.reshape(count, positions).astype(plan.dtype)

@@ -81,33 +81,36 @@ struct Found {
 
 // The thread's column of both images, and its place in a team's row of values. Columns of an offset stand between zeros. Where
 // the right image ends, the left one's next column meets the right one's first; zeros stand between these two as well.
-template <int WIDTH, int PAD, int COLUMNS, int TEAM, int TEAMS>
+// There are OFFSETS of v, from FIRST on.
+template <int WIDTH, int OFFSETS, int FIRST, int PAD, int COLUMNS, int TEAM, int TEAMS>
 struct Place {
-    static constexpr bool all_work = COLUMNS == TEAM && WIDTH % (TEAMS * COLUMNS / WIDTH) == 0;
+    static constexpr bool all_work = COLUMNS == TEAM && OFFSETS % (TEAMS * COLUMNS / WIDTH) == 0;
     int team, k, n, v, mine, others, column;
     bool idle;
 
     __device__ Place(int item, int first) : team(item / TEAM), k(item % TEAM % WIDTH) {
         const int number = item % TEAM / WIDTH;
         v = first + team * (COLUMNS / WIDTH) + number;
+        idle = !all_work && (item % TEAM >= COLUMNS || v >= OFFSETS);
+        v = (v + FIRST) % WIDTH;
         const bool beyond = k >= WIDTH - v;
         n = k + v - (beyond ? WIDTH : 0);
         mine = number * WIDTH + k, others = number * WIDTH + n;
         column = PAD + number * (WIDTH + 2 * PAD) + k + (beyond ? PAD : 0);
-        idle = !all_work && (item % TEAM >= COLUMNS || v >= WIDTH);
     }
 };
 
-// Row `time` of a walk through all rows of all offsets u, from BEFORE * HEIGHT on. Earlier and later ones are not in use, but
-// they have a row in either image too.
-template <int HEIGHT, int BEFORE>
+// Row `time` of a walk through all rows of OFFSETS of u, from FIRST on; it begins at BEFORE * HEIGHT. Earlier and later rows are
+// not in use, but they have a row in either image too.
+template <int HEIGHT, int OFFSETS, int FIRST, int BEFORE>
 struct Row {
+    static constexpr unsigned SHIFT = FIRST + HEIGHT * BEFORE - BEFORE;
     int row, partner;
     bool used;
 
     __device__ explicit Row(unsigned time)
-        : row(time % HEIGHT), partner((time % HEIGHT + time / HEIGHT) % HEIGHT),
-          used(time - BEFORE * HEIGHT < HEIGHT * HEIGHT) {}
+        : row(time % HEIGHT), partner((time % HEIGHT + time / HEIGHT + SHIFT) % HEIGHT),
+          used(time - BEFORE * HEIGHT < OFFSETS * HEIGHT) {}
     __device__ int u() const { return partner - row + (partner < row ? HEIGHT : 0); }
     // Whether windows reach so many rows up or down, in both images: 1 or 0.
     __device__ real up(int rows) const { return row >= rows && partner >= rows ? 1 : 0; }

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...graph import Graph
+from ...graph import Graph, Pair
 from ..chains import STEEPEST
-from ..segments import Segment, chain
+from ..segments import NO_CHAIN, Segment, cut
 from .compile import source as device_source
 from .duals import indented, pull_lines, real, tables_for
 from .offsets import OffsetPlan, axis_type, plan_offsets
@@ -41,7 +41,8 @@ class Shape:
 
     columns: int  # of a team, some offsets v beside each other
     teams: int  # of a block
-    groups: int  # of teams that follow all v, a block each
+    offsets: Pair  # of u and of v, those around 0
+    groups: int  # of teams that follow these v, a block each
     stride: int  # of a team's row of values, with zeros
     pad: int  # zeros beside the columns of an offset
     shared_bytes: int  # of rows, and of cotangents
@@ -62,22 +63,29 @@ class PullPlan:
     """A chain whose gradient the kernels of offsets can compute; `both`: for left and right images."""
 
     forward: OffsetPlan
+    segments: tuple[Segment, ...]
+    flat: bool  # it ends in a patch of the whole grid: only pairs of a position with itself count there
     both: bool
     shapes: tuple[Shape, ...]
 
     def size(self, place: int) -> int:
         """Cotangents that a segment finds for an image."""
-        return _counts(self.forward, place) * math.prod(self.forward.segments[place].grid)
+        return _counts(self.forward, place) * math.prod(self.segments[place].grid)
 
 
 @functools.lru_cache(maxsize=64)
 def plan_pulling(graph: Graph, precision: str, shared_limit: int, both: bool) -> PullPlan | str:
     """A plan for the gradient, or the reason why it must take the general path."""
-    segments = chain(graph)
+    segments = cut(graph)
     if graph.tangent:
         return "it is a tangent kernel"
     if isinstance(segments, str):
         return segments
+    before = segments[-1].before_patch()
+    if before is not None:
+        segments = (*segments[:-1], before)
+    if not all(segment.is_chain for segment in segments):
+        return NO_CHAIN
     precision = "float64" if graph.steepest > STEEPEST else precision
     for lanes in (4, 2, 1):
         forward = plan_offsets(graph, precision, shared_limit, lanes)
@@ -85,8 +93,8 @@ def plan_pulling(graph: Graph, precision: str, shared_limit: int, both: bool) ->
             return forward
         if forward.lanes != lanes:
             continue
-        shapes = tuple(_shape(forward, place, both) for place in range(len(segments)))
-        found, most = PullPlan(forward, both, shapes), max(one.shared_bytes for one in shapes)
+        shapes = tuple(_shape(forward, segments[place], place, both) for place in range(len(segments)))
+        found, most = PullPlan(forward, segments, before is not None, both, shapes), max(one.shared_bytes for one in shapes)
         kept = max(_kept(segment) for segment in segments) * lanes * np.dtype(forward.dtype).itemsize // 4
         if lanes == 1 or (most <= shared_limit and kept <= _KEPT):
             break
@@ -114,16 +122,18 @@ def _counts(forward: OffsetPlan, place: int) -> int:
     return embeddings + (place == 0) * forward.graph.channels
 
 
-def _shape(forward: OffsetPlan, place: int, both: bool) -> Shape:
-    shapes = [_shape_with(forward, place, both, teams) for teams in _TEAMS]
+def _shape(forward: OffsetPlan, segment: Segment, place: int, both: bool) -> Shape:
+    shapes = [_shape_with(forward, segment, place, both, teams) for teams in _TEAMS]
     return next((one for one in shapes if one.resident * one.threads == _RESIDENT), shapes[-1])
 
 
-def _shape_with(forward: OffsetPlan, place: int, both: bool, teams: int) -> Shape:
-    segment, lanes, item = forward.segments[place], forward.lanes, np.dtype(forward.dtype).itemsize
+def _shape_with(forward: OffsetPlan, segment: Segment, place: int, both: bool, teams: int) -> Shape:
+    lanes, item = forward.lanes, np.dtype(forward.dtype).itemsize
     height, width = segment.grid
     beside = max(1, min(width, _COLUMNS // width))
-    columns, offsets = beside * width, -(-width // beside)
+    needed = forward.needed(len(forward.segments) - 1)[place]
+    down, across = (min(n, 2 * max(map(abs, some)) + 1) for n, some in zip(segment.grid, needed, strict=True))
+    columns, offsets = beside * width, -(-across // beside)
     # Threads of a larger team meet at the barrier of the block. All teams must be at different rows of both images.
     most = 1 if columns > _COLUMNS else max(1, min(teams, (height - 1) // _SKEW))
     groups = -(-offsets // most)
@@ -134,7 +144,7 @@ def _shape_with(forward: OffsetPlan, place: int, both: bool, teams: int) -> Shap
     shared = (2 * teams * stride * lanes + found) * item
     fitting = max(1, _SHARED // (shared + 1024))
     resident = max(1, min(fitting, _RESIDENT // (teams * -(-columns // 32) * 32)))
-    return Shape(columns, teams, groups, stride, pad, shared, resident)
+    return Shape(columns, teams, (down, across), groups, stride, pad, shared, resident)
 
 
 def write_pulling(plan: PullPlan) -> tuple[str, list[list[NDArray[Any]]]]:
@@ -142,7 +152,7 @@ def write_pulling(plan: PullPlan) -> tuple[str, list[list[NDArray[Any]]]]:
     forward = plan.forward
     number = {"float32": "float", "float64": "double"}[forward.dtype]
     head = f"typedef {number} real;\nconstexpr int LANES = {forward.lanes}, PARTS = {forward.parts};\n"
-    writers = [_Writer(plan, place) for place in range(len(forward.segments))]
+    writers = [_Writer(plan, place) for place in range(len(plan.segments))]
     texts = [head, device_source("offsets.cuh"), device_source("pulling.cuh"), *(writer.kernel() for writer in writers)]
     return "\n".join(texts), [writer.tables for writer in writers]
 
@@ -152,8 +162,8 @@ class _Writer:
 
     def __init__(self, plan: PullPlan, place: int) -> None:
         self.plan, self.forward, self.place = plan, plan.forward, place
-        self.segment, self.shape = self.forward.segments[place], plan.shapes[place]
-        self.last = place == len(self.forward.segments) - 1
+        self.segment, self.shape = plan.segments[place], plan.shapes[place]
+        self.last = place == len(plan.segments) - 1
         self.reach = _reach(self.segment) or [0]
         self.tables: list[NDArray[Any]] = []
         self.used: list[range] = []  # tables of every step
@@ -188,6 +198,8 @@ constexpr int HEIGHT = {height}, WIDTH = {width}, COLUMNS = {shape.columns}, TEA
 constexpr int PAD = {shape.pad}, STRIDE = {shape.stride}, COUNT = {_counts(self.forward, self.place)};
 constexpr int GROUPS = {shape.groups}, THREADS = THREADS_OF_BLOCK({shape.threads}), EACH = TEAM * TEAMS / THREADS;
 constexpr int SKEW = {_SKEW}, LATE = {late}, BEFORE = (LATE + HEIGHT - 1) / HEIGHT;
+constexpr int DOWN = {shape.offsets[0]}, ACROSS = {shape.offsets[1]};  // offsets of u and of v
+constexpr int FIRST_U = DOWN < HEIGHT ? HEIGHT - DOWN / 2 : 0, FIRST_V = ACROSS < WIDTH ? WIDTH - ACROSS / 2 : 0;
 constexpr bool BOTH = {str(self.plan.both).lower()};
 struct Walk {{
     Value own;
@@ -210,11 +222,11 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         found.clear();
 #pragma unroll
         for (int each = 0; each < EACH; ++each) {{
-            const Place<WIDTH, PAD, COLUMNS, TEAM, TEAMS> here(threadIdx.x + each * THREADS, first_v);
+            const Place<WIDTH, ACROSS, FIRST_V, PAD, COLUMNS, TEAM, TEAMS> here(threadIdx.x + each * THREADS, first_v);
             walks[each].clear();
 {indented(self._sources(), 12)}
         }}
-        for (int start = 0; start < HEIGHT * HEIGHT + LATE; start += SKEW) {{
+        for (int start = 0; start < DOWN * HEIGHT + LATE; start += SKEW) {{
             sync_block();
 #pragma unroll
             for (int step = 0; step < SKEW; ++step) {{
@@ -277,9 +289,9 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             *before,
             "#pragma unroll",
             "for (int each = 0; each < EACH; ++each) {",
-            "    const Place<WIDTH, PAD, COLUMNS, TEAM, TEAMS> here(threadIdx.x + each * THREADS, first_v);",
+            "    const Place<WIDTH, ACROSS, FIRST_V, PAD, COLUMNS, TEAM, TEAMS> here(threadIdx.x + each * THREADS, first_v);",
             "    if (here.idle) continue;",
-            f"    const Row<HEIGHT, BEFORE> at(start + step + BEFORE * HEIGHT - here.team * SKEW - {late});",
+            f"    const Row<HEIGHT, DOWN, FIRST_U, BEFORE> at(start + step + BEFORE * HEIGHT - here.team * SKEW - {late});",
             "    [[maybe_unused]] Walk& walk = walks[each];",
             "    [[maybe_unused]] const Sources& from = sources[each];",
             *(f"    {line}" for line in [*add, *lines]),
@@ -310,7 +322,11 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             before = self.forward.segments[self.place - 1]
             one, values = before.exits[0], f"entrance + number * {self.forward.exit_numbers(before.exits[0])}"
             read = f"entered<{axis_type(one, 0, before)}, WIDTH>({values}, at.u(), here.v, at.row, here.k)"
-            lines = [f"const Value value = {real(self.forward.exit_scale(self.place - 1, one))} * {read};"]
+            scaled, (down, across) = f"{real(self.forward.exit_scale(self.place - 1, one))} * {read}", self.shape.offsets
+            if (down, across) != self.segment.grid:  # other offsets are not needed, and not known
+                near = f"abs(at.partner - at.row) <= {down // 2} && abs(here.n - here.k) <= {across // 2}"
+                scaled = f"{near} ? {scaled} : nothing()"
+            lines = [f"const Value value = {scaled};"]
         if not self.segment.steps:
             return self._phase(None, [*self._given(), *self._leave()])
         return self._phase(None, [*lines, *self._hand_on(0, "value")])
@@ -361,7 +377,8 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         """The cotangent g of the pool that a position lies in; zero at rows that are not in use."""
         one = self.segment.exits[0]
         if self.last:
-            return ["const Value g = at.used ? *from.given : nothing();"]
+            counts = "at.used && here.v == 0 && at.row == at.partner" if self.plan.flat else "at.used"
+            return [f"const Value g = {counts} ? *from.given : nothing();"]
         place = f"of.U * {math.prod(one.grid) * one.grid[1]} + of.J * {one.grid[1]}"
         return [
             f"const OfWindows<{one.size[0]}, {one.grid[0]}> of(at.row, at.partner);",
