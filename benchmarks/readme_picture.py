@@ -30,7 +30,8 @@ SHOWN = 200
 SIZES = (10, 20, 50, 100, 200, 500, 1000)
 DRAWS = 20
 RIDGE = 1e-4
-BLUE, RED, YELLOW, GREEN, INK, GREY = "#2f6690", "#d1495b", "#e0a030", "#66a182", "#22303c", "#6b7885"
+BLUE, RED, GREEN, _, YELLOW, _ = plots.COLOURS
+INK, GREY = "#22303c", "#6b7885"
 COLOURS = {"conv": BLUE, "relu": RED, "pool": YELLOW, "globalpool": YELLOW, "normalize": GREEN}
 
 

@@ -26,7 +26,7 @@ from tangentless.classical import ConvolutionalNTK
 from tangentless.cli import app
 from tangentless.errors import InputError, ParameterError
 from tangentless.kernel import kernel
-from tangentless.reports import gpu_table, matrix_line
+from tangentless.terminal_tables import gpu_table, matrix_line
 
 CASE = gpu.GpuCase(
     architecture="myrtle5",

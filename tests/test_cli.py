@@ -24,7 +24,7 @@ from tangentless import files
 from tangentless.architecture import NAMED, Architecture
 from tangentless.cli import app
 from tangentless.graph import compile_graph
-from tangentless.reports import layer_rows
+from tangentless.terminal_tables import layer_rows
 
 TEXT = "conv3 relu pool2 conv3 relu globalpool normalize relu"
 SLOW = ("--backend", "reference")
@@ -269,7 +269,6 @@ def test_predict_refuses_bad_input(data: Path):
     model = data / "model.npz"
     succeed("fit", TEXT, data / "x.npy", data / "y.npy", "-o", model, *SLOW)
     np.save(data / "grey.npy", IMAGES[..., :1])
-    assert "--output" in refuse("predict", model, data / "x.npy")
     assert "was fitted to rows of shape (4, 4, 2)" in refuse("predict", model, data / "grey.npy", "-o", data / "p.npy")
     assert "no header" in refuse("predict", data / "one.npz", data / "x.npy", "-o", data / "p.npy")
     assert "not a .npz file" in refuse("predict", data / "x.npy", data / "x.npy", "-o", data / "p.npy")
@@ -300,8 +299,7 @@ def test_folders_of_photographs_become_a_model_and_a_table(photographs: Path, op
     fitted = ("fit", TEXT, photographs / "photos", "--size", 8, "--flips", "--ridge", "loo", "-o", model)
     text = succeed(*fitted, *options, *SLOW)
     assert "on 10 images, ridge" in text
-    text = succeed("predict", model, photographs / "new", "--csv", table, *SLOW)
-    assert "accuracy" not in text  # nobody knows
+    assert "accuracy" not in succeed("predict", model, photographs / "new", "--csv", table, *SLOW)  # nobody knows
     rows = list(csv.reader(table.open()))
     assert rows[0] == ["file", "predicted", "p(blue sky)", "p(roses)"]
     assert [row[0] for row in rows[1:]] == ["b0.png", "b1.png", "r0.png", "r1.png"]
@@ -310,6 +308,15 @@ def test_folders_of_photographs_become_a_model_and_a_table(photographs: Path, op
     for row in rows[1:]:
         assert abs(float(row[2]) + float(row[3]) - 1) < 1e-5
     assert "accuracy" in succeed("predict", model, photographs / "photos", "--csv", table, "--force", *SLOW)
+
+
+def test_without_a_place_for_predictions_the_table_is_printed(photographs: Path):
+    model, table, rose = photographs / "model", photographs / "out.csv", photographs / "new" / "r0.png"
+    succeed("fit", TEXT, photographs / "photos", "--size", 8, "-o", model, *SLOW)
+    succeed("predict", model, rose, "--csv", table, *SLOW)
+    assert "\nr0.png,roses," in table.read_text() == succeed("predict", model, rose, *SLOW)
+    shown = run("predict", model, photographs / "photos", *SLOW)
+    assert (shown.stdout.count("\n"), "accuracy" in shown.stderr) == (11, True)  # a table that may go into a file
 
 
 def test_files_that_cannot_be_read_are_named_or_skipped_and_listed(photographs: Path):
@@ -326,9 +333,12 @@ def test_files_that_cannot_be_read_are_named_or_skipped_and_listed(photographs: 
     [
         (("fit", TEXT, "photos", "y.npy"), "leave out Y"),
         (("fit", TEXT, "photos", "--regression"), "leave out Y"),
-        (("fit", TEXT, "x.npy"), "give labels too"),
+        (("fit", TEXT, "x.npy"), "there is no x.npy"),
+        (("fit", TEXT, "new/b0.png"), "give labels too"),
+        (("fit", "photos", TEXT), "the architecture comes first"),
         (("fit", TEXT, "photos", "--size", "large"), "a size is a number of pixels"),
         (("fit", TEXT, "photos", "--size", "0"), "from 1 to 4096"),
+        (("fit", TEXT, "photos", "--size", "9"), "or choose another --size than 9"),
         (("fit", TEXT, "photos", "--ridge", "small"), "a number or loo"),
         (("fit", TEXT, "photos", "--patch", "99"), "at least 99×99"),
         (("fit", TEXT, "new"), "has no folders"),

@@ -15,6 +15,7 @@ from tangentless.backends.cuda.layout import FrontPlan, StagePlan
 from tangentless.backends.cuda.node_back import BackKernels
 from tangentless.backends.cuda.offsets import plan_offsets, write
 from tangentless.backends.cuda.plan import plan_graph
+from tangentless.backends.cuda.pulling import plan_pulling, write_pulling
 from tangentless.bench import ceilings
 from tangentless.classical import gpu
 from tangentless.graph import compile_graph
@@ -156,6 +157,14 @@ def test_kernels_that_follow_offsets_compile(
         assert "more than the" in plan
         return
     assert compile_cubin(write(plan)[0], OPTIONS, capability)
+
+
+@pytest.mark.parametrize("capability", known_architectures())
+def test_kernels_that_pull_gradients_compile(capability: int) -> None:
+    graph = compile_graph(Architecture.parse("myrtle5"), (32, 32), 3)
+    plan = plan_pulling(graph, "float32", 1024 * SHARED_KILOBYTES[capability], both=True)
+    assert not isinstance(plan, str)
+    assert compile_cubin(write_pulling(plan)[0], OPTIONS, capability)
 
 
 @pytest.mark.parametrize("capability", known_architectures())

@@ -14,6 +14,7 @@ from cuda_host.machine import COMPILER, HostMachine, emulate
 from tangentless.backends import cuda
 from tangentless.backends.cuda import CudaBackend, gpu_present, pulled
 from tangentless.backends.cuda.machine import CudaMachine
+from tangentless.backends.cuda.plan import plan_graph
 from tangentless.backends.cuda.pulled import PulledGradient
 from tangentless.classical import ConvolutionalNTK
 from tangentless.errors import ArchitectureError
@@ -89,7 +90,10 @@ def test_gradients_in_either_precision_agree_with_the_reference(case, precision,
     check(tl.kernel(text), images(shape, 3), images(shape, 2, seed=1), backend, bound)
 
 
-@pytest.mark.parametrize("case", [CHAINS[0], CHAINS[6], CHAINS[8], CHAINS[10]], ids=name)
+FLAT = ("conv3 relu pool2 conv3 gaussian patch4 relu", (8, 8, 2))
+
+
+@pytest.mark.parametrize("case", [CHAINS[0], CHAINS[6], CHAINS[8], CHAINS[10], FLAT], ids=name)
 @pytest.mark.parametrize(("precision", "bound"), [("float64", 1e-11), ("float32", 1e-4)])
 def test_fused_gradients_of_chains_agree_with_the_reference(case, precision, bound, monkeypatch):
     use("emulated", monkeypatch)
@@ -101,6 +105,14 @@ def test_fused_gradients_of_chains_agree_with_the_reference(case, precision, bou
     expected = kernel.vjp(X, Z, G, backend="reference")
     one = [kernel.vjp(X, Z, G, backend=backend, wrt=side)[number] for number, side in enumerate("XZ")]
     assert relative(one, expected) < bound
+
+
+def test_fused_gradients_of_channels_that_the_first_stage_does_not_multiply(monkeypatch):
+    backend, shape = use("emulated", monkeypatch), (12, 18, 160)
+    kernel = tl.kernel("conv3 relu conv3 relu pool2 conv3 relu globalpool")
+    assert plan_graph(kernel.graph(shape), HostMachine.shared_limit)[0].given
+    assert isinstance(backend.gradient(kernel.graph(shape), images(shape, 1)), PulledGradient)
+    check(kernel, images(shape, 3), images(shape, 2, seed=1), backend, 1e-4)
 
 
 def test_sides_are_pulled_one_after_the_other_where_both_do_not_fit(monkeypatch):

@@ -47,12 +47,12 @@ def names_for_solving():
 
 
 def names_for_data():
-    """A folder of photographs of two classes."""
+    """A folder of photographs of two classes, and a new one."""
     from PIL import Image
 
-    for name in ("cat", "dog"):
-        Path("photos", name).mkdir(parents=True)
-        Image.new("RGB", (40, 30), "red").save(Path("photos", name, "one.png"))
+    for folder in ("photos/cat", "photos/dog", "photos-new"):
+        Path(folder).mkdir(parents=True)
+        Image.new("RGB", (40, 30), "red").save(Path(folder, "one.png"))
     return names_for_images()
 
 

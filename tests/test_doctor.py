@@ -118,3 +118,6 @@ def test_gpus_are_described(monkeypatch, fake_cupy):
     monkeypatch.setattr(fake_cupy, "__version__", "14.0", raising=False)
     (found,) = doctor._gpus()
     assert (found["name"], found["memory"], found["cuda_driver"], found["cupy"]) == ("H200", 200, 13000, "14.0")
+    told = dict(doctor.lines({**doctor.look(), "gpus": [found]}))
+    assert told["GPU"] == "H200; 200 B, 100 B of it free; compute capability 9.0"
+    assert told["CUDA"] == "driver 13.0, runtime 12.9, CuPy 14.0"

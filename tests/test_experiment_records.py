@@ -25,6 +25,14 @@ def test_piece_is_computed_once(tmp_path):
     assert len(calls) == 1
 
 
+def test_piece_counts_once_in_the_time_of_a_run_that_asks_for_it_often(tmp_path):
+    run = new_run(tmp_path)
+    for _ in range(3):
+        piece = run.piece({"number": 2}, lambda: 4)
+    (spent,) = json.loads(run.finish([]).read_text())["seconds_by_machine"].values()
+    assert spent == piece.seconds
+
+
 def test_piece_of_other_data_or_another_question_is_computed_anew(tmp_path):
     new_run(tmp_path, digits="a").piece({"number": 2}, lambda: 4)
     assert new_run(tmp_path, digits="b").piece({"number": 2}, lambda: 5).value == 5

@@ -37,7 +37,8 @@ Range = tuple[float, float] | None
 def fgsm(model: Any, X: Any, y: Any, eps: float, *, norm: str = "linf", clip: Range = (0.0, 1.0)) -> Array:
     """Images moved by eps along the gradient of the margin: by its signs ("linf"), or its direction ("l2")."""
     images, codes = _read(model, X, y, eps, norm, clip)
-    return _clipped(images + eps * _direction(_gradient(model, images, codes), norm), clip)
+    gradient = _gradient(model, images, codes, model._values(images))
+    return _clipped(images + eps * _direction(gradient, norm), clip)
 
 
 def pgd(
@@ -52,7 +53,10 @@ def pgd(
     clip: Range = (0.0, 1.0),
     seed: int = 0,
 ) -> Array:
-    """Images moved by many steps of `step_size`, 2.5 eps / steps by default, from a random point within eps."""
+    """Images moved by many steps of `step_size`, 2.5 eps / steps by default, from a random point within eps.
+
+    An image that the model gets wrong moves no further, so that most steps are of few images.
+    """
     images, codes = _read(model, X, y, eps, norm, clip)
     if not is_whole(steps) or steps < 1:
         raise ParameterError(f"an attack takes at least one step, not {steps!r}")
@@ -61,9 +65,16 @@ def pgd(
         raise ParameterError(f"a step has a finite size above 0, not {step_size!r}")
     start = np.random.default_rng(seed).uniform(-1.0, 1.0, images.shape)
     moved = _clipped(images + _projected(eps * start, eps, norm), clip)
+    right = np.arange(len(images))  # of those that are still told right
     for _ in range(steps):
-        moved = moved + size * _direction(_gradient(model, moved, codes), norm)
-        moved = _clipped(images + _projected(moved - images, eps, norm), clip)
+        values = model._values(moved[right])
+        still = values.argmax(axis=1) == codes[right]
+        right = right[still]
+        if not len(right):
+            break
+        gradient = _gradient(model, moved[right], codes[right], values[still])
+        change = moved[right] + size * _direction(gradient, norm) - images[right]
+        moved[right] = _clipped(images[right] + _projected(change, eps, norm), clip)
     return moved
 
 
@@ -99,9 +110,8 @@ def _read(model: Any, X: Any, y: Any, eps: float, norm: str, clip: Range) -> tup
     return images, np.searchsorted(model.classes_, labels)
 
 
-def _gradient(model: Any, images: Array, codes: NDArray[np.intp]) -> Array:
-    """That of the margin by pixels."""
-    values = model._values(images)
+def _gradient(model: Any, images: Array, codes: NDArray[np.intp], values: Array) -> Array:
+    """That of the margin by pixels, where the model has these values."""
     rows = np.arange(len(images))
     others = values.copy()
     others[rows, codes] = -np.inf

@@ -225,7 +225,7 @@ def describe(
     from . import timing
     from .kernel import kernel as kernel_of
     from .progress import progress_bar
-    from .reports import cost_table, description, layer_rows, layer_table
+    from .terminal_tables import cost_table, description, layer_rows, layer_table
 
     k, size = kernel_of(architecture), _parse_shape(shape)
     graph, run = k.graph(size), device_of(backend, precision, jobs).backend
@@ -283,7 +283,7 @@ def bench(
     """
     from .files import check_output, write_json
     from .progress import progress_bar
-    from .reports import bench_table
+    from .terminal_tables import bench_table
     from .timing import environment
 
     size, rows = _parse_shape(shape), []
@@ -309,7 +309,11 @@ def bench(
     table = bench_table(rows)
     print_table(table)
     if report is not None:
-        speeds = [(f"{row.architecture}, {row.threads or 'all'} threads", row.pairs_per_second) for row in rows]
+        threads = {None: "all threads", 1: "1 thread"}
+        speeds = [
+            (f"{row.architecture}, {threads.get(row.threads, f'{row.threads} threads')}", row.pairs_per_second)
+            for row in rows
+        ]
         _report_bench(report, table, speeds, {"shape": shape, "precision": precision, "backend": backend})
     content = {"environment": here, "shape": size, "precision": precision, "rows": [row.to_json() for row in rows]}
     if output is not None:
@@ -333,7 +337,7 @@ def doctor(
     found, checks = practice.look(), []
     for name, text in practice.lines(found):
         print(f"{name:<16} {text}")
-    with progress_bar("testing"):
+    with progress_bar("testing; what is not compiled yet compiles first, up to a minute"):
         for check in practice.self_test() if test else ():
             print(check, flush=True)
             checks.append(check)
@@ -361,7 +365,7 @@ def _bench_gpu(
     page: Path | None,
 ) -> Answer:
     from .files import write_json
-    from .reports import gpu_table, matrix_line
+    from .terminal_tables import gpu_table, matrix_line
     from .timing import command
 
     _ = device_of("cuda", "float32", None).backend  # says what is missing before anything is read
@@ -416,7 +420,7 @@ def _bench_one(
     from . import timing
     from .backends.workers import count_workers
     from .kernel import kernel as kernel_of
-    from .reports import BenchRow
+    from .terminal_tables import BenchRow
 
     k = kernel_of(architecture)
     graph, device = k.graph(shape), device_of(backend, precision, None)

@@ -13,7 +13,7 @@ import typer
 
 from .answers import Answer, JsonOption, answers_json
 from .console import percent, say_aside
-from .errors import DatasetDamagedError, InputError, ParameterError
+from .errors import ArchitectureError, DatasetDamagedError, InputError, ParameterError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,7 +76,9 @@ def fit(
     ] = "1e-4",
     flips: Annotated[bool, typer.Option("--flips", help="Train as if all mirror images were there too.")] = False,
     zca: Annotated[bool, typer.Option("--zca", help="Whiten the images first; the model keeps the whitening.")] = False,
-    patch: Annotated[int | None, typer.Option(help="Whiten by patches of so many pixels, for large images.")] = None,
+    patch: Annotated[
+        int | None, typer.Option(help="Whiten by patches of so many pixels: for few images, or large ones.")
+    ] = None,
     size: Annotated[str, typer.Option(help="Height and width of photographs: 32, or 32x48.")] = "32",
     colour: Annotated[str, typer.Option("--colour", "--color", help="rgb or grey, for photographs.")] = "rgb",
     skip: SkipOption = False,
@@ -110,7 +112,7 @@ def fit(
             raise ParameterError(f"{x} is a folder, whose folders name the classes: leave out Y and --regression")
         images, targets = _labelled(x, parse_size(size), colour, skip)
     elif y is None:
-        raise ParameterError(f"{x} is no folder of photographs, so give labels too: fit ARCH X Y")
+        raise ParameterError(_why_not_fit(architecture, x))
     else:
         images, targets = load_images(x, key), load_array(y)
     if architecture in RECIPES:
@@ -128,7 +130,11 @@ def fit(
         model = make_pipeline(*whitening, estimator) if whitening else estimator
     keeping: AbstractContextManager[list[Any]] = nullcontext([]) if report is None else estimator.keeping_matrix()
     with keeping as kept, progress_bar("kernel") as progress, estimator.reporting(then_solving(progress)):
-        _, taken = timed(lambda: model.fit(images, targets))
+        try:
+            _, taken = timed(lambda: model.fit(images, targets))
+        except ArchitectureError as error:
+            hint = f"; or choose another --size than {size}" if Path(x).is_dir() else ""
+            raise ArchitectureError(f"{error}{hint}") from error
     save_model(output, model, force=force)
     found = f", ridge {estimator.ridge_:.1g}" if ridge == "loo" else ""
     scored = score_text(estimator.loo_score_, regression)
@@ -147,7 +153,9 @@ def fit(
 @answers_json
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file written by `tangentless fit`.")],
-    x: Annotated[str, typer.Argument(metavar="X", help="A folder of photographs, or images as .npy or FILE.npz:NAME.")],
+    x: Annotated[
+        str, typer.Argument(metavar="X", help="Photographs, a folder or one; or images as .npy or FILE.npz:NAME.")
+    ],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File for the predictions, .npy.")] = None,
     table: Annotated[
         Path | None, typer.Option("--csv", help="File for a table of files, predictions and probabilities.")
@@ -160,45 +168,50 @@ def predict(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> Answer:
-    """Predict the classes (or numbers) of images with a model."""
+    """Predict the classes (or numbers) of images with a model.
+
+    Without --csv, --output, --labels and --json, the table of --csv is printed.
+    """
     from sklearn.pipeline import Pipeline
 
     from .estimators import KernelRidgeRegressor
-    from .files import check_output, load_array, save_array
+    from .files import atomic_file, check_output, load_array, save_array
     from .models import load_model
     from .progress import progress_bar
     from .timing import timed
 
-    if output is None and labels is None and table is None and not as_json:
-        raise ParameterError(
-            "say where predictions go with --csv, --output or --json, or give true --labels to score them"
-        )
+    printed = output is None and labels is None and table is None and not as_json
     for place in (output, table):
         if place is not None:
             check_output(place, force=force, option="--force")
     fitted = load_model(model, backend=backend, n_jobs=jobs)
     estimator = fitted[-1] if isinstance(fitted, Pipeline) else fitted
-    if Path(x).is_dir():
-        photographs = _for_model(x, estimator.X_fit_.shape[1:], skip)
-        images, names = photographs.images, [file.relative_to(x).as_posix() for file in photographs.files]
+    if _are_photographs(Path(x)):
+        photographs = _for_model(Path(x), estimator.X_fit_.shape[1:], skip)
+        folder = Path(x) if Path(x).is_dir() else Path(x).parent
+        images, names = photographs.images, [file.relative_to(folder).as_posix() for file in photographs.files]
     else:
         images = load_images(x, key)
         names = [str(row) for row in range(len(images))]
     truth = _known_classes(x, names, estimator) if labels is None else _check_truth(load_array(labels), len(images))
     pairs = len(images) * len(estimator.X_fit_) * (2 if estimator.flips else 1)
-    wanted, classes = table is not None or as_json, getattr(estimator, "classes_", ())
+    wanted, classes = table is not None or as_json or printed, getattr(estimator, "classes_", ())
     with progress_bar("kernel") as progress, estimator.reporting(progress):
         (predictions, shares), taken = timed(lambda: _predict(fitted, images, probabilities=wanted))
     if output is not None:
         save_array(output, predictions)
         print(f"{output}: {len(predictions):,} predictions, {predictions.dtype}; {pace_text(pairs, taken)}")
     if table is not None:
-        _write_table(table, names, predictions, shares, classes)
+        with atomic_file(table) as stream:
+            stream.write(_table(names, predictions, shares, classes).encode())
         print(f"{table}: {len(predictions):,} rows; {pace_text(pairs, taken)}")
+    if printed:
+        print(_table(names, predictions, shares, classes), end="")
     regression, found = isinstance(estimator, KernelRidgeRegressor), None
     if truth is not None:
         found = _compare(truth, predictions, regression)
-        print(f"{score_text(found, regression)} on {len(truth):,} images")
+        tell = say_aside if printed else print  # what is printed may go into a file
+        tell(f"{score_text(found, regression)} on {len(truth):,} images")
     rows = [{"file": name, "predicted": predictions[row]} for row, name in enumerate(names)]
     if shares is not None:
         for row, probabilities in zip(rows, shares, strict=True):
@@ -274,13 +287,27 @@ def _labelled(folder: str, size: tuple[int, int], colour: str, skip: bool) -> tu
     return found.images, np.array([file.parent.name for file in found.files])
 
 
-def _for_model(folder: str, shape: tuple[int, ...], skip: bool) -> Photographs:
-    """All photographs below a folder, in the size and colours of the images that a model was trained on."""
+def _why_not_fit(architecture: str, x: str) -> str:
+    """What is wrong where there are neither photographs nor labels."""
+    if Path(architecture).is_dir():
+        return f"the architecture comes first, and then the photographs: fit myrtle5 {architecture}"
+    if not Path(x).exists() and ":" not in x:
+        return f"there is no {x}; give a folder with a folder of photographs for each class, or images and labels: X Y"
+    return f"{x} is no folder of photographs, so give labels too: fit ARCH X Y"
+
+
+def _are_photographs(place: Path) -> bool:
+    return place.is_dir() or (place.is_file() and place.suffix.lower() not in (".npy", ".npz"))
+
+
+def _for_model(place: Path, shape: tuple[int, ...], skip: bool) -> Photographs:
+    """A photograph, or all below a folder, in the size and colours of the images that a model was trained on."""
     from .datasets import find_photographs
 
     if len(shape) != 3 or shape[2] not in _COLOURS:
         raise InputError(f"the model was trained on rows of shape {shape}, and a folder has photographs")
-    return _read(find_photographs(folder), shape[:2], _COLOURS[shape[2]], skip)
+    files = find_photographs(place) if place.is_dir() else [place]
+    return _read(files, shape[:2], _COLOURS[shape[2]], skip)
 
 
 def _read(files: list[Path], size: tuple[int, ...], colour: str, skip: bool) -> Photographs:
@@ -318,11 +345,8 @@ def _predict(fitted: Any, images: NDArray[Any], *, probabilities: bool) -> tuple
     return fitted.classes_[shares.argmax(axis=1)], shares
 
 
-def _write_table(
-    path: Path, names: list[str], predictions: NDArray[Any], shares: NDArray[Any] | None, classes: Any
-) -> None:
-    from .files import atomic_file
-
+def _table(names: list[str], predictions: NDArray[Any], shares: NDArray[Any] | None, classes: Any) -> str:
+    """Files, predictions and probabilities as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["file", "predicted", *(f"p({name})" for name in (classes if shares is not None else ()))])
@@ -332,8 +356,7 @@ def _write_table(
             [name, *(values if isinstance(values, list) else [values])]
             + ([] if shares is None else [f"{share:.6f}" for share in shares[row]])
         )
-    with atomic_file(path) as stream:
-        stream.write(text.getvalue().encode())
+    return text.getvalue()
 
 
 def _check_truth(labels: NDArray[Any], count: int) -> NDArray[Any]:

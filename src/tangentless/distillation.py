@@ -190,10 +190,11 @@ def _step(
     batch, labels = _draw(X, codes, step, chosen)
     upload = device.algebra.upload
     images, targets = state.values
-    others, wanted = upload(batch), upload(_centred(labels, classes))
-    K, cross = k.on_device(device, images), k.on_device(device, images, others)
+    columns, wanted = np.concatenate([images, upload(batch)]), upload(_centred(labels, classes))
+    K, cross = np.split(k.on_device(device, images, columns), [chosen.images], axis=1)  # at once: each call has its cost
     loss, by_K, by_cross, by_targets = kernel_gradients(K, cross, targets, wanted, chosen.ridge)
-    gradient = k.vjp(images, None, by_K, backend=device) + k.vjp(images, others, by_cross, wrt="X", backend=device)[0]
+    by_entries = np.concatenate([by_K + by_K.T, by_cross], axis=1)  # K(S, S) has S on both sides
+    gradient = k.vjp(images, columns, by_entries, wrt="X", backend=device)[0]
     rate = chosen.rate * 0.5 * (1.0 + math.cos(math.pi * step / chosen.steps))
     gradients = [gradient, by_targets] if chosen.learn_labels else [gradient]
     for place, one in enumerate(gradients):

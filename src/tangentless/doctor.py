@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
@@ -26,7 +26,7 @@ from .devices import Device, Precision, choose_backend
 from .errors import TangentlessError
 from .inputs import to_host
 from .kernel import Kernel, kernel
-from .timing import package_version, processor_name
+from .timing import format_bytes, package_version, processor_name
 
 Array = NDArray[np.float64]
 IMAGES, SHAPE, RIDGE = 5, (8, 8, 3), 0.01
@@ -35,6 +35,7 @@ LIMITS = {"float32": 1e-5, "float64": 1e-11}
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "llvmlite", "typer", "rich", "matplotlib", "pillow", "filelock")
 _EXTRAS = ("cupy-cuda12x", "cupy-cuda13x", "torch", "dask", "fsspec", "gpytorch")
 _COMPILED = (".nbi", ".nbc")
+_BLAS = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS", "flexiblas": "FlexiBLAS"}  # by names of threadpoolctl
 
 
 @dataclass(frozen=True)
@@ -244,23 +245,25 @@ def _data() -> dict[str, Any]:
 
 def lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What `look` found, as names and texts for a terminal."""
-    from .timing import format_bytes
-
     machine, backend = found["machine"], found["backend"]
-    yield "versions", _joined(found["versions"].items())
-    absent = [name for name, version in found["versions"].items() if version is None]
+    versions = found["versions"].items()
+    yield "versions", ", ".join(f"{name} {version}" for name, version in versions if version is not None)
+    absent = [name for name, version in versions if version is None]
     yield "not installed", ", ".join(absent) or "nothing"
     yield "system", machine["system"]
     yield "processor", f"{machine['processor']}; {machine['threads']} of {machine['cores']} cores are used"
     yield "vectors", f"{machine['vector_bits']} bits: {machine['why']}"
-    yield "memory", f"{format_bytes(machine['memory'])}, {format_bytes(machine['memory_free'])} of it free"
+    yield "memory", _memory(machine)
     yield "backend", f"{backend['chosen']}: {backend['why']}"
     if backend["chosen"] != "cuda" and not any(found["versions"][name] for name in _EXTRAS[:2]):
         yield "GPU", "for NVIDIA's: pip install 'tangentless[cuda13]', or [cuda12] where the driver is of CUDA 12"
     for gpu in found["gpus"]:
-        yield "GPU", f"{gpu['name']}, {format_bytes(gpu['memory'])}, {_joined(list(gpu.items())[1:])}"
+        yield "GPU", f"{gpu['name']}; {_memory(gpu)}; compute capability {'.'.join(gpu['compute_capability'])}"
+        yield "CUDA", f"driver {_cuda(gpu['cuda_driver'])}, runtime {_cuda(gpu['cuda_runtime'])}, CuPy {gpu['cupy']}"
     for blas in found["blas"]:
-        yield "BLAS", _joined(blas.items())
+        name = _BLAS.get(blas["internal_api"], blas["internal_api"])
+        kernels = f", code for {blas['architecture']}" if blas["architecture"] else ""
+        yield "BLAS", f"{name} {blas['version']}, {blas['num_threads']} threads{kernels}"
     for cache in found["caches"]:
         kept = f"{format_bytes(cache['bytes'])} in {cache['folder']}"
         none = "not kept: no folder can be written; set NUMBA_CACHE_DIR to one"
@@ -273,5 +276,14 @@ def lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     )
 
 
-def _joined(pairs: Iterable[tuple[str, Any]]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in pairs if value is not None)
+def _memory(one: dict[str, Any]) -> str:
+    return f"{format_bytes(one['memory'])}, {format_bytes(one['memory_free'])} of it free"
+
+
+def _cuda(version: int) -> str:
+    """A version of CUDA as people write it.
+
+    >>> _cuda(13020)
+    '13.2'
+    """
+    return f"{version // 1000}.{version % 1000 // 10}"

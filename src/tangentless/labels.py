@@ -36,7 +36,7 @@ def read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
         check_classification_targets(y)
     classes, codes = np.unique(y, return_inverse=True)
     if len(classes) < 2:
-        raise InputError(f"all labels are of one class, {classes[0]!r}; a classifier needs at least two")
+        raise InputError(f"all labels are of one class, {classes.tolist()[0]!r}; a classifier needs at least two")
     return classes, codes
 
 

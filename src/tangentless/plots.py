@@ -76,7 +76,7 @@ def draw_kernel_matrix(axes: Any, K: Array, labels: NDArray[Any], title: str = "
     low, high = np.percentile(apart, [1, 99])
     image = axes.imshow(
         K[np.ix_(order, order)],
-        cmap="magma",
+        cmap="cividis",
         vmin=low,
         vmax=high,
         interpolation="nearest" if len(K) < 400 else "antialiased",

@@ -56,6 +56,12 @@ inline void sync_block() {
     if (emulation::barrier) emulation::barrier->arrive_and_wait();
 #endif
 }
+inline void sync_warp() { sync_block(); }
+template <class T>
+T opaque(T value) {
+    return value;
+}
 inline float reciprocal(float x) { return 1 / x; }
+inline float magnitude(float x) { return std::fabs(x); }
 inline float root(float x) { return std::sqrt(x); }
 inline float power(float x) { return std::exp2(x); }

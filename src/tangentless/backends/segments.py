@@ -34,6 +34,8 @@ from ..graph import (
 )
 from ..layers import Nonlinearity, Normalize, Windows
 
+NO_CHAIN = "it is no plain chain: it has strides, dilations, patches, sums, or pools that leave positions out"
+
 Array = NDArray[np.float64]
 Embedding = Nonlinearity | Normalize | None
 
@@ -123,6 +125,17 @@ class Segment:
         tiles = one.size == one.stride and tuple(n * p for n, p in zip(one.grid, one.size, strict=True)) == self.grid
         return tiles and one.value == value and self.entrances == len(self.exits) == 1
 
+    def before_patch(self) -> Segment | None:
+        """Without the patch of the whole grid that it ends in, and a pool in its place; None if there is no such patch."""
+        last, one = self.steps[-1] if self.steps else None, self.exits[0]
+        whole = tuple(Windows(n, n) for n in self.grid)
+        if last is None or last.embedding is not None or one.size != (1, 1) or one.grid != (1, 1):
+            return None
+        (term, *others), value = last.terms, self.sum_of(len(self.steps) - 1)
+        if others or term.axes != whole or term.weight != 1.0 or one.value != value or len(self.exits) > 1:
+            return None
+        return Segment(self.grid, self.entrances, self.steps[:-1], (Exit(term.value, self.grid, self.grid, (1, 1), True),))
+
     @property
     def gain(self) -> float:
         """By how much sums over windows may grow until an exit."""
@@ -183,7 +196,7 @@ def patched_chain(graph: Graph) -> tuple[tuple[Segment, ...], Pair] | str:
 def _chained(segments: tuple[Segment, ...] | str) -> tuple[Segment, ...] | str:
     if isinstance(segments, str) or all(segment.is_chain for segment in segments):
         return segments
-    return "it is no plain chain: it has strides, dilations, patches, sums, or pools that leave positions out"
+    return NO_CHAIN
 
 
 def without_patch(segments: tuple[Segment, ...]) -> tuple[tuple[Segment, ...], Pair]:

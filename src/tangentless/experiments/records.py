@@ -122,6 +122,7 @@ class Run:
         self.configuration, self.data = dict(configuration), dict(data)
         self.machine = machine
         self._seconds: dict[str, float] = {}
+        self._counted: set[Path] = set()
         self._environments: dict[str, dict[str, Any]] = {}
         make_folder(folder / "pieces")
 
@@ -143,7 +144,9 @@ class Run:
             piece = Piece(value, seconds, where() if callable(where) else where, today(), environment())
             write_json(path, {**key, **asdict(piece)})
             piece = _read_piece(path, key) or piece  # as it will read after a restart
-        self.count(piece)
+        if path not in self._counted:  # a base that many rows are compared with is computed once
+            self._counted.add(path)
+            self.count(piece)
         return piece
 
     def count(self, piece: Piece) -> None:

@@ -37,7 +37,20 @@ def report_record(
     spent = {where: format_seconds(seconds) for where, seconds in record.get("seconds_by_machine", {}).items()}
     about = {key: record[key] for key in ("command", "date") if key in record}
     about |= {**record.get("configuration", record.get("settings", {})), "time": spent}
-    about["computed with"] = record.get("environments", record.get("environment", {}))
+    about |= _machines(record)
     lead = f"Experiment {record['experiment']}, {record['date']}."
     write_page(path, Page(title, lead, sections, about), force=True)
     say_files([path])
+
+
+def _machines(record: Mapping[str, Any]) -> dict[str, str]:
+    """A line for each machine that computed: its system and versions.
+
+    >>> _machines({"environments": {"a laptop": {"python": "3.13", "numpy": "2.4"}}})
+    {'computed on a laptop': 'python 3.13, numpy 2.4'}
+    """
+    found = record.get("environments") or {"this machine": record.get("environment", {})}
+    return {
+        f"computed on {machine}": ", ".join(f"{name} {value}" for name, value in values.items())
+        for machine, values in found.items()
+    }

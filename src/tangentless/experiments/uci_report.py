@@ -327,7 +327,8 @@ def _line(piece: Piece) -> str:
 def _tables(record: Row) -> list[Table]:
     """The summary: how methods stand over all tables, and against each other."""
     summary = record["summary"]
-    standings = f"{summary['tables']} tables", COLUMNS, _standing_cells(summary)
+    count = summary["tables"]
+    standings = f"{count} table{'s' if count != 1 else ''}", COLUMNS, _standing_cells(summary)
     return [standings, ("Table by table", DUELS, _duel_cells(summary))]
 
 

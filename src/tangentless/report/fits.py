@@ -29,7 +29,7 @@ NEIGHBOURS = 12
 LISTED = 24  # examples of a kind
 SURE, UNLIKELY = 0.8, 0.1  # a suspect's probabilities: at least of the class predicted, at most of its label
 _TESTED = 200  # test images shown of each kind, right and wrong
-_SMALLEST = 16  # training images of a learning curve
+_SMALLEST = 6  # training images of a learning curve: a fit of 60 has four points
 _DRAWS = 8  # subsets of one size, at most
 
 

@@ -34,7 +34,7 @@ from .machine import CudaMachine, check_gpus, count_gpus, gpu_present
 from .offsets import OffsetPlan, plan_offsets
 from .plan import plan_graph
 from .pulled import PulledGradient, PullPath, pull_offsets, pulled_images
-from .pulling import plan_pulling
+from .pulling import PullPlan, plan_pulling
 
 __all__ = ["CudaBackend", "CudaImages", "check_gpus", "gpu_present"]
 
@@ -142,8 +142,14 @@ class CudaBackend:
         if (graph, both) not in self._pulls:
             plan = plan_pulling(graph, self.precision, self._shared_limit, both)
             with self.machines[0].active():
-                self._pulls[graph, both] = None if isinstance(plan, str) else PullPath(plan, self.machines[0])
+                self._pulls[graph, both] = None if isinstance(plan, str) else self._new_pull_path(plan)
         return self._pulls[graph, both]
+
+    def _new_pull_path(self, plan: PullPlan) -> PullPath:
+        stages = self._stages(plan.forward.graph)
+        if isinstance(stages, str) or len(stages) == 1 or stages[0].given or plan.forward.dtype != "float32":
+            return PullPath(plan, self.machines[0])
+        return PullPath(plan, self.machines[0], stages[0])
 
     def pullback(
         self,

@@ -7,6 +7,11 @@ __device__ inline float reciprocal(float x) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+__device__ inline float magnitude(float x) {  // within another instruction, which fabs of flushed numbers is not
+    float y;
+    asm("abs.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 __device__ inline float root(float x) {
     float y;
     asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -19,6 +24,7 @@ __device__ inline float power(float x) {
 }
 #endif
 __device__ inline double reciprocal(double x) { return 1 / x; }
+__device__ inline double magnitude(double x) { return fabs(x); }
 __device__ inline double root(double x) { return sqrt(x); }
 __device__ inline double power(double x) { return exp2(x); }
 

@@ -45,9 +45,8 @@ def _value_lines(form: Form | None, dtype: str) -> Iterator[str]:
     if isinstance(form, Arc):  # without a cosine, which would lose digits of s
         lowered = lower(form, TOLERANCE[dtype])
         assert lowered is not None
-        # Where a is zero, 0 / 0 is NaN, and the maximum is the other number.
-        yield "const real d = a - fabs(s), w = same ? real(0) : fmax(d * reciprocal(a), real(0));"
-        yield f"const real q = root(w); {array('arc', lowered.coefficients)}"
+        yield from _distance_lines()
+        yield array("arc", lowered.coefficients)
         bend = "fmax(s, real(0)) + d * q * polynomial(arc, w)"
         yield f"const real k = {_weighed((form.linear, 's'), (form.arc, f'({bend})'))};"
         return
@@ -84,6 +83,33 @@ def slope_lines(layer: Nonlinearity | Normalize, dtype: str) -> Iterator[str]:
     else:
         slope = _tabulated(1)
     yield f"const real slope = a > 0 ? {slope} : real(0);"
+
+
+def pull_lines(layer: Nonlinearity | Normalize, dtype: str) -> list[str]:
+    """C++ for k, its slope by s, and its bend: the derivative by the logarithm of a, which is k - s slope."""
+    form = None if isinstance(layer, Normalize) else form_of(layer, dtype)
+    if isinstance(form, Arc):  # with the angle t, the bend is a sin(t) / pi, and 1 - c² = w (2 - w)
+        angle, scale = lower_slope(form, TOLERANCE[dtype]), form.arc / math.pi
+        assert angle is not None
+        sine = f"{'-' if scale < 0 else ''}root(w * ({real(2 * scale**2)} - {real(scale**2)} * w))"
+        return [
+            *_distance_lines(),
+            f"{array('angle', angle.coefficients)}",
+            "const real part = q * polynomial(angle, w), full = fmin(s, a) > 0 ? 1 - part : part;",
+            f"const real slope = {_weighed((form.linear, 'real(a > 0)'), (form.arc, 'full'))};",
+            f"const real bend = a * {sine}, k = s * slope + bend;",
+        ]
+    bend = "-k" if isinstance(layer, Normalize) else "k - s * slope"
+    return [*dual_lines(layer, dtype, tangent=False), *slope_lines(layer, dtype), f"const real bend = {bend};"]
+
+
+def _distance_lines() -> Iterator[str]:
+    """Of the cosine from 1 or -1, and its root. Where a is zero, 0 / 0 is NaN, and the maximum is the other number.
+
+    It is at most 1, and zero at the same position: a subtraction that costs nothing sees to that.
+    """
+    yield "const real d = a - magnitude(s), less = same ? real(2) : real(0);"
+    yield "const real w = fmax(d * reciprocal(a) - less, real(0)), q = root(w);"
 
 
 def curve_lines(layer: Nonlinearity | Normalize, dtype: str) -> Iterator[str]:

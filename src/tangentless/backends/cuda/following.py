@@ -206,14 +206,16 @@ class OffsetPath:
         self.finish(totals, units, out, len(right))
         return out[0][rows, columns] * self.plan.total_scale() * left.gains[rows] * right.gains[columns]
 
-    def run(self, last: int, x: Any, a: Any, z: Any, b: Any, units: Any, itself: bool = False) -> list[list[Any]]:
+    def run(
+        self, last: int, x: Any, a: Any, z: Any, b: Any, units: Any, itself: bool = False, known: Sequence[Any] = ()
+    ) -> list[list[Any]]:
         """All segments up to the last one, for all units: exits of each, and of the graph's last one totals.
 
-        Left pixels and norms, x and a, are as `beside` lays them out.
+        Left pixels and norms, x and a, are as `beside` lays them out. Exits of the first segments may be known already.
         """
         plan, xp = self.plan, self.machine.xp
-        found: list[list[Any]] = []
-        for place, (groups, needed, offsets) in enumerate(self._lists_of(last)):
+        found: list[list[Any]] = [[exits] for exits in known]
+        for place, (groups, needed, offsets) in list(enumerate(self._lists_of(last)))[len(known) :]:
             segment = plan.segments[place]
             blocks = len(units) * len(groups)
             if place == len(plan.segments) - 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,58 +14,74 @@ from ...pullback import pull_head_diagonal
 from .. import Advance
 from ..chains import power_of_two, pull_norms, pull_totals
 from ..general import pixel_squares
+from .first_stage import FirstStage
 from .following import FollowedImages, OffsetPath
 from .fused import Machine, selves
+from .layout import StagePlan
 from .portable import make_portable
-from .pulling import GROUPS, PullPlan, write_pulling
+from .pulling import PullPlan, write_pulling
 
 _THREADS = 256
 _SCRATCH = 12 << 30  # bytes of one batch
 
 
 class PullPath:
-    """The way back through a chain, for both images of a pair or for the right one."""
+    """The way back through a chain, for both images of a pair or for the right one.
 
-    def __init__(self, plan: PullPlan, machine: Machine) -> None:
+    The first stage of the way there may have a plan for `stage.cu`.
+    """
+
+    def __init__(self, plan: PullPlan, machine: Machine, stage: StagePlan | None = None) -> None:
         self.plan, self.machine = plan, machine
         self.forward = OffsetPath(plan.forward, machine)
         text, tables = write_pulling(plan)
         self.launch = machine.load_text(text)
+        self.first = None if stage is None else FirstStage(plan.forward, stage, machine, self.launch)
         self.tables = [[machine.upload(table) for table in some] for some in tables]
         self.graph = make_portable(plan.forward.graph, plan.forward.graph.head, machine.upload, gradient=True)
-        widths = (segment.grid[1] for segment in plan.forward.segments)
-        self.offsets = [machine.upload(np.arange(width, dtype=np.int32)) for width in widths]
 
     @property
     def pair_bytes(self) -> int:
         """Scratch memory of one pair: exits, their cotangents, and what blocks find."""
         plan = self.plan
         pulled = sum(math.prod(segment.exits[0].grid) ** 2 for segment in plan.forward.segments[:-1])
-        found = max(map(plan.size, range(len(plan.shapes)))) * GROUPS * (1 + plan.both)
-        return self.forward.pair_bytes + (pulled + found) * np.dtype(plan.forward.dtype).itemsize
+        found = max(plan.size(place) * shape.groups for place, shape in enumerate(plan.shapes)) * (1 + plan.both)
+        first = 0 if self.first is None else self.first.pair_bytes
+        return self.forward.pair_bytes + first + (pulled + found) * np.dtype(plan.forward.dtype).itemsize
 
     def pull(self, left: PulledImages, right: PulledImages, cotangent: Any) -> None:
         """Add what the cotangents (n, m) give: to both sides, or to the right one."""
         runs = -(-len(left) // self.plan.forward.lanes)
         columns = max(1, self._room // (self.pair_bytes * runs * self.plan.forward.lanes))
         x, a = self.forward.beside(left.images.pixels), self.forward.beside(left.images.norms)
+        rows = [] if self.first is None else [self.first.rows(side.images, i) for i, side in enumerate((left, right))]
         for start in range(0, len(right), columns):
             part = slice(start, start + columns)
-            self._pull(left, right[part], x, a, cotangent[:, part])
+            table, units = _units(cotangent[:, part] != 0, self.plan.forward.lanes, self.machine.xp)
+            if len(units):
+                known = [] if self.first is None else [self.first.exits(rows[0], rows[1][part], units)]
+                self._pull(left, right[part], x, a, cotangent[:, part], table, units, known)
 
     @property
     def _room(self) -> int:
         """Bytes for a batch."""
         return min(_SCRATCH, self.machine.free_bytes() // 2)
 
-    def _pull(self, left: PulledImages, right: PulledImages, x: Any, a: Any, cotangent: Any) -> None:
+    def _pull(
+        self,
+        left: PulledImages,
+        right: PulledImages,
+        x: Any,
+        a: Any,
+        cotangent: Any,
+        table: Any,
+        units: Any,
+        known: Sequence[Any],
+    ) -> None:
         xp, forward, lanes = self.machine.xp, self.forward, self.plan.forward.lanes
         n, m = cotangent.shape
-        table, units = _units(cotangent != 0, lanes, xp)
-        if not len(units):
-            return
         near, far = left.images, right.images
-        exits = forward.run(len(self.plan.shapes) - 1, x, a, far.pixels, far.norms, units)
+        exits = forward.run(len(self.plan.shapes) - 1, x, a, far.pixels, far.norms, units, known=known)
         totals = xp.zeros((1, n, m))
         forward.finish(exits[-1][0], units, totals, m)
         factor = self.plan.forward.total_scale() * near.gains[:, None] * far.gains
@@ -78,11 +94,11 @@ class PullPath:
         given = xp.ascontiguousarray(filled[units[:, 1] // lanes, :, units[:, 0]].astype(self.plan.forward.dtype))
         for place in reversed(range(len(self.plan.shapes))):
             given, lefts, rights = self._back(place, x, a, far, units, exits, given)
-            size = self.plan.size(place)
+            size, groups = self.plan.size(place), self.plan.shapes[place].groups
             if self.plan.both:
-                work = [np.int64(n * size), size, GROUPS, m, np.float64(top)]
+                work = [np.int64(n * size), size, groups, m, np.float64(top)]
                 self._walk("gather_left", n * size, [lefts, table, left.found[place], *work])
-            work = [np.int64(m * size), size, GROUPS, m, len(table), np.float64(top)]
+            work = [np.int64(m * size), size, groups, m, len(table), np.float64(top)]
             self._walk("gather_right", m * size, [rights, table, right.found[place], *work])
 
     def _back(
@@ -90,16 +106,17 @@ class PullPath:
     ) -> tuple[Any, Any, Any]:
         """One segment: cotangents at its entrance, and for every block what it found for both sides."""
         plan, xp, lanes = self.plan, self.machine.xp, self.plan.forward.lanes
-        dtype, blocks, size = plan.forward.dtype, len(units) * GROUPS, plan.size(place)
+        dtype, shape, size = plan.forward.dtype, plan.shapes[place], plan.size(place)
+        blocks = len(units) * shape.groups
         pulled = None
         if place:
-            pulled = xp.empty((len(units), math.prod(plan.forward.segments[place].grid) ** 2 * lanes), dtype=dtype)
+            numbers = math.prod(plan.segments[place].grid) ** 2 * lanes
+            pulled = xp.zeros((len(units), numbers), dtype=dtype)  # as at offsets that are not needed
         lefts = xp.empty((blocks, size, lanes), dtype=dtype) if plan.both else None
         rights = xp.empty((blocks, size), dtype=dtype)
         entrance = exits[place - 1][0] if place else None
-        work = [units, self.offsets[place], int(itself), np.int64(blocks)]
+        work = [units, int(itself), np.int64(blocks)]
         arguments = [x, far.pixels, a, far.norms, entrance, given, pulled, lefts, rights, *self.tables[place], *work]
-        shape = plan.shapes[place]
         self.launch(f"pull_{place}", blocks, shape.threads, shape.shared_bytes, arguments)
         return pulled, lefts, rights
 
@@ -126,12 +143,12 @@ class PullPath:
         rows, lane = np.arange(count), np.arange(count) % lanes
         given = xp.zeros((count, lanes), dtype=plan.dtype)
         for place in reversed(range(last + 1)):
-            segment = plan.segments[place]
+            segment = self.plan.segments[place]
             positions = math.prod(segment.exits[0].grid)
             cotangents = given.reshape(count, positions, positions, lanes)  # offsets, positions, lanes
             cotangents[rows, 0, :, lane] += by.reshape(count, positions).astype(plan.dtype)
             given, _, rights = self._back(place, x, a, own, units, exits, given, itself=True)
-            both = 2.0 * rights.reshape(count, GROUPS, -1).astype(np.float64).sum(axis=1)
+            both = 2.0 * rights.reshape(count, self.plan.shapes[place].groups, -1).astype(np.float64).sum(axis=1)
             found = (images.found[place] / top + both).reshape(count, -1, *segment.grid)
             embeddings = [number for number, step in enumerate(segment.steps) if step.embedding is not None]
             pixels, norms = np.split(found, [found.shape[1] - len(embeddings)], axis=1)

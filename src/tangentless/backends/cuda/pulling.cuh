@@ -1,10 +1,29 @@
-// The way back through the segments of a chain, offset by offset: `offsets.cuh` says what planes and columns are.
+// The way back through the segments of a chain. `offsets.cuh` says what offsets are.
 //
-// For each offset a block computes its planes again, and pulls the cotangents of the pool after them back to its entrance. On
-// the way cotangents of logarithms of norms, and of pixels, are added up for either image in shared memory: those of left
-// images by the thread that owns the position, those of the right image where the offset takes it, which within one offset is
-// another place for every thread. `pulling.py` writes one kernel for every segment.
+// A team of threads, one for each column of the left image, keeps the offset v and walks down the rows of all offsets u, one
+// after the other. Values enter at row t; every window waits for the rows below it, so each step, and each step back, works
+// on a row that entered a little earlier. All that a thread has to remember of these rows stays in its registers. Only
+// columns beside each other meet, in a row of shared memory. `pulling.py` writes one kernel for every segment.
+//
+// Cotangents of logarithms of norms, and of pixels, are added up for either image in shared memory, by all teams of a block.
+// Teams are SKEW rows apart, and a barrier follows every SKEW rows: between two barriers no two teams add to the same row of
+// the left image, nor of the right one. So the order of sums is fixed.
 #pragma once
+
+#ifdef __CUDACC__  // the tests provide these names themselves
+__device__ inline void sync_warp() { __syncwarp(); }
+// The compiler then keeps the number or the pointer instead of computing it again for every row.
+__device__ inline int opaque(int number) {
+    asm("" : "+r"(number));
+    return number;
+}
+template <class T>
+__device__ inline T* opaque(T* pointer) {
+    asm("" : "+l"(pointer));
+    __builtin_assume(__isGlobal(pointer));
+    return pointer;
+}
+#endif
 
 __device__ inline Value operator*(const Value& a, const Value& b) {
     Value product;
@@ -60,68 +79,134 @@ struct Found {
     }
 };
 
-// The positions of one thread: a column of the planes, and TALL rows from `first` on. Offsets (u, v) go around: a row from
-// `split` on has its partner in the first rows of the right image, and windows do not reach across.
-template <int HEIGHT, int WIDTH, int PAD, int COLUMNS, int TALL>
+// The thread's column of both images, and its place in a team's row of values. Columns of an offset stand between zeros. Where
+// the right image ends, the left one's next column meets the right one's first; zeros stand between these two as well.
+// There are OFFSETS of v, from FIRST on.
+template <int WIDTH, int OFFSETS, int FIRST, int PAD, int COLUMNS, int TEAM, int TEAMS>
 struct Place {
-    static constexpr int height = HEIGHT;
-    static constexpr bool even = HEIGHT % TALL == 0;
-    int number, k, n, v, column, first, u, split;
+    static constexpr bool all_work = COLUMNS == TEAM && OFFSETS % (TEAMS * COLUMNS / WIDTH) == 0;
+    int team, k, n, v, mine, others, column;
     bool idle;
 
-    __device__ Place(int item, int start, int u)
-        : number(item % COLUMNS / WIDTH), k(item % WIDTH), v(start + number), first(item / COLUMNS * TALL), u(u),
-          split(HEIGHT - u), idle(v >= WIDTH || first >= HEIGHT) {
+    __device__ Place(int item, int first) : team(item / TEAM), k(item % TEAM % WIDTH) {
+        const int number = item % TEAM / WIDTH;
+        v = first + team * (COLUMNS / WIDTH) + number;
+        idle = !all_work && (item % TEAM >= COLUMNS || v >= OFFSETS);
+        v = (v + FIRST) % WIDTH;
         const bool beyond = k >= WIDTH - v;
         n = k + v - (beyond ? WIDTH : 0);
+        mine = number * WIDTH + k, others = number * WIDTH + n;
         column = PAD + number * (WIDTH + 2 * PAD) + k + (beyond ? PAD : 0);
     }
-    __device__ bool has(int row) const { return even || row < HEIGHT; }
-    __device__ int partner(int row) const { return row + u - (row >= split ? HEIGHT : 0); }
-    __device__ bool joined(int row, int other) const {
-        return other >= 0 && other < HEIGHT && (row < split) == (other < split);
-    }
-    __device__ int mine(int row) const { return row * COLUMNS + number * WIDTH + k; }
-    __device__ int others(int row) const { return partner(row) * COLUMNS + number * WIDTH + n; }
 };
 
-// Sums over windows that reach DOWN rows and ACROSS columns: calls work(row, sum) for every row of a thread.
-template <int DOWN, int ACROSS, int TALL, int STRIDE, class Place, class Work>
-__device__ inline void windows(const Value* plane, const Place& here, Work work) {
-    const Value* corner = plane + here.first * STRIDE + here.column;
-    Value lines[2 * DOWN + 1];
-    auto line = [&](int t) {
-        if (t < 0 && here.first + t < 0) return nothing();
-        if ((t >= TALL || !Place::even) && here.first + t >= Place::height) return nothing();
-        Value sum = corner[t * STRIDE - ACROSS];
+// Row `time` of a walk through all rows of OFFSETS of u, from FIRST on; it begins at BEFORE * HEIGHT. Earlier and later rows are
+// not in use, but they have a row in either image too.
+template <int HEIGHT, int OFFSETS, int FIRST, int BEFORE>
+struct Row {
+    static constexpr unsigned SHIFT = FIRST + HEIGHT * BEFORE - BEFORE;
+    int row, partner;
+    bool used;
+
+    __device__ explicit Row(unsigned time)
+        : row(time % HEIGHT), partner((time % HEIGHT + time / HEIGHT + SHIFT) % HEIGHT),
+          used(time - BEFORE * HEIGHT < OFFSETS * HEIGHT) {}
+    __device__ int u() const { return partner - row + (partner < row ? HEIGHT : 0); }
+    // Whether windows reach so many rows up or down, in both images: 1 or 0.
+    __device__ real up(int rows) const { return row >= rows && partner >= rows ? 1 : 0; }
+    __device__ real down(int rows) const { return row + rows < HEIGHT && partner + rows < HEIGHT ? 1 : 0; }
+};
+
+// Sums over windows that reach DOWN rows up and down and ACROSS columns to either side.
+template <int DOWN, int ACROSS>
+struct Windows {
+    Value lines[DOWN > 0 ? 2 * DOWN : 1];  // sums along rows, the oldest first
+
+    __device__ void clear() {
+        for (Value& line : lines) line = nothing();
+    }
+    // Takes a thread's value and those beside it, and returns the sum of the window that it completes, DOWN rows above.
+    template <class Row>
+    __device__ Value add(const Value& own, const Value* beside, const Row& above) {
+        Value line = own;
 #pragma unroll
-        for (int j = 1 - ACROSS; j <= ACROSS; ++j) sum = sum + corner[t * STRIDE + j];
-        return sum;
-    };
-#pragma unroll
-    for (int t = -DOWN; t < DOWN; ++t) lines[t + DOWN + 1] = line(t);
-#pragma unroll
-    for (int t = 0; t < TALL; ++t) {
-        const int row = here.first + t;
-#pragma unroll
-        for (int i = 0; i < 2 * DOWN; ++i) lines[i] = lines[i + 1];
-        lines[2 * DOWN] = line(t + DOWN);
-        if (!here.has(row)) continue;
+        for (int j = 1; j <= ACROSS; ++j) line = line + (beside[-j] + beside[j]);
+        if constexpr (DOWN == 0) return line;
         Value sum = lines[DOWN];
 #pragma unroll
         for (int d = 1; d <= DOWN; ++d) {
-            if (here.joined(row, row - d)) sum = sum + lines[DOWN - d];
-            if (here.joined(row, row + d)) sum = sum + lines[DOWN + d];
+            sum = sum + above.up(d) * lines[DOWN - d];
+            sum = sum + above.down(d) * (d == DOWN ? line : lines[DOWN + d]);
         }
-        work(row, sum);
+#pragma unroll
+        for (int i = 1; i < 2 * DOWN; ++i) lines[i - 1] = lines[i];
+        lines[2 * DOWN - 1] = line;
+        return sum;
     }
+};
+
+// A value that is needed again when so many rows have passed.
+template <int ROWS>
+struct Delayed {
+    Value kept[ROWS > 0 ? ROWS : 1], due;
+
+    __device__ void clear() {
+        for (Value& value : kept) value = nothing();
+    }
+    __device__ void add(const Value& value) {
+        if constexpr (ROWS == 0) {
+            due = value;
+        } else {
+            due = kept[ROWS - 1];
+#pragma unroll
+            for (int i = ROWS - 1; i > 0; --i) kept[i] = kept[i - 1];
+            kept[0] = value;
+        }
+    }
+};
+
+template <int TEAM>
+__device__ inline void sync_threads_of_team() {
+    if constexpr (TEAM > 32)
+        sync_block();
+    else
+        sync_warp();
 }
 
-// Where the cotangent of two windows of DOWN × ACROSS stands: (U, V, row, column), where offsets go around as in exits.
-template <int DOWN, int ACROSS, int TALL, int WIDE>
-__device__ inline int of_windows(int row, int partner, int k, int n) {
-    const int J = row / DOWN, K = k / ACROSS, U = partner / DOWN - J, V = n / ACROSS - K;
-    return (((U < 0 ? U + TALL : U) * WIDE + (V < 0 ? V + WIDE : V)) * TALL + J) * WIDE + K;
+// Where the cotangent of two windows of SIZE stands along an axis of exits: offset U and place J, where offsets go around.
+template <int SIZE, int LENGTH>
+struct OfWindows {
+    int U, J;
+    __device__ OfWindows(int place, int partner) : U(partner / SIZE - place / SIZE), J(place / SIZE) {
+        if (U < 0) U += LENGTH;
+    }
+};
+
+// What a thread reads in its columns: pixels and norms of both images, cotangents of exits, and where it has its value in the
+// first of its team's rows.
+struct Sources {
+    const Lanes *x, *a;
+    const real *z, *b;
+    const Value* given;
+    int line;
+};
+
+// Sums of a pool as `stage.cu` leaves them, [pair][u][row][k][n], as exits of units: [slot][u][v][row][k], all in the first
+// slot. Pairs that a unit lacks have zeros.
+extern "C" __global__ void lay_out(const float* sums, Value* exits, const Unit* units, index elements, int height, int width,
+                                   int numbers, double factor) {
+    const int size = height * width * height * width;
+    for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += index(gridDim.x) * blockDim.x) {
+        const index number = i / size;
+        const int place = int(i % size), plane = place / (width * width), v = place / width % width, k = place % width;
+        const int n = k + v < width ? k + v : k + v - width, count = units[number].count;
+        const float* from = sums + number * LANES * size + (index(plane) * width + k) * width + n;
+        Value value;
+        for (int lane = 0; lane < LANES; ++lane) value.v[lane] = lane < count ? real(factor) * from[index(lane) * size] : 0;
+        Value* to = exits + number * numbers + ((index(plane / height) * width + v) * height + plane % height) * width + k;
+        *to = value;
+        for (int slot = size; slot < numbers; slot += size) to[slot] = nothing();
+    }
 }
 
 // Adds what all units found to the images' totals: of a left image those with all columns, of a right one those with all runs

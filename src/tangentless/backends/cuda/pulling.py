@@ -1,4 +1,4 @@
-"""Gradients of chains on the GPU: for every segment a kernel that pulls cotangents back, offset by offset.
+"""Gradients of chains on the GPU: for every segment a kernel that pulls cotangents back, row by row.
 
 `pulling.cuh` says how a block works. The kernel of a segment goes through the same steps as the one of `offsets.py`.
 It keeps the slope and the bend of every dual, its derivatives by the inner product and by the logarithm of norms, and
@@ -8,6 +8,7 @@ comes back through them.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,39 +17,45 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...graph import Graph
-from ...layers import Normalize
+from ...graph import Graph, Pair
 from ..chains import STEEPEST
-from ..segments import chain
+from ..segments import NO_CHAIN, Segment, cut
 from .compile import source as device_source
-from .duals import dual_lines, indented, real, slope_lines, tables_for
+from .duals import indented, pull_lines, real, tables_for
 from .offsets import OffsetPlan, axis_type, plan_offsets
 
-GROUPS = 4  # of u, each followed by a block
-# Measured on an H200.
-_COLUMNS = 32  # beside each other in a plane, at least
-_THREADS = 256  # of a block, at most
+_MOST_THREADS = 1024
+_PLACES = "at.row * COLUMNS + here.mine, at.partner * COLUMNS + here.others"  # of a row's cotangents in both images
+# Measured on an H200, on 32×32 positions.
+_COLUMNS = 32  # of a team, at least
+_TEAMS = (4, 8)  # of a block, at most: more of them only where a multiprocessor has no room for enough small blocks
+_SKEW = 2  # rows from one team to the next, and between barriers
 _RESIDENT = 512  # threads of all blocks of a multiprocessor: each then has 128 registers
 _SHARED = 227 << 10  # bytes of all blocks of a multiprocessor
-_ROOM = {4: 113 << 10, 2: 227 << 10}  # bytes of shared memory up to which a thread works on so many pairs
+_KEPT = 64  # registers of a thread for what it remembers of earlier rows, at most
 
 
 @dataclass(frozen=True)
 class Shape:
     """How the kernel of a segment shares out its work."""
 
-    columns: int  # of the planes, some offsets v beside each other
-    bands: int  # of rows, one for each thread of a column
-    stride: int  # from one row of a plane to the next
-    shared_bytes: int  # of planes, and of cotangents
-    group: int  # neighbouring u that a block follows
-    resident: int  # blocks of a multiprocessor at the same time
+    columns: int  # of a team, some offsets v beside each other
+    teams: int  # of a block
+    offsets: Pair  # of u and of v, those around 0
+    groups: int  # of teams that follow these v, a block each
+    stride: int  # of a team's row of values, with zeros
     pad: int  # zeros beside the columns of an offset
-    plane_count: int
+    shared_bytes: int  # of rows, and of cotangents
+    resident: int  # blocks of a multiprocessor at the same time
+
+    @property
+    def team(self) -> int:
+        """Threads of a team."""
+        return -(-self.columns // 32) * 32
 
     @property
     def threads(self) -> int:
-        return -(-self.columns * self.bands // 32) * 32
+        return self.teams * self.team
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,22 +63,29 @@ class PullPlan:
     """A chain whose gradient the kernels of offsets can compute; `both`: for left and right images."""
 
     forward: OffsetPlan
+    segments: tuple[Segment, ...]
+    flat: bool  # it ends in a patch of the whole grid: only pairs of a position with itself count there
     both: bool
     shapes: tuple[Shape, ...]
 
     def size(self, place: int) -> int:
         """Cotangents that a segment finds for an image."""
-        return _counts(self.forward, place) * math.prod(self.forward.segments[place].grid)
+        return _counts(self.forward, place) * math.prod(self.segments[place].grid)
 
 
 @functools.lru_cache(maxsize=64)
 def plan_pulling(graph: Graph, precision: str, shared_limit: int, both: bool) -> PullPlan | str:
     """A plan for the gradient, or the reason why it must take the general path."""
-    segments = chain(graph)
+    segments = cut(graph)
     if graph.tangent:
         return "it is a tangent kernel"
     if isinstance(segments, str):
         return segments
+    before = segments[-1].before_patch()
+    if before is not None:
+        segments = (*segments[:-1], before)
+    if not all(segment.is_chain for segment in segments):
+        return NO_CHAIN
     precision = "float64" if graph.steepest > STEEPEST else precision
     for lanes in (4, 2, 1):
         forward = plan_offsets(graph, precision, shared_limit, lanes)
@@ -79,13 +93,27 @@ def plan_pulling(graph: Graph, precision: str, shared_limit: int, both: bool) ->
             return forward
         if forward.lanes != lanes:
             continue
-        shapes = tuple(_shape(forward, place, both) for place in range(len(segments)))
-        found, most = PullPlan(forward, both, shapes), max(one.shared_bytes for one in shapes)
-        if lanes == 1 or most <= min(_ROOM[lanes], shared_limit):
+        shapes = tuple(_shape(forward, segments[place], place, both) for place in range(len(segments)))
+        found, most = PullPlan(forward, segments, before is not None, both, shapes), max(one.shared_bytes for one in shapes)
+        kept = max(_kept(segment) for segment in segments) * lanes * np.dtype(forward.dtype).itemsize // 4
+        if lanes == 1 or (most <= shared_limit and kept <= _KEPT):
             break
+    if max(one.threads for one in shapes) > _MOST_THREADS:
+        return f"its images have more than {_MOST_THREADS} columns"
     if most <= shared_limit:
         return found
-    return f"its planes and cotangents take {most >> 10} KiB, more than the {shared_limit >> 10} KiB of a block"
+    return f"its cotangents take {most >> 10} KiB, more than the {shared_limit >> 10} KiB of a block"
+
+
+def _reach(segment: Segment) -> list[int]:
+    """Rows that a value waits until each step has all of its windows."""
+    return list(itertools.accumulate(step.window[0] // 2 for step in segment.steps))
+
+
+def _kept(segment: Segment) -> int:
+    """Values that a thread remembers for each pair: sums along rows both ways, slopes and bends."""
+    reach = _reach(segment) or [0]
+    return 4 * reach[-1] + sum(4 * (reach[-1] - one) for one in reach)
 
 
 def _counts(forward: OffsetPlan, place: int) -> int:
@@ -94,18 +122,29 @@ def _counts(forward: OffsetPlan, place: int) -> int:
     return embeddings + (place == 0) * forward.graph.channels
 
 
-def _shape(forward: OffsetPlan, place: int, both: bool) -> Shape:
-    segment, lanes, item = forward.segments[place], forward.lanes, np.dtype(forward.dtype).itemsize
+def _shape(forward: OffsetPlan, segment: Segment, place: int, both: bool) -> Shape:
+    shapes = [_shape_with(forward, segment, place, both, teams) for teams in _TEAMS]
+    return next((one for one in shapes if one.resident * one.threads == _RESIDENT), shapes[-1])
+
+
+def _shape_with(forward: OffsetPlan, segment: Segment, place: int, both: bool, teams: int) -> Shape:
+    lanes, item = forward.lanes, np.dtype(forward.dtype).itemsize
     height, width = segment.grid
-    columns = width * max(1, min(width, _COLUMNS // width))
-    pad = max((abs(tap) for step in segment.steps for term in step.terms for tap in term.taps[1]), default=0)
-    stride = pad + columns // width * (width + 2 * pad)
-    planes = 2 if segment.steps else 1  # by turns
-    room = planes * height * stride * lanes + _counts(forward, place) * height * columns * (both * lanes + 1)
-    fitting = max(1, _SHARED // (room * item + 1024))
-    bands = max(1, min(height, _THREADS // columns))
-    resident = max(1, min(fitting, _RESIDENT // (-(-columns * bands // 32) * 32)))
-    return Shape(columns, bands, stride, room * item, -(-height // GROUPS), resident, pad, planes)
+    beside = max(1, min(width, _COLUMNS // width))
+    needed = forward.needed(len(forward.segments) - 1)[place]
+    down, across = (min(n, 2 * max(map(abs, some)) + 1) for n, some in zip(segment.grid, needed, strict=True))
+    columns, offsets = beside * width, -(-across // beside)
+    # Threads of a larger team meet at the barrier of the block. All teams must be at different rows of both images.
+    most = 1 if columns > _COLUMNS else max(1, min(teams, (height - 1) // _SKEW))
+    groups = -(-offsets // most)
+    teams = -(-offsets // groups)
+    pad = max((step.window[1] // 2 for step in segment.steps), default=0)
+    stride = pad + beside * (width + 2 * pad)
+    found = _counts(forward, place) * height * columns * (both * lanes + 1)
+    shared = (2 * teams * stride * lanes + found) * item
+    fitting = max(1, _SHARED // (shared + 1024))
+    resident = max(1, min(fitting, _RESIDENT // (teams * -(-columns // 32) * 32)))
+    return Shape(columns, teams, (down, across), groups, stride, pad, shared, resident)
 
 
 def write_pulling(plan: PullPlan) -> tuple[str, list[list[NDArray[Any]]]]:
@@ -113,7 +152,7 @@ def write_pulling(plan: PullPlan) -> tuple[str, list[list[NDArray[Any]]]]:
     forward = plan.forward
     number = {"float32": "float", "float64": "double"}[forward.dtype]
     head = f"typedef {number} real;\nconstexpr int LANES = {forward.lanes}, PARTS = {forward.parts};\n"
-    writers = [_Writer(plan, place) for place in range(len(forward.segments))]
+    writers = [_Writer(plan, place) for place in range(len(plan.segments))]
     texts = [head, device_source("offsets.cuh"), device_source("pulling.cuh"), *(writer.kernel() for writer in writers)]
     return "\n".join(texts), [writer.tables for writer in writers]
 
@@ -123,8 +162,9 @@ class _Writer:
 
     def __init__(self, plan: PullPlan, place: int) -> None:
         self.plan, self.forward, self.place = plan, plan.forward, place
-        self.segment, self.shape = self.forward.segments[place], plan.shapes[place]
-        self.last = place == len(self.forward.segments) - 1
+        self.segment, self.shape = plan.segments[place], plan.shapes[place]
+        self.last = place == len(plan.segments) - 1
+        self.reach = _reach(self.segment) or [0]
         self.tables: list[NDArray[Any]] = []
         self.used: list[range] = []  # tables of every step
         for step in self.segment.steps:
@@ -137,50 +177,62 @@ class _Writer:
         (height, width), shape, steps = self.segment.grid, self.shape, len(self.segment.steps)
         phases = [self._enter(), *(self._again(number) for number in range(steps))]
         phases += [self._back(number) for number in reversed(range(steps - 1))]
-        phases.append(self._leave())
+        if steps:
+            phases.append(self._phase(2 * steps - 1, ["const Value& g = sum;", *self._leave()]))
         parameters = [
             "const Lanes* __restrict__ left_pixels, const real* __restrict__ right_pixels",
             "const Lanes* __restrict__ left_norms, const real* __restrict__ right_norms",
             "const Value* __restrict__ entrance, const Value* __restrict__ given",
             "Value* __restrict__ pulled, Value* __restrict__ lefts, real* __restrict__ rights",
             *(f"const real* __restrict__ table{i}" for i in range(len(self.tables))),
-            "const Unit* units, const int* __restrict__ offsets, int itself, index blocks",
+            "const Unit* units, int itself, index blocks",
         ]
-        pixels, norms = math.prod(self.segment.grid) * self.forward.graph.channels, self.forward.norm_count
         embeddings = "".join(self._embedding(number) for number in range(steps))
-        kept = "".join(f" Value slope{i}[TALL], bend{i}[TALL];" for i in range(steps - 1) if self._embeds(i))
+        windows = [f"{self._window(i if i < steps else 2 * steps - 1 - i)} windows{i}" for i in range(2 * steps)]
+        delayed = [f"Delayed<{self._delay(i)}> {name}{i}" for i in self._delayed for name in ("slope", "bend")]
+        clear = " ".join(f"{one.split()[-1]}.clear();" for one in [*windows, *delayed])
+        late = 2 * self.reach[-1] + (shape.teams - 1) * _SKEW
         return f"""
 namespace segment{self.place} {{
-constexpr int HEIGHT = {height}, WIDTH = {width}, COLUMNS = {shape.columns}, BANDS = {shape.bands};
-constexpr int TALL = (HEIGHT + BANDS - 1) / BANDS, PAD = {shape.pad}, STRIDE = {shape.stride}, PLANE = HEIGHT * STRIDE;
-constexpr int ROWS = HEIGHT * {shape.plane_count}, COUNT = {_counts(self.forward, self.place)};
-constexpr int GROUP = {shape.group}, GROUPS = {GROUPS}, THREADS = THREADS_OF_BLOCK({shape.threads});
-constexpr int EACH = (COLUMNS * BANDS + THREADS - 1) / THREADS, BESIDE = COLUMNS / WIDTH;
+constexpr int HEIGHT = {height}, WIDTH = {width}, COLUMNS = {shape.columns}, TEAM = {shape.team}, TEAMS = {shape.teams};
+constexpr int PAD = {shape.pad}, STRIDE = {shape.stride}, COUNT = {_counts(self.forward, self.place)};
+constexpr int GROUPS = {shape.groups}, THREADS = THREADS_OF_BLOCK({shape.threads}), EACH = TEAM * TEAMS / THREADS;
+constexpr int SKEW = {_SKEW}, LATE = {late}, BEFORE = (LATE + HEIGHT - 1) / HEIGHT;
+constexpr int DOWN = {shape.offsets[0]}, ACROSS = {shape.offsets[1]};  // offsets of u and of v
+constexpr int FIRST_U = DOWN < HEIGHT ? HEIGHT - DOWN / 2 : 0, FIRST_V = ACROSS < WIDTH ? WIDTH - ACROSS / 2 : 0;
 constexpr bool BOTH = {str(self.plan.both).lower()};
-struct Kept {{{kept} }};
+struct Walk {{
+    Value own;
+    {" ".join(f"{one};" for one in [*windows, *delayed])}
+    __device__ void clear() {{ {clear} }}
+}};
 {embeddings}
 extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) pull_{self.place}(
     {", ".join(parameters)}) {{
-    SHARED(Value, planes);
-    [[maybe_unused]] Kept kept[EACH];  // by position of a thread, in registers
+    SHARED(Value, lines);
+    Walk walks[EACH];  // in registers
+    Sources sources[EACH];
     for (index block = blockIdx.x; block < blocks; block += gridDim.x) {{
         const index number = block / GROUPS;
         const Unit unit = units[number];
-        const Lanes* __restrict__ a = left_norms + index(unit.left / LANES) * {norms};
-        const real* __restrict__ b = right_norms + index(unit.right) * {norms};
-        const Lanes* __restrict__ x = left_pixels + index(unit.left / LANES) * {pixels};
-        const real* __restrict__ z = right_pixels + index(unit.right) * {pixels};
-        const Found<COUNT, HEIGHT, WIDTH, COLUMNS, THREADS, BOTH> found(planes + ROWS * STRIDE);
+        const Found<COUNT, HEIGHT, WIDTH, COLUMNS, THREADS, BOTH> found(lines + 2 * TEAMS * STRIDE);
+        const int first_v = int(block % GROUPS) * (TEAMS * COLUMNS / WIDTH);
         sync_block();
-        frame<WIDTH, PAD, STRIDE, ROWS, THREADS>(planes);
+        for (int i = threadIdx.x; i < 2 * TEAMS * STRIDE; i += THREADS) lines[i] = nothing();
         found.clear();
-        const int first_u = int(block % GROUPS) * GROUP, last_u = min(first_u + GROUP, HEIGHT);
-        for (int u = first_u; u < last_u; ++u)
-            for (int start = 0; start < WIDTH; start += BESIDE) {{
-                sync_block();
-                separate<WIDTH, PAD, STRIDE, ROWS, THREADS>(planes, offsets + start, min(BESIDE, WIDTH - start));
+#pragma unroll
+        for (int each = 0; each < EACH; ++each) {{
+            const Place<WIDTH, ACROSS, FIRST_V, PAD, COLUMNS, TEAM, TEAMS> here(threadIdx.x + each * THREADS, first_v);
+            walks[each].clear();
+{indented(self._sources(), 12)}
+        }}
+        for (int start = 0; start < DOWN * HEIGHT + LATE; start += SKEW) {{
+            sync_block();
+#pragma unroll
+            for (int step = 0; step < SKEW; ++step) {{
 {"".join(phases)}
             }}
+        }}
         sync_block();
         found.leave(lefts + block * (COUNT * HEIGHT * WIDTH), rights + block * (COUNT * HEIGHT * WIDTH));
     }}
@@ -188,123 +240,158 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
 }}
 """
 
+    def _sources(self) -> list[str]:
+        """Where a thread's columns begin in all that it reads."""
+        pixels, norms = math.prod(self.segment.grid) * self.forward.graph.channels, self.forward.norm_count
+        sources = {"line": "2 * here.team * STRIDE + here.column", "given": "given + number"}
+        if self.place == 0:
+            sources["x"] = f"left_pixels + (index(unit.left / LANES) * {pixels} + here.k)"
+            sources["z"] = f"right_pixels + (index(unit.right) * {pixels} + here.n)"
+        if any(map(self._embeds, range(len(self.segment.steps)))):
+            sources["a"] = f"left_norms + (index(unit.left / LANES) * {norms} + here.k)"
+            sources["b"] = f"right_norms + (index(unit.right) * {norms} + here.n)"
+        lines = []
+        if not self.last:
+            one = self.segment.exits[0]
+            lines.append(f"const OfWindows<{one.size[1]}, {one.grid[1]}> of(here.k, here.n);")
+            sources["given"] += f" * {math.prod(one.grid) ** 2} + (of.U * {math.prod(one.grid)} + of.J)"
+        return [*lines, *(f"sources[each].{name} = opaque({value});" for name, value in sources.items())]
+
     def _embeds(self, number: int) -> bool:
         return self.segment.steps[number].embedding is not None
 
-    def _phase(self, lines: Sequence[str]) -> str:
-        """What each thread does at its positions, after all threads have finished what was before."""
+    @property
+    def _delayed(self) -> list[int]:
+        """Steps whose slopes and bends are needed on the way back; the last one's are at once."""
+        return [number for number in range(len(self.segment.steps) - 1) if self._embeds(number)]
+
+    def _delay(self, number: int) -> int:
+        """Rows between a step and the way back through it."""
+        return 2 * (self.reach[-1] - self.reach[number])
+
+    def _window(self, number: int) -> str:
+        down, across = (size // 2 for size in self.segment.steps[number].window)
+        return f"Windows<{down}, {across}>"
+
+    def _phase(self, number: int | None, lines: Sequence[str]) -> str:
+        """What each thread does with its next row, or with the sum of the windows that the values beside it complete.
+
+        Windows of steps are numbered in the order in which they are used, there and back.
+        """
+        late, before, add = 0, list[str](), list[str]()
+        if number is not None:
+            there = [0, *self.reach]
+            late = [*there, *(2 * there[-1] - one for one in reversed(there[:-1]))][number + 1]
+            before = ["sync_threads_of_team<TEAM>();"]
+            add.append(f"const Value* beside = lines + (from.line + {number % 2} * STRIDE);")
+            add.append(f"const Value sum = walk.windows{number}.add(walk.own, beside, at);")
         inner = [
-            "sync_block();",
+            *before,
             "#pragma unroll",
             "for (int each = 0; each < EACH; ++each) {",
-            "    const Place<HEIGHT, WIDTH, PAD, COLUMNS, TALL> here(threadIdx.x + each * THREADS, start, u);",
+            "    const Place<WIDTH, ACROSS, FIRST_V, PAD, COLUMNS, TEAM, TEAMS> here(threadIdx.x + each * THREADS, first_v);",
             "    if (here.idle) continue;",
-            *(f"    {line}" for line in lines),
+            f"    const Row<HEIGHT, DOWN, FIRST_U, BEFORE> at(start + step + BEFORE * HEIGHT - here.team * SKEW - {late});",
+            "    [[maybe_unused]] Walk& walk = walks[each];",
+            "    [[maybe_unused]] const Sources& from = sources[each];",
+            *(f"    {line}" for line in [*add, *lines]),
             "}",
         ]
         return indented(inner, 16) + "\n"
 
-    def _rows(self, lines: Sequence[str]) -> list[str]:
-        head = [
-            "#pragma unroll",
-            "for (int t = 0; t < TALL; ++t) {",
-            "    const int row = here.first + t;",
-            "    if (!here.has(row)) continue;",
-        ]
-        return [*head, *(f"    {line}" for line in lines), "}"]
-
-    def _windows(self, number: int, plane: int, lines: Sequence[str]) -> list[str]:
-        """Lines for the sums over a step's windows: of values, and of cotangents, since centred ones are symmetric."""
-        down, across = (size // 2 for size in self.segment.steps[number].window)
-        plane_of = f"planes + {plane} * PLANE"
-        return [
-            f"windows<{down}, {across}, TALL, STRIDE>({plane_of}, here, [&](int row, const Value& sum) {{",
-            *(f"    {line}" for line in lines),
-            "});",
-        ]
+    def _hand_on(self, number: int, value: str) -> list[str]:
+        """Give a value to the threads beside, for windows of that number."""
+        return [f"lines[from.line + {number % 2} * STRIDE] = walk.own = {value};"]
 
     def _enter(self) -> str:
-        """Inner products of pixels, or what the pool before has collected, into the first plane."""
+        """Inner products of pixels, or what the pool before has collected."""
         grid, channels = math.prod(self.segment.grid), self.forward.graph.channels
         if self.place == 0:
             lines = [
-                "const Lanes* p = x + row * WIDTH + here.k;",
-                "const real* q = z + here.partner(row) * WIDTH + here.n;",
+                "const Lanes* p = from.x + at.row * WIDTH;",
+                "const real* q = from.z + at.partner * WIDTH;",
                 "Value value = nothing();",
                 f"#pragma unroll {min(4, channels)}",
-                f"for (int c = 0; c < {channels}; ++c)",
-                f"    for (int i = 0; i < LANES; ++i) value.v[i] += p[c * {grid}].v[i] * q[c * {grid}];",
+                f"for (int c = 0; c < {channels}; ++c) {{",
+                f"    const Lanes left = p[c * {grid}];",
+                f"    const real right = q[c * {grid}];",
+                "    for (int i = 0; i < LANES; ++i) value.v[i] += left.v[i] * right;",
+                "}",
             ]
         else:
             before = self.forward.segments[self.place - 1]
             one, values = before.exits[0], f"entrance + number * {self.forward.exit_numbers(before.exits[0])}"
-            read = f"entered<{axis_type(one, 0, before)}, WIDTH>({values}, u, here.v, row, here.k)"
-            lines = [f"const Value value = {real(self.forward.exit_scale(self.place - 1, one))} * {read};"]
-        return self._phase(self._rows([*lines, "planes[row * STRIDE + here.column] = value;"]))
+            read = f"entered<{axis_type(one, 0, before)}, WIDTH>({values}, at.u(), here.v, at.row, here.k)"
+            scaled, (down, across) = f"{real(self.forward.exit_scale(self.place - 1, one))} * {read}", self.shape.offsets
+            if (down, across) != self.segment.grid:  # other offsets are not needed, and not known
+                near = f"abs(at.partner - at.row) <= {down // 2} && abs(here.n - here.k) <= {across // 2}"
+                scaled = f"{near} ? {scaled} : nothing()"
+            lines = [f"const Value value = {scaled};"]
+        if not self.segment.steps:
+            return self._phase(None, [*self._given(), *self._leave()])
+        return self._phase(None, [*lines, *self._hand_on(0, "value")])
 
     def _again(self, number: int) -> str:
         """A step, as it was computed before; the last one then has the cotangents of the pool."""
-        last, lines = number == len(self.segment.steps) - 1, ["const Value value = sum;"]
+        last, lines = number == len(self.segment.steps) - 1, ["const Value& value = sum;"]
         if self._embeds(number):
             place = self.forward.norm_places[self.place, number]
             tables = "".join(f"table{i}, " for i in self.used[number])
-            same = "itself && here.v == 0 && u == 0"
+            same = "itself && here.v == 0 && at.row == at.partner"
             lines = [
-                f"const Lanes left = a[{place} + row * WIDTH + here.k];",
-                f"const real right = b[{place} + here.partner(row) * WIDTH + here.n];",
+                f"const Lanes left = (from.a + at.row * WIDTH)[{place}];",
+                f"const real right = (from.b + at.partner * WIDTH)[{place}];",
                 "Value slope, bend;",
                 f"const Value value = embed{number}(sum, left, right, {tables}{same}, slope, bend);",
             ]
         if last:
-            lines += [f"const Value g = {self._given()};", *self._pull(number)]
+            lines += [*self._given(), *self._pull(number)]
         else:
-            lines.append(f"planes[{(number + 1) % 2} * PLANE + row * STRIDE + here.column] = value;")
+            lines += self._hand_on(number + 1, "value")
             if self._embeds(number):
-                names = "slope", "bend"
-                lines += [f"kept[each].{name}{number}[row - here.first] = {name};" for name in names]
-        return self._phase(self._windows(number, number % 2, lines))
+                lines += [f"walk.{name}{number}.add({name});" for name in ("slope", "bend")]
+        return self._phase(number, lines)
 
     def _back(self, number: int) -> str:
         """Cotangents of a step's sum from those of the next one's."""
         lines = ["const Value& g = sum;"]
         if self._embeds(number):
-            lines.append(f"const Value slope = kept[each].slope{number}[row - here.first];")
-            lines.append(f"const Value bend = kept[each].bend{number}[row - here.first];")
-        return self._phase(self._windows(number + 1, number % 2, [*lines, *self._pull(number)]))
+            lines += [f"const Value& {name} = walk.{name}{number}.due;" for name in ("slope", "bend")]
+        return self._phase(2 * len(self.segment.steps) - 2 - number, [*lines, *self._pull(number)])
 
-    def _leave(self) -> str:
-        """Cotangents of the entrance: of pixels, or of what the pool before has collected."""
-        lines = ["const Value& g = sum;"] if self.segment.steps else [f"const Value g = {self._given()};"]
+    def _leave(self) -> list[str]:
+        """Cotangents g of the entrance: of pixels, or of what the pool before has collected."""
         if self.place:
             scale = real(self.forward.exit_scale(self.place - 1, self.forward.segments[self.place - 1].exits[0]))
-            where = "(number * (HEIGHT * WIDTH) + u * WIDTH + here.v) * (HEIGHT * WIDTH) + row * WIDTH + here.k"
-            lines.append(f"pulled[{where}] = {scale} * g;")
-        else:
-            grid = math.prod(self.segment.grid)
-            lines += [
-                "const Lanes* p = x + row * WIDTH + here.k;",
-                "const real* q = z + here.partner(row) * WIDTH + here.n;",
-                f"for (int c = 0; c < {self.forward.graph.channels}; ++c)",
-                f"    found.add_pixels(c, here.mine(row), here.others(row), g, p[c * {grid}], q[c * {grid}]);",
-            ]
-        return self._phase(self._windows(0, 1, lines) if self.segment.steps else self._rows(lines))
+            where = "(number * HEIGHT + at.u()) * WIDTH + here.v) * (HEIGHT * WIDTH) + at.row * WIDTH + here.k"
+            return [f"if (at.used) pulled[({where}] = {scale} * g;"]
+        grid = math.prod(self.segment.grid)
+        return [
+            "const Lanes* p = from.x + at.row * WIDTH;",
+            "const real* q = from.z + at.partner * WIDTH;",
+            f"for (int c = 0; c < {self.forward.graph.channels}; ++c)",
+            f"    found.add_pixels(c, {_PLACES}, g, p[c * {grid}], q[c * {grid}]);",
+        ]
 
-    def _given(self) -> str:
-        """The cotangent of the pool that a position lies in."""
-        if self.last:
-            return "given[number]"
+    def _given(self) -> list[str]:
+        """The cotangent g of the pool that a position lies in; zero at rows that are not in use."""
         one = self.segment.exits[0]
-        sizes = ", ".join(map(str, (*one.size, *one.grid)))
-        at = f"of_windows<{sizes}>(row, here.partner(row), here.k, here.n)"
-        return f"given[number * {math.prod(one.grid) ** 2} + {at}]"
+        if self.last:
+            counts = "at.used && here.v == 0 && at.row == at.partner" if self.plan.flat else "at.used"
+            return [f"const Value g = {counts} ? *from.given : nothing();"]
+        place = f"of.U * {math.prod(one.grid) * one.grid[1]} + of.J * {one.grid[1]}"
+        return [
+            f"const OfWindows<{one.size[0]}, {one.grid[0]}> of(at.row, at.partner);",
+            f"const Value g = at.used ? from.given[{place}] : nothing();",
+        ]
 
     def _pull(self, number: int) -> list[str]:
         """Multiply cotangents g by slopes, and add their products with bends to those of norms."""
-        to = f"planes[{(number + 1) % 2} * PLANE + row * STRIDE + here.column]"
+        to = 2 * len(self.segment.steps) - 1 - number
         if not self._embeds(number):
-            return [f"{to} = g;"]
+            return self._hand_on(to, "g")
         which = sum(map(self._embeds, range(number))) + (self.place == 0) * self.forward.graph.channels
-        return [f"{to} = g * slope;", f"found.add({which}, here.mine(row), here.others(row), g * bend);"]
+        return [*self._hand_on(to, "g * slope"), f"found.add({which}, {_PLACES}, g * bend);"]
 
     def _embedding(self, number: int) -> str:
         """The function that embeds a value, with its slope and bend."""
@@ -313,8 +400,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             return ""
         parameters = "".join(f"const real* table{i}, " for i in range(len(self.used[number])))
         dtype = self.forward.dtype
-        lines = [*dual_lines(embedding, dtype, tangent=False), *slope_lines(embedding, dtype)]
-        bend = "-k" if isinstance(embedding, Normalize) else "k - s * slope"
+        lines = pull_lines(embedding, dtype)
         return f"""
 __device__ inline Value embed{number}(const Value& sum, const Lanes& left, real right, {parameters}bool same,
                                       Value& slope_out, Value& bend_out) {{
@@ -322,7 +408,7 @@ __device__ inline Value embed{number}(const Value& sum, const Lanes& left, real 
     for (int i = 0; i < LANES; ++i) {{
         const real s = sum.v[i], a = left.v[i] * right;
 {indented(lines, 8)}
-        value.v[i] = k, slope_out.v[i] = slope, bend_out.v[i] = {bend};
+        value.v[i] = k, slope_out.v[i] = slope, bend_out.v[i] = bend;
     }}
     return value;
 }}

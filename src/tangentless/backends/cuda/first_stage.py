@@ -1,0 +1,53 @@
+"""What the first pool of a chain collects, for gradients: by the kernel of `stage.cu`, which is the fastest there is.
+
+The way back needs it in the layout of `offsets.cuh`. Where a chain or its precision is not for `stage.cu`, the kernels
+of offsets compute it themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..general import pixel_squares
+from .following import FollowedImages
+from .fused import LaunchText, Machine
+from .layout import StagePlan
+from .offsets import OffsetPlan
+from .planes import stage_rows, stage_units
+
+_THREADS = 256
+
+
+class FirstStage:
+    """The first stage of a chain on one machine."""
+
+    def __init__(self, forward: OffsetPlan, plan: StagePlan, machine: Machine, launch: LaunchText) -> None:
+        self.forward, self.segment, self.plan, self.machine = forward, forward.segments[0], plan, machine
+        (self.units,) = stage_units((self.segment,), (plan,))
+        self.run, self.launch = machine.load_stage(plan), launch
+
+    @property
+    def pair_bytes(self) -> int:
+        """Scratch memory of one pair."""
+        return 4 * self.plan.output_floats
+
+    def rows(self, images: FollowedImages, side: int) -> Any:
+        """Images as the kernel reads them: 0, on the left of a pair; 1, on the right."""
+        pixels = images.pixels.astype(np.float64).reshape(len(images), -1, *self.segment.grid)
+        scaled = np.moveaxis(pixels, 1, -1)
+        return stage_rows(self.segment, self.plan, self.units, pixel_squares(scaled), scaled, self.machine.xp)[side]
+
+    def exits(self, left: Any, right: Any, units: Any) -> Any:
+        """What the pool collects for all units, from the rows of either side."""
+        xp, lanes, one = self.machine.xp, self.forward.lanes, self.segment.exits[0]
+        sums = xp.empty((len(units) * lanes, self.plan.output_floats), dtype=np.float32)
+        slots = units.copy()
+        slots[:, 3] = lanes * xp.arange(len(units), dtype=np.int32)
+        self.run(left, right, left, sums, slots, 0, 1)
+        exits = xp.empty((len(units), self.forward.exit_numbers(one) * lanes), dtype=np.float32)
+        values = len(units) * self.plan.output_floats
+        sizes = [np.int64(values), *one.grid, self.forward.exit_numbers(one), np.float64(self.units.exit**2)]
+        self.launch("lay_out", -(-values // _THREADS), _THREADS, 0, [sums, exits, units, *sizes])
+        return exits
