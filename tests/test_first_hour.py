@@ -70,14 +70,24 @@ def photographs(home):
     return images, np.array(classes)[labels]
 
 
-def test_a_first_call_says_on_the_terminal_that_it_compiles(tmp_path):
-    script = "import numpy as np, tangentless as tl\ntl.kernel('conv1 polynomial2 globalpool')(np.ones((2, 3, 3, 1)))"
-    ours, theirs = pty.openpty()
+def test_a_first_call_says_on_the_terminal_that_it_compiles_and_keeps_what_it_compiled(tmp_path):
+    call = "tl.kernel('conv1 polynomial2 globalpool')(np.ones((2, 3, 3, 1)))"
+    command = [sys.executable, "-c", f"import numpy as np, tangentless as tl\n{call}\nprint('done')"]
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", script], env=environment, stderr=theirs, check=True)
-    assert "compiling for this processor (once per kind of kernel, about" in os.read(ours, 10_000).decode()
-    os.close(ours)
-    os.close(theirs)
+    told = []
+    for _ in range(2):
+        ours, theirs = pty.openpty()
+        subprocess.run(
+            [sys.executable, "-c", f"{script}\nprint('done')"], env=environment, stdout=theirs, stderr=theirs
+        )
+        told.append(os.read(ours, 10_000).decode())
+        os.close(ours)
+        os.close(theirs)
+    assert "compiling for this processor (once per kind of kernel, about" in told[0]
+    assert "compiling" not in told[1]  # it came from the disk
+    assert all(text.rstrip().endswith("done") for text in told)
+    indices, codes = (sorted(path.name for path in tmp_path.rglob(f"leaves.*.{end}")) for end in ("nbi", "nbc"))
+    assert len(indices) == len(codes) > 3  # a file for every leaf: processes that compile at once do not mix them up
 
 
 def test_the_command_line_goes_from_folders_to_predictions(home):
