@@ -1,6 +1,5 @@
 """The fused path of the processor: which graphs it takes, how it cuts them, and that it is exact on all of them."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -77,9 +77,7 @@ def test_a_first_call_says_on_the_terminal_that_it_compiles_and_keeps_what_it_co
     told = []
     for _ in range(2):
         ours, theirs = pty.openpty()
-        subprocess.run(
-            [sys.executable, "-c", f"{script}\nprint('done')"], env=environment, stdout=theirs, stderr=theirs
-        )
+        subprocess.run(command, env=environment, stdout=theirs, stderr=theirs, check=True)
         told.append(os.read(ours, 10_000).decode())
         os.close(ours)
         os.close(theirs)
