@@ -87,7 +87,7 @@ def test_any_architecture_of_windows_agrees_with_the_reference(data):
 @pytest.mark.parametrize(
     ("name", "features"),
     [
-        ("x86-64", "+sse2"),
+        pytest.param("x86-64", "+sse2", marks=pytest.mark.slow),  # no processor of the last ten years
         ("x86-64", "+avx,+avx2,+fma"),
         ("skylake-avx512", "+avx,+avx2,+fma,+avx512f,+avx512vl,+avx512dq,+avx512bw"),  # roots by Newton's method
         pytest.param(  # roots by instruction
