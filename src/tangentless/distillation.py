@@ -120,7 +120,7 @@ def distill(
     >>> digits = load_digits(n_class=3)
     >>> X = digits.images[:60, ..., None] / 16
     >>> found = distill(X, digits.target[:60], 3, "conv3 relu pool2 conv3 relu globalpool normalize relu",
-    ...                 steps=3, batch=20, backend="cpu")
+    ...                 steps=3, batch=20, backend="reference")
     >>> found.images.shape, found.losses[-1] < found.losses[0]
     ((3, 8, 8, 1), True)
     """
