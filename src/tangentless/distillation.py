@@ -191,7 +191,9 @@ def _step(
     upload = device.algebra.upload
     images, targets = state.values
     columns, wanted = np.concatenate([images, upload(batch)]), upload(_centred(labels, classes))
-    K, cross = np.split(k.on_device(device, images, columns), [chosen.images], axis=1)  # at once: each call has its cost
+    K, cross = np.split(
+        k.on_device(device, images, columns), [chosen.images], axis=1
+    )  # at once: each call has its cost
     loss, by_K, by_cross, by_targets = kernel_gradients(K, cross, targets, wanted, chosen.ridge)
     by_entries = np.concatenate([by_K + by_K.T, by_cross], axis=1)  # K(S, S) has S on both sides
     gradient = k.vjp(images, columns, by_entries, wrt="X", backend=device)[0]
