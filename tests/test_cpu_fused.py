@@ -1,9 +1,5 @@
 """The fused path of the processor: which graphs it takes, how it cuts them, and that it is exact on all of them."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -137,20 +133,3 @@ def test_long_windows_add_up_in_several_parts():
     assert relative_error(kernel(X, precision="float64"), kernel(X, backend="reference")) < 1e-13
     X = images((11, 9, 1), 3)
     assert relative_error(kernel(X, precision="float64"), kernel(X, backend="reference")) < 1e-13
-
-
-def test_the_first_call_says_that_it_compiles(tmp_path):
-    script = (
-        "import logging, sys, numpy as np, tangentless as tl\n"
-        "logging.basicConfig(level=logging.INFO, stream=sys.stdout, format='%(message)s')\n"
-        "tl.kernel('conv1 polynomial2 globalpool')(np.ones((2, 3, 3, 1)), backend='cpu')\n"
-    )
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    runs = [
-        subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-        for _ in range(2)
-    ]
-    assert runs[0].stdout.count("compiling for this processor") == 1
-    assert "compiling" not in runs[1].stdout  # it came from the disk
-    indices, codes = (sorted(path.name for path in tmp_path.rglob(f"leaves.*.{end}")) for end in ("nbi", "nbc"))
-    assert len(indices) == len(codes) > 3  # a file for every leaf: processes that compile at once do not mix them up

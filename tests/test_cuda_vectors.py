@@ -13,7 +13,8 @@ from tangentless.backends.cuda import CudaBackend
 from tangentless.classical import NNGP, NTK, ArcCosine, Gaussian, Linear, Polynomial, gpu
 from tangentless.errors import InputError
 from tangentless.gram import gram
-from tangentless.kernel import Kernel, fill
+from tangentless.kernel import Kernel
+from tangentless.tiles import fill
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")
 

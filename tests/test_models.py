@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import zipfile
@@ -120,7 +121,7 @@ def test_a_model_is_not_overwritten_unless_forced(path: Path):
     ("changes", "complaint"),
     [
         ({"header": {"format": "other"}}, "something else"),
-        ({"header": {"version": 3}}, "version 3"),
+        ({"header": {"version": 4}}, "version 4"),
         ({"header": {"kind": "oracle"}}, "oracle"),
         ({"header": {"kind": None}}, "it is a None"),
         ({"header": {"kernel": "kernel('conv3 rulu globalpool')"}}, "relu"),
@@ -462,18 +463,59 @@ def test_every_kind_of_preprocessing_travels_with_the_model(path: Path):
         np.testing.assert_array_equal(loaded.decision_function(images), model.decision_function(images))
 
 
-@pytest.mark.parametrize("kind", [KernelRidgeClassifier, KernelSVC])
-@pytest.mark.parametrize("mirrors", [False, True])
-def test_a_model_of_a_few_photographs_keeps_their_bytes_and_no_matrix(path: Path, kind: type, mirrors: bool):
-    photographs = np.random.default_rng(0).integers(0, 256, (42, 16, 16, 3), dtype=np.uint8)
-    labels = np.arange(42) % 3
-    model = make_pipeline(ZCA(mirrors=mirrors), kind(TEXT, backend="cpu"))
-    save_model(path, model.fit(photographs, labels))
-    assert path.stat().st_size < (100_000 if mirrors else 60_000)  # bytes of the photographs: 32,256
+PHOTOGRAPHS = np.random.default_rng(0).integers(0, 256, (42, 16, 16, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [[ZCA(mirrors=True)], [ZCA(patch=4, mirrors=True)], [Standardize()], [Standardize(), ZCA()]],
+    ids=["whole", "patches", "standardize", "two"],
+)
+@pytest.mark.parametrize(
+    "kind", [KernelRidgeClassifier, KernelSVC, functools.partial(KernelRidgeClassifier, landmarks=30)]
+)
+def test_a_model_of_a_few_photographs_keeps_their_bytes_and_what_follows_comes_back(path: Path, steps: Any, kind: Any):
+    model = make_pipeline(*map(clone, steps), kind(TEXT, backend="cpu")).fit(PHOTOGRAPHS, np.arange(42) % 3)
+    save_model(path, model)
+    assert path.stat().st_size < PHOTOGRAPHS.nbytes + 70_000  # beside it, numbers for each pair of photographs
     loaded = load_model(path, backend="cpu")
-    np.testing.assert_array_equal(loaded[0].form_.images, photographs)
-    np.testing.assert_array_equal(loaded[1].X_fit_, model[1].X_fit_)
-    np.testing.assert_array_equal(loaded.decision_function(photographs), model.decision_function(photographs))
+    np.testing.assert_array_equal(loaded[-1].X_fit_, model[-1].X_fit_)
+    np.testing.assert_array_equal(loaded.decision_function(PHOTOGRAPHS), model.decision_function(PHOTOGRAPHS))
+
+
+@pytest.mark.parametrize("kind", [KernelRidgeClassifier, KernelSVC])
+def test_files_of_version_2_have_the_images_of_a_whitening_in_place_of_inputs(path: Path, kind: Any):
+    model = make_pipeline(ZCA(), kind(TEXT, backend="cpu")).fit(PHOTOGRAPHS, np.arange(42) % 3)
+    save_model(path, model)
+    with np.load(path) as archive:
+        rewrite(path, header={"version": 2}, inputs=None, images0=archive["inputs"])
+    np.testing.assert_array_equal(load_model(path)[1].X_fit_, model[1].X_fit_)
+
+
+def test_photographs_that_were_changed_after_the_fit_are_not_what_is_saved(path: Path):
+    images = PHOTOGRAPHS.copy()
+    model = make_pipeline(ZCA(patch=4), KernelRidgeClassifier(TEXT, backend="cpu")).fit(images, np.arange(42) % 3)
+    images[:] = 0
+    save_model(path, model)
+    np.testing.assert_array_equal(load_model(path)[1].X_fit_, model[1].X_fit_)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "complaint"),
+    [
+        (PHOTOGRAPHS[:, :8], "rows of shape"),
+        (PHOTOGRAPHS[:40], "40 images"),
+        (np.full(PHOTOGRAPHS.shape, np.nan), "NaN"),
+        (PHOTOGRAPHS.astype(str), "'inputs'"),
+        (None, "'images'"),
+    ],
+)
+def test_forged_inputs_are_refused(path: Path, inputs: Any, complaint: str):
+    model = make_pipeline(ZCA(patch=4), KernelRidgeClassifier(TEXT, backend="cpu"))
+    save_model(path, model.fit(PHOTOGRAPHS, np.arange(42) % 3))
+    rewrite(path, inputs=inputs)
+    with pytest.raises(InputError, match=complaint):
+        load_model(path)
 
 
 def test_a_model_of_other_images_than_its_whitening_keeps_its_own(path: Path):

@@ -44,6 +44,13 @@ def test_each_round_has_twice_the_images_and_half_the_candidates(criterion):
     assert found.best.ridge == whole.best.ridge
 
 
+def test_a_search_that_is_verbose_tells_of_every_trial(caplog):
+    caplog.set_level("INFO", "tangentless")
+    found = tl.search(KERNELS, VECTORS[:60], LABELS[:60], backend="reference", verbose=True)
+    told = [line for line in caplog.messages if "kernel" in line and "ridge" in line]
+    assert len(told) == len(found.trials)
+
+
 def test_numbers_are_scored_by_their_squared_error_and_likelihood():
     X = np.random.default_rng(0).standard_normal((120, 3))
     y = np.sin(2 * X[:, 0]) + 0.1 * np.random.default_rng(1).standard_normal(120)

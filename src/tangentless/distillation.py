@@ -120,7 +120,7 @@ def distill(
     >>> digits = load_digits(n_class=3)
     >>> X = digits.images[:60, ..., None] / 16
     >>> found = distill(X, digits.target[:60], 3, "conv3 relu pool2 conv3 relu globalpool normalize relu",
-    ...                 steps=3, batch=20, backend="cpu")
+    ...                 steps=3, batch=20, backend="reference")
     >>> found.images.shape, found.losses[-1] < found.losses[0]
     ((3, 8, 8, 1), True)
     """
@@ -191,7 +191,9 @@ def _step(
     upload = device.algebra.upload
     images, targets = state.values
     columns, wanted = np.concatenate([images, upload(batch)]), upload(_centred(labels, classes))
-    K, cross = np.split(k.on_device(device, images, columns), [chosen.images], axis=1)  # at once: each call has its cost
+    K, cross = np.split(
+        k.on_device(device, images, columns), [chosen.images], axis=1
+    )  # at once: each call has its cost
     loss, by_K, by_cross, by_targets = kernel_gradients(K, cross, targets, wanted, chosen.ridge)
     by_entries = np.concatenate([by_K + by_K.T, by_cross], axis=1)  # K(S, S) has S on both sides
     gradient = k.vjp(images, columns, by_entries, wrt="X", backend=device)[0]

@@ -1,9 +1,10 @@
 """Model files: a fitted estimator as an archive (see `files`), so that nothing in it can run when read.
 
 The arrays are the training images (or support vectors) in their own dtype, coefficients, leave-one-out values, classes,
-and those of preprocessing. Where a whitening keeps the images it was fitted to, and the model was trained on these, the
-whitened ones are left out, and computed again when the file is read. The header holds versions, kernel, parameters,
-precision and image shape. Whatever is damaged, or made by something else, raises `InputError`.
+and those of preprocessing. Where a pipeline was fitted to images of fewer bytes than it makes of them, as photographs
+are, the file holds these as `inputs`, and what follows from them is computed again when it is read. The header holds
+versions, kernel, parameters, precision and image shape. Whatever is damaged, or made by something else, raises
+`InputError`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from .features.saving import (
     kernel_makers,
     restore_features,
     restore_steps,
+    through,
 )
 from .files import Arrays, Header, check_output, load_archive, save_archive
 from .inputs import check_images
@@ -45,7 +47,7 @@ from .solve import Factor, Separators, check_ridge, check_targets, check_tilt, i
 from .solve.dirichlet import ClassFactors, noises
 from .symmetries import Symmetry
 
-FORMAT, VERSION = "tangentless model", 2  # 2: whitening by few images or by patches
+FORMAT, VERSION = "tangentless model", 3  # 2: whitening by few images or by patches; 3: inputs
 _KINDS: dict[str, type[Any]] = {
     "classifier": KernelRidgeClassifier,
     "regressor": KernelRidgeRegressor,
@@ -74,11 +76,8 @@ def save_model(path: str | Path, model: Any, *, force: bool = False) -> None:
     header["features"], more = describe_features(estimator.kernel_)
     steps = [describe_step(step) for step in before]
     header["preprocessing"] = [text for text, _ in steps]
-    again = _whitened_again(before, arrays.get("support"))
-    if again is not None and again.dtype == arrays["images"].dtype and np.array_equal(again, arrays["images"]):
-        del arrays["images"]
     arrays |= {f"{name}{place}": array for place, (_, own) in enumerate(steps) for name, array in own.items()}
-    save_archive(path, FORMAT, VERSION, header, arrays | more)
+    save_archive(path, FORMAT, VERSION, header, _with_inputs(arrays, before) | more)
 
 
 def load_model(path: str | Path, *, backend: str | AnyDevice = "auto", n_jobs: int | None = None) -> Any:
@@ -93,11 +92,12 @@ def load_model(path: str | Path, *, backend: str | AnyDevice = "auto", n_jobs: i
     try:
         _check_header(header)
         restore = _RESTORE.get(header["kind"], _restore_ridge)
-        steps = restore_steps(header["preprocessing"], functools.partial(_floats, arrays), tuple(header["shape"]))
-        for step in steps:
-            if isinstance(step, PatchFeatures):
-                step.set_params(backend=backend)
-        images = check_images(_training_images(arrays, steps), "images")
+        inputs = _numbers(arrays, "inputs", "fiub") if "inputs" in arrays else None
+        shape = tuple(header["shape"])
+        steps, made = restore_steps(header["preprocessing"], functools.partial(_floats, arrays), shape, inputs, backend)
+        if "images" not in arrays and (rows := _trained_rows(arrays, made)) is not None:
+            arrays["images"] = rows
+        images = check_images(_numbers(arrays, "images", "fiub"), "images")
         kernel = _read_kernel(header, arrays, images.shape[1:])
         options = {"kernel": kernel, "backend": backend, "n_jobs": n_jobs, "precision": header["precision"]}
         model: Any = restore(header, arrays, images, options | {"flips": header["flips"]})
@@ -121,23 +121,43 @@ def _split_pipeline(model: Any) -> tuple[list[AnyStep], Any]:
     return before, estimator
 
 
-def _whitened_again(steps: list[AnyStep], rows: NDArray[Any] | None) -> NDArray[Any] | None:
-    """The images (or some rows) that a whitening was fitted to, whitened, if it is the last step and keeps them."""
-    if not steps or not isinstance(step := steps[-1], ZCA) or not isinstance(step.form_, LowRank):
+def _with_inputs(arrays: Arrays, steps: list[AnyStep]) -> Arrays:
+    """Arrays of a file, where that is fewer bytes with inputs in place of the images that steps make of them."""
+    rows = inputs = _inputs(steps)
+    if inputs is None:
+        return arrays
+    spared = []
+    for place, step in enumerate(steps):
+        if _same(arrays.get(f"images{place}"), rows):
+            spared.append(f"images{place}")
+        rows = through(step, rows)
+    if _same(arrays["images"], _trained_rows(arrays, rows)):
+        spared.append("images")
+    if inputs.nbytes >= sum(arrays[name].nbytes for name in spared):
+        return arrays
+    return {"inputs": inputs} | {name: array for name, array in arrays.items() if name not in spared}
+
+
+def _inputs(steps: list[AnyStep]) -> NDArray[Any] | None:
+    """What a pipeline was fitted to, if its first step knows."""
+    if not steps or isinstance(step := steps[0], PatchFeatures):
         return None
-    white = np.asarray(step.transform(step.form_.images))
-    if rows is None:
-        return white
-    return white[rows] if rows.size and rows.min() >= 0 and rows.max() < len(white) else None
+    if isinstance(step, ZCA) and isinstance(step.form_, LowRank) and not step.copies:
+        return step.form_.images
+    return step.inputs_
 
 
-def _training_images(arrays: Arrays, steps: list[AnyStep]) -> NDArray[Any]:
-    if "images" not in arrays:
-        rows = _numbers(arrays, "support", "i") if "support" in arrays else None
-        again = _whitened_again(steps, rows)
-        if again is not None:
-            return again
-    return _numbers(arrays, "images", "fiub")
+def _same(one: NDArray[Any] | None, other: NDArray[Any] | None) -> bool:
+    return one is not None and other is not None and one.dtype == other.dtype and np.array_equal(one, other)
+
+
+def _trained_rows(arrays: Arrays, rows: NDArray[Any] | None) -> NDArray[Any] | None:
+    """Those rows that a model keeps: support vectors, landmarks, or all."""
+    for name in ("support", "landmarks"):
+        if rows is not None and name in arrays:
+            places = _numbers(arrays, name, "i")
+            rows = rows[places] if places.size and places.min() >= 0 and places.max() < len(rows) else None
+    return rows
 
 
 def _describe(model: Any) -> tuple[Header, Arrays]:
@@ -376,8 +396,11 @@ def _restore_process(header: Header, arrays: Arrays, images: NDArray[Any], optio
 _RESTORE = {"svc": _restore_machine, "process": _restore_process, "process classifier": _restore_process}
 
 
-def _floats(arrays: Arrays, name: str) -> NDArray[Any]:
-    return _numbers(arrays, name, "fiub" if name.startswith("images") else "f")
+def _floats(arrays: Arrays, name: str, rows: NDArray[Any] | None = None) -> NDArray[Any]:
+    """An array of preprocessing; what came before it made these rows, which are its images if the file has none."""
+    if name.startswith("images"):
+        return rows if rows is not None and name not in arrays else _numbers(arrays, name, "fiub")
+    return _numbers(arrays, name, "f")
 
 
 def _numbers(arrays: Arrays, name: str, kinds: str) -> NDArray[Any]:

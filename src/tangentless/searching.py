@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.multiclass import type_of_target
 
+from .aside import announce
 from .backends import AnyDevice, Precision
 from .console import markdown
 from .devices import Device
@@ -152,6 +153,7 @@ def search(
     precision: Precision = "float32",
     n_jobs: int | None = None,
     progress: Callable[[str], None] | None = None,
+    verbose: bool = False,
 ) -> Search:
     """The best of many kernels, ridges and whitenings, on training data alone.
 
@@ -179,6 +181,8 @@ def search(
         one more candidate.
     progress
         Called with a line of text for every trial.
+    verbose
+        Say that line on stderr, or to the logger of this package where there is no terminal.
 
     Examples
     --------
@@ -195,6 +199,7 @@ def search(
     if not made or not len(whitening):
         raise ParameterError("a search needs at least one kernel, and at least one whitening, None for none")
     by: PathCriterion = "marginal likelihood" if criterion != "loo" else "squared error" if regression else "accuracy"
+    progress = announce if verbose and progress is None else progress
     device = Device.of(backend, precision, n_jobs)
     run = _Run(images, targets, ridges, by, device, np.random.default_rng(seed).permutation(len(images)))
     candidates = [_Candidate(((1.0, one),), epsilon) for epsilon in whitening for one in dict.fromkeys(made)]

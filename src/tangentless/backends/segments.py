@@ -126,7 +126,7 @@ class Segment:
         return tiles and one.value == value and self.entrances == len(self.exits) == 1
 
     def before_patch(self) -> Segment | None:
-        """Without the patch of the whole grid that it ends in, and a pool in its place; None if there is no such patch."""
+        """With a pool in place of the patch of the whole grid that it ends in; None if there is no such patch."""
         last, one = self.steps[-1] if self.steps else None, self.exits[0]
         whole = tuple(Windows(n, n) for n in self.grid)
         if last is None or last.embedding is not None or one.size != (1, 1) or one.grid != (1, 1):
@@ -134,7 +134,9 @@ class Segment:
         (term, *others), value = last.terms, self.sum_of(len(self.steps) - 1)
         if others or term.axes != whole or term.weight != 1.0 or one.value != value or len(self.exits) > 1:
             return None
-        return Segment(self.grid, self.entrances, self.steps[:-1], (Exit(term.value, self.grid, self.grid, (1, 1), True),))
+        return Segment(
+            self.grid, self.entrances, self.steps[:-1], (Exit(term.value, self.grid, self.grid, (1, 1), True),)
+        )
 
     @property
     def gain(self) -> float:

@@ -28,7 +28,7 @@ class ConvolutionalNTK(CompositionalKernel):
     >>> k = ConvolutionalNTK("conv3 relu pool2 conv3 relu globalpool")
     >>> k
     ConvolutionalNTK('conv3 relu pool2 conv3 relu globalpool')
-    >>> bool(np.all(np.linalg.eigvalsh(k(X)) > 0))
+    >>> bool(np.all(np.linalg.eigvalsh(k(X, backend="reference")) > 0))
     True
     """
 

@@ -227,7 +227,9 @@ def architectures(output: OutputOption = OUTPUT) -> None:
 def distillation(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="mnist or cifar10.")] = "mnist",
     images: Annotated[int, typer.Option(min=1, help="How many images to learn.")] = 10,
-    kernel: Annotated[str, typer.Option(help="A name, such as myrtle5, or layers in quotes.")] = "myrtle5",
+    kernel: Annotated[
+        str | None, typer.Option(help="A name, such as myrtle5, or layers in quotes; a flat network by default.")
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps of Adam.")] = 500,
     batch: Annotated[int, typer.Option(min=2, help="Training images of a step.")] = 500,
     rate: Annotated[float, typer.Option(help="The largest change of a pixel in a step, at the start.")] = 0.02,
@@ -249,9 +251,9 @@ def distillation(
     """Whole data sets distilled to few images, whose kernel classifier is nearly as good."""
     from ..datasets import load
     from ..distillation import Settings
-    from .distillation import DATASETS, reproduce
+    from .distillation import KERNELS, reproduce
 
-    (name,) = parse_names(dataset, DATASETS)
+    (name,) = parse_names(dataset, tuple(KERNELS))
     flips = name == "cifar10"
     settings = Settings(images, steps, batch, rate, ridge, start, labels, flips, seed)
     return reproduce(

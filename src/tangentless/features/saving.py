@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ..classical import Linear
@@ -12,7 +13,8 @@ from ..errors import InputError
 from ..expression import Makers
 from ..files import Arrays
 from ..kernel import Kernel
-from ..preprocessing import saving
+from ..preprocessing import ZCA, saving
+from ..preprocessing.whitening import LowRank
 from .base import PatchFeatures
 from .kernel_network import ConvolutionalKernelNetwork
 from .kernels import FeatureKernel
@@ -20,6 +22,7 @@ from .random_patches import RandomPatchFeatures
 
 AnyStep = saving.Step | PatchFeatures
 Read = Callable[[str], NDArray[Any]]
+ReadWith = Callable[[str, NDArray[Any] | None], NDArray[Any]]
 _KINDS: dict[str, type[PatchFeatures]] = {
     kind.__name__: kind for kind in (RandomPatchFeatures, ConvolutionalKernelNetwork)
 }
@@ -30,20 +33,39 @@ def describe_step(step: AnyStep) -> tuple[dict[str, Any], Arrays]:
     return step.describe() if isinstance(step, PatchFeatures) else saving.describe_step(step)
 
 
-def restore_steps(texts: Any, read: Read, shape: tuple[int, ...]) -> list[AnyStep]:
-    """The transformers before an estimator that takes rows of a shape; `read` gives arrays by name and place."""
+def restore_steps(
+    texts: list[Any], read: ReadWith, shape: tuple[int, ...], inputs: NDArray[Any] | None, backend: Any
+) -> tuple[list[AnyStep], NDArray[Any] | None]:
+    """The transformers before an estimator that takes rows of a shape, and what they make of the inputs.
+
+    `read` gives arrays by name and place, with what the steps before make of the inputs in place of missing images.
+    """
     steps: list[AnyStep] = []
-    for place, text in reversed(list(enumerate(texts))):
-        own: Read = lambda name, place=place: read(f"{name}{place}")  # type: ignore[misc]  # noqa: E731
-        if _is_ours(text):
-            made = _restore(text, own)
-            if (made._n_features_out,) != shape:
-                raise InputError(f"{made._n_features_out} features do not go with rows of shape {shape}")
-            steps.append(made)
-            shape = made.shape_  # of what comes before
+    first = next((text.get("shape") for text in texts if _is_ours(text)), shape)
+    now = tuple(first) if isinstance(first, list) else shape
+    for place, text in enumerate(texts):
+        own: Read = lambda name, place=place, rows=inputs: read(f"{name}{place}", rows)  # type: ignore[misc]  # noqa: E731
+        step = _restore(text, own) if _is_ours(text) else saving.restore_step(text, own, now)
+        steps.append(step)
+        if isinstance(step, PatchFeatures):
+            if step.shape_ != now:
+                raise InputError(f"features of images of shape {step.shape_} do not go with rows of shape {now}")
+            step.set_params(backend=backend)
+            now, inputs = (step._n_features_out,), None
         else:
-            steps.append(saving.restore_step(text, own, shape))
-    return steps[::-1]
+            inputs = through(step, inputs)
+    if now != shape:
+        raise InputError(f"{now[0]} features do not go with rows of shape {shape}")
+    return steps, inputs
+
+
+def through(step: AnyStep, inputs: NDArray[Any] | None) -> NDArray[Any] | None:
+    """What a step makes of inputs, or of the images that it keeps; None of neither, and of features: they take long."""
+    if isinstance(step, ZCA) and inputs is None and isinstance(step.form_, LowRank):
+        inputs = step.form_.images
+    if inputs is None or isinstance(step, PatchFeatures):
+        return None
+    return np.asarray(step.transform(inputs))
 
 
 def features_of(kernel: Kernel | None) -> list[PatchFeatures]:

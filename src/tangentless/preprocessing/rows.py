@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_array, validate_data
 
 from ..chunks import spans
@@ -15,6 +17,21 @@ from ..inputs import shape_hint, without_tensor
 
 ROWS_AT_ONCE = 4096  # images in float64 beside the result: 100 MB of CIFAR-10
 _NUMBERS_AT_ONCE = 2**24  # and of larger images as many as that
+
+
+class KeepsInputs(TransformerMixin):  # type: ignore[misc]  # scikit-learn is untyped
+    """A transformer in a pipeline keeps what it was fitted to, not a copy, where that has fewer bytes than its result.
+
+    Model files hold these bytes in place of the result, which is computed again when they are read.
+    """
+
+    inputs_: NDArray[Any] | None = None
+
+    def fit_transform(self, X: Any, y: Any = None, **parameters: Any) -> NDArray[Any]:
+        """Fit to X, and transform it."""
+        result: NDArray[Any] = super().fit_transform(X, y, **parameters)
+        self.inputs_ = X if isinstance(X, np.ndarray) and X.nbytes < np.asarray(result).nbytes else None
+        return result
 
 
 def read_rows(estimator: Any, X: Any, shape: tuple[int, ...] | None = None, *, finite: bool = True) -> NDArray[Any]:

@@ -8,12 +8,12 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin
 from sklearn.utils.validation import check_is_fitted
 
 from ..errors import InputError, ParameterError
 from ..solve import is_number
-from .rows import parts, read_rows
+from .rows import KeepsInputs, parts, read_rows
 
 Array = NDArray[np.float64]
 Values = Sequence[float] | Array | None
@@ -22,7 +22,7 @@ CIFAR10 = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010), "s
 """What the paper standardises CIFAR-10 with, where it does not whiten: `Standardize(**CIFAR10)`."""
 
 
-class Standardize(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
+class Standardize(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
     """Channels less their mean, over their standard deviation: (N, H, W, C) in, float64 of the same shape out.
 
     Parameters

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin
 from sklearn.utils.validation import check_is_fitted
 
 from ..algebra import CpuAlgebra
@@ -26,14 +26,14 @@ from ..layers import is_whole
 from ..progress import shown
 from ..solve import is_number
 from .randaugment import RandAugment
-from .rows import parts, read_rows
+from .rows import KeepsInputs, parts, read_rows
 from .whitening import Dense, Form, LowRank, fit_patches, fit_whole, to_unit
 
 Array = NDArray[np.float64]
 _BACKENDS = ("cpu", "cuda")
 
 
-class ZCA(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
+class ZCA(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
     """Whitening that keeps images images: (N, H, W, C) in, the same shape out; sequences and vectors too.
 
     Parameters

@@ -183,52 +183,64 @@ def embed_plane(
                 store(bends, here, bend)
 
 
+@inlined
+def pools_of(view: Any, stage: Any) -> Any:
+    """Height and width of a window of the pool of a stage, windows in a row and in all, and where their pairs start."""
+    high, broad = of_stage(view.stages, stage, POOL_HEIGHT), of_stage(view.stages, stage, POOL_WIDTH)
+    columns = of_stage(view.stages, stage, WIDTH) // broad
+    windows = (of_stage(view.stages, stage, HEIGHT) // high) * columns
+    return high, broad, columns, windows, of_stage(view.stages, stage, POOLED)
+
+
+@inlined
+def first_pair(pools: Any, row: Any, other_row: Any, column: Any, other_column: Any) -> Any:
+    """The pair of windows that two positions lie in, and how far across each they are."""
+    high, broad, columns, windows, start = pools
+    one, other = (row // high) * columns + column // broad, (other_row // high) * columns + other_column // broad
+    return start + one * windows + other, column % broad, other_column % broad
+
+
+@inlined
+def next_pair(pools: Any, pair: Any, left: Any, right: Any) -> Any:
+    """The same one position on."""
+    broad, windows = pools[1], pools[3]
+    left, right = left + 1, right + 1
+    if left == broad:
+        pair, left = pair + windows, 0
+    if right == broad:
+        pair, right = pair + 1, 0
+    return pair, left, right
+
+
 @compiled
 def collect(lanes: Any, view: Any, stage: Any, u: Any, v: Any, pooled: Any) -> None:
     """Add the first plane to the pairs of windows its positions lie in; neighbours of one pair are added up first."""
     width, wide, tall = lane_count(lanes), of_stage(view.stages, stage, WIDTH), of_stage(view.stages, stage, HEIGHT)
-    high, broad = of_stage(view.stages, stage, POOL_HEIGHT), of_stage(view.stages, stage, POOL_WIDTH)
     rows, count, down, across = tall - abs(u), wide - abs(v), max(0, -u), max(0, -v)
-    columns = wide // broad
-    windows, start = (tall // high) * columns, of_stage(view.stages, stage, POOLED)
+    pools = pools_of(view, stage)
     for row in range(rows):
-        j, m = (down + row) // high, (down + row + u) // high
-        index = start + (j * columns + across // broad) * windows + m * columns + (across + v) // broad
-        left, right = across % broad, (across + v) % broad  # places within the windows
+        pair, left, right = first_pair(pools, down + row, down + row + u, across, across + v)
         total = zero(lanes)
         for k in range(count):
             total = total + load(lanes, view.planes, (row * wide + k) * width)
-            left += 1
-            right += 1
-            if left == broad or right == broad or k == count - 1:
-                accumulate(pooled, index * width, total)
+            following, left, right = next_pair(pools, pair, left, right)
+            if following != pair or k == count - 1:
+                accumulate(pooled, pair * width, total)
                 total = zero(lanes)
-                if left == broad:
-                    index, left = index + windows, 0
-                if right == broad:
-                    index, right = index + 1, 0
+                pair = following
 
 
 @compiled
 def spread(lanes: Any, view: Any, stage: Any, u: Any, v: Any) -> None:
     """The cotangents of the pairs of windows that the positions of one offset lie in, into the first plane."""
     width, wide, tall = lane_count(lanes), of_stage(view.stages, stage, WIDTH), of_stage(view.stages, stage, HEIGHT)
-    high, broad = of_stage(view.stages, stage, POOL_HEIGHT), of_stage(view.stages, stage, POOL_WIDTH)
     rows, count, down, across = tall - abs(u), wide - abs(v), max(0, -u), max(0, -v)
-    columns = wide // broad
-    windows, start = (tall // high) * columns, of_stage(view.stages, stage, POOLED)
+    pools = pools_of(view, stage)
     for row in range(rows):
-        j, m = (down + row) // high, (down + row + u) // high
-        index = start + (j * columns + across // broad) * windows + m * columns + (across + v) // broad
-        left, right = across % broad, (across + v) % broad
+        pair, left, right = first_pair(pools, down + row, down + row + u, across, across + v)
         for k in range(count):
-            store(view.planes, (row * wide + k) * width, load(lanes, view.cotangents, index * width))
-            left += 1
-            right += 1
-            if left == broad:
-                index, left = index + windows, 0
-            if right == broad:
-                index, right = index + 1, 0
+            store(view.planes, (row * wide + k) * width, load(lanes, view.cotangents, pair * width))
+            pair, left, right = next_pair(pools, pair, left, right)
 
 
 @compiled
@@ -236,10 +248,7 @@ def turn(lanes: Any, kinds: Any, view: Any, stage: Any, step: Any, u: Any, v: An
     """The last step of a stage, there and back: `embed_plane`, `spread` and `pull_step` at once."""
     width, wide, tall = lane_count(lanes), of_stage(view.stages, stage, WIDTH), of_stage(view.stages, stage, HEIGHT)
     rows, count, down, across = tall - abs(u), wide - abs(v), max(0, -u), max(0, -v)
-    high, broad = of_stage(view.stages, stage, POOL_HEIGHT), of_stage(view.stages, stage, POOL_WIDTH)
-    columns = wide // broad
-    windows, pools = (tall // high) * columns, of_stage(view.stages, stage, POOLED)
-    source = widened(lanes, view, stage, step, u, v)
+    source, pools = widened(lanes, view, stage, step, u, v), pools_of(view, stage)
     reach, kind = of_step(view.steps, step, REACH_HEIGHT), of_step(view.steps, step, KIND)
     start, before = of_step(view.steps, step, PARAMETERS), of_step(view.steps, step, NORMS)
     exact = view.itself != 0 and u == 0 and v == 0
@@ -248,9 +257,7 @@ def turn(lanes: Any, kinds: Any, view: Any, stage: Any, step: Any, u: Any, v: An
         above, below = min(reach, row), min(reach, rows - 1 - row)
         x = before + (down + row) * wide + across
         z = (before + (down + row + u) * wide + across + v) * width
-        j, m = (down + row) // high, (down + row + u) // high
-        index = pools + (j * columns + across // broad) * windows + m * columns + (across + v) // broad
-        left, right = across % broad, (across + v) % broad
+        pair, left, right = first_pair(pools, down + row, down + row + u, across, across + v)
         for k in range(count):
             here = row * line + k * width
             s = column_sum(lanes, source, here, line, above, below)
@@ -259,17 +266,12 @@ def turn(lanes: Any, kinds: Any, view: Any, stage: Any, step: Any, u: Any, v: An
             if exact:
                 s = a
             _, slope, bend = embed_both(kinds, kind, view.table, start, s, a, r)
-            g = load(lanes, view.cotangents, index * width)
+            g = load(lanes, view.cotangents, pair * width)
             store(view.planes, here, g * slope)
             bend = g * bend
             accumulate(view.left_scales, (x + k) * width, bend)
             accumulate(view.right_scales, z + k * width, bend)
-            left += 1
-            right += 1
-            if left == broad:
-                index, left = index + windows, 0
-            if right == broad:
-                index, right = index + 1, 0
+            pair, left, right = next_pair(pools, pair, left, right)
 
 
 @compiled

@@ -41,12 +41,19 @@ class Shape:
 
     columns: int  # of a team, some offsets v beside each other
     teams: int  # of a block
-    offsets: Pair  # of u and of v, those around 0
+    grid: Pair
+    reach: Pair  # of the offsets u and v that are needed, from 0 either way
     groups: int  # of teams that follow these v, a block each
     stride: int  # of a team's row of values, with zeros
     pad: int  # zeros beside the columns of an offset
     shared_bytes: int  # of rows, and of cotangents
     resident: int  # blocks of a multiprocessor at the same time
+
+    @property
+    def offsets(self) -> Pair:
+        """How many u and v are followed; they go around."""
+        down, across = (min(n, 2 * far + 1) for n, far in zip(self.grid, self.reach, strict=True))
+        return down, across
 
     @property
     def team(self) -> int:
@@ -94,7 +101,8 @@ def plan_pulling(graph: Graph, precision: str, shared_limit: int, both: bool) ->
         if forward.lanes != lanes:
             continue
         shapes = tuple(_shape(forward, segments[place], place, both) for place in range(len(segments)))
-        found, most = PullPlan(forward, segments, before is not None, both, shapes), max(one.shared_bytes for one in shapes)
+        found = PullPlan(forward, segments, before is not None, both, shapes)
+        most = max(one.shared_bytes for one in shapes)
         kept = max(_kept(segment) for segment in segments) * lanes * np.dtype(forward.dtype).itemsize // 4
         if lanes == 1 or (most <= shared_limit and kept <= _KEPT):
             break
@@ -131,9 +139,9 @@ def _shape_with(forward: OffsetPlan, segment: Segment, place: int, both: bool, t
     lanes, item = forward.lanes, np.dtype(forward.dtype).itemsize
     height, width = segment.grid
     beside = max(1, min(width, _COLUMNS // width))
-    needed = forward.needed(len(forward.segments) - 1)[place]
-    down, across = (min(n, 2 * max(map(abs, some)) + 1) for n, some in zip(segment.grid, needed, strict=True))
-    columns, offsets = beside * width, -(-across // beside)
+    rows, others = forward.needed(len(forward.segments) - 1)[place]
+    reach = max(map(abs, rows)), max(map(abs, others))
+    columns, offsets = beside * width, -(-min(width, 2 * reach[1] + 1) // beside)
     # Threads of a larger team meet at the barrier of the block. All teams must be at different rows of both images.
     most = 1 if columns > _COLUMNS else max(1, min(teams, (height - 1) // _SKEW))
     groups = -(-offsets // most)
@@ -144,7 +152,7 @@ def _shape_with(forward: OffsetPlan, segment: Segment, place: int, both: bool, t
     shared = (2 * teams * stride * lanes + found) * item
     fitting = max(1, _SHARED // (shared + 1024))
     resident = max(1, min(fitting, _RESIDENT // (teams * -(-columns // 32) * 32)))
-    return Shape(columns, teams, (down, across), groups, stride, pad, shared, resident)
+    return Shape(columns, teams, segment.grid, reach, groups, stride, pad, shared, resident)
 
 
 def write_pulling(plan: PullPlan) -> tuple[str, list[list[NDArray[Any]]]]:
@@ -200,6 +208,8 @@ constexpr int GROUPS = {shape.groups}, THREADS = THREADS_OF_BLOCK({shape.threads
 constexpr int SKEW = {_SKEW}, LATE = {late}, BEFORE = (LATE + HEIGHT - 1) / HEIGHT;
 constexpr int DOWN = {shape.offsets[0]}, ACROSS = {shape.offsets[1]};  // offsets of u and of v
 constexpr int FIRST_U = DOWN < HEIGHT ? HEIGHT - DOWN / 2 : 0, FIRST_V = ACROSS < WIDTH ? WIDTH - ACROSS / 2 : 0;
+using OwnPlace = Place<WIDTH, ACROSS, FIRST_V, PAD, COLUMNS, TEAM, TEAMS>;
+using OwnRow = Row<HEIGHT, DOWN, FIRST_U, BEFORE>;
 constexpr bool BOTH = {str(self.plan.both).lower()};
 struct Walk {{
     Value own;
@@ -222,7 +232,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         found.clear();
 #pragma unroll
         for (int each = 0; each < EACH; ++each) {{
-            const Place<WIDTH, ACROSS, FIRST_V, PAD, COLUMNS, TEAM, TEAMS> here(threadIdx.x + each * THREADS, first_v);
+            const OwnPlace here(threadIdx.x + each * THREADS, first_v);
             walks[each].clear();
 {indented(self._sources(), 12)}
         }}
@@ -289,9 +299,9 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             *before,
             "#pragma unroll",
             "for (int each = 0; each < EACH; ++each) {",
-            "    const Place<WIDTH, ACROSS, FIRST_V, PAD, COLUMNS, TEAM, TEAMS> here(threadIdx.x + each * THREADS, first_v);",
+            "    const OwnPlace here(threadIdx.x + each * THREADS, first_v);",
             "    if (here.idle) continue;",
-            f"    const Row<HEIGHT, DOWN, FIRST_U, BEFORE> at(start + step + BEFORE * HEIGHT - here.team * SKEW - {late});",
+            f"    const OwnRow at(start + step + BEFORE * HEIGHT - here.team * SKEW - {late});",
             "    [[maybe_unused]] Walk& walk = walks[each];",
             "    [[maybe_unused]] const Sources& from = sources[each];",
             *(f"    {line}" for line in [*add, *lines]),
@@ -322,10 +332,11 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             before = self.forward.segments[self.place - 1]
             one, values = before.exits[0], f"entrance + number * {self.forward.exit_numbers(before.exits[0])}"
             read = f"entered<{axis_type(one, 0, before)}, WIDTH>({values}, at.u(), here.v, at.row, here.k)"
-            scaled, (down, across) = f"{real(self.forward.exit_scale(self.place - 1, one))} * {read}", self.shape.offsets
-            if (down, across) != self.segment.grid:  # other offsets are not needed, and not known
-                near = f"abs(at.partner - at.row) <= {down // 2} && abs(here.n - here.k) <= {across // 2}"
-                scaled = f"{near} ? {scaled} : nothing()"
+            scaled = f"{real(self.forward.exit_scale(self.place - 1, one))} * {read}"
+            far = zip(("at.partner - at.row", "here.n - here.k"), self.shape.reach, self.segment.grid, strict=True)
+            near = [f"abs({offset}) <= {reach}" for offset, reach, n in far if reach < n - 1]
+            if near:  # other offsets are not needed, and not known
+                scaled = f"{' && '.join(near)} ? {scaled} : nothing()"
             lines = [f"const Value value = {scaled};"]
         if not self.segment.steps:
             return self._phase(None, [*self._given(), *self._leave()])

@@ -1,0 +1,181 @@
+"""What all kernels share: calls, the diagonal, gradients, and the algebra of sums, products and averages."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from numbers import Real
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from ..architecture import Architecture
+from ..autograd import requires_gradient, tracked
+from ..backends import Advance, AnyDevice, Precision, Prepared
+from ..devices import Device
+from ..diagram import draw_beside
+from ..gradients import Differentiable
+from ..inputs import check_images, check_pair, device_of, take
+from ..progress import Forecast
+from ..symmetries import MIRROR, Symmetry
+from ..tiles import Progress, counter, fill
+
+if TYPE_CHECKING:
+    from .symmetrized import Symmetrized
+
+
+class Kernel(Differentiable):
+    """What all kernels share: calls, the diagonal, gradients, and the algebra of sums and products."""
+
+    def __call__(
+        self,
+        X: Any,
+        Z: Any = None,
+        *,
+        backend: str | AnyDevice = "auto",
+        precision: Precision = "float32",
+        n_jobs: int | None = None,
+        progress: Progress | None = None,
+    ) -> Any:
+        """The kernel matrix, float64: (N, N) and exactly symmetric for X alone, (N, M) for X and Z.
+
+        `precision` is that of the arithmetic up to the last pool; `progress(done, total)` counts pairs. The matrix is
+        the kind of array that X is: NumPy's, torch's or CuPy's. What is on a GPU stays there if that computes.
+        A `Device` as `backend` says precision and threads itself. Tensors that require gradients take part in
+        `torch.autograd`.
+        """
+        device = Device.of(backend, precision, n_jobs)
+        if requires_gradient(X, Z):
+            return tracked(
+                lambda x, z: self._matrix(device, x, z, progress, stay=False),
+                lambda x, z, cotangent, wrt: self.vjp(x, z, cotangent, wrt=wrt, backend=device),
+                X,
+                Z,
+            )
+        return self._matrix(device, X, Z, progress, stay=False)
+
+    def on_device(self, device: Device, X: Any, Z: Any = None, *, progress: Progress | None = None) -> Any:
+        """As calling it, but what a GPU computes stays there, as a CuPy matrix, wherever the images were."""
+        return self._matrix(device, X, Z, progress, stay=True)
+
+    def _matrix(self, device: Device, X: Any, Z: Any, progress: Progress | None, *, stay: bool) -> Any:
+        on_gpu = self._stays_on_gpu(device)
+        images, restore = take(X, on_gpu=on_gpu)
+        check_images(images, "X")
+        others = None
+        if Z is not None:
+            others, _ = take(Z, on_gpu=on_gpu)
+            check_images(others, "Z")
+            check_pair(images, others)
+        if stay and on_gpu:
+            images, others = (one if one is None else device.algebra.upload(one) for one in (images, others))
+        with device_of(images):
+            left = self.prepare(device, images)
+            right = left if others is None else self.prepare(device, others)
+            pairs = len(left) * (len(left) + 1) // 2 if others is None else len(left) * len(right)
+            advance = counter(progress or Forecast(), pairs * sum(1 for _ in self.leaves()))
+            matrix = fill(self, device, left, right, symmetric=others is None, advance=advance)
+            return matrix if stay else restore(matrix)
+
+    def diag(
+        self,
+        X: Any,
+        *,
+        backend: str | AnyDevice = "auto",
+        precision: Precision = "float32",
+        n_jobs: int | None = None,
+    ) -> Any:
+        """k(x, x) for every row of X, (N,)."""
+        device = Device.of(backend, precision, n_jobs)
+        images, restore = take(X, on_gpu=self._stays_on_gpu(device))
+        check_images(images, "X")
+        with device_of(images):
+            return restore(self.prepare(device, images).diagonal)
+
+    @abstractmethod
+    def prepare(self, device: AnyDevice, images: Any) -> Prepared:
+        """Everything that is known of each image alone."""
+
+    @abstractmethod
+    def block(
+        self, device: AnyDevice, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
+    ) -> Any:
+        """Entries between two prepared sets; with `upper`, those left of the diagonal are void."""
+
+    @abstractmethod
+    def leaves(self) -> Iterator[Elementary]:
+        """The elementary kernels this one is made of, with repetition."""
+
+    def _stays_on_gpu(self, device: Device) -> bool:
+        """Whether all of this kernel can be computed where images on a GPU are."""
+        return device.name == "cuda" and all(leaf.on_gpu for leaf in self.leaves())
+
+    def symmetrized(self, symmetry: str | Symmetry) -> Symmetrized:
+        """The average over copies of both images: one row of its matrix stands for an image and all its copies.
+
+        >>> from tangentless import kernel
+        >>> kernel("myrtle5").symmetrized("mirror shifts1")
+        kernel('myrtle5').symmetrized('mirror shifts1')
+        """
+        from .symmetrized import Symmetrized
+
+        return Symmetrized(self, Symmetry.parse(symmetry))
+
+    def mirrored(self) -> Symmetrized:
+        """The average over an image and its mirror: training on it equals training with flipped copies.
+
+        >>> from tangentless import kernel
+        >>> kernel("myrtle5").mirrored()
+        kernel('myrtle5').mirrored()
+        """
+        return self.symmetrized(MIRROR)
+
+    @property
+    def invariant(self) -> bool:
+        """Whether mirroring both images, or turning both by 90°, leaves k as it is, on any grid it can be used on."""
+        return False
+
+    def _repr_html_(self) -> str:
+        """The expression, and a picture of each architecture in it, which notebooks show."""
+        shapes = (leaf.drawn for leaf in self.leaves() if leaf.drawn is not None)
+        return draw_beside(repr(self), dict.fromkeys(shapes))
+
+    def __add__(self, other: Kernel) -> Kernel:
+        from .combined import Sum
+
+        return Sum(self, other) if isinstance(other, Kernel) else cast(Kernel, NotImplemented)
+
+    def __mul__(self, other: Kernel | float) -> Kernel:
+        from .combined import Product
+
+        return Product(self, other) if isinstance(other, Kernel) else self.__rmul__(other)
+
+    def __rmul__(self, factor: float) -> Kernel:
+        from .combined import Scaled
+
+        return Scaled(float(factor), self) if isinstance(factor, Real) else cast(Kernel, NotImplemented)
+
+
+class Elementary(Kernel):
+    """A kernel that is not made of others: it knows its own work and memory."""
+
+    on_gpu: ClassVar[bool] = False  # whether the cuda backend computes it from images on a GPU
+
+    @property
+    def drawn(self) -> Architecture | None:
+        """The architecture that notebooks show a picture of."""
+        return None
+
+    @property
+    @abstractmethod
+    def definition(self) -> str:
+        """All there is to it, in a line: a store is only continued with the same."""
+
+    @abstractmethod
+    def elements(self, shape: tuple[int, ...]) -> int:
+        """Numbers computed for a pair of images of a shape, the unit of work; raises where the shape does not fit."""
+
+    @abstractmethod
+    def image_numbers(self, shape: tuple[int, ...]) -> int:
+        """Numbers that a prepared image takes at most."""
+
+    def leaves(self) -> Iterator[Elementary]:
+        yield self
