@@ -20,7 +20,7 @@ docs: $(SITE)            ## the documentation site, in out/site: examples execut
 linkcheck: $(SITE)       ## external links of the site, which needs a network
 	$(BIN)/python -m sphinx -b linkcheck -D plot_gallery=0 -d out/doctrees docs out/linkcheck
 
-# Each of two workers solves on one thread: two on two threads each wait for one another, ten times as long.
+# Each of two workers solves on one thread: with two each, they wait for one another.
 test: lint               ## everything that runs in minutes
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu and not browser" -n 2 --dist worksteal
 
