@@ -35,6 +35,15 @@ def least(*functions, clock=time.process_time):
     return [min(times) for times in found]
 
 
+# On a GPU: the kernel, whether slopes by parameters are asked for, which the general path has, and whether both sides are.
+CASES = (
+    ("both sides", NAME, False, True),
+    ("one side", NAME, False, False),
+    ("one side of a flat network", "conv3 relu pool2 conv3 relu pool2 conv3 relu pool2 patch4", False, False),
+    ("both sides, general path", NAME, True, True),
+)
+
+
 def numbers(side, rows, columns):
     rng = np.random.default_rng(0)
     shapes = (rows, side, side, 3), (columns, side, side, 3), (rows, columns)
@@ -64,16 +73,16 @@ def on_cpu(side, rows, columns, fused):
 
 
 def on_gpu(options):
-    """The path that gradients take, then the general one, both with their forward direction; errors, and memory."""
+    """Every case with its forward direction, and memory."""
     import cupy
 
-    kernel, (X, Z, G) = tl.kernel(NAME), numbers(options.side, options.rows, options.columns)
+    X, Z, G = numbers(options.side, options.rows, options.columns)
     images, others, cotangent = map(cupy.asarray, (X, Z, G))
-    graph, pool = kernel.graph(X.shape[1:]), cupy.get_default_memory_pool()
-    rows = []
-    for what, parameters in (("gradients", False), ("general path", True)):  # that path has slopes by parameters
-        backend = tl.Device("cuda", options.precision).backend
-        left, right = (backend.gradient(graph, one, parameters=parameters) for one in (images, others))
+    pool, rows = cupy.get_default_memory_pool(), []
+    for what, text, parameters, both in CASES:
+        graph, backend = tl.kernel(text).graph(X.shape[1:]), tl.Device("cuda", options.precision).backend
+        left = backend.gradient(graph, images, parameters=parameters)
+        right = backend.gradient(graph, others, parameters=parameters, wanted=both)
         near, far = (left.images, right.images) if parameters else map_both(backend, graph, images, others)
         wait = backend.machines[0].mark
         pool.free_all_blocks()
