@@ -35,7 +35,7 @@ def least(*functions, clock=time.process_time):
     return [min(times) for times in found]
 
 
-# On a GPU: the kernel, whether slopes by parameters are asked for, which the general path has, and whether both sides are.
+# On a GPU: the kernel; whether the general path is asked for, which has slopes by parameters; whether both sides are.
 CASES = (
     ("both sides", NAME, False, True),
     ("one side", NAME, False, False),
