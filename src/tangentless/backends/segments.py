@@ -34,8 +34,6 @@ from ..graph import (
 )
 from ..layers import Nonlinearity, Normalize, Windows
 
-NO_CHAIN = "it is no plain chain: it has strides, dilations, patches, sums, or pools that leave positions out"
-
 Array = NDArray[np.float64]
 Embedding = Nonlinearity | Normalize | None
 
@@ -195,10 +193,21 @@ def patched_chain(graph: Graph) -> tuple[tuple[Segment, ...], Pair] | str:
     return found if isinstance(found, str) else (found, patch)
 
 
+def flat_chain(graph: Graph) -> tuple[tuple[Segment, ...], bool] | str:
+    """The segments of a plain chain, and whether it is flat; or why it is none.
+
+    A flat one ends in a patch of the whole grid. Its last segment has a pool in place of that.
+    """
+    segments = cut(graph)
+    before = None if isinstance(segments, str) else segments[-1].before_patch()
+    found = _chained(segments if isinstance(segments, str) or before is None else (*segments[:-1], before))
+    return found if isinstance(found, str) else (found, before is not None)
+
+
 def _chained(segments: tuple[Segment, ...] | str) -> tuple[Segment, ...] | str:
     if isinstance(segments, str) or all(segment.is_chain for segment in segments):
         return segments
-    return NO_CHAIN
+    return "it is no plain chain: it has strides, dilations, patches, sums, or pools that leave positions out"
 
 
 def without_patch(segments: tuple[Segment, ...]) -> tuple[tuple[Segment, ...], Pair]:

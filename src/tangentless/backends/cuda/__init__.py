@@ -5,7 +5,8 @@ stage, tuned for them (`stage.cu`), in float32, and in float64 after the last po
 kernels, and `precision="float64"` follow offsets (`offsets.cuh`). What is left, such as branches of different
 resolution, runs node by node (`nodes.cuh`). Results do not depend on tiles, batches, order or the number of GPUs: the
 same images give the same bits. Images may be CuPy arrays as well; everything then stays on the GPUs, and entries come
-out beside the images. Gradients are computed node by node, by the first GPU (`node_back.cuh`).
+out beside the images. Gradients are computed by the first GPU: fused for chains (`pulling.cuh`), and node by node for
+all other graphs (`node_back.cuh`).
 """
 
 from __future__ import annotations

@@ -111,7 +111,8 @@ class PullPath:
         pulled = None
         if place:
             numbers = math.prod(plan.segments[place].grid) ** 2 * lanes
-            pulled = xp.zeros((len(units), numbers), dtype=dtype)  # as at offsets that are not needed
+            new = xp.empty if shape.offsets == shape.grid else xp.zeros  # offsets that are not needed get nothing
+            pulled = new((len(units), numbers), dtype=dtype)
         lefts = xp.empty((blocks, size, lanes), dtype=dtype) if plan.both else None
         rights = xp.empty((blocks, size), dtype=dtype)
         entrance = exits[place - 1][0] if place else None

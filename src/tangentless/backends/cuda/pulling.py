@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ...graph import Graph, Pair
 from ..chains import STEEPEST
-from ..segments import NO_CHAIN, Segment, cut
+from ..segments import Segment, flat_chain
 from .compile import source as device_source
 from .duals import indented, pull_lines, real, tables_for
 from .offsets import OffsetPlan, axis_type, plan_offsets
@@ -83,16 +83,12 @@ class PullPlan:
 @functools.lru_cache(maxsize=64)
 def plan_pulling(graph: Graph, precision: str, shared_limit: int, both: bool) -> PullPlan | str:
     """A plan for the gradient, or the reason why it must take the general path."""
-    segments = cut(graph)
     if graph.tangent:
         return "it is a tangent kernel"
-    if isinstance(segments, str):
-        return segments
-    before = segments[-1].before_patch()
-    if before is not None:
-        segments = (*segments[:-1], before)
-    if not all(segment.is_chain for segment in segments):
-        return NO_CHAIN
+    cut = flat_chain(graph)
+    if isinstance(cut, str):
+        return cut
+    segments, flat = cut
     precision = "float64" if graph.steepest > STEEPEST else precision
     for lanes in (4, 2, 1):
         forward = plan_offsets(graph, precision, shared_limit, lanes)
@@ -101,7 +97,7 @@ def plan_pulling(graph: Graph, precision: str, shared_limit: int, both: bool) ->
         if forward.lanes != lanes:
             continue
         shapes = tuple(_shape(forward, segments[place], place, both) for place in range(len(segments)))
-        found = PullPlan(forward, segments, before is not None, both, shapes)
+        found = PullPlan(forward, segments, flat, both, shapes)
         most = max(one.shared_bytes for one in shapes)
         kept = max(_kept(segment) for segment in segments) * lanes * np.dtype(forward.dtype).itemsize // 4
         if lanes == 1 or (most <= shared_limit and kept <= _KEPT):
