@@ -42,10 +42,9 @@ def empirical_kernel(kernel, images, width, seed):
     "text",
     [
         "conv3 relu pool2 conv3 relu globalpool normalize relu",
-        # Other duals are held to their activations in test_layers.py; these need minutes to show the same.
-        pytest.param("conv3 leakyrelu(0.3) conv3 relu globalpool", marks=pytest.mark.slow),
-        pytest.param("conv3 gaussian(0.2) pool2 conv3 gaussian(0.2) globalpool normalize", marks=pytest.mark.slow),
-        pytest.param("conv3 relu conv3 polynomial2 globalpool normalize relu", marks=pytest.mark.slow),
+        "conv3 leakyrelu(0.3) conv3 relu globalpool",
+        "conv3 gaussian(0.2) pool2 conv3 gaussian(0.2) globalpool normalize",
+        "conv3 relu conv3 polynomial2 globalpool normalize relu",
         "conv3 residual(gelu conv3) pool3(stride=1) tanh globalpool",
         "patch2 relu sum(conv3(dilation=2) | 0.5 * identity) erf globalpool",
     ],
