@@ -168,7 +168,7 @@ class OffsetPath:
         return self.graph.apply_head([out[0]], [left.squares], [right.squares])
 
     def _refine(self, products: Any, left: FollowedImages, right: FollowedImages, batch: int) -> None:
-        """Take cosines of close pairs from float64. Norms stay, so that they agree with the diagonal."""
+        """Take cosines of close pairs from float64, and one for equal images. Norms stay, and agree with the diagonal."""
         xp = self.machine.xp
         norms = xp.sqrt(left.squares)[:, None] * xp.sqrt(right.squares)
         distances = norms - products
@@ -178,6 +178,11 @@ class OffsetPath:
             return
         for start in range(0, len(rows), batch):
             here = rows[start : start + batch], columns[start : start + batch]
+            equal = (left.pixels[here[0]] == right.pixels[here[1]]).all(axis=1)
+            products[here] = xp.where(equal, norms[here], products[here])
+            here = here[0][~equal], here[1][~equal]
+            if not len(here[0]):
+                continue
             (some, row), (others, column) = (xp.unique(one, return_inverse=True) for one in here)
             x, z = self._again(left, some, batch), self._again(right, others, batch)
             values = self.exact.pairs(x, z, row, column)
