@@ -161,7 +161,7 @@ def write(plan: OffsetPlan) -> tuple[str, list[list[NDArray[Any]]]]:
     number = {"float32": "float", "float64": "double"}[plan.dtype]
     head = f"typedef {number} real;\nconstexpr int LANES = {plan.lanes}, PARTS = {plan.parts};\n"
     writers = [Writer(plan, place) for place in range(len(plan.segments))]
-    texts = [head, device_source("offsets.cuh"), *(writer.kernel() for writer in writers)]
+    texts = [head, device_source("norms.cuh"), *(writer.kernel() for writer in writers)]
     return "\n".join(texts), [writer.tables for writer in writers]
 
 
