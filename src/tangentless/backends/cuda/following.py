@@ -85,7 +85,8 @@ class OffsetPath:
     @property
     def pair_bytes(self) -> int:
         """Scratch memory of one pair, where all units are full."""
-        numbers = sum(self.plan.exit_numbers(one) for segment in self.plan.segments[:-1] for one in segment.exits)
+        inner = enumerate(self.plan.segments[:-1])
+        numbers = sum(self.plan.exit_numbers(place, one) for place, segment in inner for one in segment.exits)
         size = np.dtype(self.plan.dtype).itemsize
         first = 0 if self.first is None else self.first.pair_bytes
         return first + max(8, numbers * (1 + self.graph.tangent) * size)
@@ -102,13 +103,13 @@ class OffsetPath:
         beside, norms = self.beside(pixels), xp.zeros((count, plan.norm_count), dtype=plan.dtype)
         units, end = self.machine.upload(selves(count)), len(plan.segments) - 1
         entrances: list[Any] = [pixel_squares(scaled)]
-        exits: list[Any] = []
+        exits, known = list[Any](), self.first_exits(pixels, pixels)(units, slice(None))
         tangents: Any = xp.zeros(count)
         for place, segment in enumerate(plan.segments):
             squares = segment.squares(entrances, self.window_sums)
             self._set_norms(place, squares, norms)
             sides = beside, self.beside(norms), pixels, norms
-            exits = self._segment(place, end, *sides, units, exits, itself=True)
+            exits = known if place < len(known) else self._segment(place, end, *sides, units, exits, itself=True)
             entrances = []
             for number, one in enumerate(segment.exits):
                 if place == end:
@@ -153,7 +154,7 @@ class OffsetPath:
         one, size = self.plan.segments[place].exits[number], math.prod(self.plan.segments[place].exits[number].grid)
         squares = self.machine.xp.empty((len(values), *one.grid))
         scale = np.float64(self.plan.exit_scale(place, one))
-        numbers = [np.int64(squares.size), size, self.plan.exit_numbers(one), scale]
+        numbers = [np.int64(squares.size), size, self.plan.exit_numbers(place, one), scale]
         self._walk("own_squares", squares.size, [values, squares, *numbers])
         return squares
 
@@ -173,7 +174,7 @@ class OffsetPath:
         heights = column_heights(len(left), len(right), first)
         total = int(heights.sum())
         x, a = self.beside(left.pixels), self.beside(left.norms)
-        first_exits = self.first_exits(left, right)
+        first_exits = self.first_exits(left.pixels, right.pixels)
         for start in range(0, total, batch):
             stop = min(start + batch, total)
             units = self.machine.upload(batch_units(heights, start, stop, self.plan.lanes))
@@ -191,7 +192,7 @@ class OffsetPath:
             return self.graph.apply_tangent_head([out[0]], [out[1]], [left.squares], [right.squares])
         return self.graph.apply_head([out[0]], [left.squares], [right.squares])
 
-    def first_exits(self, left: FollowedImages, right: FollowedImages) -> Callable[[Any, slice], list[Any]]:
+    def first_exits(self, left: Any, right: Any) -> Callable[[Any, slice], list[Any]]:
         """What computes the exits of the first segment for units of some columns; none where the kernels here do."""
         first = self.first
         if first is None:
@@ -266,7 +267,7 @@ class OffsetPath:
         if place == len(plan.segments) - 1:
             outputs = [xp.empty((len(units), len(groups), plan.parts))]
         else:
-            shapes = [(len(units), plan.exit_numbers(one) * plan.parts) for one in segment.exits]
+            shapes = [(len(units), plan.exit_numbers(place, one) * plan.parts) for one in segment.exits]
             outputs = [xp.empty(shape, dtype=plan.dtype) for shape in shapes]
         work = [units, groups, needed, offsets, len(groups), len(offsets), int(itself), np.int64(blocks)]
         arguments = [x, z, a, b, *(inside or [None]), *outputs, *self.tables[place], *work]

@@ -33,6 +33,7 @@ class PullPath:
     """
 
     def __init__(self, plan: PullPlan, machine: Machine, stage: StagePlan | None = None) -> None:
+        plan = replace(plan, forward=replace(plan.forward, begun=stage is not None))
         self.plan, self.machine = plan, machine
         self.forward = OffsetPath(plan.forward, machine)
         text, tables = write_pulling(plan)
@@ -61,7 +62,7 @@ class PullPath:
         batch = min(batch, _SCRATCH // self.pair_bytes)
         columns = max(1, batch // (-(-len(left) // lanes) * lanes))
         x, a = self.forward.beside(left.images.pixels), self.forward.beside(left.images.norms)
-        first_exits = self.forward.first_exits(left.images, right.images)
+        first_exits = self.forward.first_exits(left.images.pixels, right.images.pixels)
         for part in spans(len(right), columns, done):
             table, units = _units(cotangent[:, part] != 0, lanes, self.machine.xp)
             if len(units):
@@ -145,7 +146,8 @@ class PullPath:
         by = (by / top).reshape(count, 1, 1)
         x, a = self.forward.beside(own.pixels), self.forward.beside(own.norms)
         units = self.machine.upload(selves(count))
-        exits = self.forward.run(last, x, a, own.pixels, own.norms, units, itself=True)
+        known = self.forward.first_exits(own.pixels, own.pixels)(units, slice(None))
+        exits = self.forward.run(last, x, a, own.pixels, own.norms, units, itself=True, known=known)
         given = xp.zeros((count, lanes), dtype=plan.dtype)
         for place in reversed(range(last + 1)):
             segment = self.plan.segments[place]

@@ -191,10 +191,10 @@ struct Sources {
     int line;
 };
 
-// Sums of a pool as `stage.cu` leaves them, [pair][u][row][k][n], as exits of units: [slot][u][v][row][k], all in the first
-// slot. Pairs that a unit lacks have zeros.
+// Sums of a pool as `stage.cu` leaves them, [pair][u][row][k][n], as exits of units: [u][v][row][k], in one slot. Pairs
+// that a unit lacks have zeros.
 extern "C" __global__ void lay_out(const float* sums, Value* exits, const Unit* units, index elements, int height, int width,
-                                   int numbers, double factor) {
+                                   double factor) {
     const int size = height * width * height * width;
     for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += index(gridDim.x) * blockDim.x) {
         const index number = i / size;
@@ -205,9 +205,7 @@ extern "C" __global__ void lay_out(const float* sums, Value* exits, const Unit* 
         Value value;
         for (int lane = 0; lane < LANES; ++lane)
             value.v[lane] = lane >= first && lane < last ? real(factor) * from[index(lane) * size] : 0;
-        Value* to = exits + number * numbers + ((index(plane / height) * width + v) * height + plane % height) * width + k;
-        *to = value;
-        for (int slot = size; slot < numbers; slot += size) to[slot] = nothing();
+        exits[number * size + ((index(plane / height) * width + v) * height + plane % height) * width + k] = value;
     }
 }
 
