@@ -35,8 +35,8 @@ class FirstStage:
     def rows(self, pixels: Any, side: int) -> Any:
         """Images (N, numbers) over their scales as the kernel reads them: 0, on the left of a pair; 1, on the right."""
         images = pixels.astype(np.float64).reshape(len(pixels), -1, *self.segment.grid)
-        scaled = np.moveaxis(images, 1, -1)
-        return stage_rows(self.segment, self.plan, self.units, pixel_squares(scaled), scaled, self.machine.xp)[side]
+        scaled, xp = np.moveaxis(images, 1, -1), self.machine.xp
+        return stage_rows(self.segment, self.plan, self.units, pixel_squares(scaled), scaled, xp, (side,))[0]
 
     def exits(self, left: Any, right: Any, units: Any) -> Any:
         """What the pool collects for all units, from the rows of either side."""
