@@ -256,12 +256,12 @@ struct Exit {
 };
 
 // The sum over slots of what a segment before has left at offset (u, v).
-template <class Down, int WIDTH>
+template <class Down, int WIDTH, int SLOTS>
 __device__ inline Value entered(const Value* __restrict__ values, int u, int v, int row, int k) {
     constexpr int HEIGHT = Down::length;
     const int place = ((Down::wrapped(u) * WIDTH + v) * HEIGHT + row) * WIDTH + k;
     Value sum = values[place];
-    for (int slot = 1; slot < Down::slots; ++slot) sum = sum + values[slot * (HEIGHT * WIDTH * HEIGHT * WIDTH) + place];
+    for (int slot = 1; slot < SLOTS; ++slot) sum = sum + values[slot * (HEIGHT * WIDTH * HEIGHT * WIDTH) + place];
     return sum;
 }
 

@@ -57,6 +57,7 @@ class OffsetPlan(Segmented):
 
     lanes: int  # pairs of a thread
     plans: tuple[SegmentPlan, ...]
+    begun: bool = False  # a `FirstStage` computes the first segment, whose exits then have one slot
 
     @property
     def parts(self) -> int:
@@ -78,9 +79,19 @@ class OffsetPlan(Segmented):
         feeding = {u - slot for one in segment.exits for u in needed for slot in slots(one)}
         return sorted({g % (height // size) for g in feeding} if paired else feeding)
 
-    def exit_numbers(self, exit_: Exit) -> int:
+    def slot_count(self, place: int, exit_: Exit) -> int:
+        """Slots of an exit of a segment."""
+        return 1 if self.begun and place == 0 else len(slots(exit_))
+
+    def exit_numbers(self, place: int, exit_: Exit) -> int:
         """Values of an exit between two segments."""
-        return len(slots(exit_)) * math.prod(exit_.grid) ** 2
+        return self.slot_count(place, exit_) * math.prod(exit_.grid) ** 2
+
+    def entered(self, place: int, number: int, where: str) -> str:
+        """The call that reads an entrance of a segment at (u, v, row, k)."""
+        before, one = self.segments[place - 1], self.segments[place - 1].exits[number]
+        kind = f"{axis_type(one, 0, before)}, WIDTH, {self.slot_count(place - 1, one)}"
+        return f"entered<{kind}>(entrance{number} + number * {self.exit_numbers(place - 1, one)}, {where})"
 
 
 def slots(exit_: Exit) -> range:
@@ -161,7 +172,7 @@ def write(plan: OffsetPlan) -> tuple[str, list[list[NDArray[Any]]]]:
     number = {"float32": "float", "float64": "double"}[plan.dtype]
     head = f"typedef {number} real;\nconstexpr int LANES = {plan.lanes}, PARTS = {plan.parts};\n"
     writers = [Writer(plan, place) for place in range(len(plan.segments))]
-    texts = [head, device_source("offsets.cuh"), *(writer.kernel() for writer in writers)]
+    texts = [head, device_source("norms.cuh"), *(writer.kernel() for writer in writers[plan.begun :])]
     return "\n".join(texts), [writer.tables for writer in writers]
 
 
@@ -255,7 +266,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         opened, closed = [], []
         for i, one in enumerate(exits):
             axes = ", ".join(axis_type(one, axis, self.segment) for axis in range(2))
-            values = f"exit{i} + number * {self.plan.exit_numbers(one)}"
+            values = f"exit{i} + number * {self.plan.exit_numbers(self.place, one)}"
             opened.append(f"const Exit<{axes}, THREADS> out{i} = {{{values}}};")
             opened.append(f"out{i}.clear(group);")
             plane = f"planes + {self.shape.planes[one.value]} * PLANE"
@@ -313,10 +324,8 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
                 ]
                 after = ["p += WIDTH, q += WIDTH;"]
             else:
-                one, before_this = self.plan.segments[self.place - 1].exits[i], self.plan.segments[self.place - 1]
-                scale = real(self.plan.exit_scale(self.place - 1, one))
-                values = f"entrance{i} + number * {self.plan.exit_numbers(one)}"
-                read = f"entered<{axis_type(one, 0, before_this)}, WIDTH>({values}, u, column.v, row, column.k)"
+                scale = real(self.plan.exit_scale(self.place - 1, self.plan.segments[self.place - 1].exits[i]))
+                read = self.plan.entered(self.place, i, "u, column.v, row, column.k")
                 lines = [f"const Value value = {scale} * {read};"]
             yield self._phase(before, self._rows(2, [*lines, *self._keep(i, "value"), *after]))
 
