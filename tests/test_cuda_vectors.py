@@ -114,9 +114,10 @@ def test_rows_on_the_device_never_come_back(backend: CudaBackend, k: Kernel, mon
 
 @pytest.mark.parametrize("k", [*KERNELS, Linear() + 0.5 * Gaussian(0.2) * NTK(2)], ids=repr)
 def test_gradients_match_the_processor(backend: CudaBackend, k: Kernel) -> None:
-    X, G = hostile_rows(6), np.random.default_rng(0).standard_normal((24, 24))
-    calls = [(X, X[3:], G[:, 3:]), (X, None, G)]
-    for x, z, g in calls:
+    # Slopes of kernels with a kink are infinite between parallel rows, so that rounding decides about those of near ones.
+    X = hostile_rows(6)[: 10 if isinstance(k, NTK) or k == ArcCosine(0) else None]
+    G = np.random.default_rng(0).standard_normal((len(X), len(X)))
+    for x, z, g in [(X, X[3:], G[:, 3:]), (X, None, G)]:
         found, wanted = (k.vjp(x, z, g, parameters=True, backend=where) for where in (backend, "cpu"))
         for one, other in zip(found[:-1], wanted[:-1], strict=True):
             np.testing.assert_allclose(one, other, atol=1e-11 * np.abs(other).max())
