@@ -114,7 +114,7 @@ def test_rows_on_the_device_never_come_back(backend: CudaBackend, k: Kernel, mon
 
 @pytest.mark.parametrize("k", [*KERNELS, Linear() + 0.5 * Gaussian(0.2) * NTK(2)], ids=repr)
 def test_gradients_match_the_processor(backend: CudaBackend, k: Kernel) -> None:
-    # Slopes of kernels with a kink are infinite between parallel rows, so that rounding decides about those of near ones.
+    # Kernels with a kink have infinite slopes between parallel rows: rounding decides about those of near ones.
     X = hostile_rows(6)[: 10 if isinstance(k, NTK) or k == ArcCosine(0) else None]
     G = np.random.default_rng(0).standard_normal((len(X), len(X)))
     for x, z, g in [(X, X[3:], G[:, 3:]), (X, None, G)]:
