@@ -157,8 +157,10 @@ struct Exit {
                 const int v = offsets[number], left = WIDTH - v - item % WIDE * Across::stride;  // columns before the seam
                 if constexpr (Down::tiles && Across::tiles)
                     add_tile<STRIDE, PAD>(corner, left, u, v, item);
+                else if constexpr (SMALL)
+                    add_small<STRIDE, PAD>(corner, left, group, u, v, item);
                 else
-                    add_window<STRIDE, PAD>(corner, left, group, u, v, item);
+                    add_window<STRIDE, PAD, -1, -1>(corner, left, group, u, v, item);
             }
         }
     }
@@ -214,36 +216,60 @@ struct Exit {
 #pragma unroll
             for (int j = 0; j < COLUMN_PARTS; ++j) add_to(i, rows[i], columns[j], item, sums[i][j]);
     }
-    // Any windows. All loops have fixed bounds: of one whose bounds are a maximum and a minimum, NVRTC makes code that runs
-    // once too often.
+    // Windows that overlap, at every or every other position: which part of one has which partner depends on whether u and v are
+    // even, and is known to the compiler in each case.
+    static constexpr bool SMALL = Down::stride <= 2 && Across::stride <= 2 && Across::around && Down::size * Across::size <= 9;
     template <int STRIDE, int PAD>
+    __device__ void add_small(const Value* corner, int left, int group, int u, int v, int item) const {
+        constexpr int R = Down::stride - 1, S = Across::stride - 1;  // the last remainders
+        const bool odd_u = u - group * Down::stride == R, odd_v = v % Across::stride == S;
+        if (odd_u && odd_v)
+            add_window<STRIDE, PAD, R, S>(corner, left, group, u, v, item);
+        else if (odd_u)
+            add_window<STRIDE, PAD, R, 0>(corner, left, group, u, v, item);
+        else if (odd_v)
+            add_window<STRIDE, PAD, 0, S>(corner, left, group, u, v, item);
+        else
+            add_window<STRIDE, PAD, 0, 0>(corner, left, group, u, v, item);
+    }
+    // Any windows. R and S are the remainders of u and v by the strides, or negative where the compiler is not to know them. All
+    // loops have fixed bounds: of one whose bounds are a maximum and a minimum, NVRTC makes code that runs once too often.
+    template <int STRIDE, int PAD, int R, int S>
     __device__ void add_window(const Value* corner, int left, int group, int u, int v, int item) const {
-        constexpr int P = Down::size, Q = Across::size, parts = Across::around ? 1 : 2;
-        const int J = item / WIDE, K = item % WIDE;
-        for (int target = 0; target < parts * Across::slots; ++target) {
-            const int offset = v - target / Across::slots * WIDTH;
-            const int V0 = floor_divided(offset, Across::stride) + Across::lowest + target % Across::slots;
-            const int begin = Across::begin(offset, V0), end = Across::end(offset, V0), V = Across::at(K, V0);
+        constexpr int P = Down::size, Q = Across::size, parts = Across::around ? 1 : 2, targets = parts * Across::slots;
+        constexpr bool known = R >= 0;
+        const int J = item / WIDE, K = item % WIDE, r = known ? R : u - group * Down::stride;
+        Value window[known ? P : 1][known ? Q : 1];
+        if constexpr (known)
+#pragma unroll
+            for (int i = 0; i < P; ++i)
+#pragma unroll
+                for (int j = 0; j < Q; ++j) window[i][j] = corner[i * STRIDE + j + (j >= left ? PAD : 0)];
+#pragma unroll(known ? targets : 1)
+        for (int target = 0; target < targets; ++target) {
+            const int offset = v - target / Across::slots * WIDTH, group_v = floor_divided(offset, Across::stride);
+            const int further = Across::lowest + target % Across::slots, s = known ? S : offset - group_v * Across::stride;
+            const int begin = Across::begin(s, further), end = Across::end(s, further), V = Across::at(K, group_v + further);
             if (begin >= end || !Across::has(K, V)) continue;
             const Value* first = corner + (begin >= left ? PAD : 0);
             Value sums[Down::slots];
+#pragma unroll
             for (int slot = 0; slot < Down::slots; ++slot) sums[slot] = nothing();
 #pragma unroll(P > 8 ? 1 : P)
             for (int i = 0; i < P; ++i) {
                 Value line = nothing();
 #pragma unroll(Q > 8 ? 1 : Q)
                 for (int j = 0; j < Q; ++j)
-                    if (j >= begin && j < end) line = line + first[i * STRIDE + j];
+                    if (j >= begin && j < end) line = line + (known ? window[known ? i : 0][known ? j : 0] : first[i * STRIDE + j]);
 #pragma unroll
-                for (int slot = 0; slot < Down::slots; ++slot) {
-                    const int U0 = group + Down::lowest + slot;
-                    if (i >= Down::begin(u, U0) && i < Down::end(u, U0)) sums[slot] = sums[slot] + line;
-                }
+                for (int slot = 0; slot < Down::slots; ++slot)
+                    if (i >= Down::begin(r, Down::lowest + slot) && i < Down::end(r, Down::lowest + slot))
+                        sums[slot] = sums[slot] + line;
             }
 #pragma unroll
             for (int slot = 0; slot < Down::slots; ++slot) {
-                const int U0 = group + Down::lowest + slot, U = Down::at(J, U0);
-                if (Down::begin(u, U0) >= Down::end(u, U0) || !Down::has(J, U)) continue;
+                const int below = Down::lowest + slot, U = Down::at(J, group + below);
+                if (Down::begin(r, below) >= Down::end(r, below) || !Down::has(J, U)) continue;
                 add_to(slot, Down::wrapped(U), Across::wrapped(V), item, sums[slot]);
             }
         }
