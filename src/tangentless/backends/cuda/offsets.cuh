@@ -109,6 +109,37 @@ __device__ inline void frame(Value* planes) {
             for (int place = j; place < STRIDE; place += WIDTH + 2 * PAD) planes[i * STRIDE + place] = nothing();
 }
 
+// Sums over places LOW to HIGH from each of the PLACES of a row that are no margin, in all rows: RUN neighbouring ones by a
+// thread, which reads each value once. They are sums of pairs, of which neighbours share all but one.
+template <int LOW, int HIGH, int RUN, int PLACES, int HEIGHT, int STRIDE, int PAD, int THREADS>
+__device__ inline void add_lines(const Value* __restrict__ from, Value* __restrict__ to) {
+    constexpr int TAPS = HIGH - LOW + 1, RUNS = (PLACES + RUN - 1) / RUN;
+    for (int item = threadIdx.x; item < HEIGHT * RUNS; item += THREADS) {
+        const int first = item / HEIGHT * RUN, start = item % HEIGHT * STRIDE + PAD + first;
+        Value pairs[TAPS - 1];  // from place i + LOW on
+        Value newest = from[start + LOW];
+#pragma unroll
+        for (int i = 1; i < TAPS - 1; ++i) {
+            const Value next = from[start + LOW + i];
+            pairs[i] = newest + next;
+            newest = next;
+        }
+#pragma unroll
+        for (int j = 0; j < RUN; ++j) {
+            if (first + j >= PLACES) break;
+#pragma unroll
+            for (int i = 0; i + 2 < TAPS; ++i) pairs[i] = pairs[i + 1];
+            const Value next = from[start + j + HIGH];
+            pairs[TAPS - 2] = newest + next;
+            newest = next;
+            Value sum = pairs[0];
+#pragma unroll
+            for (int i = 2; i + 1 < TAPS; i += 2) sum = sum + pairs[i];
+            to[start + j] = TAPS % 2 ? sum + next : sum;
+        }
+    }
+}
+
 __device__ inline int floor_divided(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 
 // Windows of SIZE at every STRIDE along an axis of POSITIONS, LENGTH of them; an offset u of positions feeds offsets U of

@@ -25,11 +25,16 @@ from .duals import dual_lines, indented, real, tables_for
 _TALL = 16  # rows of a thread, at most
 _COLUMNS = 64  # beside each other in a plane, at least
 _MOST_THREADS = 1024
-_SHARED = 227 << 10  # bytes of all blocks of a multiprocessor
+_SHARED = 228 << 10  # bytes of all blocks of a multiprocessor, with 1 KiB of its own for each
 _RESIDENT = 768  # threads of all its blocks: each then has 80 registers
 _LAST_GROUPS = 4  # of u in the last segment, whose exit is a single number
 _ROOM = {4: 110 << 10, 2: 160 << 10}  # bytes of planes up to which a thread works on so many pairs
-_LONGEST = 20  # sums of rows that a thread may keep, of all its pairs
+_LONGEST = 20  # sums of rows that a thread may keep, of all its pairs, while it computes others
+_LONGEST_OF_LINES = 28  # and where it reads them
+_WIDE = 5  # columns of windows from which on sums of lines are computed once, and not by all threads that need them
+_RUN = 16  # of them that a thread computes, at most
+_AHEAD = 2  # rows whose pixels a thread reads at the same time
+LINES = -1  # the plane of these sums, in the place of a value's number
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +44,7 @@ class SegmentPlan:
     planes: dict[int, int]  # of every value that is kept, by its number
     columns: int
     bands: int
+    places: int  # of a row that sums of lines are needed at
     stride: int  # from one row of a plane to the next
     shared_bytes: int  # of all planes
     group: int  # neighbouring u that a block follows
@@ -49,6 +55,10 @@ class SegmentPlan:
     @property
     def threads(self) -> int:
         return min(_MOST_THREADS, -(-self.columns * self.bands // 32) * 32)
+
+    def run(self, height: int) -> int:
+        """Places of a row whose sums of lines a thread computes."""
+        return min(_RUN, -(-self.places // max(1, self.threads // height)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,13 +108,12 @@ def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: in
     dtype = "float64" if graph.tangent or graph.delicate or keeps_scales(graph) else precision
     if exceeds(segments, dtype):
         return f"a segment sums over more windows than {dtype} can hold"
-    longest = max((_extent(term) for one in segments for step in one.steps for term in step.terms), default=1)
     for lanes in (n for n in (4, 2, 1) if n <= most_lanes) if dtype == "float32" else (1,):
         size = lanes * (1 + graph.tangent) * np.dtype(dtype).itemsize
         plans = tuple(_plan_segment(segment, size, segment is segments[-1]) for segment in segments)
         found = OffsetPlan(graph, segments, dtype, lanes, plans)
         most = max(found.shared_bytes(place) for place in range(len(segments)))
-        if lanes == 1 or (most <= _ROOM[lanes] and lanes * longest <= _LONGEST):
+        if lanes == 1 or (most <= _ROOM[lanes] and all(_keeps_sums(segment, lanes) for segment in segments)):
             break
     if most <= shared_limit:
         return found
@@ -114,9 +123,14 @@ def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: in
     )
 
 
-def _extent(term: Term) -> int:
-    """Rows from the first to the last of a window."""
-    return term.taps[0][-1] - term.taps[0][0] + 1
+def _keeps_sums(segment: Segment, lanes: int) -> bool:
+    """Whether a thread has room for the sums of rows from the first to the last of every window."""
+    return all(
+        lanes * (term.taps[0][-1] - term.taps[0][0] + 1)
+        <= (_LONGEST_OF_LINES if sums_lines(segment, number) else _LONGEST)
+        for number, step in enumerate(segment.steps)
+        for term in step.terms
+    )
 
 
 def _plan_segment(segment: Segment, value_bytes: int, last: bool) -> SegmentPlan:
@@ -124,7 +138,10 @@ def _plan_segment(segment: Segment, value_bytes: int, last: bool) -> SegmentPlan
     columns = width * max(1, min(width, _COLUMNS // width))
     taps = [abs(tap) for step in segment.steps for term in step.terms for tap in term.taps[1] if abs(tap) < width]
     pad = max(taps, default=0)
-    stride = pad + columns // width * (width + 2 * pad)
+    places = columns // width * (width + 2 * pad) - pad
+    stride = places + 2 * pad
+    if LINES in planes:
+        stride += 1 - stride % 2  # threads of neighbouring rows then read from different banks
     shared = max(1, len(set(planes.values()))) * height * stride * value_bytes
     fitting = max(1, _SHARED // (shared + 1024))
     threads = min(_RESIDENT // min(fitting, 16), _MOST_THREADS)
@@ -132,11 +149,15 @@ def _plan_segment(segment: Segment, value_bytes: int, last: bool) -> SegmentPlan
     group = -(-height // _LAST_GROUPS) if last else segment.exits[0].stride[0]
     resident = max(1, min(fitting, _RESIDENT // (-(-columns * bands // 32) * 32)))
     paired = last or height % group == 0
-    return SegmentPlan(planes, columns, bands, stride, shared, group, paired, resident, pad)
+    return SegmentPlan(planes, columns, bands, places, stride, shared, group, paired, resident, pad)
 
 
 def _planes(segment: Segment, last: bool) -> dict[int, int]:
-    """Planes of values that steps or exits read, each given to another value after its last reader."""
+    """Planes of values that steps or exits read, each given to another value after its last reader.
+
+    A step that sums lines first has no use for its argument when it stores its own values. Sums of lines have a plane
+    for themselves: they fill the zeros beside columns.
+    """
     ends: dict[int, int] = {}
     for number, step in enumerate(segment.steps):
         ends |= {term.value: number for term in step.terms}
@@ -146,14 +167,26 @@ def _planes(segment: Segment, last: bool) -> dict[int, int]:
     made = [(-1, range(segment.entrances))]
     made += [(number, range(first := segment.sum_of(number), first + 2)) for number in range(len(segment.steps))]
     for step_number, values in made:
+        done = [planes[value] for value, end in ends.items() if end == step_number and value in planes]
+        lined = step_number >= 0 and sums_lines(segment, step_number)
+        free += done if lined else []
         for value in values:
             if value in ends:
                 if not free:
                     free.append(held)
                     held += 1
                 planes[value] = free.pop()
-        free += [planes[value] for value, end in ends.items() if end == step_number and value in planes]
+        free += [] if lined else done
+    if any(sums_lines(segment, number) for number in range(len(segment.steps))):
+        planes[LINES] = held
     return planes
+
+
+def sums_lines(segment: Segment, number: int) -> bool:
+    """Whether a step sums along lines in a phase of its own."""
+    terms = segment.steps[number].terms
+    taps = [t for t in terms[0].taps[1] if abs(t) < segment.grid[1]]
+    return len(terms) == 1 and segment.grid[0] > 1 and len(taps) >= _WIDE and len(taps) == taps[-1] - taps[0] + 1
 
 
 def write(plan: OffsetPlan) -> tuple[str, list[list[NDArray[Any]]]]:
@@ -318,7 +351,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
                 values = f"entrance{i} + number * {self.plan.exit_numbers(one)}"
                 read = f"entered<{axis_type(one, 0, before_this)}, WIDTH>({values}, u, column.v, row, column.k)"
                 lines = [f"const Value value = {scale} * {read};"]
-            yield self._phase(before, self._rows(2, [*lines, *self._keep(i, "value"), *after]))
+            yield self._phase(before, self._rows(_AHEAD, [*lines, *self._keep(i, "value"), *after]))
 
     def _rows(self, unrolled: int, lines: Sequence[str]) -> list[str]:
         loop = [f"#pragma unroll {unrolled}", "for (int row = first; row < last; ++row) {"]
@@ -351,9 +384,19 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         before, body, after, longest = self._sum(number)
         before += [self._plane(sum_place), self._plane(sum_place + 1)]
         body += self._keep(sum_place, "sum")
+        lines = self._lines(step.terms[0]) if sums_lines(self.segment, number) else ""
         if step.embedding is not None:
             body += [f"const Value value = {self._embedded(number)};", *self._keep(sum_place + 1, "value")]
-        return self._phase(before, self._rows(min(longest, 7), [*body, *after]))
+        return lines + self._phase(before, self._rows(min(longest, 7), [*body, *after]))
+
+    def _lines(self, term: Term) -> str:
+        """Sums along the lines of a window, at all places."""
+        width, shape = self.segment.grid[1], self.shape
+        taps = [t for t in term.taps[1] if abs(t) < width]
+        numbers = f"{taps[0]}, {taps[-1]}, {shape.run(self.segment.grid[0])}, {shape.places}"
+        planes = f"planes + {shape.planes[term.value]} * PLANE, planes + {shape.planes[LINES]} * PLANE"
+        call = f"add_lines<{numbers}, HEIGHT, STRIDE, PAD, THREADS>({planes});"
+        return indented(["sync_block();", call], 16) + "\n"
 
     def _sum(self, number: int) -> tuple[list[str], list[str], list[str], int]:
         """Lines before, within and at the end of a loop over rows that compute `sum`, and norms at l and r, of a step.
@@ -364,7 +407,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         before, body, after, longest = list[str](), list[str](), list[str](), 1
         sums = []
         for i, term in enumerate(step.terms):
-            longest = max(longest, self._term(i, term, before, body, after))
+            longest = max(longest, self._term(i, term, sums_lines(self.segment, number), before, body, after))
             weight = "" if term.weight == 1.0 else f"{real(term.weight)} * "
             sums.append(f"{weight}s{i}")
         total = f"{' + '.join(sums)}"
@@ -385,11 +428,13 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         """Whether two features are one and the same: an image with itself, at equal positions."""
         return "itself && offset == 0 && column.k == column.n" if self.plan.graph.tangent else "false"
 
-    def _term(self, i: int, term: Term, before: list[str], body: list[str], after: list[str]) -> int:
+    def _term(self, i: int, term: Term, lined: bool, before: list[str], body: list[str], after: list[str]) -> int:
         """Write the sum over a window as s{i}: sums along rows, of which a thread keeps as many as the window needs."""
         taps = [[t for t in axis if abs(t) < n] for axis, n in zip(term.taps, self.segment.grid, strict=True)]
         low, high = min(taps[0]), max(taps[0])
-        start = f"planes + {self.shape.planes[term.value]} * PLANE + (first + {high}) * STRIDE"
+        if lined:
+            taps[1] = [0]
+        start = f"planes + {self.shape.planes[LINES if lined else term.value]} * PLANE + (first + {high}) * STRIDE"
         before.append(f"const Value* f{i} = {start} + column.place;")
         for t in range(low, high):
             line = " + ".join(f"f{i}[{t - high} * STRIDE + {tap}]" for tap in taps[1])
@@ -398,9 +443,17 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         line = " + ".join(f"f{i}[{tap}]" for tap in taps[1])
         inside = f"row + {high} < high" if high > 0 else f"row + {high} >= low" if high < 0 else "true"
         body.append(f"const Value h{i}_{high - low} = {inside} ? {line} : nothing();")
-        body.append(f"const Value s{i} = {' + '.join(f'h{i}_{t - low}' for t in taps[0])};")
         after.append(f"f{i} += STRIDE;")
-        after += [f"h{i}_{t - low} = h{i}_{t - low + 1};" for t in range(low, high)]
+        if lined and len(taps[0]) == high - low + 1 > 3:  # by pairs, of which the next row has all but one again
+            pairs, last = high - low, f"h{i}_{high - low}"
+            before += [f"Value p{i}_{t} = h{i}_{t} + h{i}_{t + 1};" for t in range(pairs - 1)]
+            body.append(f"const Value p{i}_{pairs - 1} = h{i}_{pairs - 1} + {last};")
+            parts = [*(f"p{i}_{t}" for t in range(0, pairs, 2)), *([last] if pairs % 2 == 0 else [])]
+            after += [f"p{i}_{t} = p{i}_{t + 1};" for t in range(pairs - 1)] + [f"h{i}_{pairs - 1} = {last};"]
+        else:
+            parts = [f"h{i}_{t - low}" for t in taps[0]]
+            after += [f"h{i}_{t - low} = h{i}_{t - low + 1};" for t in range(low, high)]
+        body.append(f"const Value s{i} = {' + '.join(parts)};")
         return high - low + 1
 
     def _embedding(self, number: int) -> str:
