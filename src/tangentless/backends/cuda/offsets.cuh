@@ -90,13 +90,34 @@ struct Column {
     }
 };
 
+// A column of the left image at COUNT offsets, the places of which are STEP apart. Beyond the last offset it stands for that
+// again, at places that nobody reads.
+template <int WIDTH, int PAD, int STEP, int COUNT>
+struct Stack {
+    struct Column {
+        int place, k, n, v;
+    };
+    Column columns[COUNT];
+
+    template <class Rows>
+    __device__ Stack(int k, const int* __restrict__ offsets, int count, const Rows&) {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            const int v = offsets[min(i, count - 1)];
+            const bool beyond = k >= WIDTH - v;
+            columns[i] = {i * STEP + PAD + k + (beyond ? PAD : 0), k, k + v - (beyond ? WIDTH : 0), v};
+        }
+    }
+    __device__ const Column& operator[](int i) const { return columns[i]; }
+};
+
 // Zeros between the columns of v and those of v - WIDTH, in all rows of all planes.
-template <int WIDTH, int PAD, int STRIDE, int ROWS, int THREADS>
+template <int WIDTH, int PAD, int STRIDE, int STACK, int ROWS, int THREADS>
 __device__ inline void separate(Value* planes, const int* __restrict__ offsets, int count) {
     if constexpr (PAD > 0)
-        for (int i = threadIdx.x; i < count * ROWS; i += THREADS) {
-            const int number = i / ROWS, row = i % ROWS;
-            Value* seam = planes + row * STRIDE + PAD + number * (WIDTH + 2 * PAD) + WIDTH - offsets[number];
+        for (int i = threadIdx.x; i < (STACK ? 1 : count) * ROWS; i += THREADS) {
+            const int number = STACK ? min(i % max(1, STACK), count - 1) : i / ROWS, row = i % ROWS;
+            Value* seam = planes + row * STRIDE + PAD + WIDTH - offsets[number] + (STACK ? 0 : number * (WIDTH + 2 * PAD));
             for (int j = 0; j < PAD; ++j) seam[j] = nothing();
         }
 }
@@ -180,11 +201,11 @@ struct Exit {
             }
     }
     // Adds what a plane holds at offset u and those v to all windows that they feed.
-    template <int STRIDE, int PAD>
+    template <int STRIDE, int PAD, int STACK>
     __device__ void add(const Value* plane, int group, int u, const int* __restrict__ offsets, int count) const {
         for (int item = threadIdx.x; item < TALL * WIDE; item += THREADS) {
             const Value* corner = plane + item / WIDE * Down::stride * STRIDE + PAD + item % WIDE * Across::stride;
-            for (int number = 0; number < count; ++number, corner += WIDTH + 2 * PAD) {
+            for (int number = 0; number < count; ++number, corner += STACK ? STRIDE : WIDTH + 2 * PAD) {
                 const int v = offsets[number], left = WIDTH - v - item % WIDE * Across::stride;  // columns before the seam
                 if constexpr (Down::tiles && Across::tiles)
                     add_tile<STRIDE, PAD>(corner, left, u, v, item);

@@ -33,6 +33,8 @@ _LONGEST = 20  # sums of rows that a thread may keep, of all its pairs, while it
 _LONGEST_OF_LINES = 28  # and where it reads them
 _WIDE = 5  # columns of windows from which on sums of lines are computed once, and not by all threads that need them
 _RUN = 16  # of them that a thread computes, at most
+_STACK = 4  # offsets of grids of one row that a thread works on, one after the other
+_TOGETHER = 2  # offsets beside each other from which on a thread multiplies pixels for all of them
 _AHEAD = 2  # rows whose pixels a thread reads at the same time
 LINES = -1  # the plane of these sums, in the place of a value's number
 
@@ -51,6 +53,7 @@ class SegmentPlan:
     paired: bool  # with u - height, which has the rows that u leaves
     resident: int  # blocks of a multiprocessor at the same time
     pad: int  # zeros beside the columns of an offset
+    stack: int  # rows of a plane that are offsets of a grid of one row, or 0
 
     @property
     def threads(self) -> int:
@@ -135,21 +138,22 @@ def _keeps_sums(segment: Segment, lanes: int) -> bool:
 
 def _plan_segment(segment: Segment, value_bytes: int, last: bool) -> SegmentPlan:
     (height, width), planes = segment.grid, _planes(segment, last)
-    columns = width * max(1, min(width, _COLUMNS // width))
+    stack = min(_STACK, width) if height == 1 else 0
+    columns = width if stack else width * max(1, min(width, _COLUMNS // width))
     taps = [abs(tap) for step in segment.steps for term in step.terms for tap in term.taps[1] if abs(tap) < width]
     pad = max(taps, default=0)
     places = columns // width * (width + 2 * pad) - pad
     stride = places + 2 * pad
     if LINES in planes:
         stride += 1 - stride % 2  # threads of neighbouring rows then read from different banks
-    shared = max(1, len(set(planes.values()))) * height * stride * value_bytes
+    shared = max(1, len(set(planes.values()))) * max(height, stack) * stride * value_bytes
     fitting = max(1, _SHARED // (shared + 1024))
     threads = min(_RESIDENT // min(fitting, 16), _MOST_THREADS)
     bands = min(height, max(-(-height // _TALL), threads // columns), max(1, _MOST_THREADS // columns))
     group = -(-height // _LAST_GROUPS) if last else segment.exits[0].stride[0]
     resident = max(1, min(fitting, _RESIDENT // (-(-columns * bands // 32) * 32)))
     paired = last or height % group == 0
-    return SegmentPlan(planes, columns, bands, places, stride, shared, group, paired, resident, pad)
+    return SegmentPlan(planes, columns, bands, places, stride, shared, group, paired, resident, pad, stack)
 
 
 def _planes(segment: Segment, last: bool) -> dict[int, int]:
@@ -232,8 +236,8 @@ class Writer:
         return f"""
 namespace segment{self.place} {{
 constexpr int HEIGHT = {height}, WIDTH = {width}, COLUMNS = {shape.columns}, BANDS = {shape.bands};
-constexpr int PAD = {shape.pad}, STRIDE = {shape.stride}, PLANE = HEIGHT * STRIDE;
-constexpr int ROWS = HEIGHT * {len(set(shape.planes.values()))};
+constexpr int PAD = {shape.pad}, STRIDE = {shape.stride}, STACK = {shape.stack}, OFFSETS = STACK ? STACK : COLUMNS / WIDTH;
+constexpr int PLANE = (STACK ? STACK : HEIGHT) * STRIDE, ROWS = PLANE / STRIDE * {len(set(shape.planes.values()))};
 constexpr int GROUP = {shape.group}, THREADS = THREADS_OF_BLOCK({shape.threads});
 constexpr bool PAIRED = {str(shape.paired).lower()};
 constexpr int ITEMS = COLUMNS * BANDS, PARTS_OF_U = PAIRED && HEIGHT > 1 ? 2 : 1;
@@ -253,12 +257,12 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         for (int u = first_u; u < last_u; ++u) {{
             if (!needed[u + HEIGHT - 1] && !(PAIRED && u > 0 && needed[u - 1])) continue;
             const Rows<HEIGHT, PAIRED> rows(u);
-            for (int start = 0; start < offset_count; start += COLUMNS / WIDTH) {{
+            for (int start = 0; start < offset_count; start += OFFSETS) {{
                 const int* here = offsets + start;
-                const int count = min(COLUMNS / WIDTH, offset_count - start);
-                const Column<WIDTH, PAD, COLUMNS, BANDS> mine(min(int(threadIdx.x), ITEMS - 1), here, count, rows);
+                const int count = min(OFFSETS, offset_count - start);
+                const {self._column} mine(min(int(threadIdx.x), ITEMS - 1), here, count, rows);
                 sync_block();
-                separate<WIDTH, PAD, STRIDE, ROWS, THREADS>(planes, here, count);
+                separate<WIDTH, PAD, STRIDE, STACK, ROWS, THREADS>(planes, here, count);
 {"".join(phases)}
 {closed}
             }}
@@ -268,6 +272,11 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
 }}
 }}
 """
+
+    @property
+    def _column(self) -> str:
+        """The type of a thread's work."""
+        return "Stack<WIDTH, PAD, STRIDE, OFFSETS>" if self.shape.stack else "Column<WIDTH, PAD, COLUMNS, BANDS>"
 
     def _images(self) -> str:
         """Where a unit's images, norms and kernels begin."""
@@ -292,7 +301,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             opened.append(f"const Exit<{axes}, THREADS> out{i} = {{{values}}};")
             opened.append(f"out{i}.clear(group);")
             plane = f"planes + {self.shape.planes[one.value]} * PLANE"
-            closed.append(f"out{i}.add<STRIDE, PAD>({plane}, group, u, here, count);")
+            closed.append(f"out{i}.add<STRIDE, PAD, STACK>({plane}, group, u, here, count);")
         if closed:
             closed.insert(0, "sync_block();")
         return indented(opened, 8), indented(closed, 16)
@@ -316,22 +325,36 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         inner = [
             "sync_block();",
             "for (int item = threadIdx.x; item < ITEMS; item += THREADS) {",
-            "    const auto column = THREADS >= ITEMS ? mine : decltype(mine)(item, here, count, rows);",
-            "    for (int part = 0; part < PARTS_OF_U; ++part) {",
-            "        const int low = rows.low(part), high = rows.high(part), offset = rows.offset(part);",
-            "        const int first = max(column.first, low), last = min(column.last, high);",
-            "        if (first >= last) continue;",
+            "    const auto own = THREADS >= ITEMS ? mine : decltype(mine)(item, here, count, rows);",
+            *(f"    {line}" for line in (self._of_stack if self.shape.stack else self._of_parts)),
             *(f"        {line}" for line in [*before, *loop]),
             "    }",
             "}",
         ]
         return indented(inner, 16) + "\n"
 
+    _of_parts = (
+        "for (int part = 0; part < PARTS_OF_U; ++part) {",
+        "    const auto& column = own;",
+        "    const int low = rows.low(part), high = rows.high(part), offset = rows.offset(part);",
+        "    const int first = max(column.first, low), last = min(column.last, high);",
+        "    if (first >= last) continue;",
+    )
+    _of_stack = (  # all of them, also beyond the last offset, so that the compiler can mix their instructions
+        "#pragma unroll",
+        "for (int which = 0; which < STACK; ++which) {",
+        "    const auto column = own[which];",
+        "    constexpr int low = 0, high = 1, offset = 0, first = 0, last = 1;",
+    )
+
     def _entrances(self) -> Iterator[str]:
         grid = math.prod(self.segment.grid)
         for i in range(self.segment.entrances):
             before = [self._plane(i)]
             after: list[str] = []
+            if self._multiplies_together:
+                yield self._pixels()
+                continue
             if self.place == 0:
                 before.append("const Lanes* p = x + first * WIDTH + column.k;")
                 before.append("const real* q = z + (first + offset) * WIDTH + column.n;")
@@ -353,6 +376,48 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
                 lines = [f"const Value value = {scale} * {read};"]
             yield self._phase(before, self._rows(_AHEAD, [*lines, *self._keep(i, "value"), *after]))
 
+    @property
+    def _multiplies_together(self) -> bool:
+        """Whether a thread multiplies pixels for several offsets."""
+        beside = 1 if self.shape.stack else self.shape.columns // self.segment.grid[1]
+        kept = 0 in self.shape.planes and not (self.last and self.segment.exits[0].value == 0)
+        return self.place == 0 and kept and beside >= _TOGETHER
+
+    def _pixels(self) -> str:
+        """Products of pixels for all offsets beside each other, by threads that read those of left images once."""
+        grid, channels = math.prod(self.segment.grid), self.plan.graph.channels
+        lines = [
+            "sync_block();",
+            "for (int item = threadIdx.x; item < ITEMS; item += THREADS) {",
+            "    const Stack<WIDTH, PAD, WIDTH + 2 * PAD, OFFSETS> own(item % WIDTH, here, count, rows);",
+            "    constexpr int TALL = (HEIGHT + BANDS * OFFSETS - 1) / (BANDS * OFFSETS);",
+            "    const int top = rows.begin + item / WIDTH * TALL;",
+            "    for (int part = 0; part < PARTS_OF_U; ++part) {",
+            "        const int first = max(top, rows.low(part)), last = min(top + TALL, rows.high(part));",
+            "        const Lanes* p = x + first * WIDTH + item % WIDTH;",
+            "        const real* q = z + (first + rows.offset(part)) * WIDTH;",
+            f"        Value* to = planes + {self.shape.planes[0]} * PLANE + first * STRIDE;",
+            f"#pragma unroll {_AHEAD}",
+            "        for (int row = first; row < last; ++row, p += WIDTH, q += WIDTH, to += STRIDE) {",
+            "            Value values[OFFSETS];",
+            "            for (int which = 0; which < OFFSETS; ++which) values[which] = nothing();",
+            f"#pragma unroll {min(4, channels)}",
+            f"            for (int c = 0; c < {channels}; ++c) {{",
+            f"                const Lanes left = p[c * {grid}];",
+            "#pragma unroll",
+            "                for (int which = 0; which < OFFSETS; ++which) {",
+            f"                    const real right = q[own[which].n + c * {grid}];",
+            "                    for (int i = 0; i < LANES; ++i) values[which].v[i] += left.v[i] * right;",
+            "                }",
+            "            }",
+            "#pragma unroll",
+            "            for (int which = 0; which < OFFSETS; ++which) to[own[which].place] = values[which];",
+            "        }",
+            "    }",
+            "}",
+        ]
+        return indented(lines, 16) + "\n"
+
     def _rows(self, unrolled: int, lines: Sequence[str]) -> list[str]:
         loop = [f"#pragma unroll {unrolled}", "for (int row = first; row < last; ++row) {"]
         return [*loop, *(f"    {line}" for line in lines), "}"]
@@ -370,7 +435,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             lines.append(f"*to{value} = {name}, to{value} += STRIDE;")
         if self.last and self.segment.exits[0].value == value:
             rows, columns = self.segment.exits[0].size
-            inside = []
+            inside = ["which < count"] if self.shape.stack else []
             if rows < self.segment.grid[0]:
                 inside.append(f"row < {rows} && row + offset < {rows}")
             if columns < self.segment.grid[1]:
