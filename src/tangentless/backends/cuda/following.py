@@ -247,7 +247,7 @@ class OffsetPath:
                 height, width = plan.segments[place].grid
                 targets = needed[place + 1][0] if place < last else [0]
                 flags = np.isin(np.arange(1 - height, height), rows).astype(np.int8)
-                offsets = sorted({v % width for v in columns})
+                offsets = plan.followed(place, {v % width for v in columns})
                 lists = plan.groups(place, targets), offsets
                 groups, offsets_there = (upload(np.array(one, dtype=np.int32)) for one in lists)
                 found.append((groups, upload(flags), offsets_there))

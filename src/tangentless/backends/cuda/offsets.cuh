@@ -205,69 +205,90 @@ struct Exit {
     __device__ void add(const Value* plane, int group, int u, const int* __restrict__ offsets, int count) const {
         for (int item = threadIdx.x; item < TALL * WIDE; item += THREADS) {
             const Value* corner = plane + item / WIDE * Down::stride * STRIDE + PAD + item % WIDE * Across::stride;
+            Tiles tiles(*this, u, item);
             for (int number = 0; number < count; ++number, corner += STACK ? STRIDE : WIDTH + 2 * PAD) {
                 const int v = offsets[number], left = WIDTH - v - item % WIDE * Across::stride;  // columns before the seam
                 if constexpr (Down::tiles && Across::tiles)
-                    add_tile<STRIDE, PAD>(corner, left, u, v, item);
+                    tiles.template add<STRIDE, PAD>(corner, left, v);
                 else if constexpr (SMALL)
                     add_small<STRIDE, PAD>(corner, left, group, u, v, item);
                 else
                     add_window<STRIDE, PAD, -1, -1>(corner, left, group, u, v, item);
             }
+            if constexpr (Down::tiles && Across::tiles) tiles.leave();
         }
     }
     // Windows tile the grid: going around, each has a partner, and no position is in two of them. At u of one window all rows
-    // have the same partner; so have all columns at such v.
-    template <int STRIDE, int PAD>
-    __device__ void add_tile(const Value* corner, int left, int u, int v, int item) const {
-        const int a = Down::size - u % Down::size, b = Across::size - v % Across::size;
-        const int U = u / Down::size, V = v / Across::size;
-        if (a == Down::size && b == Across::size)
-            add_parts<STRIDE, PAD, 1, 1>(corner, left, U, a, V, b, item);
-        else if (a == Down::size)
-            add_parts<STRIDE, PAD, 1, 2>(corner, left, U, a, V, b, item);
-        else if (b == Across::size)
-            add_parts<STRIDE, PAD, 2, 1>(corner, left, U, a, V, b, item);
-        else
-            add_parts<STRIDE, PAD, 2, 2>(corner, left, U, a, V, b, item);
-    }
-    // The first `a` rows and `b` columns of a window, and if there are two PARTS the others, each to its partner.
-    template <int STRIDE, int PAD, int ROW_PARTS, int COLUMN_PARTS>
-    __device__ void add_parts(const Value* corner, int left, int U, int a, int V, int b, int item) const {
-        constexpr int P = Down::size, Q = Across::size;
-        if constexpr (P == 2) a = 3 - ROW_PARTS;
-        if constexpr (Q == 2) b = 3 - COLUMN_PARTS;
-        const int rows[2] = {U, U + 1 == TALL ? 0 : U + 1}, columns[2] = {V, V + 1 == WIDE ? 0 : V + 1};
-        Value sums[ROW_PARTS][COLUMN_PARTS];
-#pragma unroll
-        for (int i = 0; i < ROW_PARTS; ++i)
-#pragma unroll
-            for (int j = 0; j < COLUMN_PARTS; ++j) sums[i][j] = nothing();
-#pragma unroll(P > 8 ? 1 : P)
-        for (int i = 0; i < P; ++i) {
-            Value line[COLUMN_PARTS];
-#pragma unroll
-            for (int j = 0; j < COLUMN_PARTS; ++j) line[j] = nothing();
-#pragma unroll(Q > 8 ? 1 : Q)
-            for (int j = 0; j < Q; ++j) {
-                const Value value = corner[i * STRIDE + j + (j >= left ? PAD : 0)];
-                if (COLUMN_PARTS == 1 || j < b)
-                    line[0] = line[0] + value;
-                else
-                    line[COLUMN_PARTS - 1] = line[COLUMN_PARTS - 1] + value;
-            }
+    // have the same partner; so have all columns at such v. Sums for a partner wait until an offset has another one.
+    struct Tiles {
+        static constexpr int P = Down::size, Q = Across::size;
+        const Exit& out;
+        const int item, a, rows[2];  // the first a rows of a window have their partners in rows[0]
+        int waiting = -1;            // V of the sums
+        Value sums[2];
+
+        __device__ Tiles(const Exit& out, int u, int item)
+            : out(out), item(item), a(P - u % P), rows{u / P, u / P + 1 == TALL ? 0 : u / P + 1} {}
+        template <int STRIDE, int PAD>
+        __device__ void add(const Value* corner, int left, int v) {
+            if (a == P && v % Q == 0)
+                add_parts<STRIDE, PAD, 1, 1>(corner, left, v);
+            else if (a == P)
+                add_parts<STRIDE, PAD, 1, 2>(corner, left, v);
+            else if (v % Q == 0)
+                add_parts<STRIDE, PAD, 2, 1>(corner, left, v);
+            else
+                add_parts<STRIDE, PAD, 2, 2>(corner, left, v);
+        }
+        // The first rows and columns of a window, and if there are two PARTS the others, each to its partner.
+        template <int STRIDE, int PAD, int ROW_PARTS, int COLUMN_PARTS>
+        __device__ void add_parts(const Value* corner, int left, int v) {
+            const int b = Q == 2 ? 3 - COLUMN_PARTS : Q - v % Q, until = P == 2 ? 3 - ROW_PARTS : a;
+            Value parts[COLUMN_PARTS][ROW_PARTS];
 #pragma unroll
             for (int j = 0; j < COLUMN_PARTS; ++j)
-                if (ROW_PARTS == 1 || i < a)
-                    sums[0][j] = sums[0][j] + line[j];
-                else
-                    sums[ROW_PARTS - 1][j] = sums[ROW_PARTS - 1][j] + line[j];
+#pragma unroll
+                for (int i = 0; i < ROW_PARTS; ++i) parts[j][i] = nothing();
+#pragma unroll(P > 8 ? 1 : P)
+            for (int i = 0; i < P; ++i) {
+                Value line[COLUMN_PARTS];
+#pragma unroll
+                for (int j = 0; j < COLUMN_PARTS; ++j) line[j] = nothing();
+#pragma unroll(Q > 8 ? 1 : Q)
+                for (int j = 0; j < Q; ++j) {
+                    const Value value = corner[i * STRIDE + j + (j >= left ? PAD : 0)];
+                    if (COLUMN_PARTS == 1 || j < b)
+                        line[0] = line[0] + value;
+                    else
+                        line[COLUMN_PARTS - 1] = line[COLUMN_PARTS - 1] + value;
+                }
+#pragma unroll
+                for (int j = 0; j < COLUMN_PARTS; ++j)
+                    if (ROW_PARTS == 1 || i < until)
+                        parts[j][0] = parts[j][0] + line[j];
+                    else
+                        parts[j][ROW_PARTS - 1] = parts[j][ROW_PARTS - 1] + line[j];
+            }
+            const int V = v / Q;
+            if (waiting == V) {
+#pragma unroll
+                for (int i = 0; i < ROW_PARTS; ++i) parts[0][i] = sums[i] + parts[0][i];
+            } else {
+                leave();
+            }
+            if constexpr (COLUMN_PARTS == 2)
+#pragma unroll
+                for (int i = 0; i < ROW_PARTS; ++i) out.add_to(i, rows[i], V, item, parts[0][i]);
+            waiting = COLUMN_PARTS == 1 ? V : V + 1 == WIDE ? 0 : V + 1;
+#pragma unroll
+            for (int i = 0; i < ROW_PARTS; ++i) sums[i] = parts[COLUMN_PARTS - 1][i];
         }
-#pragma unroll
-        for (int i = 0; i < ROW_PARTS; ++i)
-#pragma unroll
-            for (int j = 0; j < COLUMN_PARTS; ++j) add_to(i, rows[i], columns[j], item, sums[i][j]);
-    }
+        __device__ void leave() const {
+            if (waiting < 0) return;
+            out.add_to(0, rows[0], waiting, item, sums[0]);
+            if (a < P) out.add_to(1, rows[1], waiting, item, sums[1]);
+        }
+    };
     // Windows that overlap, at every or every other position: which part of one has which partner depends on whether u and v are
     // even, and is known to the compiler in each case.
     static constexpr bool SMALL = Down::stride <= 2 && Across::stride <= 2 && Across::around && Down::size * Across::size <= 9;

@@ -91,6 +91,16 @@ class OffsetPlan(Segmented):
         feeding = {u - slot for one in segment.exits for u in needed for slot in slots(one)}
         return sorted({g % (height // size) for g in feeding} if paired else feeding)
 
+    def followed(self, place: int, needed: set[int]) -> list[int]:
+        """Offsets v that a segment follows: all that are in the planes together, so that sums have the same order
+        whatever else is needed; strides leave offsets out on purpose."""
+        segment, plan = self.segments[place], self.plans[place]
+        width = segment.grid[1]
+        if any(one.size[1] == 1 for one in segment.exits):
+            return sorted(needed)
+        beside = plan.stack or plan.columns // width
+        return [v for v in range(width) if any(v // beside == other // beside for other in needed)]
+
     def exit_numbers(self, exit_: Exit) -> int:
         """Values of an exit between two segments."""
         return len(slots(exit_)) * math.prod(exit_.grid) ** 2
