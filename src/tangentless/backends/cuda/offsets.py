@@ -33,6 +33,8 @@ _LONGEST = 20  # sums of rows that a thread may keep, of all its pairs, while it
 _LONGEST_OF_LINES = 28  # and where it reads them
 _WIDE = 5  # columns of windows from which on sums of lines are computed once, and not by all threads that need them
 _RUN = 16  # of them that a thread computes, at most
+_EVEN = 0.95  # share of the rows of all threads of a column that are there, at least, if fewer threads help
+_UNROLLED = 8  # rows that a thread computes without a jump, at most
 _STACK = 4  # offsets of grids of one row that a thread works on, one after the other
 _TOGETHER = 2  # offsets beside each other from which on a thread multiplies pixels for all of them
 _AHEAD = 2  # rows whose pixels a thread reads at the same time
@@ -159,7 +161,10 @@ def _plan_segment(segment: Segment, value_bytes: int, last: bool) -> SegmentPlan
     shared = max(1, len(set(planes.values()))) * max(height, stack) * stride * value_bytes
     fitting = max(1, _SHARED // (shared + 1024))
     threads = min(_RESIDENT // min(fitting, 16), _MOST_THREADS)
-    bands = min(height, max(-(-height // _TALL), threads // columns), max(1, _MOST_THREADS // columns))
+    fewest = -(-height // _TALL)
+    bands = min(height, max(fewest, threads // columns), max(1, _MOST_THREADS // columns))
+    even = (n for n in range(bands, fewest - 1, -1) if height >= _EVEN * n * -(-height // n))
+    bands = next(even, bands)
     group = -(-height // _LAST_GROUPS) if last else segment.exits[0].stride[0]
     resident = max(1, min(fitting, _RESIDENT // (-(-columns * bands // 32) * 32)))
     paired = last or height % group == 0
@@ -246,7 +251,8 @@ class Writer:
         return f"""
 namespace segment{self.place} {{
 constexpr int HEIGHT = {height}, WIDTH = {width}, COLUMNS = {shape.columns}, BANDS = {shape.bands};
-constexpr int PAD = {shape.pad}, STRIDE = {shape.stride}, STACK = {shape.stack}, OFFSETS = STACK ? STACK : COLUMNS / WIDTH;
+constexpr int PAD = {shape.pad}, STRIDE = {shape.stride};
+constexpr int STACK = {shape.stack}, OFFSETS = STACK ? STACK : COLUMNS / WIDTH;
 constexpr int PLANE = (STACK ? STACK : HEIGHT) * STRIDE, ROWS = PLANE / STRIDE * {len(set(shape.planes.values()))};
 constexpr int GROUP = {shape.group}, THREADS = THREADS_OF_BLOCK({shape.threads});
 constexpr bool PAIRED = {str(shape.paired).lower()};
@@ -462,7 +468,12 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         lines = self._lines(step.terms[0]) if sums_lines(self.segment, number) else ""
         if step.embedding is not None:
             body += [f"const Value value = {self._embedded(number)};", *self._keep(sum_place + 1, "value")]
-        return lines + self._phase(before, self._rows(min(longest, 7), [*body, *after]))
+        return lines + self._phase(before, self._rows(self._unrolled(longest), [*body, *after]))
+
+    def _unrolled(self, longest: int) -> int:
+        """Rows at once: a divisor of those of a thread, where one is no less than a window: then none is left over."""
+        tall = -(-self.segment.grid[0] // self.shape.bands)
+        return max((n for n in range(longest, _UNROLLED + 1) if tall % n == 0), default=min(longest, 7))
 
     def _lines(self, term: Term) -> str:
         """Sums along the lines of a window, at all places."""
