@@ -119,10 +119,19 @@ def test_many_channels_and_patches_match_the_reference(monkeypatch: pytest.Monke
     check_in_every_order(*case, monkeypatch, count=4, rows=2)
 
 
-def test_close_pairs_keep_their_distance(backend: CudaBackend) -> None:
-    graph = kernel("conv3 relu pool2 conv3 relu globalpool").graph((16, 2))
+@pytest.mark.parametrize(
+    ("text", "shape", "path"),
+    [
+        ("conv3 relu pool2 conv3 relu globalpool", (16, 2), "by offsets"),
+        ("conv3 relu pool2 conv3 relu globalpool normalize relu", (8, 8, 2), "2 stages"),
+        ("patch2 conv3 relu conv3 gaussian globalpool", (8, 8, 6), "1 stages"),
+    ],
+)
+def test_close_pairs_keep_their_distance(backend: CudaBackend, text: str, shape: tuple, path: str) -> None:
+    graph = kernel(text).graph(shape)
+    assert path in backend.describe(graph)
     images = np.repeat(make_images(graph, 4)[3:], 4, axis=0) + 1.0
-    images[1:] += np.array([1e-3, 1e-2, 1e-1]).reshape(3, 1, 1) * make_images(graph, 6)[3:]
+    images[1:] += np.array([1e-3, 1e-2, 1e-1]).reshape(3, *(1 for _ in shape)) * make_images(graph, 6)[3:]
     prepared = backend.prepare(graph, images)
     found = backend.block(graph, prepared, prepared)
     wanted = reference_matrix(graph, np.concatenate([images, images]), 4)

@@ -114,6 +114,11 @@ def test_kernels_of_vectors_match_the_processor(k: Kernel, features: int) -> Non
     test_cuda_vectors.assert_equal_entries(other, k(X[:7], X, backend="cpu"), diagonal[:7], diagonal)
 
 
+@pytest.mark.parametrize("k", test_cuda_vectors.KERNELS, ids=repr)
+def test_gradients_of_kernels_of_vectors_match_the_processor(k: Kernel) -> None:
+    test_cuda_vectors.test_gradients_match_the_processor(CudaBackend(), k)
+
+
 def test_symmetric_matrix_through_the_kernel() -> None:
     k = kernel("myrtle5")
     images = make_images(k.graph((16, 16, 1)), 30)

@@ -112,6 +112,17 @@ def test_rows_on_the_device_never_come_back(backend: CudaBackend, k: Kernel, mon
     assert np.array_equal(found.view(np.ndarray), expected)
 
 
+@pytest.mark.parametrize("k", [*KERNELS, Linear() + 0.5 * Gaussian(0.2) * NTK(2)], ids=repr)
+def test_gradients_match_the_processor(backend: CudaBackend, k: Kernel) -> None:
+    X, G = hostile_rows(6), np.random.default_rng(0).standard_normal((24, 24))
+    calls = [(X, X[3:], G[:, 3:]), (X, None, G)]
+    for x, z, g in calls:
+        found, wanted = (k.vjp(x, z, g, parameters=True, backend=where) for where in (backend, "cpu"))
+        for one, other in zip(found[:-1], wanted[:-1], strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-11 * np.abs(other).max())
+        assert found[-1] == pytest.approx(wanted[-1], rel=1e-11)
+
+
 def test_powers_beyond_float64_are_refused(backend: CudaBackend) -> None:
     with pytest.raises(InputError, match="leave the range"):
         Polynomial(9)(np.full((2, 3), 1e60), backend=backend)

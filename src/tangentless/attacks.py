@@ -35,10 +35,12 @@ Range = tuple[float, float] | None
 
 
 def fgsm(model: Any, X: Any, y: Any, eps: float, *, norm: str = "linf", clip: Range = (0.0, 1.0)) -> Array:
-    """Images moved by eps along the gradient of the margin: by its signs ("linf"), or its direction ("l2")."""
+    """Images moved by eps along the gradient of the margin: by its signs ("linf"), or its direction ("l2").
+
+    An image that the model gets wrong stays as it is.
+    """
     images, codes = _read(model, X, y, eps, norm, clip)
-    gradient = _gradient(model, images, codes, model._values(images))
-    return _clipped(images + eps * _direction(gradient, norm), clip)
+    return _attacked(model, images, codes, images, eps=eps, size=eps, steps=1, norm=norm, clip=clip)
 
 
 def pgd(
@@ -63,19 +65,9 @@ def pgd(
     size = 2.5 * eps / steps if step_size is None else step_size
     if not 0 < size < math.inf:
         raise ParameterError(f"a step has a finite size above 0, not {step_size!r}")
-    start = np.random.default_rng(seed).uniform(-1.0, 1.0, images.shape)
-    moved = _clipped(images + _projected(eps * start, eps, norm), clip)
-    right = np.arange(len(images))  # of those that are still told right
-    for _ in range(steps):
-        values = model._values(moved[right])
-        still = values.argmax(axis=1) == codes[right]
-        right = right[still]
-        if not len(right):
-            break
-        gradient = _gradient(model, moved[right], codes[right], values[still])
-        change = moved[right] + size * _direction(gradient, norm) - images[right]
-        moved[right] = _clipped(images[right] + _projected(change, eps, norm), clip)
-    return moved
+    noise = np.random.default_rng(seed).uniform(-1.0, 1.0, images.shape)
+    start = _clipped(images + _projected(eps * noise, eps, norm), clip)
+    return _attacked(model, images, codes, start, eps=eps, size=size, steps=steps, norm=norm, clip=clip)
 
 
 def robust_accuracies(
@@ -108,6 +100,32 @@ def _read(model: Any, X: Any, y: Any, eps: float, norm: str, clip: Range) -> tup
     if clip is not None and (images.min() < clip[0] or images.max() > clip[1]):
         raise InputError(f"X reaches beyond {clip}, where attacks are to stay; rescale it, or give clip")
     return images, np.searchsorted(model.classes_, labels)
+
+
+def _attacked(
+    model: Any,
+    images: Array,
+    codes: NDArray[np.intp],
+    start: Array,
+    *,
+    eps: float,
+    size: float,
+    steps: int,
+    norm: str,
+    clip: Range,
+) -> Array:
+    """Steps up the margin from a start, each of the images that are still told right."""
+    moved, right = start.copy(), np.arange(len(images))
+    for _ in range(steps):
+        values = model._values(moved[right])
+        still = values.argmax(axis=1) == codes[right]
+        right = right[still]
+        if not len(right):
+            break
+        gradient = _gradient(model, moved[right], codes[right], values[still])
+        change = moved[right] + size * _direction(gradient, norm) - images[right]
+        moved[right] = _clipped(images[right] + _projected(change, eps, norm), clip)
+    return moved
 
 
 def _gradient(model: Any, images: Array, codes: NDArray[np.intp], values: Array) -> Array:

@@ -13,18 +13,8 @@ from ..errors import InputError, ParameterError
 from ..inputs import check_images, check_pair, to_numpy
 from ..layers import is_whole
 from ..tiles import complete
-from .vectors import (
-    Gaussian,
-    Pair,
-    Vectors,
-    bell,
-    by_rows,
-    check_depth,
-    read_rows,
-    relu_networks,
-    to_distances,
-    to_gaps,
-)
+from .rows import Vectors, read_rows, to_distances, to_gaps
+from .vectors import Gaussian, Pair, bell, by_rows, check_depth, relu_networks
 
 Array = NDArray[np.float64]
 Function = Callable[[Array, Vectors, Vectors], Array]  # of inner products of some rows with all columns

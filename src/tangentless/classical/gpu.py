@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from ..backends.cuda.compile import source
 from ..backends.cuda.duals import array
 from ..backends.cuda.machine import CudaMachine
 from ..forms import TOLERANCE, angle_polynomial, arc_polynomial
-from .vectors import CLOSE, TINY, with_norms
+from .rows import CLOSE, TINY, with_norms
 
 _THREADS = 256  # of a block
 Call = tuple[str, tuple[Any, ...]]  # a kernel of the device, and its last arguments
@@ -26,11 +27,13 @@ Call = tuple[str, tuple[Any, ...]]  # a kernel of the device, and its last argum
 
 @dataclass(frozen=True, eq=False)
 class GpuVectors:
-    """Rows on a GPU, a number for each that entries need, and the kernel's diagonal, which is where the rows were."""
+    """Rows on a GPU, their norms, a number for each that entries need, and the kernel's diagonal, which is where the
+    rows were."""
 
     machine: CudaMachine
     launch: Callable[..., None]
     rows: Any
+    norms: Any
     factors: Any
     diagonal: Any
     tile: ClassVar[int] = 4096  # large enough for the peak of a product; a tile takes 128 MiB
@@ -39,7 +42,26 @@ class GpuVectors:
         return len(self.rows)
 
     def __getitem__(self, part: slice) -> GpuVectors:
-        return replace(self, rows=self.rows[part], factors=self.factors[part], diagonal=self.diagonal[part])
+        arrays = {name: getattr(self, name)[part] for name in ("rows", "norms", "factors", "diagonal")}
+        return replace(self, **arrays)
+
+    def active(self) -> AbstractContextManager[None]:
+        """A context in which work is done where the rows are."""
+        return self.machine.active()
+
+    def upload(self, values: Any) -> Any:
+        """Values beside the rows."""
+        return self.machine.upload(values)
+
+    def deliver(self, values: Any) -> Any:
+        """Values beside the diagonal."""
+        return self.machine.deliver(values, self.diagonal)
+
+    def replace(self, products: Any, right: GpuVectors, name: str, factors: tuple[Any, Any], *last: Any) -> None:
+        """Call a kernel, which puts something in the place of inner products."""
+        sizes = np.int64(products.size), len(right), self.rows.shape[1]
+        arguments = [products, self.rows, right.rows, *factors, *sizes, *last]
+        self.launch(name, -(-products.size // _THREADS), _THREADS, 0, arguments)
 
 
 def prepare(
@@ -53,7 +75,7 @@ def prepare(
     with machine.active():
         rows, norms = with_norms(machine.upload(images).astype(np.float64, copy=False), unit=unit)
         launch = machine.load_text(module_text())
-        return GpuVectors(machine, launch, rows, factors(norms), machine.deliver(diagonal(norms), images))
+        return GpuVectors(machine, launch, rows, norms, factors(norms), machine.deliver(diagonal(norms), images))
 
 
 def block(left: GpuVectors, right: GpuVectors, call: Call | None, upper: bool, advance: Advance | None) -> Any:
@@ -63,9 +85,7 @@ def block(left: GpuVectors, right: GpuVectors, call: Call | None, upper: bool, a
         values = machine.xp.ascontiguousarray(left.rows @ right.rows.T)
         if call is not None:
             name, last = call
-            arrays = values, left.rows, right.rows, left.factors, right.factors
-            sizes = np.int64(values.size), len(right), left.rows.shape[1]
-            left.launch(name, -(-values.size // _THREADS), _THREADS, 0, [*arrays, *sizes, *last])
+            left.replace(values, right, name, (left.factors, right.factors), *last)
         if advance is not None:
             machine.mark()()  # progress counts what is finished
             advance(len(left) * (len(left) + 1) // 2 if upper else values.size)

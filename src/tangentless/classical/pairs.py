@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..backends.cpu.simd import compiled
-from .vectors import CLOSE, TINY
+from .rows import CLOSE, TINY
 
 SEGMENT = 512  # pairs at a time: all buffers of a segment stay in the first-level cache
 

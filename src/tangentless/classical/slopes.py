@@ -10,8 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backends import AnyDevice
-from ..devices import Device
-from ..errors import BackendError
 from ..gradients import Branches, Slopes, Tile
 from ..kernel import Elementary
 
@@ -22,11 +20,14 @@ Array = NDArray[np.float64]
 class VectorGradient:
     """Vectors, and cotangents of their rows and of parameters so far."""
 
-    images: Any  # Vectors
+    images: Any  # Vectors or GpuVectors, and all else is where their rows are
     shape: tuple[int, ...]
-    rows: Array
-    parameters: dict[str, Array]
-    tile: ClassVar[int] = 1024
+    rows: Any
+    parameters: dict[str, Any]
+
+    @property
+    def tile(self) -> int:
+        return int(self.images.tile)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -42,37 +43,43 @@ class DifferentiableVectors(Elementary):
     unit: ClassVar[bool]
 
     def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
-        if Device.of(device).name == "cuda":
-            raise BackendError("gradients of kernels of vectors are computed by the processor; use backend='cpu'")
         prepared: Any = self.prepare(device, images)
-        slopes = {name: np.zeros(len(prepared)) for name in self.parameters} if parameters else {}
-        part = VectorGradient(prepared, images.shape[1:], np.zeros_like(prepared.rows), slopes)
+        with prepared.active():
+            slopes = {name: np.zeros_like(prepared.norms) for name in self.parameters} if parameters else {}
+            part = VectorGradient(prepared, images.shape[1:], np.zeros_like(prepared.rows), slopes)
         return Branches((part,), lambda vectors, _: vectors, prepared.diagonal)
 
     def pullback(self, tile: Tile) -> None:
         (left,), (right,) = tile.left.parts, tile.right.parts
-        products = left.images.rows @ right.images.rows.T
-        by_product, by_length, slopes = self._slopes(products, left.images, right.images)
-        by_product, by_length = tile.cotangent * by_product, tile.cotangent * by_length
-        left.rows[...] += by_product @ right.images.rows + by_length.sum(axis=1)[:, None] * left.images.rows
-        right.rows[...] += by_product.T @ left.images.rows + by_length.sum(axis=0)[:, None] * right.images.rows
-        for name, total in left.parameters.items():
-            total += (tile.cotangent * slopes[name]).sum(axis=1)
+        near, far = left.images, right.images
+        with near.active():
+            cotangent = near.upload(tile.cotangent)
+            by_product, by_length, slopes = self._slopes(near.rows @ far.rows.T, near, far)
+            by_product, by_length = cotangent * by_product, cotangent * by_length
+            left.rows[...] += by_product @ far.rows + by_length.sum(axis=1)[:, None] * near.rows
+            right.rows[...] += by_product.T @ near.rows + by_length.sum(axis=0)[:, None] * far.rows
+            for name, total in left.parameters.items():
+                total += (cotangent * slopes[name]).sum(axis=1)
         if tile.advance is not None:
             pairs = len(left) * (len(left) - 1) // 2 if tile.upper else tile.cotangent.size
             tile.advance(pairs)
 
-    def pull_diagonal(self, device: AnyDevice, images: Branches, cotangent: Array) -> None:
+    def pull_diagonal(self, device: AnyDevice, images: Branches, cotangent: Any) -> None:
         (part,) = images.parts
-        by_length, slopes = self._diagonal_slopes(part.images)
-        part.rows[...] += (2.0 * cotangent * by_length)[:, None] * part.images.rows
-        for name, total in part.parameters.items():
-            total += cotangent * slopes[name]
+        with part.images.active():
+            by, (by_length, slopes) = part.images.upload(cotangent), self._diagonal_slopes(part.images)
+            part.rows[...] += (2.0 * by * by_length)[:, None] * part.images.rows
+            for name, total in part.parameters.items():
+                total += by * slopes[name]
 
-    def finish(self, images: Branches) -> tuple[Array, Slopes]:
+    def finish(self, images: Branches) -> tuple[Any, Slopes]:
         (part,) = images.parts
-        norms = np.where(part.images.norms > 0, part.images.norms, 1.0) if self.unit else np.ones(len(part))
-        return (part.rows / norms[:, None]).reshape(len(part), *part.shape), part.parameters
+        vectors = part.images
+        with vectors.active():
+            lengths = np.where(vectors.norms > 0, vectors.norms, 1.0) if self.unit else np.ones_like(vectors.norms)
+            pixels = (part.rows / lengths[:, None]).reshape(len(part), *part.shape)
+            slopes = {name: vectors.deliver(total) for name, total in part.parameters.items()}
+            return vectors.deliver(pixels), slopes
 
     parameters: ClassVar[tuple[str, ...]] = ()  # the names of real ones
 

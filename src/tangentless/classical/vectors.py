@@ -22,6 +22,7 @@ from ..devices import Device
 from ..errors import InputError, ParameterError
 from ..forms import TOLERANCE, angle_polynomial, arc_polynomial
 from ..layers import is_real, is_whole
+from .rows import Vectors, read_rows, to_distances, to_gaps
 from .slopes import DifferentiableVectors
 
 if TYPE_CHECKING:
@@ -32,24 +33,6 @@ Array = NDArray[np.float64]
 Pair = tuple[int, int]  # (depth, fixed)
 _ROWS_PER_TASK = 16  # a few megabytes of results, which the allocator reuses
 _TOLERANCE = TOLERANCE["float64"]
-CLOSE = 2.0**-10  # a difference below this share of its terms has lost digits
-TINY = 1e-300  # the smallest gap of opposite vectors: zero would not show their sign
-
-
-@dataclass(frozen=True, eq=False)
-class Vectors:
-    """Rows as a kernel reads them, of length one or as they came, their norms, and the kernel's diagonal."""
-
-    rows: Array
-    norms: Array
-    diagonal: Array
-    tile: ClassVar[int] = 1024
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, part: slice) -> Vectors:
-        return Vectors(self.rows[part], self.norms[part], self.diagonal[part])
 
 
 class VectorKernel(DifferentiableVectors):
@@ -135,7 +118,7 @@ class Linear(VectorKernel):
         return np.ones_like(products), np.zeros_like(products), {}
 
     def _diagonal_slopes(self, vectors: Vectors) -> tuple[Array, dict[str, Array]]:
-        return np.ones(len(vectors)), {}
+        return np.ones_like(vectors.norms), {}
 
 
 @dataclass(frozen=True)
@@ -249,7 +232,7 @@ class Gaussian(VectorKernel):
         return slope, -slope, {"gamma": -distances * values}
 
     def _diagonal_slopes(self, vectors: Vectors) -> tuple[Array, dict[str, Array]]:
-        return np.zeros(len(vectors)), {"gamma": np.zeros(len(vectors))}
+        return np.zeros_like(vectors.norms), {"gamma": np.zeros_like(vectors.norms)}
 
 
 class AngleKernel(VectorKernel):
@@ -264,11 +247,11 @@ class AngleKernel(VectorKernel):
 
     def _slopes(self, products: Array, left: Vectors, right: Vectors) -> tuple[Array, Array, dict[str, Array]]:
         gap = to_gaps(products, left, right)
-        near = np.abs(gap)
-        cosine = np.copysign(1.0 - near, gap)
-        value, slope = self._angular(cosine, np.sqrt(near * (2.0 - near)))
-        lengths = (np.where(norms > 0, norms**self.power, 0.0) for norms in (left.norms, right.norms))
-        scale = np.multiply.outer(*lengths)
+        size = np.abs(gap)
+        cosine = np.copysign(1.0 - size, gap)
+        value, slope = self._angular(cosine, np.sqrt(size * (2.0 - size)))
+        near, far = (np.where(norms > 0, norms**self.power, 0.0) for norms in (left.norms, right.norms))
+        scale = near[:, None] * far
         return scale * slope, scale * (self.power * value - cosine * slope), {}
 
     def _diagonal_slopes(self, vectors: Vectors) -> tuple[Array, dict[str, Array]]:
@@ -428,43 +411,13 @@ class NNGP(AngleKernel):
 
 def _inverse(values: Array) -> Array:
     """1 / x, and 0 of 0."""
-    return np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
+    return np.where(values > 0, 1.0 / np.where(values > 0, values, 1.0), 0.0)
 
 
 def check_depth(depth: Any) -> None:
     """Refuse what is not a number of layers."""
     if not is_whole(depth) or depth < 1:
         raise ParameterError(f"a network has at least 1 layer of weights, not {depth!r}")
-
-
-def read_rows(images: NDArray[Any], *, unit: bool) -> tuple[Array, Array]:
-    """Rows (N, C) and their norms; with `unit`, rows of length one, zero where they were zero."""
-    return with_norms(np.ascontiguousarray(images, dtype=np.float64), unit=unit)
-
-
-def with_norms(images: Any, *, unit: bool) -> tuple[Any, Any]:
-    """The same of float64 numbers in order, of NumPy or CuPy."""
-    rows = images.reshape(len(images), -1)
-    norms = np.linalg.norm(rows, axis=1)
-    if unit:
-        rows = rows / np.where(norms > 0, norms, 1.0)[:, None]
-    return rows, norms
-
-
-def to_distances(products: Array, left: Vectors, right: Vectors) -> Array:
-    """Squared distances in place of inner products."""
-    from .pairs import squared_distances
-
-    squared_distances(products, left.rows, right.rows, left.norms**2, right.norms**2)
-    return products
-
-
-def to_gaps(products: Array, left: Vectors, right: Vectors) -> Array:
-    """Gaps, as `pairs` defines them, in place of cosines."""
-    from .pairs import gaps
-
-    gaps(products, left.rows, right.rows)
-    return products
 
 
 def bell(distances: Array, gamma: float, out: Array | None = None) -> Array:

@@ -26,7 +26,7 @@ from ...graph import Graph
 from ...pullback import check_gradient
 from .. import Advance, Precision
 from ..backward import pull_general
-from .following import OffsetPath
+from .following import OffsetPath, find_exact
 from .fused import FusedPath
 from .general import GeneralPath
 from .gradient import CudaGradient, GradientPath
@@ -260,7 +260,7 @@ class CudaBackend:
             elif isinstance(plan, OffsetPlan):
                 self._paths[key] = OffsetPath(plan, machine)
             else:
-                self._paths[key] = FusedPath(graph, plan, machine)
+                self._paths[key] = FusedPath(graph, plan, machine, find_exact(graph, machine))
         return self._paths[key]
 
     def _on_gpus(self, count: int, work: Callable[[int], T]) -> list[T]:

@@ -13,14 +13,14 @@ from ...graph import Graph
 from .. import Advance
 from ..general import pixel_squares
 from ..segmented import SMALLEST_NORM, Offsets, keeps_scales
+from .close import FindExact, refine
 from .fused import Machine, batch_units, column_heights, selves
 from .offsets import OffsetPlan, plan_offsets, slots, write
 from .planes import image_scales
 from .portable import make_portable
 
 _THREADS = 256
-CLOSE = 2.5e-4  # 1 - cosine of pairs that float32, which errs by up to 2.4e-8 there, leaves less than four digits of it
-EQUAL = 1e-15  # and of images with themselves, where it is exact
+CLOSE = 2.5e-4  # 1 - cosine of pairs of which float32, which errs by up to 2.4e-8, leaves less than four digits
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +45,12 @@ class FollowedImages:
         """What inner products grew by, were the pixels not scaled."""
         return np.ones_like(self.scales) if self.graph.scale_free else self.scales
 
+    def pixels_of(self, chosen: Any) -> Any:
+        """Those of some images in float64, as they were given but for rounding, (N, *grid, C)."""
+        grid = self.graph.grid
+        pixels = self.pixels[chosen].astype(np.float64).reshape(len(chosen), self.graph.channels, *grid)
+        return np.moveaxis(pixels, 1, -1) * self.scales[chosen].reshape(-1, *(1 for _ in grid), 1)
+
     def __len__(self) -> int:
         return len(self.pixels)
 
@@ -66,12 +72,7 @@ class OffsetPath:
         self.launch = machine.load_text(text)
         self.tables = [[machine.upload(table) for table in some] for some in tables]
         self._lists: dict[int, list[tuple[Any, ...]]] = {}
-
-    @functools.cached_property
-    def exact(self) -> OffsetPath | None:
-        """The same in float64, where that fits."""
-        plan = plan_offsets(self.plan.graph, "float64", self.machine.shared_limit)
-        return None if isinstance(plan, str) else OffsetPath(plan, self.machine)
+        self.exact = find_exact(plan.graph, machine)
 
     @property
     def pair_bytes(self) -> int:
@@ -162,49 +163,29 @@ class OffsetPath:
         out *= self.plan.total_scale()
         out *= left.gains[:, None] * right.gains
         if self.plan.dtype == "float32":
-            self._refine(out[0], left, right, max(1, batch // 2))
+            refine(out[0], left, right, CLOSE, self.exact, max(1, batch // 2), xp)
         if self.graph.tangent:
             return self.graph.apply_tangent_head([out[0]], [out[1]], [left.squares], [right.squares])
         return self.graph.apply_head([out[0]], [left.squares], [right.squares])
 
-    def _refine(self, products: Any, left: FollowedImages, right: FollowedImages, batch: int) -> None:
-        """Take cosines of close pairs from float64. Norms stay, so that they agree with the diagonal."""
+    def cosines(self, left: Any, right: Any, rows: Any, columns: Any, batch: int) -> Any:
+        """Cosines after the last pool of some pairs of images, where a thread has one pair."""
         xp = self.machine.xp
-        norms = xp.sqrt(left.squares)[:, None] * xp.sqrt(right.squares)
-        distances = norms - products
-        close = (distances < CLOSE * norms) & (abs(distances) > EQUAL * norms)
-        rows, columns = xp.nonzero(close)
-        if not len(rows) or self.exact is None:
-            return
-        for start in range(0, len(rows), batch):
-            here = rows[start : start + batch], columns[start : start + batch]
-            (some, row), (others, column) = (xp.unique(one, return_inverse=True) for one in here)
-            x, z = self._again(left, some, batch), self._again(right, others, batch)
-            values = self.exact.pairs(x, z, row, column)
-            cosines = values / xp.sqrt(x.squares[row] * z.squares[column])
-            products[here] = cosines * norms[here]
-
-    def _again(self, side: FollowedImages, chosen: Any, batch: int) -> FollowedImages:
-        """Some images of a side in float64."""
-        assert self.exact is not None
-        xp, channels, grid = self.machine.xp, self.graph.channels, self.plan.segments[0].grid
-        pixels = side.pixels[chosen].astype(np.float64).reshape(len(chosen), channels, *grid)
-        images = xp.moveaxis(pixels, 1, -1) * side.scales[chosen].reshape(-1, 1, 1, 1)
-        parts: list[FollowedImages] = []
-        while (done := sum(map(len, parts))) < len(images):
-            parts.append(self.exact.prepare(images[done:], batch))
-        return self.exact.join(parts)
-
-    def pairs(self, left: FollowedImages, right: FollowedImages, rows: Any, columns: Any) -> Any:
-        """Inner products after the last pool, of some pairs, where a thread has one pair."""
-        xp = self.machine.xp
+        x, z = self._prepare_all(left, batch), self._prepare_all(right, batch)
         numbers = columns, rows, xp.ones_like(rows), xp.arange(len(rows))
         units = xp.ascontiguousarray(xp.stack(numbers, axis=1).astype(np.int32))
-        out = xp.zeros((1 + self.graph.tangent, len(left), len(right)))
-        inside = self.beside(left.pixels), self.beside(left.norms), right.pixels, right.norms
+        out = xp.zeros((1 + self.graph.tangent, len(x), len(z)))
+        inside = self.beside(x.pixels), self.beside(x.norms), z.pixels, z.norms
         (totals,) = self.run(len(self.plan.segments) - 1, *inside, units)[-1]
-        self.finish(totals, units, out, len(right))
-        return out[0][rows, columns] * self.plan.total_scale() * left.gains[rows] * right.gains[columns]
+        self.finish(totals, units, out, len(z))
+        products = out[0][rows, columns] * self.plan.total_scale() * x.gains[rows] * z.gains[columns]
+        return products / xp.sqrt(x.squares[rows] * z.squares[columns])
+
+    def _prepare_all(self, images: Any, batch: int) -> FollowedImages:
+        parts: list[FollowedImages] = []
+        while (done := sum(map(len, parts))) < len(images):
+            parts.append(self.prepare(images[done:], batch))
+        return self.join(parts)
 
     def run(
         self, last: int, x: Any, a: Any, z: Any, b: Any, units: Any, itself: bool = False, known: Sequence[Any] = ()
@@ -262,3 +243,14 @@ class OffsetPath:
         """One set of images from several."""
         arrays = zip(*(part.arrays for part in parts), strict=True)
         return FollowedImages(self.graph, *(self.machine.xp.concatenate(one) for one in arrays))
+
+
+def find_exact(graph: Graph, machine: Machine) -> FindExact:
+    """The path of float64, compiled when it is asked for."""
+
+    @functools.cache
+    def find() -> OffsetPath | None:
+        plan = plan_offsets(graph, "float64", machine.shared_limit)
+        return None if isinstance(plan, str) else OffsetPath(plan, machine)
+
+    return find

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ...graph import Graph
 from .. import Advance
 from ..segments import patched, patched_chain
+from .close import FindExact, refine
 from .layout import FrontPlan, StagePlan
 from .planes import StageUnits, front_rows, image_scales, pooled_sums, stage_rows, stage_units
 from .portable import make_portable
@@ -30,6 +31,7 @@ LaunchText = Callable[..., None]
 Stream = AbstractContextManager[Any]  # launches and copies within it run in order
 
 STREAMS = 3  # faster than one or two of larger batches, in less memory
+CLOSE = 5e-4  # 1 - cosine of pairs of which float32, which errs by up to 4e-8, leaves less than four digits
 ROUNDS = 8  # of a block: enough to share the loading of z, few enough for an even end of the launch
 
 
@@ -78,12 +80,13 @@ class Machine(Protocol):
 
 @dataclass(frozen=True)
 class FusedImages:
-    """Rows of the front and of every stage on one machine, in the roles of x and of z; scales, and squared norms after
+    """Rows of the front and of every stage on one machine, in the roles of x and of z; pixels, and squared norms after
     the last pool."""
 
     graph: Graph
     left: tuple[Any, ...]
     right: tuple[Any, ...]
+    pixels: Any  # (N, H, W, C) over scales, in float32
     scales: Any
     squares: Any
 
@@ -93,20 +96,25 @@ class FusedImages:
 
     def __getitem__(self, part: slice) -> FusedImages:
         left, right = (tuple(rows[part] for rows in side) for side in (self.left, self.right))
-        return FusedImages(self.graph, left, right, self.scales[part], self.squares[part])
+        return FusedImages(self.graph, left, right, self.pixels[part], self.scales[part], self.squares[part])
+
+    def pixels_of(self, chosen: Any) -> Any:
+        """Those of some images in float64, over scales, which cosines do not depend on."""
+        return self.pixels[chosen].astype(np.float64)
 
     def __len__(self) -> int:
         return len(self.scales)
 
 
 class FusedPath:
-    """The stages of a graph on one machine."""
+    """The stages of a graph on one machine; `exact` takes the same graph in float64."""
 
-    def __init__(self, graph: Graph, plans: tuple[StagePlan, ...], machine: Machine) -> None:
+    def __init__(self, graph: Graph, plans: tuple[StagePlan, ...], machine: Machine, exact: FindExact) -> None:
         found = patched_chain(graph)
         assert not isinstance(found, str), found
         (self.stages, self.patch), self.plans, self.machine = found, plans, machine
         self.front = FrontPlan(plans[0]) if plans[0].given else None
+        self.exact = exact
         self.parts: tuple[FrontPlan | StagePlan, ...] = plans if self.front is None else (self.front, *plans)
         self.graph = make_portable(graph, graph.head, machine.upload)
         self.units: tuple[StageUnits, ...] = stage_units(self.stages, plans)
@@ -126,9 +134,10 @@ class FusedPath:
         """Rows for images (N, *grid, C), at most `batch` of them, on the machine."""
         xp = self.machine.xp
         height, width = (n * p for n, p in zip(self.stages[0].grid, self.patch, strict=True))
-        images = patched(images.reshape(len(images), height, width, self.graph.channels), self.patch)
+        images = images.reshape(len(images), height, width, self.graph.channels)
         scales = image_scales(images, xp)
-        scaled = images / scales.reshape(-1, 1, 1, 1)
+        whole = images / scales.reshape(-1, 1, 1, 1)
+        scaled = patched(whole, self.patch)
         squares = xp.sum(xp.square(scaled), axis=-1)
         units = self.machine.upload(selves(len(images)))
         left, right = [], []
@@ -148,7 +157,8 @@ class FusedPath:
             own = kernels if plan.last else pooled_sums(kernels, plan)
             squares = own.astype(xp.float64) * (of_stage.exit / plan.pool_size) ** 2
         restored = xp.ones_like(scales) if self.graph.scale_free else scales
-        return FusedImages(self.graph, tuple(left), tuple(right), restored, squares * restored**2)
+        pixels = whole.astype(xp.float32)
+        return FusedImages(self.graph, tuple(left), tuple(right), pixels, restored, squares * restored**2)
 
     def _own_kernels(self, plan: FrontPlan | StagePlan, launch: Launch, x: Any, z: Any, source: Any, units: Any) -> Any:
         """Kernels of images with themselves after a stage, or their totals after the last."""
@@ -169,6 +179,7 @@ class FusedPath:
         are needed. None: all of them are.
         """
         values = self._products(left, right, batch, first, advance)
+        refine(values, left, right, CLOSE, self.exact, max(1, batch // 2), self.machine.xp)
         return self.graph.apply_head([values], [left.squares], [right.squares])
 
     def _products(
@@ -216,8 +227,8 @@ class FusedPath:
             tuple(concatenate(rows) for rows in zip(*(getattr(part, side) for part in parts), strict=True))
             for side in ("left", "right")
         )
-        scales, squares = (concatenate([getattr(part, name) for part in parts]) for name in ("scales", "squares"))
-        return FusedImages(self.graph, left, right, scales, squares)
+        alone = (concatenate([getattr(part, name) for part in parts]) for name in ("pixels", "scales", "squares"))
+        return FusedImages(self.graph, left, right, *alone)
 
 
 def selves(count: int) -> Units:

@@ -56,24 +56,23 @@ __device__ inline void replace(real* values, index elements, int columns, Entry 
         values[e] = entry(values[e], e / columns, e % columns);
 }
 
-// All kernels have the same first arguments. `left` and `right` hold a number for every row: what `_factors` makes of
-// its norm.
-#define VECTOR_KERNEL(name, ...)                                                                                   \
-    extern "C" __global__ void name(real* values, const real* x, const real* z, const real* left, const real* right, \
-                                    index elements, int columns, int features, __VA_ARGS__)
+// What all kernels get first. `left` and `right` hold a number for every row: what `_factors` makes of its norm.
+#define PAIRS                                                                                               \
+    real *values, const real *x, const real *z, const real *left, const real *right, index elements, int columns, \
+        int features
 
-VECTOR_KERNEL(power_of_products, real offset, real degree) {
+extern "C" __global__ void power_of_products(PAIRS, real offset, real degree) {
     replace(values, elements, columns, [=](real product, index, index) { return pow(product + offset, degree); });
 }
 
-VECTOR_KERNEL(gaussian, real gamma) {
+extern "C" __global__ void gaussian(PAIRS, real gamma) {
     const Rows rows = {x, z, features};
     replace(values, elements, columns, [=](real product, index i, index j) {
         return exp(-gamma * rows.distance(product, left[i] + right[j], i, j));
     });
 }
 
-VECTOR_KERNEL(arc_cosine, int order) {
+extern "C" __global__ void arc_cosine(PAIRS, int order) {
     const Rows rows = {x, z, features};
     replace(values, elements, columns, [=](real product, index i, index j) {
         const real gap = rows.gap(product, i, j), near = fabs(gap), root = sqrt(near);
@@ -87,7 +86,7 @@ VECTOR_KERNEL(arc_cosine, int order) {
     });
 }
 
-VECTOR_KERNEL(relu_network, int depth, int fixed) {
+extern "C" __global__ void relu_network(PAIRS, int depth, int fixed) {
     const Rows rows = {x, z, features};
     replace(values, elements, columns, [=](real product, index i, index j) {
         const real gap = rows.gap(product, i, j);
@@ -100,4 +99,17 @@ VECTOR_KERNEL(relu_network, int depth, int fixed) {
         }
         return left[i] * right[j] * tangent;
     });
+}
+
+// For gradients: squared distances, of squared norms, and gaps.
+extern "C" __global__ void squared_distances(PAIRS) {
+    const Rows rows = {x, z, features};
+    replace(values, elements, columns, [=](real product, index i, index j) {
+        return rows.distance(product, left[i] + right[j], i, j);
+    });
+}
+
+extern "C" __global__ void gaps(PAIRS) {
+    const Rows rows = {x, z, features};
+    replace(values, elements, columns, [=](real product, index i, index j) { return rows.gap(product, i, j); });
 }
