@@ -210,7 +210,10 @@ struct Exit {
                 const int v = offsets[number], left = WIDTH - v - item % WIDE * Across::stride;  // columns before the seam
                 if constexpr (Down::tiles && Across::tiles)
                     tiles.template add<STRIDE, PAD>(corner, left, v);
-                else if constexpr (SMALL)
+                else if (PAIRS && !STACK && v % 2 == 0 && number + 1 < count && offsets[number + 1] == v + 1) {
+                    add_pair<STRIDE, PAD>(corner, left, group, u, v, item);
+                    corner += WIDTH + 2 * PAD, ++number;
+                } else if constexpr (SMALL)
                     add_small<STRIDE, PAD>(corner, left, group, u, v, item);
                 else
                     add_window<STRIDE, PAD, -1, -1>(corner, left, group, u, v, item);
@@ -305,6 +308,52 @@ struct Exit {
         else
             add_window<STRIDE, PAD, 0, 0>(corner, left, group, u, v, item);
     }
+    // Such windows at every other position, and offsets v and v + 1, an even one and an odd one, the planes of which stand beside
+    // each other: what they add to the same partner is added up first.
+    static constexpr bool PAIRS = SMALL && Down::stride == 2 && Across::stride == 2;
+    template <int STRIDE, int PAD>
+    __device__ void add_pair(const Value* corner, int left, int group, int u, int v, int item) const {
+        if (u % 2)
+            add_both<STRIDE, PAD, 1>(corner, left, group, v, item);
+        else
+            add_both<STRIDE, PAD, 0>(corner, left, group, v, item);
+    }
+    template <int STRIDE, int PAD, int R>
+    __device__ void add_both(const Value* corner, int left, int group, int v, int item) const {
+        const int J = item / WIDE, K = item % WIDE;
+#pragma unroll
+        for (int target = 0; target < Across::slots; ++target) {
+            const int further = Across::lowest + target, V = Across::at(K, v / 2 + further);
+            if (!Across::has(K, V)) continue;
+            Value sums[Down::slots];
+#pragma unroll
+            for (int slot = 0; slot < Down::slots; ++slot) sums[slot] = nothing();
+#pragma unroll
+            for (int i = 0; i < Down::size; ++i) {
+                Value line = nothing();
+#pragma unroll
+                for (int odd = 0; odd < 2; ++odd)
+#pragma unroll
+                    for (int j = 0; j < Across::size; ++j)
+                        if (j >= Across::begin(odd, further) && j < Across::end(odd, further))
+                            line = line + corner[i * STRIDE + odd * (WIDTH + 2 * PAD) + j + (j >= left - odd ? PAD : 0)];
+#pragma unroll
+                for (int slot = 0; slot < Down::slots; ++slot)
+                    if (i >= Down::begin(R, Down::lowest + slot) && i < Down::end(R, Down::lowest + slot))
+                        sums[slot] = sums[slot] + line;
+            }
+            leave(sums, group, R, J, V, item);
+        }
+    }
+    // Adds sums of a window's rows to all partners below.
+    __device__ void leave(const Value (&sums)[Down::slots], int group, int r, int J, int V, int item) const {
+#pragma unroll
+        for (int slot = 0; slot < Down::slots; ++slot) {
+            const int below = Down::lowest + slot, U = Down::at(J, group + below);
+            if (Down::begin(r, below) >= Down::end(r, below) || !Down::has(J, U)) continue;
+            add_to(slot, Down::wrapped(U), Across::wrapped(V), item, sums[slot]);
+        }
+    }
     // Any windows. R and S are the remainders of u and v by the strides, or negative where the compiler is not to know them. All
     // loops have fixed bounds: of one whose bounds are a maximum and a minimum, NVRTC makes code that runs once too often.
     template <int STRIDE, int PAD, int R, int S>
@@ -339,12 +388,7 @@ struct Exit {
                     if (i >= Down::begin(r, Down::lowest + slot) && i < Down::end(r, Down::lowest + slot))
                         sums[slot] = sums[slot] + line;
             }
-#pragma unroll
-            for (int slot = 0; slot < Down::slots; ++slot) {
-                const int below = Down::lowest + slot, U = Down::at(J, group + below);
-                if (Down::begin(r, below) >= Down::end(r, below) || !Down::has(J, U)) continue;
-                add_to(slot, Down::wrapped(U), Across::wrapped(V), item, sums[slot]);
-            }
+            leave(sums, group, r, J, V, item);
         }
     }
     __device__ void add_to(int slot, int U, int V, int item, const Value& sum) const {

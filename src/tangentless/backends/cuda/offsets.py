@@ -24,20 +24,24 @@ from .duals import dual_lines, indented, real, tables_for
 # Measured on an H200, on images of 32×32 to 96×96 positions and sequences.
 _TALL = 16  # rows of a thread, at most
 _COLUMNS = 64  # beside each other in a plane, at least
+_MORE_COLUMNS = 128  # where a thread has one pair, and reads as much of left images as of right ones, if blocks fit
+_FEWEST_BLOCKS = 3  # of these columns
 _MOST_THREADS = 1024
 _SHARED = 228 << 10  # bytes of all blocks of a multiprocessor, with 1 KiB of its own for each
 _RESIDENT = 768  # threads of all its blocks: each then has 80 registers
+_RESIDENT_OF_ROW = 1024  # on grids of one row, where windows have no rows to keep
+_RESIDENT_OF_TALL = 512  # where a thread keeps more than `_LONGEST` numbers
 _LAST_GROUPS = 4  # of u in the last segment, whose exit is a single number
 _ROOM = {4: 110 << 10, 2: 160 << 10}  # bytes of planes up to which a thread works on so many pairs
 _LONGEST = 20  # sums of rows that a thread may keep, of all its pairs, while it computes others
 _LONGEST_OF_LINES = 28  # and where it reads them
 _WIDE = 5  # columns of windows from which on sums of lines are computed once, and not by all threads that need them
 _RUN = 16  # of them that a thread computes, at most
-_EVEN = 0.95  # share of the rows of all threads of a column that are there, at least, if fewer threads help
-_UNROLLED = 8  # rows that a thread computes without a jump, at most
+_UNROLLED = 7  # rows that a thread computes without a jump, at most
 _STACK = 4  # offsets of grids of one row that a thread works on, one after the other
-_TOGETHER = 2  # offsets beside each other from which on a thread multiplies pixels for all of them
 _AHEAD = 2  # rows whose pixels a thread reads at the same time
+_NORMS_AHEAD = True
+_LINES_AHEAD = False
 LINES = -1  # the plane of these sums, in the place of a value's number
 
 
@@ -77,6 +81,11 @@ class OffsetPlan(Segmented):
     def parts(self) -> int:
         """Numbers of a value."""
         return self.lanes * (1 + self.graph.tangent)
+
+    @functools.cached_property
+    def norm_count(self) -> int:
+        """Norms of one image, and room for a row: threads read one further than they need."""
+        return super().norm_count + self.segments[0].grid[1]
 
     def shared_bytes(self, place: int) -> int:
         """Shared memory of a segment's kernel."""
@@ -125,7 +134,7 @@ def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: in
         return f"a segment sums over more windows than {dtype} can hold"
     for lanes in (n for n in (4, 2, 1) if n <= most_lanes) if dtype == "float32" else (1,):
         size = lanes * (1 + graph.tangent) * np.dtype(dtype).itemsize
-        plans = tuple(_plan_segment(segment, size, segment is segments[-1]) for segment in segments)
+        plans = tuple(_plan_widely(segment, size, segment is segments[-1], lanes) for segment in segments)
         found = OffsetPlan(graph, segments, dtype, lanes, plans)
         most = max(found.shared_bytes(place) for place in range(len(segments)))
         if lanes == 1 or (most <= _ROOM[lanes] and all(_keeps_sums(segment, lanes) for segment in segments)):
@@ -141,17 +150,24 @@ def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: in
 def _keeps_sums(segment: Segment, lanes: int) -> bool:
     """Whether a thread has room for the sums of rows from the first to the last of every window."""
     return all(
-        lanes * (term.taps[0][-1] - term.taps[0][0] + 1)
+        lanes * _rows_kept(term)
         <= (_LONGEST_OF_LINES if sums_lines(segment, number) else _LONGEST)
         for number, step in enumerate(segment.steps)
         for term in step.terms
     )
 
 
-def _plan_segment(segment: Segment, value_bytes: int, last: bool) -> SegmentPlan:
+def _plan_widely(segment: Segment, value_bytes: int, last: bool, lanes: int) -> SegmentPlan:
+    """With more columns where they pay."""
+    wide = _plan_segment(segment, value_bytes, last, _MORE_COLUMNS)
+    pays = lanes == 1 and _FEWEST_BLOCKS * (wide.shared_bytes + 1024) <= _SHARED
+    return wide if pays else _plan_segment(segment, value_bytes, last, _COLUMNS)
+
+
+def _plan_segment(segment: Segment, value_bytes: int, last: bool, columns: int) -> SegmentPlan:
     (height, width), planes = segment.grid, _planes(segment, last)
     stack = min(_STACK, width) if height == 1 else 0
-    columns = width if stack else width * max(1, min(width, _COLUMNS // width))
+    columns = width if stack else width * max(1, min(width, columns // width))
     taps = [abs(tap) for step in segment.steps for term in step.terms for tap in term.taps[1] if abs(tap) < width]
     pad = max(taps, default=0)
     places = columns // width * (width + 2 * pad) - pad
@@ -160,15 +176,26 @@ def _plan_segment(segment: Segment, value_bytes: int, last: bool) -> SegmentPlan
         stride += 1 - stride % 2  # threads of neighbouring rows then read from different banks
     shared = max(1, len(set(planes.values()))) * max(height, stack) * stride * value_bytes
     fitting = max(1, _SHARED // (shared + 1024))
-    threads = min(_RESIDENT // min(fitting, 16), _MOST_THREADS)
-    fewest = -(-height // _TALL)
-    bands = min(height, max(fewest, threads // columns), max(1, _MOST_THREADS // columns))
-    even = (n for n in range(bands, fewest - 1, -1) if height >= _EVEN * n * -(-height // n))
-    bands = next(even, bands)
+    most = _resident(segment, value_bytes)
+    threads = min(most // min(fitting, 16), _MOST_THREADS)
+    bands = min(height, max(-(-height // _TALL), threads // columns), max(1, _MOST_THREADS // columns))
     group = -(-height // _LAST_GROUPS) if last else segment.exits[0].stride[0]
-    resident = max(1, min(fitting, _RESIDENT // (-(-columns * bands // 32) * 32)))
+    resident = max(1, min(fitting, most // (-(-columns * bands // 32) * 32)))
     paired = last or height % group == 0
     return SegmentPlan(planes, columns, bands, places, stride, shared, group, paired, resident, pad, stack)
+
+
+def _resident(segment: Segment, value_bytes: int) -> int:
+    """Threads of a multiprocessor, by the registers that they need."""
+    if segment.grid[0] == 1:
+        return _RESIDENT_OF_ROW
+    tallest = max((_rows_kept(term) for step in segment.steps for term in step.terms), default=1)
+    return _RESIDENT_OF_TALL if tallest * value_bytes > 4 * _LONGEST else _RESIDENT
+
+
+def _rows_kept(term: Term) -> int:
+    """Rows from the first to the last of a window."""
+    return term.taps[0][-1] - term.taps[0][0] + 1
 
 
 def _planes(segment: Segment, last: bool) -> dict[int, int]:
@@ -397,7 +424,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         """Whether a thread multiplies pixels for several offsets."""
         beside = 1 if self.shape.stack else self.shape.columns // self.segment.grid[1]
         kept = 0 in self.shape.planes and not (self.last and self.segment.exits[0].value == 0)
-        return self.place == 0 and kept and beside >= _TOGETHER
+        return self.place == 0 and kept and beside > 1
 
     def _pixels(self) -> str:
         """Products of pixels for all offsets beside each other, by threads that read those of left images once."""
@@ -468,12 +495,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         lines = self._lines(step.terms[0]) if sums_lines(self.segment, number) else ""
         if step.embedding is not None:
             body += [f"const Value value = {self._embedded(number)};", *self._keep(sum_place + 1, "value")]
-        return lines + self._phase(before, self._rows(self._unrolled(longest), [*body, *after]))
-
-    def _unrolled(self, longest: int) -> int:
-        """Rows at once: a divisor of those of a thread, where one is no less than a window: then none is left over."""
-        tall = -(-self.segment.grid[0] // self.shape.bands)
-        return max((n for n in range(longest, _UNROLLED + 1) if tall % n == 0), default=min(longest, 7))
+        return lines + self._phase(before, self._rows(min(longest, _UNROLLED), [*body, *after]))
 
     def _lines(self, term: Term) -> str:
         """Sums along the lines of a window, at all places."""
@@ -502,13 +524,20 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             place = self.plan.norm_places[self.place, number]
             before.append(f"const Lanes* l = a + {place} + first * WIDTH + column.k;")
             before.append(f"const real* r = b + {place} + (first + offset) * WIDTH + column.n;")
+            if _NORMS_AHEAD and not self.shape.stack:
+                before.append("Lanes next_left = *l;")
+                before.append("real next_right = *r;")
+                body.insert(0, "const Lanes left = next_left;")
+                body.insert(1, "const real right = next_right;")
+                body.insert(2, "next_left = l[WIDTH], next_right = r[WIDTH];")
             after.append("l += WIDTH, r += WIDTH;")
         return before, body, after, longest
 
     def _embedded(self, number: int) -> str:
         """The call of a step's dual."""
         tables = "".join(f"table{i}, " for i in self.used[number])
-        return f"embed{number}(sum, *l, *r, {tables}{self._same()})"
+        norms = "left, right" if _NORMS_AHEAD and not self.shape.stack else "*l, *r"
+        return f"embed{number}(sum, {norms}, {tables}{self._same()})"
 
     def _same(self) -> str:
         """Whether two features are one and the same: an image with itself, at equal positions."""
@@ -528,7 +557,13 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             before.append(f"Value h{i}_{t - low} = {inside} ? {line} : nothing();")
         line = " + ".join(f"f{i}[{tap}]" for tap in taps[1])
         inside = f"row + {high} < high" if high > 0 else f"row + {high} >= low" if high < 0 else "true"
-        body.append(f"const Value h{i}_{high - low} = {inside} ? {line} : nothing();")
+        if _LINES_AHEAD and high > 0 and not self.shape.stack:
+            before.append(f"Value n{i} = first + {high} < high ? {line} : nothing();")
+            line = " + ".join(f"f{i}[STRIDE + {tap}]" for tap in taps[1])
+            body.append(f"const Value h{i}_{high - low} = n{i};")
+            body.append(f"n{i} = row + {high + 1} < high ? {line} : nothing();")
+        else:
+            body.append(f"const Value h{i}_{high - low} = {inside} ? {line} : nothing();")
         after.append(f"f{i} += STRIDE;")
         if lined and len(taps[0]) == high - low + 1 > 3:  # by pairs, of which the next row has all but one again
             pairs, last = high - low, f"h{i}_{high - low}"
