@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,8 +17,9 @@ from tangentless.backends import cuda
 from tangentless.backends.cuda import CudaBackend, gpu_present, pulled
 from tangentless.backends.cuda.machine import CudaMachine
 from tangentless.backends.cuda.plan import plan_graph
-from tangentless.backends.cuda.pulled import PulledGradient
+from tangentless.backends.cuda.pulled import PulledGradient, PullPath
 from tangentless.classical import ConvolutionalNTK
+from tangentless.devices import Device
 from tangentless.errors import ArchitectureError
 from test_gradients import COMPOSED, SMALL, relative
 
@@ -209,6 +212,51 @@ def test_memory_that_runs_out_is_answered_by_smaller_batches(backend, monkeypatc
     assert batches[1] < batches[0]
     assert np.array_equal(found[0], expected[0])
     assert found[1] == expected[1]
+
+
+@pytest.mark.parametrize("failing", ["segment_1", "pull_0"])
+def test_memory_that_runs_out_in_a_fused_gradient_is_answered_by_smaller_batches(backend, failing, monkeypatch):
+    X, Z, kernel = images((8, 8, 2), 9), images((8, 8, 2), 7, seed=1), tl.kernel(SMALL)
+    G = np.random.default_rng(0).standard_normal((9, 7))
+    monkeypatch.setattr(cuda, "LARGEST_BATCH", 24)
+    expected = kernel.vjp(X, Z, G, backend=backend)
+    monkeypatch.setattr(type(backend.machines[0]), "is_out_of_memory", lambda self, e: isinstance(e, MemoryError))
+    batches, pull, calls = [], PullPath.pull, []
+
+    def counted(path, left, right, cotangent, batch, done, advance):
+        batches.append((batch, done))
+        for owner in {path.forward, path}:
+            if not hasattr(owner, "whole"):
+                owner.whole, owner.launch = owner.launch, functools.partial(launched, owner.launch)
+        pull(path, left, right, cotangent, batch, done, advance)
+
+    def launched(launch, name, *arguments):
+        calls.append(name)
+        if name == failing and calls.count(failing) == 3:
+            raise MemoryError  # in the third batch
+        launch(name, *arguments)
+
+    monkeypatch.setattr(PullPath, "pull", counted)
+    found = kernel.vjp(X, Z, G, backend=backend)
+    assert batches == [(24, 0), (12, 4)]
+    for one, other in zip(found, expected, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_values_that_come_with_gradients_agree_with_those_alone(backend, monkeypatch):
+    Z = images((8, 8, 2), 9)
+    X, G = Z[:5], np.random.default_rng(0).standard_normal((5, 9))
+    for text in (SMALL, "conv3 relu pool2 conv3 relu patch4 relu"):
+        kernel, device = tl.kernel(text), Device.of(backend)
+        values, pull = kernel.values_and_pull(device, X, Z)
+        assert relative([values], [kernel(X, Z, backend="reference")]) < 1e-5
+        assert np.array_equal(pull(G), kernel.vjp(X, Z, G, backend=backend, wrt="X")[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(cuda, "LARGEST_BATCH", 3)
+            patch.setattr(cuda, "TILE", 4)
+            again, pull = kernel.values_and_pull(device, X, Z)
+            assert np.array_equal(again, values)
+        np.testing.assert_allclose(np.diagonal(values), kernel.diag(X, backend="reference"), rtol=1e-6)
 
 
 def test_progress_counts_every_pair_once(backend):

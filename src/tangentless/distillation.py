@@ -37,6 +37,7 @@ Watch = Callable[[int, int, float], None]  # steps done, steps in all, and the l
 FORMAT, VERSION = "tangentless distillation", 1
 _NUMBERS = ("values", "means", "squares")
 _KEPT_EVERY = 50  # steps between two checkpoints
+_SHARE = 0.25  # of a GPU's free memory that training images may take: batches are then drawn there
 _CALIBRATION = 2000  # training images at most that probabilities are fitted to
 
 
@@ -144,8 +145,9 @@ def distill(
     upload = device.algebra.upload
     values, means, squares = ([*map(upload, some)] for some in state.numbers)
     state = _State(state.before, values, means, squares, state.losses)
+    whole = upload(pixels) if pixels.nbytes <= _SHARE * device.algebra.free_bytes() else pixels
     for step in range(len(state.losses), chosen.steps):
-        _step(state, step, k, device, pixels, codes, len(classes), chosen)
+        _step(state, step, k, device, whole, codes, len(classes), chosen)
         last = step + 1 == chosen.steps or (seconds is not None and time.monotonic() - begun > seconds)
         if path is not None and (last or (step + 1) % _KEPT_EVERY == 0):
             _save(path, header, state)
@@ -156,8 +158,8 @@ def distill(
     learned, targets = (to_host(one) for one in state.values)
     model = _model(k, device, learned, targets, classes[codes[rows]], chosen)
     _calibrate(model, pixels, codes, chosen)
-    whole = model if preprocessing is None else make_pipeline(preprocessing, model)
-    return Distilled(to_host(state.before), learned, classes[codes[rows]], targets, state.losses, whole)
+    entire = model if preprocessing is None else make_pipeline(preprocessing, model)
+    return Distilled(to_host(state.before), learned, classes[codes[rows]], targets, state.losses, entire)
 
 
 def kernel_gradients(K: Any, cross: Any, targets: Any, batch: Any, ridge: float) -> tuple[float, Any, Any, Any]:
@@ -187,16 +189,13 @@ def _step(
     state: _State, step: int, k: Kernel, device: Device, X: Array, codes: Any, classes: int, chosen: Settings
 ) -> None:
     """One step of Adam on a random batch."""
-    batch, labels = _draw(X, codes, step, chosen)
-    upload = device.algebra.upload
+    batch, labels = _draw(X, codes, step, device, chosen)
     images, targets = state.values
-    columns, wanted = np.concatenate([images, upload(batch)]), upload(_centred(labels, classes))
-    K, cross = np.split(
-        k.on_device(device, images, columns), [chosen.images], axis=1
-    )  # at once: each call has its cost
+    wanted = device.algebra.upload(_centred(labels, classes))
+    values, pull = k.values_and_pull(device, images, np.concatenate([images, batch]))
+    K, cross = np.split(values, [chosen.images], axis=1)
     loss, by_K, by_cross, by_targets = kernel_gradients(K, cross, targets, wanted, chosen.ridge)
-    by_entries = np.concatenate([by_K + by_K.T, by_cross], axis=1)  # K(S, S) has S on both sides
-    gradient = k.vjp(images, columns, by_entries, wrt="X", backend=device)[0]
+    gradient = pull(np.concatenate([by_K + by_K.T, by_cross], axis=1))  # K(S, S) has S on both sides
     rate = chosen.rate * 0.5 * (1.0 + math.cos(math.pi * step / chosen.steps))
     gradients = [gradient, by_targets] if chosen.learn_labels else [gradient]
     for place, one in enumerate(gradients):
@@ -208,14 +207,15 @@ def _step(
     state.losses.append(loss)
 
 
-def _draw(X: Array, codes: Any, step: int, chosen: Settings) -> tuple[Array, Any]:
-    """Training images and labels of a step, some mirrored."""
+def _draw(X: Any, codes: Any, step: int, device: Device, chosen: Settings) -> tuple[Any, Any]:
+    """Training images and labels of a step, some mirrored: images where kernels are computed, labels here."""
     rng = np.random.default_rng((chosen.seed, step))
     rows = rng.choice(len(X), min(chosen.batch, len(X)), replace=False)
-    batch = X[rows]
+    upload = device.algebra.upload
+    batch = upload(X[rows])
     if chosen.flips:
-        mirrored = rng.random(len(rows)) < 0.5
-        batch[mirrored] = np.flip(batch[mirrored], axis=-2)
+        mirrored = upload(rng.random(len(rows)) < 0.5).reshape(-1, *[1] * (X.ndim - 1))
+        batch = np.where(mirrored, np.flip(batch, axis=-2), batch)
     return batch, codes[rows]
 
 

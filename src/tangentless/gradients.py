@@ -20,7 +20,7 @@ from .chunks import spans
 from .devices import Device
 from .errors import BackendError, InputError, ParameterError
 from .inputs import check_images, check_pair, device_of, is_cupy, put_beside, take, to_host
-from .tiles import Progress, counter
+from .tiles import Progress, counter, fill
 
 Slopes = dict[str, Any]  # cotangents of parameters, (N,) each: what the pairs of every left image add
 
@@ -131,6 +131,22 @@ class Differentiable(ABC):
         if parameters:
             results.append({name: sum(float(some[name].sum()) for some in slopes) for name in slopes[0]})
         return results[0] if len(results) == 1 else tuple(results)
+
+    def values_and_pull(self, device: Device, X: Any, Z: Any) -> tuple[Any, Callable[[Any], Any]]:
+        """k(X, Z), and a function that takes its cotangents to those of X: images are prepared once for both.
+
+        Images are checked already, and on a GPU if that is to compute.
+        """
+        with device_of(X):
+            left, right = self.gradient(device, X), self.gradient(device, Z, wanted=False)
+            values = fill(self, device, left.images, right.images, symmetric=False)
+
+        def pull(cotangent: Any) -> Any:
+            with device_of(X):
+                _pull_tiles(self, device, left, right, cotangent, symmetric=False, progress=None)
+                return self.finish(left)[0]
+
+        return values, pull
 
     def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
         """Images prepared for `pullback`; if cotangents of their pixels are not `wanted`, `finish` is not called."""

@@ -26,7 +26,8 @@ from tangentless.backends.cuda.layout import FrontPlan, StagePlan
 HERE = Path(__file__).parent
 SOURCES = Path(cuda.__file__).parent
 ONE_AT_A_TIME = threading.Lock()  # the emulation has one block of threads
-BESIDE = ("duals", "front", "node_back", "nodes", "offsets", "pulling", "vectors")  # files that are no part of a stage
+# Files that are no part of a stage.
+BESIDE = ("duals", "front", "node_back", "nodes", "norms", "offsets", "pulling", "vectors")
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..bags import to_squares
-from ..graph import Graph
+from ..graph import Axes, Graph, window_sums
 from ..layers import Nonlinearity, Normalize
-from ..pullback import pull_head, spread
+from ..pullback import pull_head
 from .segments import Segment
 
 STEEPEST = 2.0  # slope of the duals at c = 1 up to which float32 keeps four digits of gradients
@@ -31,9 +32,11 @@ def pull_totals(graph: Graph, totals: Any, factor: Any, near: Any, far: Any, cot
     return seeds, rows, columns
 
 
-def pull_norms(stage: Segment, entrance: Any, scales: Mapping[int, Any]) -> Any:
+def pull_norms(
+    stage: Segment, entrance: Any, scales: Mapping[int, Any], sums: Callable[[Any, Axes], Any] = window_sums
+) -> Any:
     """Cotangents of squared norms at the entrance of a stage, (N, H, W), from those of logarithms of norms, by step."""
-    squares = stage.squares([entrance])
+    squares = stage.squares([entrance], sums)
     by = np.zeros_like(entrance)
     for number in reversed(range(len(stage.steps))):
         step = stage.steps[number]
@@ -43,8 +46,14 @@ def pull_norms(stage: Segment, entrance: Any, scales: Mapping[int, Any]) -> Any:
             by = np.zeros_like(by)
         if step.embedding is not None:
             by = by + to_squares(scales[number], squares[stage.sum_of(number)])
-        by = spread(by, step.terms[0].axes, stage.grid)
+        by = sums(by, _transposed(step.terms[0].axes))
     return by
+
+
+def _transposed(axes: Axes) -> Axes:
+    """The windows, as many as positions, that each position of a grid is in."""
+    rows, columns = (replace(one, start=-one.start - (one.size - 1) * one.dilation) for one in axes)
+    return rows, columns
 
 
 def power_of_two(values: Any) -> float:

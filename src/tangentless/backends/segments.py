@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,8 +146,8 @@ class Segment:
             gains += [gain, gain]
         return max(gains)
 
-    def squares(self, entrances: Sequence[Array]) -> list[Array]:
-        """Squared norms of every value, (N, H, W), from those at the entrances.
+    def squares(self, entrances: Sequence[Array], sums: Callable[[Any, Axes], Any] = window_sums) -> list[Array]:
+        """Squared norms of every value, (N, H, W), from those at the entrances; `sums` computes those over windows.
 
         Sums and embeddings act on squared norms alone, so within a segment no kernel is needed to know them.
         """
@@ -155,7 +155,7 @@ class Segment:
         for step in self.steps:
             total: Any = 0.0
             for term in step.terms:
-                part = window_sums(values[term.value], term.axes)
+                part = sums(values[term.value], term.axes)
                 part = part if term.weight == 1.0 else term.weight * part
                 total = part if isinstance(total, float) else total + part
             values += [total, total if step.embedding is None else step.embedding.squares(total)]

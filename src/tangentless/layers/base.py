@@ -158,6 +158,10 @@ class Nonlinearity(Layer):
 
     def gain(self) -> float:
         """f(1), by which squared norms grow."""
+        return self._gain
+
+    @functools.cached_property
+    def _gain(self) -> float:
         return float(self.dual(np.ones(1))[0])
 
     def steepness(self) -> float:

@@ -136,7 +136,8 @@ class CudaBackend:
         prepared = self._prepared((path.forward,), images)
         with machine.active():
             pulled = pulled_images(path, prepared.copies[0], wanted)
-        return PulledGradient(graph, prepared, pulled, paths, images.shape[1:])
+        in_batches = functools.partial(self._with_enough_memory, machine)
+        return PulledGradient(graph, prepared, pulled, paths, images.shape[1:], in_batches)
 
     def _pull_path(self, graph: Graph, both: bool) -> PullPath | None:
         """The fused way back, for both sides of a pair or for one; None where it does not take the graph."""
@@ -215,7 +216,7 @@ class CudaBackend:
             start += len(parts[-1])
         return parts[0] if len(parts) == 1 else path.join(parts)
 
-    def _with_enough_memory(self, machine: CudaMachine, path: Path, work: Callable[[int], T]) -> T:
+    def _with_enough_memory(self, machine: CudaMachine, path: Path | PullPath, work: Callable[[int], T]) -> T:
         """Run work in batches as large as memory allows, smaller ones if an allocation fails after all."""
         batch = self._largest_batch(machine, path)
         while True:
@@ -233,7 +234,7 @@ class CudaBackend:
             batch = max(1, batch // 2)
             logger.info("out of memory on %s; going on with batches of %d pairs", machine.name, batch)
 
-    def _largest_batch(self, machine: CudaMachine, path: Path) -> int:
+    def _largest_batch(self, machine: CudaMachine, path: Path | PullPath) -> int:
         memory = min(LARGEST_SCRATCH, int(machine.free_bytes() * SHARE_OF_MEMORY))
         return max(1, min(LARGEST_BATCH, memory // max(1, path.pair_bytes)))
 

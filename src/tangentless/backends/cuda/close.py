@@ -42,5 +42,9 @@ def refine(products: Any, left: Side, right: Side, close: float, find_exact: Fin
     for start in range(0, len(rows), batch):
         here = rows[start : start + batch], columns[start : start + batch]
         (some, row), (others, column) = (xp.unique(one, return_inverse=True) for one in here)
-        cosines = exact.cosines(left.pixels_of(some), right.pixels_of(others), row, column, batch)
+        x, z = left.pixels_of(some), right.pixels_of(others)
+        cosines = xp.ones(len(row))  # of equal images
+        other = xp.nonzero((x[row] != z[column]).reshape(len(row), -1).any(axis=1))[0]
+        if len(other):
+            cosines[other] = exact.cosines(x, z, row[other], column[other], batch)
         products[here] = cosines * norms[here]

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ..general import pixel_squares
-from .following import FollowedImages
 from .fused import LaunchText, Machine
 from .layout import StagePlan
 from .offsets import OffsetPlan
@@ -33,11 +32,11 @@ class FirstStage:
         """Scratch memory of one pair."""
         return 4 * self.plan.output_floats
 
-    def rows(self, images: FollowedImages, side: int) -> Any:
-        """Images as the kernel reads them: 0, on the left of a pair; 1, on the right."""
-        pixels = images.pixels.astype(np.float64).reshape(len(images), -1, *self.segment.grid)
-        scaled = np.moveaxis(pixels, 1, -1)
-        return stage_rows(self.segment, self.plan, self.units, pixel_squares(scaled), scaled, self.machine.xp)[side]
+    def rows(self, pixels: Any, side: int) -> Any:
+        """Images (N, numbers) over their scales as the kernel reads them: 0, on the left of a pair; 1, on the right."""
+        images = pixels.astype(np.float64).reshape(len(pixels), -1, *self.segment.grid)
+        scaled, xp = np.moveaxis(images, 1, -1), self.machine.xp
+        return stage_rows(self.segment, self.plan, self.units, pixel_squares(scaled), scaled, xp, (side,))[0]
 
     def exits(self, left: Any, right: Any, units: Any) -> Any:
         """What the pool collects for all units, from the rows of either side."""
@@ -46,8 +45,8 @@ class FirstStage:
         slots = units.copy()
         slots[:, 3] = lanes * xp.arange(len(units), dtype=np.int32)
         self.run(left, right, left, sums, slots, 0, 1)
-        exits = xp.empty((len(units), self.forward.exit_numbers(one) * lanes), dtype=np.float32)
+        exits = xp.empty((len(units), self.plan.output_floats * lanes), dtype=np.float32)
         values = len(units) * self.plan.output_floats
-        sizes = [np.int64(values), *one.grid, self.forward.exit_numbers(one), np.float64(self.units.exit**2)]
+        sizes = [np.int64(values), *one.grid, np.float64(self.units.exit**2)]
         self.launch("lay_out", -(-values // _THREADS), _THREADS, 0, [sums, exits, units, *sizes])
         return exits

@@ -1,23 +1,31 @@
-"""The path that follows offsets: the kernels of `offsets.py` on one machine, segment by segment."""
+"""The path that follows offsets: the kernels of `offset_writer.py` on one machine, segment by segment.
+
+The first segment may be a `FirstStage` where that is faster.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...graph import Graph
+from ...graph import Axes, Graph
 from .. import Advance
 from ..general import pixel_squares
 from ..segmented import SMALLEST_NORM, Offsets, keeps_scales
 from .close import FindExact, refine
 from .fused import Machine, batch_units, column_heights, selves
-from .offsets import OffsetPlan, plan_offsets, slots, write
+from .offset_writer import write
+from .offsets import OffsetPlan, plan_offsets
 from .planes import image_scales
 from .portable import make_portable
+
+if TYPE_CHECKING:
+    from .first_stage import FirstStage
 
 _THREADS = 256
 CLOSE = 2.5e-4  # 1 - cosine of pairs of which float32, which errs by up to 2.4e-8, leaves less than four digits
@@ -68,18 +76,22 @@ class OffsetPath:
     def __init__(self, plan: OffsetPlan, machine: Machine) -> None:
         self.plan, self.machine = plan, machine
         self.graph = make_portable(plan.graph, plan.graph.head, machine.upload)
+        self.first: FirstStage | None = None
         text, tables = write(plan)
         self.launch = machine.load_text(text)
         self.tables = [[machine.upload(table) for table in some] for some in tables]
+        self._taps: dict[Axes, Any] = {}
         self._lists: dict[int, list[tuple[Any, ...]]] = {}
         self.exact = find_exact(plan.graph, machine)
 
     @property
     def pair_bytes(self) -> int:
         """Scratch memory of one pair, where all units are full."""
-        numbers = sum(self.plan.exit_numbers(one) for segment in self.plan.segments[:-1] for one in segment.exits)
+        inner = enumerate(self.plan.segments[:-1])
+        numbers = sum(self.plan.exit_numbers(place, one) for place, segment in inner for one in segment.exits)
         size = np.dtype(self.plan.dtype).itemsize
-        return max(8, numbers * (1 + self.graph.tangent) * size)
+        first = 0 if self.first is None else self.first.pair_bytes
+        return first + max(8, numbers * (1 + self.graph.tangent) * size)
 
     def prepare(self, images: Any, batch: int) -> FollowedImages:
         """Norms and the diagonal of images (N, *grid, C), at most `batch` of them, on the machine."""
@@ -91,19 +103,18 @@ class OffsetPath:
         scaled = images / scales.reshape(-1, 1, 1, 1)
         pixels = xp.ascontiguousarray(xp.moveaxis(scaled, -1, 1).reshape(count, -1).astype(plan.dtype))
         beside, norms = self.beside(pixels), xp.zeros((count, plan.norm_count), dtype=plan.dtype)
-        units = self.machine.upload(selves(count))
-        entrances: Sequence[Any] = [pixel_squares(scaled)]
+        units, end = self.machine.upload(selves(count)), len(plan.segments) - 1
+        entrances: list[Any] = [pixel_squares(scaled)]
+        exits, known = list[Any](), self.first_exits(pixels, pixels)(units, slice(None))
         tangents: Any = xp.zeros(count)
         for place, segment in enumerate(plan.segments):
-            squares = segment.squares(entrances)
+            squares = segment.squares(entrances, self.window_sums)
             self._set_norms(place, squares, norms)
-            exits: list[Any] = []
-            last = place == len(plan.segments) - 1
-            if last or any(one.pooled for one in segment.exits):
-                exits = self.run(place, beside, self.beside(norms), pixels, norms, units, itself=True)[-1]
+            sides = beside, self.beside(norms), pixels, norms
+            exits = known if place < len(known) else self._segment(place, end, *sides, units, exits, itself=True)
             entrances = []
             for number, one in enumerate(segment.exits):
-                if last:
+                if place == end:
                     out = xp.zeros((1 + self.graph.tangent, count))
                     self.finish(exits[0], units, out, 0)
                     alone = out[0] if one.pooled else squares[one.value][:, 0, 0]
@@ -118,26 +129,39 @@ class OffsetPath:
         factor = plan.total_scale() * (1.0 if self.graph.scale_free else scales**2)
         return FollowedImages(self.graph, pixels, norms, scales, entrances[0] * factor, tangents * factor)
 
+    def window_sums(self, values: Any, axes: Axes) -> Any:
+        """As those of graphs, in one launch."""
+        xp = self.machine.xp
+        if axes not in self._taps:
+            taps = [sorted(one.positions(0), key=lambda d: (abs(d), d)) for one in axes]
+            self._taps[axes] = self.machine.upload(np.array([*taps[0], *taps[1]], dtype=np.int32))
+        sums = xp.empty((len(values), axes[0].count, axes[1].count))
+        numbers = [np.int64(sums.size), *values.shape[1:], *sums.shape[1:]]
+        numbers += [*(one.stride for one in axes), *(one.size for one in axes)]
+        self._walk("sum_windows", sums.size, [xp.ascontiguousarray(values), sums, self._taps[axes], *numbers])
+        return sums
+
     def _set_norms(self, place: int, squares: Sequence[Any], norms: Any) -> None:
-        segment = self.plan.segments[place]
+        segment, size = self.plan.segments[place], math.prod(self.plan.segments[place].grid)
+        smallest = np.float64(SMALLEST_NORM[self.plan.dtype])
         for number in range(len(segment.steps)):
             start = self.plan.norm_places.get((place, number))
             if start is not None:
-                some = np.sqrt(squares[segment.sum_of(number)]).reshape(len(norms), -1)
-                some = some * (some >= SMALLEST_NORM[self.plan.dtype])
-                norms[:, start : start + some.shape[1]] = some.astype(norms.dtype)
+                some = self.machine.xp.ascontiguousarray(squares[segment.sum_of(number)])
+                numbers = [np.int64(some.size), size, start, self.plan.norm_count, smallest]
+                self._walk("keep_norms", some.size, [some, norms, *numbers])
 
     def own(self, place: int, number: int, values: Any) -> Any:
         """What an exit holds at equal positions of equal images, (N, H, W): its squared norms."""
-        one = self.plan.segments[place].exits[number]
-        tall, wide = one.grid
-        shape = len(values), len(slots(one)), tall, wide, tall, wide, self.plan.parts
-        lanes = np.arange(len(values)) % self.plan.lanes  # of the image in its unit
-        at_zero = values.reshape(shape)[np.arange(len(values)), :, 0, 0, :, :, lanes].astype(np.float64)
-        total = at_zero[:, 0]
-        for slot in range(1, len(slots(one))):
-            total = total + at_zero[:, slot]
-        return total * self.plan.exit_scale(place, one)
+        one, size = self.plan.segments[place].exits[number], math.prod(self.plan.segments[place].exits[number].grid)
+        squares = self.machine.xp.empty((len(values), *one.grid))
+        scale = np.float64(self.plan.exit_scale(place, one))
+        numbers = [np.int64(squares.size), size, self.plan.exit_numbers(place, one), scale]
+        self._walk("own_squares", squares.size, [values, squares, *numbers])
+        return squares
+
+    def _walk(self, name: str, elements: int, arguments: list[Any]) -> None:
+        self.launch(name, -(-elements // _THREADS), _THREADS, 0, arguments)
 
     def block(
         self, left: FollowedImages, right: FollowedImages, batch: int, first: int | None, advance: Advance | None
@@ -152,10 +176,12 @@ class OffsetPath:
         heights = column_heights(len(left), len(right), first)
         total = int(heights.sum())
         x, a = self.beside(left.pixels), self.beside(left.norms)
+        first_exits = self.first_exits(left.pixels, right.pixels)
         for start in range(0, total, batch):
             stop = min(start + batch, total)
             units = self.machine.upload(batch_units(heights, start, stop, self.plan.lanes))
-            (totals,) = self.run(last, x, a, right.pixels, right.norms, units)[-1]
+            known = first_exits(units, slice(None))
+            (totals,) = self.run(last, x, a, right.pixels, right.norms, units, known=known)[-1]
             self.finish(totals, units, out, len(right))
             if advance is not None:
                 self.machine.mark()()  # progress counts what is finished
@@ -167,6 +193,14 @@ class OffsetPath:
         if self.graph.tangent:
             return self.graph.apply_tangent_head([out[0]], [out[1]], [left.squares], [right.squares])
         return self.graph.apply_head([out[0]], [left.squares], [right.squares])
+
+    def first_exits(self, left: Any, right: Any) -> Callable[[Any, slice], list[Any]]:
+        """What computes the exits of the first segment for units of some columns; none where the kernels here do."""
+        first = self.first
+        if first is None:
+            return lambda units, columns: []
+        rows, others = first.rows(left, 0), first.rows(right, 1)
+        return lambda units, columns: [first.exits(rows, others[columns], units)]
 
     def cosines(self, left: Any, right: Any, rows: Any, columns: Any, batch: int) -> Any:
         """Cosines after the last pool of some pairs of images, where a thread has one pair."""
@@ -194,23 +228,28 @@ class OffsetPath:
 
         Left pixels and norms, x and a, are as `beside` lays them out. Exits of the first segments may be known already.
         """
-        plan, xp = self.plan, self.machine.xp
         found: list[list[Any]] = [[exits] for exits in known]
-        for place, (groups, needed, offsets) in list(enumerate(self._lists_of(last)))[len(known) :]:
-            segment = plan.segments[place]
-            blocks = len(units) * len(groups)
-            if place == len(plan.segments) - 1:
-                outputs = [xp.empty((len(units), len(groups), plan.parts))]
-            else:
-                shapes = [(len(units), plan.exit_numbers(one) * plan.parts) for one in segment.exits]
-                outputs = [xp.empty(shape, dtype=plan.dtype) for shape in shapes]
-            inside = found[-1] if place else [None]
-            work = [units, groups, needed, offsets, len(groups), len(offsets), int(itself), np.int64(blocks)]
-            arguments = [x, z, a, b, *inside, *outputs, *self.tables[place], *work]
-            threads, shared = plan.plans[place].threads, plan.shared_bytes(place)
-            self.launch(f"segment_{place}", blocks, threads, shared, arguments)
-            found.append(outputs)
+        for place in range(len(known), last + 1):
+            inside = found[-1] if place else []
+            found.append(self._segment(place, last, x, a, z, b, units, inside, itself))
         return found
+
+    def _segment(
+        self, place: int, last: int, x: Any, a: Any, z: Any, b: Any, units: Any, inside: Sequence[Any], itself: bool
+    ) -> list[Any]:
+        """One segment: its exits, or totals, from those of the one before."""
+        plan, xp = self.plan, self.machine.xp
+        segment, (groups, needed, offsets) = plan.segments[place], self._lists_of(last)[place]
+        blocks = len(units) * len(groups)
+        if place == len(plan.segments) - 1:
+            outputs = [xp.empty((len(units), len(groups), plan.parts))]
+        else:
+            shapes = [(len(units), plan.exit_numbers(place, one) * plan.parts) for one in segment.exits]
+            outputs = [xp.empty(shape, dtype=plan.dtype) for shape in shapes]
+        work = [units, groups, needed, offsets, len(groups), len(offsets), int(itself), np.int64(blocks)]
+        arguments = [x, z, a, b, *(inside or [None]), *outputs, *self.tables[place], *work]
+        self.launch(f"segment_{place}", blocks, plan.plans[place].threads, plan.shared_bytes(place), arguments)
+        return outputs
 
     def beside(self, rows: Any) -> Any:
         """Left images as kernels read them, (n, numbers, lanes): those of a unit beside each other."""
@@ -237,7 +276,7 @@ class OffsetPath:
 
     def finish(self, totals: Any, units: Any, out: Any, columns: int) -> None:
         sizes = np.int64(len(units)), totals.shape[1], columns, np.int64(out[0].size)
-        self.launch("finish", -(-len(units) // _THREADS), _THREADS, 0, [totals, units, out, *sizes])
+        self._walk("finish", len(units), [totals, units, out, *sizes])
 
     def join(self, parts: list[FollowedImages]) -> FollowedImages:
         """One set of images from several."""

@@ -190,6 +190,7 @@ class FusedPath:
         totals = xp.zeros((len(left), len(right)), dtype=xp.float64)
         heights = column_heights(len(left), len(right), first)
         total = int(heights.sum())
+        batch = min(batch, total)
         starts = range(0, total, batch)
         scratch = [
             [xp.empty((batch, plan.output_floats), dtype=xp.float32) for plan in self.parts[:-1]]

@@ -6,7 +6,7 @@
 // each needs what the other leaves; so do u and u - HEIGHT share a column. Beside the columns of each offset stand PAD zeros,
 // for what a window has outside.
 //
-// `offsets.py` writes one kernel for every segment from the functions here. Every element is computed by one thread, in a
+// `offset_writer.py` writes one kernel for every segment from the functions here. Every element is computed by one thread, in a
 // fixed order of sums, so bits depend neither on the launch nor on the batch.
 #pragma once
 
@@ -399,12 +399,12 @@ struct Exit {
 };
 
 // The sum over slots of what a segment before has left at offset (u, v).
-template <class Down, int WIDTH>
+template <class Down, int WIDTH, int SLOTS>
 __device__ inline Value entered(const Value* __restrict__ values, int u, int v, int row, int k) {
     constexpr int HEIGHT = Down::length;
     const int place = ((Down::wrapped(u) * WIDTH + v) * HEIGHT + row) * WIDTH + k;
     Value sum = values[place];
-    for (int slot = 1; slot < Down::slots; ++slot) sum = sum + values[slot * (HEIGHT * WIDTH * HEIGHT * WIDTH) + place];
+    for (int slot = 1; slot < SLOTS; ++slot) sum = sum + values[slot * (HEIGHT * WIDTH * HEIGHT * WIDTH) + place];
     return sum;
 }
 

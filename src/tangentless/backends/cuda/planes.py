@@ -8,6 +8,7 @@ powers of two and depend on the architecture alone, so they cost no precision an
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,10 +71,16 @@ def image_scales(images: Any, xp: Any) -> Any:
 
 
 def stage_rows(
-    stage: Segment, plan: StagePlan, units: StageUnits, squares: Any, images: Any | None, xp: Any
-) -> tuple[Any, Any]:
-    """Rows of images as x and as z, each (N, H, floats), from squared norms at the entrance, (N, H, W)."""
-    left, right = [], []
+    stage: Segment,
+    plan: StagePlan,
+    units: StageUnits,
+    squares: Any,
+    images: Any | None,
+    xp: Any,
+    sides: Sequence[int] = (0, 1),
+) -> list[Any]:
+    """Rows of images as x (0) and as z (1), each (N, H, floats), from squared norms at the entrance, (N, H, W)."""
+    rows: list[list[Any]] = [[] for _ in sides]
     before = (units.entrance, *units.layers)
     for i, (step, layer, entering, leaving) in enumerate(
         zip(stage.steps, plan.layers, before, units.layers, strict=False)
@@ -85,18 +92,18 @@ def stage_rows(
         safe = xp.where(nonzero, norm, 1.0)
         inverse = xp.where(nonzero, entering / safe, 0.0)
         outer = xp.where(nonzero, (safe if layer.keep_norms else 1.0) / leaving, 0.0)
-        exponential = layer.form == EXPONENTIAL
-        x = _planes_of_x(layer.rate, inverse, outer, xp) if exponential else (inverse * layer.scale, outer)
         if i == 0 and images is not None and not plan.given:
-            first = _first_rows(plan, images, xp)
-            left.append(first[0])
-            right.append(first[1])
-        beyond = (0.0, NEVER if exponential else 0.0)
-        of_x = [_widened(p, plan.spans[0], xp, value) for p, value in zip(x, beyond, strict=True)]
-        of_z = [_widened(p, plan.spans[1], xp) for p in (inverse, outer)]
-        left += _layer_planes(plan, 0, of_x, xp)
-        right += _layer_planes(plan, 1, of_z, xp)
-    return tuple(_joined(rows, floats, xp) for rows, floats in zip((left, right), plan.row_floats, strict=True))
+            for some, first in zip(rows, _first_rows(plan, images, sides, xp), strict=True):
+                some.append(first)
+        for some, side in zip(rows, sides, strict=True):
+            planes, beyond = (inverse, outer), (0.0, 0.0)
+            if side == 0 and layer.form == EXPONENTIAL:
+                planes, beyond = _planes_of_x(layer.rate, inverse, outer, xp), (0.0, NEVER)
+            elif side == 0:
+                planes = inverse * layer.scale, outer
+            wide = [_widened(p, plan.spans[side], xp, value) for p, value in zip(planes, beyond, strict=True)]
+            some += _layer_planes(plan, side, wide, xp)
+    return [_joined(some, plan.row_floats[side], xp) for some, side in zip(rows, sides, strict=True)]
 
 
 def _embedded(squares: Any, embedding: Embedding) -> Any:
@@ -120,22 +127,21 @@ def _layer_planes(plan: StagePlan, side: int, planes: list[Any], xp: Any) -> lis
     return [xp.stack(parts, axis=-2).reshape(*norm.shape[:-1], -1), norm]
 
 
-def _first_rows(plan: StagePlan, images: Any, xp: Any) -> tuple[Any, Any]:
-    """The images themselves, channel by channel, or columns of three pixels in the order of tensor cores."""
+def _first_rows(plan: StagePlan, images: Any, sides: Sequence[int], xp: Any) -> Iterator[Any]:
+    """The images themselves, channel by channel, or columns of three pixels in the order of tensor cores; by side."""
     if not plan.patch_steps:
         channels = xp.moveaxis(images, -1, 2)
-        return tuple(_widened(channels, span, xp).reshape(*images.shape[:2], -1) for span in plan.spans)
+        yield from (_widened(channels, plan.spans[side], xp).reshape(*images.shape[:2], -1) for side in sides)
+        return
     columns = _columns(images, entrance_unit(plan), xp)
-    rows = []
-    for side, span in enumerate(plan.spans):
-        high, low = _halves(_widened(columns, span, xp), xp)
+    for side in sides:
+        high, low = _halves(_widened(columns, plan.spans[side], xp), xp)
         parts = (high, high, low) if side == 0 else (high, low, high)
         entries = xp.concatenate(parts, axis=2)
         room = [(0, 0), (0, 0), (0, 16 * plan.patch_steps - entries.shape[2]), (0, 0)]
         entry, position = _patch_order(plan, side)
         ordered = xp.moveaxis(xp.pad(entries, room)[:, :, entry, position], 2, -1)
-        rows.append(xp.ascontiguousarray(ordered).view(xp.float32))
-    return rows[0], rows[1]
+        yield xp.ascontiguousarray(ordered).view(xp.float32)
 
 
 def front_rows(front: FrontPlan, images: Any, xp: Any) -> tuple[Any, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from ...chunks import spans
 from ...graph import Graph
 from ...pullback import pull_head_diagonal
 from .. import Advance
@@ -32,11 +33,13 @@ class PullPath:
     """
 
     def __init__(self, plan: PullPlan, machine: Machine, stage: StagePlan | None = None) -> None:
+        plan = replace(plan, forward=replace(plan.forward, begun=stage is not None))
         self.plan, self.machine = plan, machine
         self.forward = OffsetPath(plan.forward, machine)
         text, tables = write_pulling(plan)
         self.launch = machine.load_text(text)
-        self.first = None if stage is None else FirstStage(plan.forward, stage, machine, self.launch)
+        if stage is not None:
+            self.forward.first = FirstStage(plan.forward, stage, machine, self.launch)
         self.tables = [[machine.upload(table) for table in some] for some in tables]
         self.graph = make_portable(plan.forward.graph, plan.forward.graph.head, machine.upload, gradient=True)
 
@@ -45,27 +48,27 @@ class PullPath:
         """Scratch memory of one pair: exits, their cotangents, and what blocks find."""
         plan = self.plan
         pulled = sum(math.prod(segment.exits[0].grid) ** 2 for segment in plan.forward.segments[:-1])
-        found = max(plan.size(place) * shape.groups for place, shape in enumerate(plan.shapes)) * (1 + plan.both)
-        first = 0 if self.first is None else self.first.pair_bytes
-        return self.forward.pair_bytes + first + (pulled + found) * np.dtype(plan.forward.dtype).itemsize
+        found = sum(plan.size(place) * shape.groups for place, shape in enumerate(plan.shapes)) * (1 + plan.both)
+        return self.forward.pair_bytes + (pulled + found) * np.dtype(plan.forward.dtype).itemsize
 
-    def pull(self, left: PulledImages, right: PulledImages, cotangent: Any) -> None:
-        """Add what the cotangents (n, m) give: to both sides, or to the right one."""
-        runs = -(-len(left) // self.plan.forward.lanes)
-        columns = max(1, self._room // (self.pair_bytes * runs * self.plan.forward.lanes))
+    def pull(
+        self, left: PulledImages, right: PulledImages, cotangent: Any, batch: int, done: int, advance: Advance
+    ) -> None:
+        """Add what the cotangents (n, m) give: to both sides, or to the right one.
+
+        Columns from `done` on, about `batch` pairs at a time; `advance` is told how many of them were added.
+        """
+        lanes = self.plan.forward.lanes
+        batch = min(batch, _SCRATCH // self.pair_bytes)
+        columns = max(1, batch // (-(-len(left) // lanes) * lanes))
         x, a = self.forward.beside(left.images.pixels), self.forward.beside(left.images.norms)
-        rows = [] if self.first is None else [self.first.rows(side.images, i) for i, side in enumerate((left, right))]
-        for start in range(0, len(right), columns):
-            part = slice(start, start + columns)
-            table, units = _units(cotangent[:, part] != 0, self.plan.forward.lanes, self.machine.xp)
+        first_exits = self.forward.first_exits(left.images.pixels, right.images.pixels)
+        for part in spans(len(right), columns, done):
+            table, units = _units(cotangent[:, part] != 0, lanes, self.machine.xp)
             if len(units):
-                known = [] if self.first is None else [self.first.exits(rows[0], rows[1][part], units)]
+                known = first_exits(units, part)
                 self._pull(left, right[part], x, a, cotangent[:, part], table, units, known)
-
-    @property
-    def _room(self) -> int:
-        """Bytes for a batch."""
-        return min(_SCRATCH, self.machine.free_bytes() // 2)
+            advance(part.stop - part.start)
 
     def _pull(
         self,
@@ -86,9 +89,10 @@ class PullPath:
         forward.finish(exits[-1][0], units, totals, m)
         factor = self.plan.forward.total_scale() * near.gains[:, None] * far.gains
         seeds, by_near, by_far = pull_totals(self.graph, totals[0], factor, near.squares, far.squares, cotangent)
+        gathers: list[tuple[str, int, list[Any]]] = []  # after all that needs memory, so that nothing is added twice
         for side, some in ((right, by_far.T), (left, by_near))[: 1 + self.plan.both]:
             numbers = [np.int64(len(side)), some.shape[1]]
-            self._walk("gather_numbers", len(side), [xp.ascontiguousarray(some), side.squares, *numbers])
+            gathers.append(("gather_numbers", len(side), [xp.ascontiguousarray(some), side.squares, *numbers]))
         top = power_of_two(seeds)
         filled = xp.concatenate([seeds / top, xp.zeros((-n % lanes, m))]).reshape(-1, lanes, m)
         given = xp.ascontiguousarray(filled[units[:, 1] // lanes, :, units[:, 0]].astype(self.plan.forward.dtype))
@@ -97,9 +101,11 @@ class PullPath:
             size, groups = self.plan.size(place), self.plan.shapes[place].groups
             if self.plan.both:
                 work = [np.int64(n * size), size, groups, m, np.float64(top)]
-                self._walk("gather_left", n * size, [lefts, table, left.found[place], *work])
+                gathers.append(("gather_left", n * size, [lefts, table, left.found[place], *work]))
             work = [np.int64(m * size), size, groups, m, len(table), np.float64(top)]
-            self._walk("gather_right", m * size, [rights, table, right.found[place], *work])
+            gathers.append(("gather_right", m * size, [rights, table, right.found[place], *work]))
+        for one in gathers:
+            self._walk(*one)
 
     def _back(
         self, place: int, x: Any, a: Any, far: FollowedImages, units: Any, exits: Any, given: Any, itself: bool = False
@@ -124,10 +130,10 @@ class PullPath:
     def _walk(self, name: str, elements: int, arguments: list[Any]) -> None:
         self.launch(name, -(-elements // _THREADS), _THREADS, 0, arguments)
 
-    def finish(self, images: PulledImages) -> Any:
+    def finish(self, images: PulledImages, batch: int) -> Any:
         """Pull back what each image has alone; the cotangents of all pixels, (N, C, H, W), over their scales."""
-        size = max(1, self._room // (self.pair_bytes * self.plan.forward.lanes))
-        parts = [self._alone(images[start : start + size]) for start in range(0, len(images), size)]
+        size = max(1, min(batch, _SCRATCH // self.pair_bytes) // self.plan.forward.lanes)
+        parts = [self._alone(images[part]) for part in spans(len(images), size)]
         return self.machine.xp.concatenate(parts)
 
     def _alone(self, images: PulledImages) -> Any:
@@ -140,14 +146,12 @@ class PullPath:
         by = (by / top).reshape(count, 1, 1)
         x, a = self.forward.beside(own.pixels), self.forward.beside(own.norms)
         units = self.machine.upload(selves(count))
-        exits = self.forward.run(last, x, a, own.pixels, own.norms, units, itself=True)
-        rows, lane = np.arange(count), np.arange(count) % lanes
+        known = self.forward.first_exits(own.pixels, own.pixels)(units, slice(None))
+        exits = self.forward.run(last, x, a, own.pixels, own.norms, units, itself=True, known=known)
         given = xp.zeros((count, lanes), dtype=plan.dtype)
         for place in reversed(range(last + 1)):
             segment = self.plan.segments[place]
-            positions = math.prod(segment.exits[0].grid)
-            cotangents = given.reshape(count, positions, positions, lanes)  # offsets, positions, lanes
-            cotangents[rows, 0, :, lane] += by.reshape(count, positions).astype(plan.dtype)
+            self._walk("add_own", by.size, [given, by, np.int64(by.size), math.prod(segment.exits[0].grid)])
             given, _, rights = self._back(place, x, a, own, units, exits, given, itself=True)
             both = 2.0 * rights.reshape(count, self.plan.shapes[place].groups, -1).astype(np.float64).sum(axis=1)
             found = (images.found[place] / top + both).reshape(count, -1, *segment.grid)
@@ -155,7 +159,7 @@ class PullPath:
             pixels, norms = np.split(found, [found.shape[1] - len(embeddings)], axis=1)
             scales = {number: norms[:, i] for i, number in enumerate(embeddings)}
             entrance = self.forward.own(place - 1, 0, exits[place - 1][0]) if place else _squares(own, plan)
-            by = pull_norms(segment, entrance, scales)
+            by = pull_norms(segment, entrance, scales, self.forward.window_sums)
             by = by * plan.exit_scale(place - 1, plan.segments[place - 1].exits[0]) if place else by
         scaled = own.pixels.astype(np.float64).reshape(pixels.shape)
         return (pixels + 2.0 * scaled * by[:, None]) * top
@@ -206,6 +210,7 @@ class PulledGradient:
     pulled: PulledImages
     paths: Callable[[bool], PullPath | None]  # for both sides or for one; that for both may not fit
     shape: tuple[int, ...]
+    in_batches: Callable[[PullPath, Callable[[int], Any]], Any]  # runs work in batches that memory has room for
 
     @property
     def tile(self) -> int:
@@ -220,7 +225,7 @@ class PulledGradient:
         return len(self.pulled)
 
     def __getitem__(self, part: slice) -> PulledGradient:
-        return PulledGradient(self.graph, self.images[part], self.pulled[part], self.paths, self.shape)
+        return replace(self, images=self.images[part], pulled=self.pulled[part])
 
     @property
     def path(self) -> PullPath:
@@ -237,7 +242,8 @@ class PulledGradient:
         """The cotangents of all pixels, (N, *grid, C)."""
         machine = self.path.machine
         with machine.active():
-            pixels = self.path.finish(self.pulled) / self.pulled.images.scales.reshape(-1, 1, 1, 1)
+            alone = self.in_batches(self.path, lambda batch: self.path.finish(self.pulled, batch))
+            pixels = alone / self.pulled.images.scales.reshape(-1, 1, 1, 1)
         return machine.deliver(np.moveaxis(pixels, 1, -1).reshape(len(self), *self.shape), self.images.diagonal)
 
 
@@ -257,12 +263,23 @@ def pull_offsets(
     given, both = machine.upload(cotangent), left.pulled.wanted and right.pulled.wanted
     together = left.paths(True) if both else None
     if together is not None:
-        together.pull(left.pulled, right.pulled, given)
+        _pull_in_batches(left, together, left.pulled, right.pulled, given)
     else:  # one side after the other
         if right.pulled.wanted:
-            path.pull(left.pulled, right.pulled, given)
+            _pull_in_batches(left, path, left.pulled, right.pulled, given)
         if left.pulled.wanted:
-            path.pull(right.pulled, left.pulled, machine.xp.ascontiguousarray(given.T))
+            _pull_in_batches(left, path, right.pulled, left.pulled, machine.xp.ascontiguousarray(given.T))
     if advance is not None:
         machine.mark()()
         advance(len(left) * (len(left) - 1) // 2 if upper else cotangent.size)
+
+
+def _pull_in_batches(of: PulledGradient, path: PullPath, left: PulledImages, right: PulledImages, given: Any) -> None:
+    """All columns; where memory runs out, the rest of them in smaller batches."""
+    done = 0
+
+    def count(columns: int) -> None:
+        nonlocal done
+        done += columns
+
+    of.in_batches(path, lambda batch: path.pull(left, right, given, batch, done, count))

@@ -191,21 +191,29 @@ struct Sources {
     int line;
 };
 
-// Sums of a pool as `stage.cu` leaves them, [pair][u][row][k][n], as exits of units: [slot][u][v][row][k], all in the first
-// slot. Pairs that a unit lacks have zeros.
+// Sums of a pool as `stage.cu` leaves them, [pair][u][row][k][n], as exits of units: [u][v][row][k], in one slot. Pairs
+// that a unit lacks have zeros.
 extern "C" __global__ void lay_out(const float* sums, Value* exits, const Unit* units, index elements, int height, int width,
-                                   int numbers, double factor) {
+                                   double factor) {
     const int size = height * width * height * width;
     for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += index(gridDim.x) * blockDim.x) {
         const index number = i / size;
         const int place = int(i % size), plane = place / (width * width), v = place / width % width, k = place % width;
-        const int n = k + v < width ? k + v : k + v - width, count = units[number].count;
-        const float* from = sums + number * LANES * size + (index(plane) * width + k) * width + n;
+        const int n = k + v < width ? k + v : k + v - width;
+        const int first = units[number].left % LANES, last = first + units[number].count;
+        const float* from = sums + (number * LANES - first) * size + (index(plane) * width + k) * width + n;
         Value value;
-        for (int lane = 0; lane < LANES; ++lane) value.v[lane] = lane < count ? real(factor) * from[index(lane) * size] : 0;
-        Value* to = exits + number * numbers + ((index(plane / height) * width + v) * height + plane % height) * width + k;
-        *to = value;
-        for (int slot = size; slot < numbers; slot += size) to[slot] = nothing();
+        for (int lane = 0; lane < LANES; ++lane)
+            value.v[lane] = lane >= first && lane < last ? real(factor) * from[index(lane) * size] : 0;
+        exits[number * size + ((index(plane / height) * width + v) * height + plane % height) * width + k] = value;
+    }
+}
+
+// Adds cotangents of images alone, (images, size), to those of exits of images with themselves, at no offset.
+extern "C" __global__ void add_own(Value* given, const double* by, index elements, int size) {
+    for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += index(gridDim.x) * blockDim.x) {
+        const index image = i / size;
+        given[image * size * size + i % size].v[image % LANES] += real(by[i]);
     }
 }
 

@@ -1,6 +1,6 @@
 """Gradients of chains on the GPU: for every segment a kernel that pulls cotangents back, row by row.
 
-`pulling.cuh` says how a block works. The kernel of a segment goes through the same steps as the one of `offsets.py`.
+`pulling.cuh` says how a block works. The kernel of a segment goes through the same steps as that of `offset_writer.py`.
 It keeps the slope and the bend of every dual, its derivatives by the inner product and by the logarithm of norms, and
 comes back through them.
 """
@@ -22,7 +22,7 @@ from ..chains import STEEPEST
 from ..segments import Segment, flat_chain
 from .compile import source as device_source
 from .duals import indented, pull_lines, real, tables_for
-from .offsets import OffsetPlan, axis_type, plan_offsets
+from .offsets import OffsetPlan, plan_offsets
 
 _MOST_THREADS = 1024
 _PLACES = "at.row * COLUMNS + here.mine, at.partner * COLUMNS + here.others"  # of a row's cotangents in both images
@@ -186,7 +186,7 @@ class _Writer:
         parameters = [
             "const Lanes* __restrict__ left_pixels, const real* __restrict__ right_pixels",
             "const Lanes* __restrict__ left_norms, const real* __restrict__ right_norms",
-            "const Value* __restrict__ entrance, const Value* __restrict__ given",
+            "const Value* __restrict__ entrance0, const Value* __restrict__ given",
             "Value* __restrict__ pulled, Value* __restrict__ lefts, real* __restrict__ rights",
             *(f"const real* __restrict__ table{i}" for i in range(len(self.tables))),
             "const Unit* units, int itself, index blocks",
@@ -325,9 +325,8 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
                 "}",
             ]
         else:
-            before = self.forward.segments[self.place - 1]
-            one, values = before.exits[0], f"entrance + number * {self.forward.exit_numbers(before.exits[0])}"
-            read = f"entered<{axis_type(one, 0, before)}, WIDTH>({values}, at.u(), here.v, at.row, here.k)"
+            one = self.forward.segments[self.place - 1].exits[0]
+            read = self.forward.entered(self.place, 0, "at.u(), here.v, at.row, here.k")
             scaled = f"{real(self.forward.exit_scale(self.place - 1, one))} * {read}"
             far = zip(("at.partner - at.row", "here.n - here.k"), self.shape.reach, self.segment.grid, strict=True)
             near = [f"abs({offset}) <= {reach}" for offset, reach, n in far if reach < n - 1]
