@@ -39,7 +39,7 @@ def stage_microseconds(path: FusedPath, left: Any, right: Any) -> list[float]:
     heights = column_heights(len(left), len(right))
     totals = xp.zeros((len(left), len(right)))
     source, times = left.left[0], []
-    for plan, launch, x, z in zip(path.plans, path.launches, left.left, right.right, strict=True):
+    for plan, launch, x, z in zip(path.parts, path.launches, left.left, right.right, strict=True):
         units = path.machine.upload(batch_units(heights, 0, pairs, ROUNDS * plan.slots))
         output = totals if plan.last else xp.empty((pairs, plan.output_floats), dtype=xp.float32)
         work = functools.partial(launch, x, z, source, output, units, len(right), 1)

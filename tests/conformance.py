@@ -28,6 +28,7 @@ GRAPHS = [
     ("conv3(stride=2) relu conv3(dilation=2) relu globalpool normalize relu", (9, 7, 3)),
     ("conv3 relu conv3(stride=2) relu conv3 relu pool2 conv3 relu globalpool normalize relu", (8, 8, 3)),
     ("conv3 relu pool3(stride=2) conv3(stride=3) relu globalpool normalize relu", (11, 9, 2)),
+    ("conv3 relu pool3(stride=2) conv3 relu globalpool normalize relu", (8, 10, 2)),  # even: offsets go in pairs
     ("conv5(dilation=2) relu pool2(stride=3) relu globalpool", (10, 8, 1)),
     ("patch2 relu residual(sum(conv3 | conv5 relu)) relu globalpool normalize relu", (8, 6, 3)),
     ("conv3 sum(0.5 * conv3(stride=2, dilation=2) relu | 2 * pool2 | patch2) relu globalpool", (8, 6, 2)),

@@ -13,7 +13,8 @@ from tangentless.architecture import Architecture
 from tangentless.backends.cuda.compile import ADDED_BY_CUPY, OPTIONS, source, stage_options
 from tangentless.backends.cuda.layout import FrontPlan, StagePlan
 from tangentless.backends.cuda.node_back import BackKernels
-from tangentless.backends.cuda.offsets import plan_offsets, write
+from tangentless.backends.cuda.offset_writer import write
+from tangentless.backends.cuda.offsets import plan_offsets
 from tangentless.backends.cuda.plan import plan_graph
 from tangentless.backends.cuda.pulling import plan_pulling, write_pulling
 from tangentless.bench import ceilings

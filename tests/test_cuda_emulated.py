@@ -172,12 +172,19 @@ def test_float64_matches_the_reference(backend: CudaBackend, case: tuple) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["conv3 relu pool2 conv5 relu globalpool", "conv3 relu pool3(stride=2) relu globalpool"]
+    ("text", "shape"),
+    [
+        ("conv3 relu pool2 conv5 relu globalpool", (8, 6, 2)),
+        ("conv3 relu pool3(stride=2) relu globalpool", (8, 6, 2)),
+        ("conv3 relu pool2 conv3 relu globalpool", (22, 2)),
+    ],
 )
-def test_threads_wait_for_each_other(backend: CudaBackend, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_wait_for_each_other(
+    backend: CudaBackend, text: str, shape: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(HostMachine, "all_threads", True)
-    k, X = kernel(text), conformance.images((8, 6, 2), 3)
-    assert "by offsets, float32" in backend.describe(k.graph((8, 6, 2)))
+    k, X = kernel(text), conformance.images(shape, 3)
+    assert "by offsets, float32" in backend.describe(k.graph(shape))
     assert relative_error(k(X, backend=backend), k(X, backend="reference")) < 3e-7
 
 

@@ -22,11 +22,31 @@ __device__ inline float power(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+// In float64 one step of third order from 20 binary digits, to within two units in the last place, without the branches to
+// rare cases that correct rounding has. At zero: NaN, and zero.
+__device__ inline double reciprocal(double x) {
+    double y;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+    const double rest = fma(-x, y, 1.0);
+    return fma(y, fma(rest, rest, rest), y);
+}
+__device__ inline double root(double x) {
+    double y;
+    asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+    y = __hiloint2double(min(__double2hiint(y), 0x5ff00000), 0);  // finite
+    const double near = x * y, rest = fma(-near, y, 1.0);
+    return fma(near * rest, fma(0.375, rest, 0.5), near);
+}
+#else
+inline double reciprocal(double x) { return 1 / x; }
+inline double root(double x) { return sqrt(x); }
 #endif
-__device__ inline double reciprocal(double x) { return 1 / x; }
 __device__ inline double magnitude(double x) { return fabs(x); }
-__device__ inline double root(double x) { return sqrt(x); }
 __device__ inline double power(double x) { return exp2(x); }
+
+// The maximum with zero, which also takes the place of NaN. In float64 a comparison costs half of what fmax does.
+__device__ inline float positive(float x) { return fmax(x, 0.0f); }
+__device__ inline double positive(double x) { return x > 0 ? x : 0; }
 
 template <int COUNT>
 __device__ inline real polynomial(const real (&coefficients)[COUNT], real x) {

@@ -47,7 +47,7 @@ def _value_lines(form: Form | None, dtype: str) -> Iterator[str]:
         assert lowered is not None
         yield from _distance_lines()
         yield array("arc", lowered.coefficients)
-        bend = "fmax(s, real(0)) + d * q * polynomial(arc, w)"
+        bend = "positive(s) + d * q * polynomial(arc, w)"
         yield f"const real k = {_weighed((form.linear, 's'), (form.arc, f'({bend})'))};"
         return
     yield "const real r = a > 0 ? reciprocal(a) : real(0);"
@@ -109,7 +109,7 @@ def _distance_lines() -> Iterator[str]:
     It is at most 1, and zero at the same position: a subtraction that costs nothing sees to that.
     """
     yield "const real d = a - magnitude(s), less = same ? real(2) : real(0);"
-    yield "const real w = fmax(d * reciprocal(a) - less, real(0)), q = root(w);"
+    yield "const real w = positive(d * reciprocal(a) - less), q = root(w);"
 
 
 def curve_lines(layer: Nonlinearity | Normalize, dtype: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The path that follows offsets: the kernels of `offsets.py` on one machine, segment by segment.
+"""The path that follows offsets: the kernels of `offset_writer.py` on one machine, segment by segment.
 
 The first segment may be a `FirstStage` where that is faster.
 """
@@ -19,7 +19,8 @@ from ..general import pixel_squares
 from ..segmented import SMALLEST_NORM, Offsets, keeps_scales
 from .close import FindExact, refine
 from .fused import Machine, batch_units, column_heights, selves
-from .offsets import OffsetPlan, plan_offsets, write
+from .offset_writer import write
+from .offsets import OffsetPlan, plan_offsets
 from .planes import image_scales
 from .portable import make_portable
 
@@ -266,7 +267,7 @@ class OffsetPath:
                 height, width = plan.segments[place].grid
                 targets = needed[place + 1][0] if place < last else [0]
                 flags = np.isin(np.arange(1 - height, height), rows).astype(np.int8)
-                offsets = sorted({v % width for v in columns})
+                offsets = plan.followed(place, {v % width for v in columns})
                 lists = plan.groups(place, targets), offsets
                 groups, offsets_there = (upload(np.array(one, dtype=np.int32)) for one in lists)
                 found.append((groups, upload(flags), offsets_there))

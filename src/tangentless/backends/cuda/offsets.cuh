@@ -6,7 +6,7 @@
 // each needs what the other leaves; so do u and u - HEIGHT share a column. Beside the columns of each offset stand PAD zeros,
 // for what a window has outside.
 //
-// `offsets.py` writes one kernel for every segment from the functions here. Every element is computed by one thread, in a
+// `offset_writer.py` writes one kernel for every segment from the functions here. Every element is computed by one thread, in a
 // fixed order of sums, so bits depend neither on the launch nor on the batch.
 #pragma once
 
@@ -90,13 +90,34 @@ struct Column {
     }
 };
 
+// A column of the left image at COUNT offsets, the places of which are STEP apart. Beyond the last offset it stands for that
+// again, at places that nobody reads.
+template <int WIDTH, int PAD, int STEP, int COUNT>
+struct Stack {
+    struct Column {
+        int place, k, n, v;
+    };
+    Column columns[COUNT];
+
+    template <class Rows>
+    __device__ Stack(int k, const int* __restrict__ offsets, int count, const Rows&) {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            const int v = offsets[min(i, count - 1)];
+            const bool beyond = k >= WIDTH - v;
+            columns[i] = {i * STEP + PAD + k + (beyond ? PAD : 0), k, k + v - (beyond ? WIDTH : 0), v};
+        }
+    }
+    __device__ const Column& operator[](int i) const { return columns[i]; }
+};
+
 // Zeros between the columns of v and those of v - WIDTH, in all rows of all planes.
-template <int WIDTH, int PAD, int STRIDE, int ROWS, int THREADS>
+template <int WIDTH, int PAD, int STRIDE, int STACK, int ROWS, int THREADS>
 __device__ inline void separate(Value* planes, const int* __restrict__ offsets, int count) {
     if constexpr (PAD > 0)
-        for (int i = threadIdx.x; i < count * ROWS; i += THREADS) {
-            const int number = i / ROWS, row = i % ROWS;
-            Value* seam = planes + row * STRIDE + PAD + number * (WIDTH + 2 * PAD) + WIDTH - offsets[number];
+        for (int i = threadIdx.x; i < (STACK ? 1 : count) * ROWS; i += THREADS) {
+            const int number = STACK ? min(i % max(1, STACK), count - 1) : i / ROWS, row = i % ROWS;
+            Value* seam = planes + row * STRIDE + PAD + WIDTH - offsets[number] + (STACK ? 0 : number * (WIDTH + 2 * PAD));
             for (int j = 0; j < PAD; ++j) seam[j] = nothing();
         }
 }
@@ -107,6 +128,37 @@ __device__ inline void frame(Value* planes) {
     for (int i = threadIdx.x; i < ROWS; i += THREADS)
         for (int j = 0; j < PAD; ++j)
             for (int place = j; place < STRIDE; place += WIDTH + 2 * PAD) planes[i * STRIDE + place] = nothing();
+}
+
+// Sums over places LOW to HIGH from each of the PLACES of a row that are no margin, in all rows: RUN neighbouring ones by a
+// thread, which reads each value once. They are sums of pairs, of which neighbours share all but one.
+template <int LOW, int HIGH, int RUN, int PLACES, int HEIGHT, int STRIDE, int PAD, int THREADS>
+__device__ inline void add_lines(const Value* __restrict__ from, Value* __restrict__ to) {
+    constexpr int TAPS = HIGH - LOW + 1, RUNS = (PLACES + RUN - 1) / RUN;
+    for (int item = threadIdx.x; item < HEIGHT * RUNS; item += THREADS) {
+        const int first = item / HEIGHT * RUN, start = item % HEIGHT * STRIDE + PAD + first;
+        Value pairs[TAPS - 1];  // from place i + LOW on
+        Value newest = from[start + LOW];
+#pragma unroll
+        for (int i = 1; i < TAPS - 1; ++i) {
+            const Value next = from[start + LOW + i];
+            pairs[i] = newest + next;
+            newest = next;
+        }
+#pragma unroll
+        for (int j = 0; j < RUN; ++j) {
+            if (first + j >= PLACES) break;
+#pragma unroll
+            for (int i = 0; i + 2 < TAPS; ++i) pairs[i] = pairs[i + 1];
+            const Value next = from[start + j + HIGH];
+            pairs[TAPS - 2] = newest + next;
+            newest = next;
+            Value sum = pairs[0];
+#pragma unroll
+            for (int i = 2; i + 1 < TAPS; i += 2) sum = sum + pairs[i];
+            to[start + j] = TAPS % 2 ? sum + next : sum;
+        }
+    }
 }
 
 __device__ inline int floor_divided(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
@@ -149,103 +201,194 @@ struct Exit {
             }
     }
     // Adds what a plane holds at offset u and those v to all windows that they feed.
-    template <int STRIDE, int PAD>
+    template <int STRIDE, int PAD, int STACK>
     __device__ void add(const Value* plane, int group, int u, const int* __restrict__ offsets, int count) const {
         for (int item = threadIdx.x; item < TALL * WIDE; item += THREADS) {
             const Value* corner = plane + item / WIDE * Down::stride * STRIDE + PAD + item % WIDE * Across::stride;
-            for (int number = 0; number < count; ++number, corner += WIDTH + 2 * PAD) {
+            Tiles tiles(*this, u, item);
+            for (int number = 0; number < count; ++number, corner += STACK ? STRIDE : WIDTH + 2 * PAD) {
                 const int v = offsets[number], left = WIDTH - v - item % WIDE * Across::stride;  // columns before the seam
                 if constexpr (Down::tiles && Across::tiles)
-                    add_tile<STRIDE, PAD>(corner, left, u, v, item);
+                    tiles.template add<STRIDE, PAD>(corner, left, v);
+                else if (PAIRS && !STACK && v % 2 == 0 && number + 1 < count && offsets[number + 1] == v + 1) {
+                    add_pair<STRIDE, PAD>(corner, left, group, u, v, item);
+                    corner += WIDTH + 2 * PAD, ++number;
+                } else if constexpr (SMALL)
+                    add_small<STRIDE, PAD>(corner, left, group, u, v, item);
                 else
-                    add_window<STRIDE, PAD>(corner, left, group, u, v, item);
+                    add_window<STRIDE, PAD, -1, -1>(corner, left, group, u, v, item);
             }
+            if constexpr (Down::tiles && Across::tiles) tiles.leave();
         }
     }
     // Windows tile the grid: going around, each has a partner, and no position is in two of them. At u of one window all rows
-    // have the same partner; so have all columns at such v.
-    template <int STRIDE, int PAD>
-    __device__ void add_tile(const Value* corner, int left, int u, int v, int item) const {
-        const int a = Down::size - u % Down::size, b = Across::size - v % Across::size;
-        const int U = u / Down::size, V = v / Across::size;
-        if (a == Down::size && b == Across::size)
-            add_parts<STRIDE, PAD, 1, 1>(corner, left, U, a, V, b, item);
-        else if (a == Down::size)
-            add_parts<STRIDE, PAD, 1, 2>(corner, left, U, a, V, b, item);
-        else if (b == Across::size)
-            add_parts<STRIDE, PAD, 2, 1>(corner, left, U, a, V, b, item);
-        else
-            add_parts<STRIDE, PAD, 2, 2>(corner, left, U, a, V, b, item);
-    }
-    // The first `a` rows and `b` columns of a window, and if there are two PARTS the others, each to its partner.
-    template <int STRIDE, int PAD, int ROW_PARTS, int COLUMN_PARTS>
-    __device__ void add_parts(const Value* corner, int left, int U, int a, int V, int b, int item) const {
-        constexpr int P = Down::size, Q = Across::size;
-        if constexpr (P == 2) a = 3 - ROW_PARTS;
-        if constexpr (Q == 2) b = 3 - COLUMN_PARTS;
-        const int rows[2] = {U, U + 1 == TALL ? 0 : U + 1}, columns[2] = {V, V + 1 == WIDE ? 0 : V + 1};
-        Value sums[ROW_PARTS][COLUMN_PARTS];
-#pragma unroll
-        for (int i = 0; i < ROW_PARTS; ++i)
-#pragma unroll
-            for (int j = 0; j < COLUMN_PARTS; ++j) sums[i][j] = nothing();
-#pragma unroll(P > 8 ? 1 : P)
-        for (int i = 0; i < P; ++i) {
-            Value line[COLUMN_PARTS];
-#pragma unroll
-            for (int j = 0; j < COLUMN_PARTS; ++j) line[j] = nothing();
-#pragma unroll(Q > 8 ? 1 : Q)
-            for (int j = 0; j < Q; ++j) {
-                const Value value = corner[i * STRIDE + j + (j >= left ? PAD : 0)];
-                if (COLUMN_PARTS == 1 || j < b)
-                    line[0] = line[0] + value;
-                else
-                    line[COLUMN_PARTS - 1] = line[COLUMN_PARTS - 1] + value;
-            }
+    // have the same partner; so have all columns at such v. Sums for a partner wait until an offset has another one.
+    struct Tiles {
+        static constexpr int P = Down::size, Q = Across::size;
+        const Exit& out;
+        const int item, a, rows[2];  // the first a rows of a window have their partners in rows[0]
+        int waiting = -1;            // V of the sums
+        Value sums[2];
+
+        __device__ Tiles(const Exit& out, int u, int item)
+            : out(out), item(item), a(P - u % P), rows{u / P, u / P + 1 == TALL ? 0 : u / P + 1} {}
+        template <int STRIDE, int PAD>
+        __device__ void add(const Value* corner, int left, int v) {
+            if (a == P && v % Q == 0)
+                add_parts<STRIDE, PAD, 1, 1>(corner, left, v);
+            else if (a == P)
+                add_parts<STRIDE, PAD, 1, 2>(corner, left, v);
+            else if (v % Q == 0)
+                add_parts<STRIDE, PAD, 2, 1>(corner, left, v);
+            else
+                add_parts<STRIDE, PAD, 2, 2>(corner, left, v);
+        }
+        // The first rows and columns of a window, and if there are two PARTS the others, each to its partner.
+        template <int STRIDE, int PAD, int ROW_PARTS, int COLUMN_PARTS>
+        __device__ void add_parts(const Value* corner, int left, int v) {
+            const int b = Q == 2 ? 3 - COLUMN_PARTS : Q - v % Q, until = P == 2 ? 3 - ROW_PARTS : a;
+            Value parts[COLUMN_PARTS][ROW_PARTS];
 #pragma unroll
             for (int j = 0; j < COLUMN_PARTS; ++j)
-                if (ROW_PARTS == 1 || i < a)
-                    sums[0][j] = sums[0][j] + line[j];
-                else
-                    sums[ROW_PARTS - 1][j] = sums[ROW_PARTS - 1][j] + line[j];
+#pragma unroll
+                for (int i = 0; i < ROW_PARTS; ++i) parts[j][i] = nothing();
+#pragma unroll(P > 8 ? 1 : P)
+            for (int i = 0; i < P; ++i) {
+                Value line[COLUMN_PARTS];
+#pragma unroll
+                for (int j = 0; j < COLUMN_PARTS; ++j) line[j] = nothing();
+#pragma unroll(Q > 8 ? 1 : Q)
+                for (int j = 0; j < Q; ++j) {
+                    const Value value = corner[i * STRIDE + j + (j >= left ? PAD : 0)];
+                    if (COLUMN_PARTS == 1 || j < b)
+                        line[0] = line[0] + value;
+                    else
+                        line[COLUMN_PARTS - 1] = line[COLUMN_PARTS - 1] + value;
+                }
+#pragma unroll
+                for (int j = 0; j < COLUMN_PARTS; ++j)
+                    if (ROW_PARTS == 1 || i < until)
+                        parts[j][0] = parts[j][0] + line[j];
+                    else
+                        parts[j][ROW_PARTS - 1] = parts[j][ROW_PARTS - 1] + line[j];
+            }
+            const int V = v / Q;
+            if (waiting == V) {
+#pragma unroll
+                for (int i = 0; i < ROW_PARTS; ++i) parts[0][i] = sums[i] + parts[0][i];
+            } else {
+                leave();
+            }
+            if constexpr (COLUMN_PARTS == 2)
+#pragma unroll
+                for (int i = 0; i < ROW_PARTS; ++i) out.add_to(i, rows[i], V, item, parts[0][i]);
+            waiting = COLUMN_PARTS == 1 ? V : V + 1 == WIDE ? 0 : V + 1;
+#pragma unroll
+            for (int i = 0; i < ROW_PARTS; ++i) sums[i] = parts[COLUMN_PARTS - 1][i];
         }
-#pragma unroll
-        for (int i = 0; i < ROW_PARTS; ++i)
-#pragma unroll
-            for (int j = 0; j < COLUMN_PARTS; ++j) add_to(i, rows[i], columns[j], item, sums[i][j]);
-    }
-    // Any windows. All loops have fixed bounds: of one whose bounds are a maximum and a minimum, NVRTC makes code that runs
-    // once too often.
+        __device__ void leave() const {
+            if (waiting < 0) return;
+            out.add_to(0, rows[0], waiting, item, sums[0]);
+            if (a < P) out.add_to(1, rows[1], waiting, item, sums[1]);
+        }
+    };
+    // Windows that overlap, at every or every other position: which part of one has which partner depends on whether u and v are
+    // even, and is known to the compiler in each case.
+    static constexpr bool SMALL = Down::stride <= 2 && Across::stride <= 2 && Across::around && Down::size * Across::size <= 9;
     template <int STRIDE, int PAD>
-    __device__ void add_window(const Value* corner, int left, int group, int u, int v, int item) const {
-        constexpr int P = Down::size, Q = Across::size, parts = Across::around ? 1 : 2;
+    __device__ void add_small(const Value* corner, int left, int group, int u, int v, int item) const {
+        constexpr int R = Down::stride - 1, S = Across::stride - 1;  // the last remainders
+        const bool odd_u = u - group * Down::stride == R, odd_v = v % Across::stride == S;
+        if (odd_u && odd_v)
+            add_window<STRIDE, PAD, R, S>(corner, left, group, u, v, item);
+        else if (odd_u)
+            add_window<STRIDE, PAD, R, 0>(corner, left, group, u, v, item);
+        else if (odd_v)
+            add_window<STRIDE, PAD, 0, S>(corner, left, group, u, v, item);
+        else
+            add_window<STRIDE, PAD, 0, 0>(corner, left, group, u, v, item);
+    }
+    // Such windows at every other position, and offsets v and v + 1, an even one and an odd one, the planes of which stand beside
+    // each other: what they add to the same partner is added up first.
+    static constexpr bool PAIRS = SMALL && Down::stride == 2 && Across::stride == 2;
+    template <int STRIDE, int PAD>
+    __device__ void add_pair(const Value* corner, int left, int group, int u, int v, int item) const {
+        if (u % 2)
+            add_both<STRIDE, PAD, 1>(corner, left, group, v, item);
+        else
+            add_both<STRIDE, PAD, 0>(corner, left, group, v, item);
+    }
+    template <int STRIDE, int PAD, int R>
+    __device__ void add_both(const Value* corner, int left, int group, int v, int item) const {
         const int J = item / WIDE, K = item % WIDE;
-        for (int target = 0; target < parts * Across::slots; ++target) {
-            const int offset = v - target / Across::slots * WIDTH;
-            const int V0 = floor_divided(offset, Across::stride) + Across::lowest + target % Across::slots;
-            const int begin = Across::begin(offset, V0), end = Across::end(offset, V0), V = Across::at(K, V0);
+#pragma unroll
+        for (int target = 0; target < Across::slots; ++target) {
+            const int further = Across::lowest + target, V = Across::at(K, v / 2 + further);
+            if (!Across::has(K, V)) continue;
+            Value sums[Down::slots];
+#pragma unroll
+            for (int slot = 0; slot < Down::slots; ++slot) sums[slot] = nothing();
+#pragma unroll
+            for (int i = 0; i < Down::size; ++i) {
+                Value line = nothing();
+#pragma unroll
+                for (int odd = 0; odd < 2; ++odd)
+#pragma unroll
+                    for (int j = 0; j < Across::size; ++j)
+                        if (j >= Across::begin(odd, further) && j < Across::end(odd, further))
+                            line = line + corner[i * STRIDE + odd * (WIDTH + 2 * PAD) + j + (j >= left - odd ? PAD : 0)];
+#pragma unroll
+                for (int slot = 0; slot < Down::slots; ++slot)
+                    if (i >= Down::begin(R, Down::lowest + slot) && i < Down::end(R, Down::lowest + slot))
+                        sums[slot] = sums[slot] + line;
+            }
+            leave(sums, group, R, J, V, item);
+        }
+    }
+    // Adds sums of a window's rows to all partners below.
+    __device__ void leave(const Value (&sums)[Down::slots], int group, int r, int J, int V, int item) const {
+#pragma unroll
+        for (int slot = 0; slot < Down::slots; ++slot) {
+            const int below = Down::lowest + slot, U = Down::at(J, group + below);
+            if (Down::begin(r, below) >= Down::end(r, below) || !Down::has(J, U)) continue;
+            add_to(slot, Down::wrapped(U), Across::wrapped(V), item, sums[slot]);
+        }
+    }
+    // Any windows. R and S are the remainders of u and v by the strides, or negative where the compiler is not to know them. All
+    // loops have fixed bounds: of one whose bounds are a maximum and a minimum, NVRTC makes code that runs once too often.
+    template <int STRIDE, int PAD, int R, int S>
+    __device__ void add_window(const Value* corner, int left, int group, int u, int v, int item) const {
+        constexpr int P = Down::size, Q = Across::size, parts = Across::around ? 1 : 2, targets = parts * Across::slots;
+        constexpr bool known = R >= 0;
+        const int J = item / WIDE, K = item % WIDE, r = known ? R : u - group * Down::stride;
+        Value window[known ? P : 1][known ? Q : 1];
+        if constexpr (known)
+#pragma unroll
+            for (int i = 0; i < P; ++i)
+#pragma unroll
+                for (int j = 0; j < Q; ++j) window[i][j] = corner[i * STRIDE + j + (j >= left ? PAD : 0)];
+#pragma unroll(known ? targets : 1)
+        for (int target = 0; target < targets; ++target) {
+            const int offset = v - target / Across::slots * WIDTH, group_v = floor_divided(offset, Across::stride);
+            const int further = Across::lowest + target % Across::slots, s = known ? S : offset - group_v * Across::stride;
+            const int begin = Across::begin(s, further), end = Across::end(s, further), V = Across::at(K, group_v + further);
             if (begin >= end || !Across::has(K, V)) continue;
             const Value* first = corner + (begin >= left ? PAD : 0);
             Value sums[Down::slots];
+#pragma unroll
             for (int slot = 0; slot < Down::slots; ++slot) sums[slot] = nothing();
 #pragma unroll(P > 8 ? 1 : P)
             for (int i = 0; i < P; ++i) {
                 Value line = nothing();
 #pragma unroll(Q > 8 ? 1 : Q)
                 for (int j = 0; j < Q; ++j)
-                    if (j >= begin && j < end) line = line + first[i * STRIDE + j];
+                    if (j >= begin && j < end) line = line + (known ? window[known ? i : 0][known ? j : 0] : first[i * STRIDE + j]);
 #pragma unroll
-                for (int slot = 0; slot < Down::slots; ++slot) {
-                    const int U0 = group + Down::lowest + slot;
-                    if (i >= Down::begin(u, U0) && i < Down::end(u, U0)) sums[slot] = sums[slot] + line;
-                }
+                for (int slot = 0; slot < Down::slots; ++slot)
+                    if (i >= Down::begin(r, Down::lowest + slot) && i < Down::end(r, Down::lowest + slot))
+                        sums[slot] = sums[slot] + line;
             }
-#pragma unroll
-            for (int slot = 0; slot < Down::slots; ++slot) {
-                const int U0 = group + Down::lowest + slot, U = Down::at(J, U0);
-                if (Down::begin(u, U0) >= Down::end(u, U0) || !Down::has(J, U)) continue;
-                add_to(slot, Down::wrapped(U), Across::wrapped(V), item, sums[slot]);
-            }
+            leave(sums, group, r, J, V, item);
         }
     }
     __device__ void add_to(int slot, int U, int V, int item, const Value& sum) const {

@@ -1,35 +1,39 @@
-"""Segments of a graph as kernels that follow one offset after the other: fast for graphs of any shape.
+"""Segments of a graph for kernels that follow one offset after the other: which fit, and how each shares out its work.
 
-`offsets.cuh` says how a block works. What is written here is one kernel for every segment: the planes that its values
-take, one loop for every step, and the duals of its embeddings.
+`offsets.cuh` says how a block works, and `offset_writer.py` writes the kernels.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...graph import Graph
 from ..segmented import Segmented, exceeds, keeps_scales
 from ..segments import Exit, Segment, Term, cut
-from .compile import source as device_source
-from .duals import dual_lines, indented, real, tables_for
 
 # Measured on an H200, on images of 32×32 to 96×96 positions and sequences.
 _TALL = 16  # rows of a thread, at most
 _COLUMNS = 64  # beside each other in a plane, at least
+_MORE_COLUMNS = 128  # where a thread has one pair, and reads as much of left images as of right ones, if blocks fit
+_FEWEST_BLOCKS = 3  # of these columns
 _MOST_THREADS = 1024
-_SHARED = 227 << 10  # bytes of all blocks of a multiprocessor
+_SHARED = 228 << 10  # bytes of all blocks of a multiprocessor, with 1 KiB of its own for each
 _RESIDENT = 768  # threads of all its blocks: each then has 80 registers
+_RESIDENT_OF_ROW = 1024  # on grids of one row, where windows have no rows to keep
+_RESIDENT_OF_TALL = 512  # where a thread keeps more than `_LONGEST` numbers
 _LAST_GROUPS = 4  # of u in the last segment, whose exit is a single number
 _ROOM = {4: 110 << 10, 2: 160 << 10}  # bytes of planes up to which a thread works on so many pairs
-_LONGEST = 20  # sums of rows that a thread may keep, of all its pairs
+_LONGEST = 20  # sums of rows that a thread may keep, of all its pairs, while it computes others
+_LONGEST_OF_LINES = 28  # and where it reads them
+_WIDE = 5  # columns of windows from which on sums of lines are computed once, and not by all threads that need them
+_RUN = 16  # of them that a thread computes, at most
+_STACK = 4  # offsets of grids of one row that a thread works on, one after the other
+LINES = -1  # the plane of these sums, in the place of a value's number
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,16 +43,22 @@ class SegmentPlan:
     planes: dict[int, int]  # of every value that is kept, by its number
     columns: int
     bands: int
+    places: int  # of a row that sums of lines are needed at
     stride: int  # from one row of a plane to the next
     shared_bytes: int  # of all planes
     group: int  # neighbouring u that a block follows
     paired: bool  # with u - height, which has the rows that u leaves
     resident: int  # blocks of a multiprocessor at the same time
     pad: int  # zeros beside the columns of an offset
+    stack: int  # rows of a plane that are offsets of a grid of one row, or 0
 
     @property
     def threads(self) -> int:
         return min(_MOST_THREADS, -(-self.columns * self.bands // 32) * 32)
+
+    def run(self, height: int) -> int:
+        """Places of a row whose sums of lines a thread computes."""
+        return min(_RUN, -(-self.places // max(1, self.threads // height)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +74,11 @@ class OffsetPlan(Segmented):
         """Numbers of a value."""
         return self.lanes * (1 + self.graph.tangent)
 
+    @functools.cached_property
+    def norm_count(self) -> int:
+        """Norms of one image, and room for a row: threads read one further than they need."""
+        return super().norm_count + self.segments[0].grid[1]
+
     def shared_bytes(self, place: int) -> int:
         """Shared memory of a segment's kernel."""
         plan = self.plans[place]
@@ -78,6 +93,16 @@ class OffsetPlan(Segmented):
             return list(range((height - 1) // size + 1))
         feeding = {u - slot for one in segment.exits for u in needed for slot in slots(one)}
         return sorted({g % (height // size) for g in feeding} if paired else feeding)
+
+    def followed(self, place: int, needed: set[int]) -> list[int]:
+        """Offsets v that a segment follows: all that are in the planes together, so that sums have the same order
+        whatever else is needed; strides leave offsets out on purpose."""
+        segment, plan = self.segments[place], self.plans[place]
+        width = segment.grid[1]
+        if any(one.size[1] == 1 for one in segment.exits):
+            return sorted(needed)
+        beside = plan.stack or plan.columns // width
+        return [v for v in range(width) if any(v // beside == other // beside for other in needed)]
 
     def slot_count(self, place: int, exit_: Exit) -> int:
         """Slots of an exit of a segment."""
@@ -100,6 +125,11 @@ def slots(exit_: Exit) -> range:
     return range(-((size - 1) // stride), (stride + size - 2) // stride + 1)
 
 
+def axis_type(exit_: Exit, axis: int, segment: Segment) -> str:
+    """The windows of an exit along an axis, as the device code names them."""
+    return f"Axis<{exit_.size[axis]}, {exit_.stride[axis]}, {segment.grid[axis]}, {exit_.grid[axis]}>"
+
+
 @functools.lru_cache(maxsize=64)
 def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: int = 4) -> OffsetPlan | str:
     """The graph for the kernels of offsets, or the reason why it must take the general path."""
@@ -109,13 +139,12 @@ def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: in
     dtype = "float64" if graph.tangent or graph.delicate or keeps_scales(graph) else precision
     if exceeds(segments, dtype):
         return f"a segment sums over more windows than {dtype} can hold"
-    longest = max((_extent(term) for one in segments for step in one.steps for term in step.terms), default=1)
     for lanes in (n for n in (4, 2, 1) if n <= most_lanes) if dtype == "float32" else (1,):
         size = lanes * (1 + graph.tangent) * np.dtype(dtype).itemsize
-        plans = tuple(_plan_segment(segment, size, segment is segments[-1]) for segment in segments)
+        plans = tuple(_plan_widely(segment, size, segment is segments[-1], lanes) for segment in segments)
         found = OffsetPlan(graph, segments, dtype, lanes, plans)
         most = max(found.shared_bytes(place) for place in range(len(segments)))
-        if lanes == 1 or (most <= _ROOM[lanes] and lanes * longest <= _LONGEST):
+        if lanes == 1 or (most <= _ROOM[lanes] and all(_keeps_sums(segment, lanes) for segment in segments)):
             break
     if most <= shared_limit:
         return found
@@ -125,29 +154,62 @@ def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: in
     )
 
 
-def _extent(term: Term) -> int:
+def _keeps_sums(segment: Segment, lanes: int) -> bool:
+    """Whether a thread has room for the sums of rows from the first to the last of every window."""
+    return all(
+        lanes * _rows_kept(term) <= (_LONGEST_OF_LINES if sums_lines(segment, number) else _LONGEST)
+        for number, step in enumerate(segment.steps)
+        for term in step.terms
+    )
+
+
+def _plan_widely(segment: Segment, value_bytes: int, last: bool, lanes: int) -> SegmentPlan:
+    """With more columns where they pay."""
+    wide = _plan_segment(segment, value_bytes, last, _MORE_COLUMNS)
+    pays = lanes == 1 and _FEWEST_BLOCKS * (wide.shared_bytes + 1024) <= _SHARED
+    return wide if pays else _plan_segment(segment, value_bytes, last, _COLUMNS)
+
+
+def _plan_segment(segment: Segment, value_bytes: int, last: bool, columns: int) -> SegmentPlan:
+    (height, width), planes = segment.grid, _planes(segment, last)
+    stack = min(_STACK, width) if height == 1 else 0
+    columns = width if stack else width * max(1, min(width, columns // width))
+    taps = [abs(tap) for step in segment.steps for term in step.terms for tap in term.taps[1] if abs(tap) < width]
+    pad = max(taps, default=0)
+    places = columns // width * (width + 2 * pad) - pad
+    stride = places + 2 * pad
+    if LINES in planes:
+        stride += 1 - stride % 2  # threads of neighbouring rows then read from different banks
+    shared = max(1, len(set(planes.values()))) * max(height, stack) * stride * value_bytes
+    fitting = max(1, _SHARED // (shared + 1024))
+    most = _resident(segment, value_bytes)
+    threads = min(most // min(fitting, 16), _MOST_THREADS)
+    bands = min(height, max(-(-height // _TALL), threads // columns), max(1, _MOST_THREADS // columns))
+    group = -(-height // _LAST_GROUPS) if last else segment.exits[0].stride[0]
+    resident = max(1, min(fitting, most // (-(-columns * bands // 32) * 32)))
+    paired = last or height % group == 0
+    return SegmentPlan(planes, columns, bands, places, stride, shared, group, paired, resident, pad, stack)
+
+
+def _resident(segment: Segment, value_bytes: int) -> int:
+    """Threads of a multiprocessor, by the registers that they need."""
+    if segment.grid[0] == 1:
+        return _RESIDENT_OF_ROW
+    tallest = max((_rows_kept(term) for step in segment.steps for term in step.terms), default=1)
+    return _RESIDENT_OF_TALL if tallest * value_bytes > 4 * _LONGEST else _RESIDENT
+
+
+def _rows_kept(term: Term) -> int:
     """Rows from the first to the last of a window."""
     return term.taps[0][-1] - term.taps[0][0] + 1
 
 
-def _plan_segment(segment: Segment, value_bytes: int, last: bool) -> SegmentPlan:
-    (height, width), planes = segment.grid, _planes(segment, last)
-    columns = width * max(1, min(width, _COLUMNS // width))
-    taps = [abs(tap) for step in segment.steps for term in step.terms for tap in term.taps[1] if abs(tap) < width]
-    pad = max(taps, default=0)
-    stride = pad + columns // width * (width + 2 * pad)
-    shared = max(1, len(set(planes.values()))) * height * stride * value_bytes
-    fitting = max(1, _SHARED // (shared + 1024))
-    threads = min(_RESIDENT // min(fitting, 16), _MOST_THREADS)
-    bands = min(height, max(-(-height // _TALL), threads // columns), max(1, _MOST_THREADS // columns))
-    group = -(-height // _LAST_GROUPS) if last else segment.exits[0].stride[0]
-    resident = max(1, min(fitting, _RESIDENT // (-(-columns * bands // 32) * 32)))
-    paired = last or height % group == 0
-    return SegmentPlan(planes, columns, bands, stride, shared, group, paired, resident, pad)
-
-
 def _planes(segment: Segment, last: bool) -> dict[int, int]:
-    """Planes of values that steps or exits read, each given to another value after its last reader."""
+    """Planes of values that steps or exits read, each given to another value after its last reader.
+
+    A step that sums lines first has no use for its argument when it stores its own values. Sums of lines have a plane
+    for themselves: they fill the zeros beside columns.
+    """
     ends: dict[int, int] = {}
     for number, step in enumerate(segment.steps):
         ends |= {term.value: number for term in step.terms}
@@ -157,282 +219,23 @@ def _planes(segment: Segment, last: bool) -> dict[int, int]:
     made = [(-1, range(segment.entrances))]
     made += [(number, range(first := segment.sum_of(number), first + 2)) for number in range(len(segment.steps))]
     for step_number, values in made:
+        done = [planes[value] for value, end in ends.items() if end == step_number and value in planes]
+        lined = step_number >= 0 and sums_lines(segment, step_number)
+        free += done if lined else []
         for value in values:
             if value in ends:
                 if not free:
                     free.append(held)
                     held += 1
                 planes[value] = free.pop()
-        free += [planes[value] for value, end in ends.items() if end == step_number and value in planes]
+        free += [] if lined else done
+    if any(sums_lines(segment, number) for number in range(len(segment.steps))):
+        planes[LINES] = held
     return planes
 
 
-def write(plan: OffsetPlan) -> tuple[str, list[list[NDArray[Any]]]]:
-    """The source of all kernels, and for each segment the tables of its duals."""
-    number = {"float32": "float", "float64": "double"}[plan.dtype]
-    head = f"typedef {number} real;\nconstexpr int LANES = {plan.lanes}, PARTS = {plan.parts};\n"
-    writers = [Writer(plan, place) for place in range(len(plan.segments))]
-    texts = [head, device_source("norms.cuh"), *(writer.kernel() for writer in writers[plan.begun :])]
-    return "\n".join(texts), [writer.tables for writer in writers]
-
-
-class Writer:
-    """Writes the kernel of one segment."""
-
-    def __init__(self, plan: OffsetPlan, place: int) -> None:
-        self.plan, self.place = plan, place
-        self.segment, self.shape = plan.segments[place], plan.plans[place]
-        self.last = place == len(plan.segments) - 1
-        self.tables: list[NDArray[Any]] = []
-        self.used: list[range] = []  # tables of every step
-        for step in self.segment.steps:
-            first = len(self.tables)
-            if step.embedding is not None:
-                self.tables += tables_for(step.embedding, plan.dtype, plan.graph.tangent)
-            self.used.append(range(first, len(self.tables)))
-
-    def kernel(self) -> str:
-        (height, width), shape = self.segment.grid, self.shape
-        phases = [*self._entrances(), *(self._step(number) for number in range(len(self.segment.steps)))]
-        embeddings = "".join(self._embedding(number) for number in range(len(self.segment.steps)))
-        exits = [] if self.last else self.segment.exits
-        parameters = [
-            "const Lanes* __restrict__ left_pixels, const real* __restrict__ right_pixels",
-            "const Lanes* __restrict__ left_norms, const real* __restrict__ right_norms",
-            *(f"const Value* __restrict__ entrance{i}" for i in range(self.segment.entrances)),
-            *(f"Value* __restrict__ exit{i}" for i in range(len(exits))),
-            *(["double* totals"] if self.last else []),
-            *(f"const real* __restrict__ table{i}" for i in range(len(self.tables))),
-            "const Unit* units, const int* groups, const signed char* needed",
-            "const int* __restrict__ offsets, int group_count, int offset_count, int itself, index blocks",
-        ]
-        opened, closed = self._exits(exits)
-        return f"""
-namespace segment{self.place} {{
-constexpr int HEIGHT = {height}, WIDTH = {width}, COLUMNS = {shape.columns}, BANDS = {shape.bands};
-constexpr int PAD = {shape.pad}, STRIDE = {shape.stride}, PLANE = HEIGHT * STRIDE;
-constexpr int ROWS = HEIGHT * {len(set(shape.planes.values()))};
-constexpr int GROUP = {shape.group}, THREADS = THREADS_OF_BLOCK({shape.threads});
-constexpr bool PAIRED = {str(shape.paired).lower()};
-constexpr int ITEMS = COLUMNS * BANDS, PARTS_OF_U = PAIRED && HEIGHT > 1 ? 2 : 1;
-{embeddings}
-extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) segment_{self.place}(
-    {", ".join(parameters)}) {{
-    SHARED(Value, planes);
-    for (index block = blockIdx.x; block < blocks; block += gridDim.x) {{
-        const index number = block / group_count;
-        const Unit unit = units[number];
-        const int group = groups[block % group_count];
-{self._images()}
-        sync_block();
-        frame<WIDTH, PAD, STRIDE, ROWS, THREADS>(planes);
-{opened}
-        const int first_u = max(group * GROUP, PAIRED ? 0 : 1 - HEIGHT), last_u = min(group * GROUP + GROUP, HEIGHT);
-        for (int u = first_u; u < last_u; ++u) {{
-            if (!needed[u + HEIGHT - 1] && !(PAIRED && u > 0 && needed[u - 1])) continue;
-            const Rows<HEIGHT, PAIRED> rows(u);
-            for (int start = 0; start < offset_count; start += COLUMNS / WIDTH) {{
-                const int* here = offsets + start;
-                const int count = min(COLUMNS / WIDTH, offset_count - start);
-                const Column<WIDTH, PAD, COLUMNS, BANDS> mine(min(int(threadIdx.x), ITEMS - 1), here, count, rows);
-                sync_block();
-                separate<WIDTH, PAD, STRIDE, ROWS, THREADS>(planes, here, count);
-{"".join(phases)}
-{closed}
-            }}
-        }}
-{self._finish()}
-    }}
-}}
-}}
-"""
-
-    def _images(self) -> str:
-        """Where a unit's images, norms and kernels begin."""
-        pixels, norms = math.prod(self.segment.grid) * self.plan.graph.channels, self.plan.norm_count
-        lines = [
-            f"const Lanes* __restrict__ a = left_norms + index(unit.left / LANES) * {norms};",
-            f"const real* __restrict__ b = right_norms + index(unit.right) * {norms};",
-        ]
-        if self.place == 0:
-            lines.append(f"const Lanes* __restrict__ x = left_pixels + index(unit.left / LANES) * {pixels};")
-            lines.append(f"const real* __restrict__ z = right_pixels + index(unit.right) * {pixels};")
-        if self.last:
-            lines.append("double total[PARTS] = {};")
-        return indented(lines, 8)
-
-    def _exits(self, exits: Sequence[Exit]) -> tuple[str, str]:
-        """What clears exits, and what adds to them."""
-        opened, closed = [], []
-        for i, one in enumerate(exits):
-            axes = ", ".join(axis_type(one, axis, self.segment) for axis in range(2))
-            values = f"exit{i} + number * {self.plan.exit_numbers(self.place, one)}"
-            opened.append(f"const Exit<{axes}, THREADS> out{i} = {{{values}}};")
-            opened.append(f"out{i}.clear(group);")
-            plane = f"planes + {self.shape.planes[one.value]} * PLANE"
-            closed.append(f"out{i}.add<STRIDE, PAD>({plane}, group, u, here, count);")
-        if closed:
-            closed.insert(0, "sync_block();")
-        return indented(opened, 8), indented(closed, 16)
-
-    def _finish(self) -> str:
-        if not self.last:
-            return ""
-        lines = [
-            "sync_block();",
-            "add_up<THREADS>(total, reinterpret_cast<double*>(planes));",
-            "if (threadIdx.x == 0)",
-            "    for (int i = 0; i < PARTS; ++i) totals[block * PARTS + i] = total[i];",
-        ]
-        return indented(lines, 8)
-
-    def _phase(self, before: Sequence[str], loop: Sequence[str]) -> str:
-        """A loop over columns and their rows, after all threads have finished the one before.
-
-        `before` comes once a part; both know the column, the rows [low, high) of the part and its offset.
-        """
-        inner = [
-            "sync_block();",
-            "for (int item = threadIdx.x; item < ITEMS; item += THREADS) {",
-            "    const auto column = THREADS >= ITEMS ? mine : decltype(mine)(item, here, count, rows);",
-            "    for (int part = 0; part < PARTS_OF_U; ++part) {",
-            "        const int low = rows.low(part), high = rows.high(part), offset = rows.offset(part);",
-            "        const int first = max(column.first, low), last = min(column.last, high);",
-            "        if (first >= last) continue;",
-            *(f"        {line}" for line in [*before, *loop]),
-            "    }",
-            "}",
-        ]
-        return indented(inner, 16) + "\n"
-
-    def _entrances(self) -> Iterator[str]:
-        grid = math.prod(self.segment.grid)
-        for i in range(self.segment.entrances):
-            before = [self._plane(i)]
-            after: list[str] = []
-            if self.place == 0:
-                before.append("const Lanes* p = x + first * WIDTH + column.k;")
-                before.append("const real* q = z + (first + offset) * WIDTH + column.n;")
-                lines = [
-                    "Value value = nothing();",
-                    f"#pragma unroll {min(4, self.plan.graph.channels)}",
-                    f"for (int c = 0; c < {self.plan.graph.channels}; ++c) {{",
-                    f"    const Lanes left = p[c * {grid}];",
-                    f"    const real right = q[c * {grid}];",
-                    "    for (int i = 0; i < LANES; ++i) value.v[i] += left.v[i] * right;",
-                    "}",
-                ]
-                after = ["p += WIDTH, q += WIDTH;"]
-            else:
-                scale = real(self.plan.exit_scale(self.place - 1, self.plan.segments[self.place - 1].exits[i]))
-                read = self.plan.entered(self.place, i, "u, column.v, row, column.k")
-                lines = [f"const Value value = {scale} * {read};"]
-            yield self._phase(before, self._rows(2, [*lines, *self._keep(i, "value"), *after]))
-
-    def _rows(self, unrolled: int, lines: Sequence[str]) -> list[str]:
-        loop = [f"#pragma unroll {unrolled}", "for (int row = first; row < last; ++row) {"]
-        return [*loop, *(f"    {line}" for line in lines), "}"]
-
-    def _plane(self, value: int) -> str:
-        """Where a thread stores a value."""
-        if value not in self.shape.planes:
-            return ""
-        return f"Value* to{value} = planes + {self.shape.planes[value]} * PLANE + first * STRIDE + column.place;"
-
-    def _keep(self, value: int, name: str) -> list[str]:
-        """Store a value in its plane, or add it to the total."""
-        lines = []
-        if value in self.shape.planes:
-            lines.append(f"*to{value} = {name}, to{value} += STRIDE;")
-        if self.last and self.segment.exits[0].value == value:
-            rows, columns = self.segment.exits[0].size
-            inside = []
-            if rows < self.segment.grid[0]:
-                inside.append(f"row < {rows} && row + offset < {rows}")
-            if columns < self.segment.grid[1]:
-                inside.append(f"column.k < {columns} && column.n < {columns}")
-            add = f"for (int i = 0; i < PARTS; ++i) total[i] += {name}.v[i];"
-            lines.append(f"if ({' && '.join(inside)}) {add}" if inside else add)
-        return lines
-
-    def _step(self, number: int) -> str:
-        step, sum_place = self.segment.steps[number], self.segment.sum_of(number)
-        before, body, after, longest = self._sum(number)
-        before += [self._plane(sum_place), self._plane(sum_place + 1)]
-        body += self._keep(sum_place, "sum")
-        if step.embedding is not None:
-            body += [f"const Value value = {self._embedded(number)};", *self._keep(sum_place + 1, "value")]
-        return self._phase(before, self._rows(min(longest, 7), [*body, *after]))
-
-    def _sum(self, number: int) -> tuple[list[str], list[str], list[str], int]:
-        """Lines before, within and at the end of a loop over rows that compute `sum`, and norms at l and r, of a step.
-
-        The last is the number of rows of its tallest window.
-        """
-        step = self.segment.steps[number]
-        before, body, after, longest = list[str](), list[str](), list[str](), 1
-        sums = []
-        for i, term in enumerate(step.terms):
-            longest = max(longest, self._term(i, term, before, body, after))
-            weight = "" if term.weight == 1.0 else f"{real(term.weight)} * "
-            sums.append(f"{weight}s{i}")
-        total = f"{' + '.join(sums)}"
-        body.append(f"const Value sum = {f'weighed({total})' if step.weighs else total};")
-        if step.embedding is not None:
-            place = self.plan.norm_places[self.place, number]
-            before.append(f"const Lanes* l = a + {place} + first * WIDTH + column.k;")
-            before.append(f"const real* r = b + {place} + (first + offset) * WIDTH + column.n;")
-            after.append("l += WIDTH, r += WIDTH;")
-        return before, body, after, longest
-
-    def _embedded(self, number: int) -> str:
-        """The call of a step's dual."""
-        tables = "".join(f"table{i}, " for i in self.used[number])
-        return f"embed{number}(sum, *l, *r, {tables}{self._same()})"
-
-    def _same(self) -> str:
-        """Whether two features are one and the same: an image with itself, at equal positions."""
-        return "itself && offset == 0 && column.k == column.n" if self.plan.graph.tangent else "false"
-
-    def _term(self, i: int, term: Term, before: list[str], body: list[str], after: list[str]) -> int:
-        """Write the sum over a window as s{i}: sums along rows, of which a thread keeps as many as the window needs."""
-        taps = [[t for t in axis if abs(t) < n] for axis, n in zip(term.taps, self.segment.grid, strict=True)]
-        low, high = min(taps[0]), max(taps[0])
-        start = f"planes + {self.shape.planes[term.value]} * PLANE + (first + {high}) * STRIDE"
-        before.append(f"const Value* f{i} = {start} + column.place;")
-        for t in range(low, high):
-            line = " + ".join(f"f{i}[{t - high} * STRIDE + {tap}]" for tap in taps[1])
-            inside = f"first + {t} >= low" if t < 0 else f"first + {t} < high" if t > 0 else "true"
-            before.append(f"Value h{i}_{t - low} = {inside} ? {line} : nothing();")
-        line = " + ".join(f"f{i}[{tap}]" for tap in taps[1])
-        inside = f"row + {high} < high" if high > 0 else f"row + {high} >= low" if high < 0 else "true"
-        body.append(f"const Value h{i}_{high - low} = {inside} ? {line} : nothing();")
-        body.append(f"const Value s{i} = {' + '.join(f'h{i}_{t - low}' for t in taps[0])};")
-        after.append(f"f{i} += STRIDE;")
-        after += [f"h{i}_{t - low} = h{i}_{t - low + 1};" for t in range(low, high)]
-        return high - low + 1
-
-    def _embedding(self, number: int) -> str:
-        """The function that embeds a value, given products of norms."""
-        embedding = self.segment.steps[number].embedding
-        if embedding is None:
-            return ""
-        parameters = "".join(f"const real* table{i}, " for i in range(len(self.used[number])))
-        lines = dual_lines(embedding, self.plan.dtype, self.plan.graph.tangent)
-        keep = ["value.v[i] = k;", *(["value.v[LANES + i] = t;"] if self.plan.graph.tangent else [])]
-        tangent = ["const real t0 = sum.v[LANES + i];"] if self.plan.graph.tangent else []
-        return f"""
-__device__ inline Value embed{number}(const Value& sum, const Lanes left, real right, {parameters}bool same) {{
-    Value value;
-    for (int i = 0; i < LANES; ++i) {{
-        const real s = sum.v[i], a = left.v[i] * right;
-{indented([*tangent, *lines, *keep], 8)}
-    }}
-    return value;
-}}
-"""
-
-
-def axis_type(exit_: Exit, axis: int, segment: Segment) -> str:
-    """The windows of an exit along an axis, as the device code names them."""
-    return f"Axis<{exit_.size[axis]}, {exit_.stride[axis]}, {segment.grid[axis]}, {exit_.grid[axis]}>"
+def sums_lines(segment: Segment, number: int) -> bool:
+    """Whether a step sums along lines in a phase of its own."""
+    terms = segment.steps[number].terms
+    taps = [t for t in terms[0].taps[1] if abs(t) < segment.grid[1]]
+    return len(terms) == 1 and segment.grid[0] > 1 and len(taps) >= _WIDE and len(taps) == taps[-1] - taps[0] + 1

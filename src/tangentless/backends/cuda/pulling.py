@@ -1,6 +1,6 @@
 """Gradients of chains on the GPU: for every segment a kernel that pulls cotangents back, row by row.
 
-`pulling.cuh` says how a block works. The kernel of a segment goes through the same steps as the one of `offsets.py`.
+`pulling.cuh` says how a block works. The kernel of a segment goes through the same steps as that of `offset_writer.py`.
 It keeps the slope and the bend of every dual, its derivatives by the inner product and by the logarithm of norms, and
 comes back through them.
 """

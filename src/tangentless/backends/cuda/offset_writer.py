@@ -1,0 +1,377 @@
+"""Kernels that follow one offset after the other, as text: fast for graphs of any shape.
+
+One kernel is written for every segment: the planes that its values take, one loop for every step, and the duals of its
+embeddings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ..segments import Exit, Term
+from .compile import source as device_source
+from .duals import dual_lines, indented, real, tables_for
+from .offsets import LINES, OffsetPlan, axis_type, sums_lines
+
+_UNROLLED = 7  # rows that a thread computes without a jump, at most
+_AHEAD = 2  # rows whose pixels a thread reads at the same time
+_NORMS_AHEAD = True  # whether a thread reads the norms of the next row before it computes one
+
+
+def write(plan: OffsetPlan) -> tuple[str, list[list[NDArray[Any]]]]:
+    """The source of all kernels, and for each segment the tables of its duals."""
+    number = {"float32": "float", "float64": "double"}[plan.dtype]
+    head = f"typedef {number} real;\nconstexpr int LANES = {plan.lanes}, PARTS = {plan.parts};\n"
+    writers = [Writer(plan, place) for place in range(len(plan.segments))]
+    texts = [head, device_source("norms.cuh"), *(writer.kernel() for writer in writers[plan.begun :])]
+    return "\n".join(texts), [writer.tables for writer in writers]
+
+
+class Writer:
+    """Writes the kernel of one segment."""
+
+    def __init__(self, plan: OffsetPlan, place: int) -> None:
+        self.plan, self.place = plan, place
+        self.segment, self.shape = plan.segments[place], plan.plans[place]
+        self.last = place == len(plan.segments) - 1
+        self.tables: list[NDArray[Any]] = []
+        self.used: list[range] = []  # tables of every step
+        for step in self.segment.steps:
+            first = len(self.tables)
+            if step.embedding is not None:
+                self.tables += tables_for(step.embedding, plan.dtype, plan.graph.tangent)
+            self.used.append(range(first, len(self.tables)))
+
+    def kernel(self) -> str:
+        (height, width), shape = self.segment.grid, self.shape
+        phases = [*self._entrances(), *(self._step(number) for number in range(len(self.segment.steps)))]
+        embeddings = "".join(self._embedding(number) for number in range(len(self.segment.steps)))
+        exits = [] if self.last else self.segment.exits
+        parameters = [
+            "const Lanes* __restrict__ left_pixels, const real* __restrict__ right_pixels",
+            "const Lanes* __restrict__ left_norms, const real* __restrict__ right_norms",
+            *(f"const Value* __restrict__ entrance{i}" for i in range(self.segment.entrances)),
+            *(f"Value* __restrict__ exit{i}" for i in range(len(exits))),
+            *(["double* totals"] if self.last else []),
+            *(f"const real* __restrict__ table{i}" for i in range(len(self.tables))),
+            "const Unit* units, const int* groups, const signed char* needed",
+            "const int* __restrict__ offsets, int group_count, int offset_count, int itself, index blocks",
+        ]
+        opened, closed = self._exits(exits)
+        return f"""
+namespace segment{self.place} {{
+constexpr int HEIGHT = {height}, WIDTH = {width}, COLUMNS = {shape.columns}, BANDS = {shape.bands};
+constexpr int PAD = {shape.pad}, STRIDE = {shape.stride};
+constexpr int STACK = {shape.stack}, OFFSETS = STACK ? STACK : COLUMNS / WIDTH;
+constexpr int PLANE = (STACK ? STACK : HEIGHT) * STRIDE, ROWS = PLANE / STRIDE * {len(set(shape.planes.values()))};
+constexpr int GROUP = {shape.group}, THREADS = THREADS_OF_BLOCK({shape.threads});
+constexpr bool PAIRED = {str(shape.paired).lower()};
+constexpr int ITEMS = COLUMNS * BANDS, PARTS_OF_U = PAIRED && HEIGHT > 1 ? 2 : 1;
+{embeddings}
+extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) segment_{self.place}(
+    {", ".join(parameters)}) {{
+    SHARED(Value, planes);
+    for (index block = blockIdx.x; block < blocks; block += gridDim.x) {{
+        const index number = block / group_count;
+        const Unit unit = units[number];
+        const int group = groups[block % group_count];
+{self._images()}
+        sync_block();
+        frame<WIDTH, PAD, STRIDE, ROWS, THREADS>(planes);
+{opened}
+        const int first_u = max(group * GROUP, PAIRED ? 0 : 1 - HEIGHT), last_u = min(group * GROUP + GROUP, HEIGHT);
+        for (int u = first_u; u < last_u; ++u) {{
+            if (!needed[u + HEIGHT - 1] && !(PAIRED && u > 0 && needed[u - 1])) continue;
+            const Rows<HEIGHT, PAIRED> rows(u);
+            for (int start = 0; start < offset_count; start += OFFSETS) {{
+                const int* here = offsets + start;
+                const int count = min(OFFSETS, offset_count - start);
+                const {self._column} mine(min(int(threadIdx.x), ITEMS - 1), here, count, rows);
+                sync_block();
+                separate<WIDTH, PAD, STRIDE, STACK, ROWS, THREADS>(planes, here, count);
+{"".join(phases)}
+{closed}
+            }}
+        }}
+{self._finish()}
+    }}
+}}
+}}
+"""
+
+    @property
+    def _column(self) -> str:
+        """The type of a thread's work."""
+        return "Stack<WIDTH, PAD, STRIDE, OFFSETS>" if self.shape.stack else "Column<WIDTH, PAD, COLUMNS, BANDS>"
+
+    def _images(self) -> str:
+        """Where a unit's images, norms and kernels begin."""
+        pixels, norms = math.prod(self.segment.grid) * self.plan.graph.channels, self.plan.norm_count
+        lines = [
+            f"const Lanes* __restrict__ a = left_norms + index(unit.left / LANES) * {norms};",
+            f"const real* __restrict__ b = right_norms + index(unit.right) * {norms};",
+        ]
+        if self.place == 0:
+            lines.append(f"const Lanes* __restrict__ x = left_pixels + index(unit.left / LANES) * {pixels};")
+            lines.append(f"const real* __restrict__ z = right_pixels + index(unit.right) * {pixels};")
+        if self.last:
+            lines.append("double total[PARTS] = {};")
+        return indented(lines, 8)
+
+    def _exits(self, exits: Sequence[Exit]) -> tuple[str, str]:
+        """What clears exits, and what adds to them."""
+        opened, closed = [], []
+        for i, one in enumerate(exits):
+            axes = ", ".join(axis_type(one, axis, self.segment) for axis in range(2))
+            values = f"exit{i} + number * {self.plan.exit_numbers(self.place, one)}"
+            opened.append(f"const Exit<{axes}, THREADS> out{i} = {{{values}}};")
+            opened.append(f"out{i}.clear(group);")
+            plane = f"planes + {self.shape.planes[one.value]} * PLANE"
+            closed.append(f"out{i}.add<STRIDE, PAD, STACK>({plane}, group, u, here, count);")
+        if closed:
+            closed.insert(0, "sync_block();")
+        return indented(opened, 8), indented(closed, 16)
+
+    def _finish(self) -> str:
+        if not self.last:
+            return ""
+        lines = [
+            "sync_block();",
+            "add_up<THREADS>(total, reinterpret_cast<double*>(planes));",
+            "if (threadIdx.x == 0)",
+            "    for (int i = 0; i < PARTS; ++i) totals[block * PARTS + i] = total[i];",
+        ]
+        return indented(lines, 8)
+
+    def _phase(self, before: Sequence[str], loop: Sequence[str]) -> str:
+        """A loop over columns and their rows, after all threads have finished the one before.
+
+        `before` comes once a part; both know the column, the rows [low, high) of the part and its offset.
+        """
+        inner = [
+            "sync_block();",
+            "for (int item = threadIdx.x; item < ITEMS; item += THREADS) {",
+            "    const auto own = THREADS >= ITEMS ? mine : decltype(mine)(item, here, count, rows);",
+            *(f"    {line}" for line in (self._of_stack if self.shape.stack else self._of_parts)),
+            *(f"        {line}" for line in [*before, *loop]),
+            "    }",
+            "}",
+        ]
+        return indented(inner, 16) + "\n"
+
+    _of_parts = (
+        "for (int part = 0; part < PARTS_OF_U; ++part) {",
+        "    const auto& column = own;",
+        "    const int low = rows.low(part), high = rows.high(part), offset = rows.offset(part);",
+        "    const int first = max(column.first, low), last = min(column.last, high);",
+        "    if (first >= last) continue;",
+    )
+    _of_stack = (  # all of them, also beyond the last offset, so that the compiler can mix their instructions
+        "#pragma unroll",
+        "for (int which = 0; which < STACK; ++which) {",
+        "    const auto column = own[which];",
+        "    constexpr int low = 0, high = 1, offset = 0, first = 0, last = 1;",
+    )
+
+    def _entrances(self) -> Iterator[str]:
+        grid = math.prod(self.segment.grid)
+        for i in range(self.segment.entrances):
+            before = [self._plane(i)]
+            after: list[str] = []
+            if self._multiplies_together:
+                yield self._pixels()
+                continue
+            if self.place == 0:
+                before.append("const Lanes* p = x + first * WIDTH + column.k;")
+                before.append("const real* q = z + (first + offset) * WIDTH + column.n;")
+                lines = [
+                    "Value value = nothing();",
+                    f"#pragma unroll {min(4, self.plan.graph.channels)}",
+                    f"for (int c = 0; c < {self.plan.graph.channels}; ++c) {{",
+                    f"    const Lanes left = p[c * {grid}];",
+                    f"    const real right = q[c * {grid}];",
+                    "    for (int i = 0; i < LANES; ++i) value.v[i] += left.v[i] * right;",
+                    "}",
+                ]
+                after = ["p += WIDTH, q += WIDTH;"]
+            else:
+                scale = real(self.plan.exit_scale(self.place - 1, self.plan.segments[self.place - 1].exits[i]))
+                read = self.plan.entered(self.place, i, "u, column.v, row, column.k")
+                lines = [f"const Value value = {scale} * {read};"]
+            yield self._phase(before, self._rows(_AHEAD, [*lines, *self._keep(i, "value"), *after]))
+
+    @property
+    def _multiplies_together(self) -> bool:
+        """Whether a thread multiplies pixels for several offsets."""
+        beside = 1 if self.shape.stack else self.shape.columns // self.segment.grid[1]
+        kept = 0 in self.shape.planes and not (self.last and self.segment.exits[0].value == 0)
+        return self.place == 0 and kept and beside > 1
+
+    def _pixels(self) -> str:
+        """Products of pixels for all offsets beside each other, by threads that read those of left images once."""
+        grid, channels = math.prod(self.segment.grid), self.plan.graph.channels
+        lines = [
+            "sync_block();",
+            "for (int item = threadIdx.x; item < ITEMS; item += THREADS) {",
+            "    const Stack<WIDTH, PAD, WIDTH + 2 * PAD, OFFSETS> own(item % WIDTH, here, count, rows);",
+            "    constexpr int TALL = (HEIGHT + BANDS * OFFSETS - 1) / (BANDS * OFFSETS);",
+            "    const int top = rows.begin + item / WIDTH * TALL;",
+            "    for (int part = 0; part < PARTS_OF_U; ++part) {",
+            "        const int first = max(top, rows.low(part)), last = min(top + TALL, rows.high(part));",
+            "        const Lanes* p = x + first * WIDTH + item % WIDTH;",
+            "        const real* q = z + (first + rows.offset(part)) * WIDTH;",
+            f"        Value* to = planes + {self.shape.planes[0]} * PLANE + first * STRIDE;",
+            f"#pragma unroll {_AHEAD}",
+            "        for (int row = first; row < last; ++row, p += WIDTH, q += WIDTH, to += STRIDE) {",
+            "            Value values[OFFSETS];",
+            "            for (int which = 0; which < OFFSETS; ++which) values[which] = nothing();",
+            f"#pragma unroll {min(4, channels)}",
+            f"            for (int c = 0; c < {channels}; ++c) {{",
+            f"                const Lanes left = p[c * {grid}];",
+            "#pragma unroll",
+            "                for (int which = 0; which < OFFSETS; ++which) {",
+            f"                    const real right = q[own[which].n + c * {grid}];",
+            "                    for (int i = 0; i < LANES; ++i) values[which].v[i] += left.v[i] * right;",
+            "                }",
+            "            }",
+            "#pragma unroll",
+            "            for (int which = 0; which < OFFSETS; ++which) to[own[which].place] = values[which];",
+            "        }",
+            "    }",
+            "}",
+        ]
+        return indented(lines, 16) + "\n"
+
+    def _rows(self, unrolled: int, lines: Sequence[str]) -> list[str]:
+        loop = [f"#pragma unroll {unrolled}", "for (int row = first; row < last; ++row) {"]
+        return [*loop, *(f"    {line}" for line in lines), "}"]
+
+    def _plane(self, value: int) -> str:
+        """Where a thread stores a value."""
+        if value not in self.shape.planes:
+            return ""
+        return f"Value* to{value} = planes + {self.shape.planes[value]} * PLANE + first * STRIDE + column.place;"
+
+    def _keep(self, value: int, name: str) -> list[str]:
+        """Store a value in its plane, or add it to the total."""
+        lines = []
+        if value in self.shape.planes:
+            lines.append(f"*to{value} = {name}, to{value} += STRIDE;")
+        if self.last and self.segment.exits[0].value == value:
+            rows, columns = self.segment.exits[0].size
+            inside = ["which < count"] if self.shape.stack else []
+            if rows < self.segment.grid[0]:
+                inside.append(f"row < {rows} && row + offset < {rows}")
+            if columns < self.segment.grid[1]:
+                inside.append(f"column.k < {columns} && column.n < {columns}")
+            add = f"for (int i = 0; i < PARTS; ++i) total[i] += {name}.v[i];"
+            lines.append(f"if ({' && '.join(inside)}) {add}" if inside else add)
+        return lines
+
+    def _step(self, number: int) -> str:
+        step, sum_place = self.segment.steps[number], self.segment.sum_of(number)
+        before, body, after, longest = self._sum(number)
+        before += [self._plane(sum_place), self._plane(sum_place + 1)]
+        body += self._keep(sum_place, "sum")
+        lines = self._lines(step.terms[0]) if sums_lines(self.segment, number) else ""
+        if step.embedding is not None:
+            body += [f"const Value value = {self._embedded(number)};", *self._keep(sum_place + 1, "value")]
+        return lines + self._phase(before, self._rows(min(longest, _UNROLLED), [*body, *after]))
+
+    def _lines(self, term: Term) -> str:
+        """Sums along the lines of a window, at all places."""
+        width, shape = self.segment.grid[1], self.shape
+        taps = [t for t in term.taps[1] if abs(t) < width]
+        numbers = f"{taps[0]}, {taps[-1]}, {shape.run(self.segment.grid[0])}, {shape.places}"
+        planes = f"planes + {shape.planes[term.value]} * PLANE, planes + {shape.planes[LINES]} * PLANE"
+        call = f"add_lines<{numbers}, HEIGHT, STRIDE, PAD, THREADS>({planes});"
+        return indented(["sync_block();", call], 16) + "\n"
+
+    def _sum(self, number: int) -> tuple[list[str], list[str], list[str], int]:
+        """Lines before, within and at the end of a loop over rows that compute `sum`, and norms at l and r, of a step.
+
+        The last is the number of rows of its tallest window.
+        """
+        step = self.segment.steps[number]
+        before, body, after, longest = list[str](), list[str](), list[str](), 1
+        sums = []
+        for i, term in enumerate(step.terms):
+            longest = max(longest, self._term(i, term, sums_lines(self.segment, number), before, body, after))
+            weight = "" if term.weight == 1.0 else f"{real(term.weight)} * "
+            sums.append(f"{weight}s{i}")
+        total = f"{' + '.join(sums)}"
+        body.append(f"const Value sum = {f'weighed({total})' if step.weighs else total};")
+        if step.embedding is not None:
+            place = self.plan.norm_places[self.place, number]
+            before.append(f"const Lanes* l = a + {place} + first * WIDTH + column.k;")
+            before.append(f"const real* r = b + {place} + (first + offset) * WIDTH + column.n;")
+            if _NORMS_AHEAD and not self.shape.stack:
+                before.append("Lanes next_left = *l;")
+                before.append("real next_right = *r;")
+                body.insert(0, "const Lanes left = next_left;")
+                body.insert(1, "const real right = next_right;")
+                body.insert(2, "next_left = l[WIDTH], next_right = r[WIDTH];")
+            after.append("l += WIDTH, r += WIDTH;")
+        return before, body, after, longest
+
+    def _embedded(self, number: int) -> str:
+        """The call of a step's dual."""
+        tables = "".join(f"table{i}, " for i in self.used[number])
+        norms = "left, right" if _NORMS_AHEAD and not self.shape.stack else "*l, *r"
+        return f"embed{number}(sum, {norms}, {tables}{self._same()})"
+
+    def _same(self) -> str:
+        """Whether two features are one and the same: an image with itself, at equal positions."""
+        return "itself && offset == 0 && column.k == column.n" if self.plan.graph.tangent else "false"
+
+    def _term(self, i: int, term: Term, lined: bool, before: list[str], body: list[str], after: list[str]) -> int:
+        """Write the sum over a window as s{i}: sums along rows, of which a thread keeps as many as the window needs."""
+        taps = [[t for t in axis if abs(t) < n] for axis, n in zip(term.taps, self.segment.grid, strict=True)]
+        low, high = min(taps[0]), max(taps[0])
+        if lined:
+            taps[1] = [0]
+        start = f"planes + {self.shape.planes[LINES if lined else term.value]} * PLANE + (first + {high}) * STRIDE"
+        before.append(f"const Value* f{i} = {start} + column.place;")
+        for t in range(low, high):
+            line = " + ".join(f"f{i}[{t - high} * STRIDE + {tap}]" for tap in taps[1])
+            inside = f"first + {t} >= low" if t < 0 else f"first + {t} < high" if t > 0 else "true"
+            before.append(f"Value h{i}_{t - low} = {inside} ? {line} : nothing();")
+        line = " + ".join(f"f{i}[{tap}]" for tap in taps[1])
+        inside = f"row + {high} < high" if high > 0 else f"row + {high} >= low" if high < 0 else "true"
+        body.append(f"const Value h{i}_{high - low} = {inside} ? {line} : nothing();")
+        after.append(f"f{i} += STRIDE;")
+        if lined and len(taps[0]) == high - low + 1 > 3:  # by pairs, of which the next row has all but one again
+            pairs, last = high - low, f"h{i}_{high - low}"
+            before += [f"Value p{i}_{t} = h{i}_{t} + h{i}_{t + 1};" for t in range(pairs - 1)]
+            body.append(f"const Value p{i}_{pairs - 1} = h{i}_{pairs - 1} + {last};")
+            parts = [*(f"p{i}_{t}" for t in range(0, pairs, 2)), *([last] if pairs % 2 == 0 else [])]
+            after += [f"p{i}_{t} = p{i}_{t + 1};" for t in range(pairs - 1)] + [f"h{i}_{pairs - 1} = {last};"]
+        else:
+            parts = [f"h{i}_{t - low}" for t in taps[0]]
+            after += [f"h{i}_{t - low} = h{i}_{t - low + 1};" for t in range(low, high)]
+        body.append(f"const Value s{i} = {' + '.join(parts)};")
+        return high - low + 1
+
+    def _embedding(self, number: int) -> str:
+        """The function that embeds a value, given products of norms."""
+        embedding = self.segment.steps[number].embedding
+        if embedding is None:
+            return ""
+        parameters = "".join(f"const real* table{i}, " for i in range(len(self.used[number])))
+        lines = dual_lines(embedding, self.plan.dtype, self.plan.graph.tangent)
+        keep = ["value.v[i] = k;", *(["value.v[LANES + i] = t;"] if self.plan.graph.tangent else [])]
+        tangent = ["const real t0 = sum.v[LANES + i];"] if self.plan.graph.tangent else []
+        return f"""
+__device__ inline Value embed{number}(const Value& sum, const Lanes left, real right, {parameters}bool same) {{
+    Value value;
+    for (int i = 0; i < LANES; ++i) {{
+        const real s = sum.v[i], a = left.v[i] * right;
+{indented([*tangent, *lines, *keep], 8)}
+    }}
+    return value;
+}}
+"""
