@@ -20,6 +20,7 @@ typedef long long index;
     extern __shared__ __align__(16) char shared_bytes[];   \
     type* name = reinterpret_cast<type*>(shared_bytes)
 __device__ inline void sync_block() { __syncthreads(); }
+__device__ inline void sync_warp() { __syncwarp(); }
 #endif
 
 // Inner products of LANES left images with one right image, and in a tangent graph as many tangents after them.
@@ -61,6 +62,7 @@ struct Unit {
 // followed together: each needs the rows that the other leaves.
 template <int HEIGHT, bool PAIRED>
 struct Rows {
+    static constexpr bool paired = PAIRED;
     int begin, split, end;  // part 0 is [begin, split), part 1 is [split, end)
     int u;
 
@@ -157,6 +159,100 @@ __device__ inline void add_lines(const Value* __restrict__ from, Value* __restri
 #pragma unroll
             for (int i = 2; i + 1 < TAPS; i += 2) sum = sum + pairs[i];
             to[start + j] = TAPS % 2 ? sum + next : sum;
+        }
+    }
+}
+
+// A number below COUNT for each below COUNT, such that those of an even number and the next are APART; both are powers of two.
+template <int COUNT, int APART>
+__device__ inline int spread(int number) {
+    return COUNT < 2 * APART ? number : number / (2 * APART) * (2 * APART) + number % 2 * APART + number / 2 % APART;
+}
+
+// Products of pixels at all offsets beside each other, and their sums over places LOW to HIGH in their place, TEAM rows at once by
+// one warp. Lanes that share a quarter of a warp read from rows and runs that lie in different banks.
+template <int CHANNELS, int LOW, int HIGH, int TEAM, int RUN, int PLACES, int HEIGHT, int WIDTH, int OFFSETS, int STRIDE, int PAD,
+          int THREADS, class Rows>
+__device__ inline void line_sums(const Lanes* __restrict__ x, const real* __restrict__ z, Value* __restrict__ plane,
+                                 const int* __restrict__ offsets, int count, const Rows& rows) {
+    constexpr int WARP = THREADS < 32 ? THREADS : 32, WARPS = THREADS / WARP, RUNS = 32 / TEAM, SHARE = 32 / WARP;
+    constexpr int TAPS = HIGH - LOW + 1, GRID = HEIGHT * WIDTH, APART = RUN % 8 == 4 ? 1 : RUN % 4 == 2 ? 2 : 4;
+    constexpr bool WHOLE = Rows::paired && HEIGHT % (WARPS * TEAM) == 0;  // all warps have all their rows
+    static_assert(RUN >= HIGH && RUN >= -LOW && RUN * RUNS >= PLACES);
+    const int lane = threadIdx.x % WARP;
+    for (int start = rows.begin; start < rows.end; start += WARPS * TEAM) {
+        const int top = start + int(threadIdx.x) / WARP * TEAM;
+        const bool busy = WHOLE || top < rows.end;
+        const auto row_of = [&](int i) { return WHOLE ? top + i : min(top + i, rows.end - 1); };
+        const auto run = [&](int share) { return spread<RUNS, APART>((lane + share * WARP) / TEAM); };
+        const auto place = [&](int share) {
+            return row_of((lane + share * WARP) % TEAM) * STRIDE + PAD + run(share) * RUN;
+        };
+        for (int k = lane; busy && k < WIDTH; k += WARP) {
+            const Stack<WIDTH, PAD, WIDTH + 2 * PAD, OFFSETS> own(k, offsets, count, rows);
+#pragma unroll 2
+            for (int i = 0; i < TEAM; ++i) {
+                const int row = row_of(i);
+                const Lanes* p = x + row * WIDTH + k;
+                const real* q = z + (row + rows.offset(row >= rows.split)) * WIDTH;
+                Value values[OFFSETS];
+                for (int which = 0; which < OFFSETS; ++which) values[which] = nothing();
+#pragma unroll(CHANNELS < 4 ? CHANNELS : 4)
+                for (int c = 0; c < CHANNELS; ++c) {
+                    const Lanes left = p[c * GRID];
+#pragma unroll
+                    for (int which = 0; which < OFFSETS; ++which) {
+                        const real right = q[own[which].n + c * GRID];
+                        for (int lane = 0; lane < LANES; ++lane) values[which].v[lane] += left.v[lane] * right;
+                    }
+                }
+#pragma unroll
+                for (int which = 0; which < OFFSETS; ++which) plane[row * STRIDE + own[which].place] = values[which];
+            }
+        }
+        for (int j = lane; busy && j < PAD; j += WARP)  // the sums of the offsets before are where zeros were
+#pragma unroll
+            for (int which = 0; which < OFFSETS; ++which) {
+                const int start = which * (WIDTH + 2 * PAD) + j, seam = start + PAD + WIDTH - offsets[min(which, count - 1)];
+#pragma unroll
+                for (int i = 0; i < TEAM; ++i) {
+                    plane[row_of(i) * STRIDE + seam] = nothing();
+                    if (which > 0) plane[row_of(i) * STRIDE + start] = nothing();
+                }
+            }
+        sync_warp();
+        Value pairs[SHARE][TAPS - 1], newest[SHARE], beyond[SHARE][HIGH];  // what other lanes are about to store over
+#pragma unroll
+        for (int share = 0; share < SHARE; ++share) {
+            const Value* from = plane + place(share);
+            newest[share] = from[LOW];
+#pragma unroll
+            for (int i = 1; i < TAPS - 1; ++i) {
+                const Value next = from[LOW + i];
+                pairs[share][i] = newest[share] + next;
+                newest[share] = next;
+            }
+#pragma unroll
+            for (int i = 0; i < HIGH; ++i) beyond[share][i] = from[RUN + i];
+        }
+        sync_warp();
+#pragma unroll
+        for (int share = 0; share < SHARE; ++share) {
+            Value* to = plane + place(share);
+            const bool there = WHOLE || top + (lane + share * WARP) % TEAM < rows.end;
+#pragma unroll
+            for (int j = 0; j < RUN; ++j) {
+#pragma unroll
+                for (int i = 0; i + 2 < TAPS; ++i) pairs[share][i] = pairs[share][i + 1];
+                const Value next = j + HIGH < RUN ? to[j + HIGH] : beyond[share][max(0, j + HIGH - RUN)];
+                pairs[share][TAPS - 2] = newest[share] + next;
+                newest[share] = next;
+                Value sum = pairs[share][0];
+#pragma unroll
+                for (int i = 2; i + 1 < TAPS; i += 2) sum = sum + pairs[share][i];
+                const bool inside = RUN * (RUNS - 1) + j < PLACES || run(share) * RUN + j < PLACES;
+                if (there && inside) to[j] = TAPS % 2 ? sum + next : sum;
+            }
         }
     }
 }

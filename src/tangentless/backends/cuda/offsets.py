@@ -33,10 +33,14 @@ _LONGEST = 20  # sums of rows that a thread may keep, of all its pairs, while it
 _LONGEST_OF_LINES = 28  # and where it reads them
 _WIDE = 5  # columns of windows from which on sums of lines are computed once, and not by all threads that need them
 _RUN = 16  # of them that a thread computes, at most
+_RUN_OF_WARPS = 12  # and where it keeps them all before it stores the first
 _EVEN = 0.95  # share of the rows of all threads of a column that are there, at least, if fewer threads help
 _UNROLLED = 8  # rows that a thread computes without a jump, at most
 _STACK = 4  # offsets of grids of one row that a thread works on, one after the other
 _TOGETHER = 2  # offsets beside each other from which on a thread multiplies pixels for all of them
+_BY_WARPS = True  # sums of lines of products by the warp that multiplies, in their place
+_FULL = 8  # rows of a thread that reads sums of lines, up to which it computes all of them without a jump
+_PASS = 4  # and where it has fewer, so many at once
 _AHEAD = 2  # rows whose pixels a thread reads at the same time
 LINES = -1  # the plane of these sums, in the place of a value's number
 
@@ -56,6 +60,7 @@ class SegmentPlan:
     resident: int  # blocks of a multiprocessor at the same time
     pad: int  # zeros beside the columns of an offset
     stack: int  # rows of a plane that are offsets of a grid of one row, or 0
+    by_warps: bool = False  # whether a warp computes all of a row's sums of lines, and exits read a plane without zeros
 
     @property
     def threads(self) -> int:
@@ -64,6 +69,11 @@ class SegmentPlan:
     def run(self, height: int) -> int:
         """Places of a row whose sums of lines a thread computes."""
         return min(_RUN, -(-self.places // max(1, self.threads // height)))
+
+    @property
+    def team_rows(self) -> int:
+        """Rows whose sums of lines a warp computes at once."""
+        return next(n for n in (8, 4, 2, 1) if n == 1 or -(-self.places // (32 // n)) <= _RUN_OF_WARPS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +135,7 @@ def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: in
         return f"a segment sums over more windows than {dtype} can hold"
     for lanes in (n for n in (4, 2, 1) if n <= most_lanes) if dtype == "float32" else (1,):
         size = lanes * (1 + graph.tangent) * np.dtype(dtype).itemsize
-        plans = tuple(_plan_segment(segment, size, segment is segments[-1]) for segment in segments)
+        plans = tuple(_plan_segment(segment, size, segment is segments[0], segment is segments[-1]) for segment in segments)
         found = OffsetPlan(graph, segments, dtype, lanes, plans)
         most = max(found.shared_bytes(place) for place in range(len(segments)))
         if lanes == 1 or (most <= _ROOM[lanes] and all(_keeps_sums(segment, lanes) for segment in segments)):
@@ -148,7 +158,7 @@ def _keeps_sums(segment: Segment, lanes: int) -> bool:
     )
 
 
-def _plan_segment(segment: Segment, value_bytes: int, last: bool) -> SegmentPlan:
+def _plan_segment(segment: Segment, value_bytes: int, first: bool, last: bool) -> SegmentPlan:
     (height, width), planes = segment.grid, _planes(segment, last)
     stack = min(_STACK, width) if height == 1 else 0
     columns = width if stack else width * max(1, min(width, _COLUMNS // width))
@@ -158,7 +168,12 @@ def _plan_segment(segment: Segment, value_bytes: int, last: bool) -> SegmentPlan
     stride = places + 2 * pad
     if LINES in planes:
         stride += 1 - stride % 2  # threads of neighbouring rows then read from different banks
+    fits_warps = pad <= 4 and 16 <= places <= 32 * _RUN_OF_WARPS  # a run is then no shorter than half a window
+    by_warps = _BY_WARPS and first and fits_warps and _is_one_window(segment, last)
     shared = max(1, len(set(planes.values()))) * max(height, stack) * stride * value_bytes
+    if by_warps:
+        planes = {0: 0, LINES: 0, segment.exits[0].value: 1}
+        shared = height * (stride + columns) * value_bytes
     fitting = max(1, _SHARED // (shared + 1024))
     threads = min(_RESIDENT // min(fitting, 16), _MOST_THREADS)
     fewest = -(-height // _TALL)
@@ -168,7 +183,14 @@ def _plan_segment(segment: Segment, value_bytes: int, last: bool) -> SegmentPlan
     group = -(-height // _LAST_GROUPS) if last else segment.exits[0].stride[0]
     resident = max(1, min(fitting, _RESIDENT // (-(-columns * bands // 32) * 32)))
     paired = last or height % group == 0
-    return SegmentPlan(planes, columns, bands, places, stride, shared, group, paired, resident, pad, stack)
+    return SegmentPlan(planes, columns, bands, places, stride, shared, group, paired, resident, pad, stack, by_warps)
+
+
+def _is_one_window(segment: Segment, last: bool) -> bool:
+    """Whether a segment multiplies pixels, sums over one wide window, embeds the sums, and nothing else."""
+    values = {one.value for one in segment.exits}
+    alone = segment.entrances == len(segment.steps) == 1 and segment.steps[0].embedding is not None and not last
+    return alone and values == {segment.sum_of(0) + 1} and sums_lines(segment, 0)
 
 
 def _planes(segment: Segment, last: bool) -> dict[int, int]:
@@ -248,12 +270,13 @@ class Writer:
             "const int* __restrict__ offsets, int group_count, int offset_count, int itself, index blocks",
         ]
         opened, closed = self._exits(exits)
+        start = "" if shape.by_warps else indented(self._separated, 16)
         return f"""
 namespace segment{self.place} {{
 constexpr int HEIGHT = {height}, WIDTH = {width}, COLUMNS = {shape.columns}, BANDS = {shape.bands};
 constexpr int PAD = {shape.pad}, STRIDE = {shape.stride};
 constexpr int STACK = {shape.stack}, OFFSETS = STACK ? STACK : COLUMNS / WIDTH;
-constexpr int PLANE = (STACK ? STACK : HEIGHT) * STRIDE, ROWS = PLANE / STRIDE * {len(set(shape.planes.values()))};
+constexpr int PLANE = (STACK ? STACK : HEIGHT) * STRIDE, ROWS = PLANE / STRIDE * {1 if shape.by_warps else len(set(shape.planes.values()))};
 constexpr int GROUP = {shape.group}, THREADS = THREADS_OF_BLOCK({shape.threads});
 constexpr bool PAIRED = {str(shape.paired).lower()};
 constexpr int ITEMS = COLUMNS * BANDS, PARTS_OF_U = PAIRED && HEIGHT > 1 ? 2 : 1;
@@ -277,8 +300,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
                 const int* here = offsets + start;
                 const int count = min(OFFSETS, offset_count - start);
                 const {self._column} mine(min(int(threadIdx.x), ITEMS - 1), here, count, rows);
-                sync_block();
-                separate<WIDTH, PAD, STRIDE, STACK, ROWS, THREADS>(planes, here, count);
+{start}
 {"".join(phases)}
 {closed}
             }}
@@ -288,6 +310,8 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
 }}
 }}
 """
+
+    _separated = ("sync_block();", "separate<WIDTH, PAD, STRIDE, STACK, ROWS, THREADS>(planes, here, count);")
 
     @property
     def _column(self) -> str:
@@ -317,9 +341,12 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             opened.append(f"const Exit<{axes}, THREADS> out{i} = {{{values}}};")
             opened.append(f"out{i}.clear(group);")
             plane = f"planes + {self.shape.planes[one.value]} * PLANE"
-            closed.append(f"out{i}.add<STRIDE, PAD, STACK>({plane}, group, u, here, count);")
+            layout = "COLUMNS, 0, 0" if self.shape.by_warps else "STRIDE, PAD, STACK"
+            closed.append(f"out{i}.add<{layout}>({plane}, group, u, here, count);")
         if closed:
             closed.insert(0, "sync_block();")
+        if self.shape.by_warps:
+            opened.append("sync_block();  // warps read zeros that others stored")
         return indented(opened, 8), indented(closed, 16)
 
     def _finish(self) -> str:
@@ -368,6 +395,9 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         for i in range(self.segment.entrances):
             before = [self._plane(i)]
             after: list[str] = []
+            if self.shape.by_warps:
+                yield self._lines_of_products()
+                continue
             if self._multiplies_together:
                 yield self._pixels()
                 continue
@@ -434,6 +464,14 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         ]
         return indented(lines, 16) + "\n"
 
+    def _lines_of_products(self) -> str:
+        """Sums along lines of products of pixels: no warp waits for another one."""
+        taps = [t for t in self.segment.steps[0].terms[0].taps[1] if abs(t) < self.segment.grid[1]]
+        rows = self.shape.team_rows
+        numbers = f"{taps[0]}, {taps[-1]}, {rows}, {-(-self.shape.places // (32 // rows))}, {self.shape.places}"
+        call = f"line_sums<{self.plan.graph.channels}, {numbers}, HEIGHT, WIDTH, OFFSETS, STRIDE, PAD, THREADS>"
+        return indented([f"{call}(x, z, planes, here, count, rows);"], 16) + "\n"
+
     def _rows(self, unrolled: int, lines: Sequence[str]) -> list[str]:
         loop = [f"#pragma unroll {unrolled}", "for (int row = first; row < last; ++row) {"]
         return [*loop, *(f"    {line}" for line in lines), "}"]
@@ -442,13 +480,18 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         """Where a thread stores a value."""
         if value not in self.shape.planes:
             return ""
-        return f"Value* to{value} = planes + {self.shape.planes[value]} * PLANE + first * STRIDE + column.place;"
+        place = "first * STRIDE + column.place"
+        if self.shape.by_warps:
+            place = "first * COLUMNS + item % COLUMNS"
+        return f"Value* to{value} = planes + {self.shape.planes[value]} * PLANE + {place};"
 
-    def _keep(self, value: int, name: str) -> list[str]:
+    def _keep(self, value: int, name: str, lined: bool = False) -> list[str]:
         """Store a value in its plane, or add it to the total."""
         lines = []
         if value in self.shape.planes:
-            lines.append(f"*to{value} = {name}, to{value} += STRIDE;")
+            stride = "COLUMNS" if self.shape.by_warps else "STRIDE"
+            lines.append(f"{'if (i < sure || row < last) ' if lined else ''}*to{value} = {name};")
+            lines.append(f"to{value} += {stride};")
         if self.last and self.segment.exits[0].value == value:
             rows, columns = self.segment.exits[0].size
             inside = ["which < count"] if self.shape.stack else []
@@ -464,15 +507,49 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         step, sum_place = self.segment.steps[number], self.segment.sum_of(number)
         before, body, after, longest = self._sum(number)
         before += [self._plane(sum_place), self._plane(sum_place + 1)]
-        body += self._keep(sum_place, "sum")
-        lines = self._lines(step.terms[0]) if sums_lines(self.segment, number) else ""
+        in_full = self._in_full(number)
+        body += self._keep(sum_place, "sum", in_full)
+        lines = self._lines(step.terms[0]) if sums_lines(self.segment, number) and not self.shape.by_warps else ""
         if step.embedding is not None:
-            body += [f"const Value value = {self._embedded(number)};", *self._keep(sum_place + 1, "value")]
-        return lines + self._phase(before, self._rows(self._unrolled(longest), [*body, *after]))
+            body += [f"const Value value = {self._embedded(number)};", *self._keep(sum_place + 1, "value", in_full)]
+        loop = [*body, *after]
+        return lines + self._phase(before, self._full(loop) if in_full else self._rows(self._unrolled(longest), loop))
+
+    @property
+    def _tall(self) -> int:
+        return -(-self.segment.grid[0] // self.shape.bands)
+
+    def _in_full(self, number: int) -> bool:
+        """Whether most threads compute all rows of a step without a jump."""
+        return sums_lines(self.segment, number) and self._tall <= _FULL and not self.last
+
+    def _full(self, lines: Sequence[str]) -> list[str]:
+        """A loop over all rows of a thread, and one over passes where fewer are in a part."""
+        inner = [f"    {line}" for line in lines]
+        return [
+            f"if (last - first == {self._tall}) {{",
+            f"    constexpr int sure = {self._tall};",
+            "    int row = first;",
+            "#pragma unroll",
+            "    for (int i = 0; i < sure; ++i, ++row) {",
+            *(f"    {line}" for line in inner),
+            "    }",
+            "} else {",
+            "    constexpr int sure = 0;",
+            "    int row = first;",
+            "#pragma unroll 1",
+            "    while (row < last) {",
+            "#pragma unroll",
+            f"        for (int i = 0; i < {_PASS}; ++i, ++row) {{",
+            *(f"        {line}" for line in inner),
+            "        }",
+            "    }",
+            "}",
+        ]
 
     def _unrolled(self, longest: int) -> int:
         """Rows at once: a divisor of those of a thread, where one is no less than a window: then none is left over."""
-        tall = -(-self.segment.grid[0] // self.shape.bands)
+        tall = self._tall
         return max((n for n in range(longest, _UNROLLED + 1) if tall % n == 0), default=min(longest, 7))
 
     def _lines(self, term: Term) -> str:
@@ -493,7 +570,8 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         before, body, after, longest = list[str](), list[str](), list[str](), 1
         sums = []
         for i, term in enumerate(step.terms):
-            longest = max(longest, self._term(i, term, sums_lines(self.segment, number), before, body, after))
+            lined, in_full = sums_lines(self.segment, number), self._in_full(number)
+            longest = max(longest, self._term(i, term, lined, in_full, before, body, after))
             weight = "" if term.weight == 1.0 else f"{real(term.weight)} * "
             sums.append(f"{weight}s{i}")
         total = f"{' + '.join(sums)}"
@@ -508,13 +586,18 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
     def _embedded(self, number: int) -> str:
         """The call of a step's dual."""
         tables = "".join(f"table{i}, " for i in self.used[number])
-        return f"embed{number}(sum, *l, *r, {tables}{self._same()})"
+        norms = "*l, *r"
+        if self._in_full(number):
+            norms = "i < sure || row < last ? *l : Lanes(), i < sure || row < last ? *r : real(0)"
+        return f"embed{number}(sum, {norms}, {tables}{self._same()})"
 
     def _same(self) -> str:
         """Whether two features are one and the same: an image with itself, at equal positions."""
         return "itself && offset == 0 && column.k == column.n" if self.plan.graph.tangent else "false"
 
-    def _term(self, i: int, term: Term, lined: bool, before: list[str], body: list[str], after: list[str]) -> int:
+    def _term(
+        self, i: int, term: Term, lined: bool, in_full: bool, before: list[str], body: list[str], after: list[str]
+    ) -> int:
         """Write the sum over a window as s{i}: sums along rows, of which a thread keeps as many as the window needs."""
         taps = [[t for t in axis if abs(t) < n] for axis, n in zip(term.taps, self.segment.grid, strict=True)]
         low, high = min(taps[0]), max(taps[0])
@@ -528,6 +611,8 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             before.append(f"Value h{i}_{t - low} = {inside} ? {line} : nothing();")
         line = " + ".join(f"f{i}[{tap}]" for tap in taps[1])
         inside = f"row + {high} < high" if high > 0 else f"row + {high} >= low" if high < 0 else "true"
+        if in_full and high > 0:
+            inside = f"i + {high} < sure || {inside}"
         body.append(f"const Value h{i}_{high - low} = {inside} ? {line} : nothing();")
         after.append(f"f{i} += STRIDE;")
         if lined and len(taps[0]) == high - low + 1 > 3:  # by pairs, of which the next row has all but one again
