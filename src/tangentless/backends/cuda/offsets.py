@@ -135,7 +135,9 @@ def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: in
         return f"a segment sums over more windows than {dtype} can hold"
     for lanes in (n for n in (4, 2, 1) if n <= most_lanes) if dtype == "float32" else (1,):
         size = lanes * (1 + graph.tangent) * np.dtype(dtype).itemsize
-        plans = tuple(_plan_segment(segment, size, segment is segments[0], segment is segments[-1]) for segment in segments)
+        plans = tuple(
+            _plan_segment(segment, size, segment is segments[0], segment is segments[-1]) for segment in segments
+        )
         found = OffsetPlan(graph, segments, dtype, lanes, plans)
         most = max(found.shared_bytes(place) for place in range(len(segments)))
         if lanes == 1 or (most <= _ROOM[lanes] and all(_keeps_sums(segment, lanes) for segment in segments)):
@@ -271,12 +273,13 @@ class Writer:
         ]
         opened, closed = self._exits(exits)
         start = "" if shape.by_warps else indented(self._separated, 16)
+        framed = 1 if shape.by_warps else len(set(shape.planes.values()))  # planes with zeros
         return f"""
 namespace segment{self.place} {{
 constexpr int HEIGHT = {height}, WIDTH = {width}, COLUMNS = {shape.columns}, BANDS = {shape.bands};
 constexpr int PAD = {shape.pad}, STRIDE = {shape.stride};
 constexpr int STACK = {shape.stack}, OFFSETS = STACK ? STACK : COLUMNS / WIDTH;
-constexpr int PLANE = (STACK ? STACK : HEIGHT) * STRIDE, ROWS = PLANE / STRIDE * {1 if shape.by_warps else len(set(shape.planes.values()))};
+constexpr int PLANE = (STACK ? STACK : HEIGHT) * STRIDE, ROWS = PLANE / STRIDE * {framed};
 constexpr int GROUP = {shape.group}, THREADS = THREADS_OF_BLOCK({shape.threads});
 constexpr bool PAIRED = {str(shape.paired).lower()};
 constexpr int ITEMS = COLUMNS * BANDS, PARTS_OF_U = PAIRED && HEIGHT > 1 ? 2 : 1;
