@@ -175,6 +175,8 @@ def test_float64_matches_the_reference(backend: CudaBackend, case: tuple) -> Non
     ("text", "shape"),
     [
         ("conv3 relu pool2 conv5 relu globalpool", (8, 6, 2)),
+        ("conv5 relu pool2 conv3 relu globalpool", (8, 8, 2)),
+        ("conv7 relu pool3(stride=2) conv3 relu globalpool", (11, 9, 2)),
         ("conv3 relu pool3(stride=2) relu globalpool", (8, 6, 2)),
         ("conv3 relu pool2 conv3 relu globalpool", (22, 2)),
     ],

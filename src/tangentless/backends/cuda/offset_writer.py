@@ -19,7 +19,8 @@ from .offsets import LINES, OffsetPlan, axis_type, sums_lines
 
 _UNROLLED = 7  # rows that a thread computes without a jump, at most
 _AHEAD = 2  # rows whose pixels a thread reads at the same time
-_NORMS_AHEAD = True  # whether a thread reads the norms of the next row before it computes one
+_FULL = 8  # rows of a thread that reads sums of lines, up to which it computes all of them without a jump
+_PASS = 4  # and where it has fewer, so many at once
 
 
 def write(plan: OffsetPlan) -> tuple[str, list[list[NDArray[Any]]]]:
@@ -62,12 +63,14 @@ class Writer:
             "const int* __restrict__ offsets, int group_count, int offset_count, int itself, index blocks",
         ]
         opened, closed = self._exits(exits)
+        start = "" if shape.by_warps else indented(self._separated, 16)
+        framed = 1 if shape.by_warps else len(set(shape.planes.values()))  # planes with zeros
         return f"""
 namespace segment{self.place} {{
 constexpr int HEIGHT = {height}, WIDTH = {width}, COLUMNS = {shape.columns}, BANDS = {shape.bands};
 constexpr int PAD = {shape.pad}, STRIDE = {shape.stride};
 constexpr int STACK = {shape.stack}, OFFSETS = STACK ? STACK : COLUMNS / WIDTH;
-constexpr int PLANE = (STACK ? STACK : HEIGHT) * STRIDE, ROWS = PLANE / STRIDE * {len(set(shape.planes.values()))};
+constexpr int PLANE = (STACK ? STACK : HEIGHT) * STRIDE, ROWS = PLANE / STRIDE * {framed};
 constexpr int GROUP = {shape.group}, THREADS = THREADS_OF_BLOCK({shape.threads});
 constexpr bool PAIRED = {str(shape.paired).lower()};
 constexpr int ITEMS = COLUMNS * BANDS, PARTS_OF_U = PAIRED && HEIGHT > 1 ? 2 : 1;
@@ -91,8 +94,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
                 const int* here = offsets + start;
                 const int count = min(OFFSETS, offset_count - start);
                 const {self._column} mine(min(int(threadIdx.x), ITEMS - 1), here, count, rows);
-                sync_block();
-                separate<WIDTH, PAD, STRIDE, STACK, ROWS, THREADS>(planes, here, count);
+{start}
 {"".join(phases)}
 {closed}
             }}
@@ -102,6 +104,8 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
 }}
 }}
 """
+
+    _separated = ("sync_block();", "separate<WIDTH, PAD, STRIDE, STACK, ROWS, THREADS>(planes, here, count);")
 
     @property
     def _column(self) -> str:
@@ -131,9 +135,12 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             opened.append(f"const Exit<{axes}, THREADS> out{i} = {{{values}}};")
             opened.append(f"out{i}.clear(group);")
             plane = f"planes + {self.shape.planes[one.value]} * PLANE"
-            closed.append(f"out{i}.add<STRIDE, PAD, STACK>({plane}, group, u, here, count);")
+            layout = "COLUMNS, 0, 0" if self.shape.by_warps else "STRIDE, PAD, STACK"
+            closed.append(f"out{i}.add<{layout}>({plane}, group, u, here, count);")
         if closed:
             closed.insert(0, "sync_block();")
+        if self.shape.by_warps:
+            opened.append("sync_block();  // warps read zeros that others stored")
         return indented(opened, 8), indented(closed, 16)
 
     def _finish(self) -> str:
@@ -182,6 +189,9 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         for i in range(self.segment.entrances):
             before = [self._plane(i)]
             after: list[str] = []
+            if self.shape.by_warps:
+                yield self._lines_of_products()
+                continue
             if self._multiplies_together:
                 yield self._pixels()
                 continue
@@ -246,6 +256,14 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         ]
         return indented(lines, 16) + "\n"
 
+    def _lines_of_products(self) -> str:
+        """Sums along lines of products of pixels: no warp waits for another one."""
+        taps = [t for t in self.segment.steps[0].terms[0].taps[1] if abs(t) < self.segment.grid[1]]
+        rows = self.shape.team_rows
+        numbers = f"{taps[0]}, {taps[-1]}, {rows}, {-(-self.shape.places // (32 // rows))}, {self.shape.places}"
+        call = f"line_sums<{self.plan.graph.channels}, {numbers}, HEIGHT, WIDTH, OFFSETS, STRIDE, PAD, THREADS>"
+        return indented([f"{call}(x, z, planes, here, count, rows);"], 16) + "\n"
+
     def _rows(self, unrolled: int, lines: Sequence[str]) -> list[str]:
         loop = [f"#pragma unroll {unrolled}", "for (int row = first; row < last; ++row) {"]
         return [*loop, *(f"    {line}" for line in lines), "}"]
@@ -254,13 +272,18 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         """Where a thread stores a value."""
         if value not in self.shape.planes:
             return ""
-        return f"Value* to{value} = planes + {self.shape.planes[value]} * PLANE + first * STRIDE + column.place;"
+        place = "first * STRIDE + column.place"
+        if self.shape.by_warps:
+            place = "first * COLUMNS + item % COLUMNS"
+        return f"Value* to{value} = planes + {self.shape.planes[value]} * PLANE + {place};"
 
-    def _keep(self, value: int, name: str) -> list[str]:
+    def _keep(self, value: int, name: str, lined: bool = False) -> list[str]:
         """Store a value in its plane, or add it to the total."""
         lines = []
         if value in self.shape.planes:
-            lines.append(f"*to{value} = {name}, to{value} += STRIDE;")
+            stride = "COLUMNS" if self.shape.by_warps else "STRIDE"
+            lines.append(f"{'if (i < sure || row < last) ' if lined else ''}*to{value} = {name};")
+            lines.append(f"to{value} += {stride};")
         if self.last and self.segment.exits[0].value == value:
             rows, columns = self.segment.exits[0].size
             inside = ["which < count"] if self.shape.stack else []
@@ -276,11 +299,46 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         step, sum_place = self.segment.steps[number], self.segment.sum_of(number)
         before, body, after, longest = self._sum(number)
         before += [self._plane(sum_place), self._plane(sum_place + 1)]
-        body += self._keep(sum_place, "sum")
-        lines = self._lines(step.terms[0]) if sums_lines(self.segment, number) else ""
+        in_full = self._in_full(number)
+        body += self._keep(sum_place, "sum", in_full)
+        lines = self._lines(step.terms[0]) if sums_lines(self.segment, number) and not self.shape.by_warps else ""
         if step.embedding is not None:
-            body += [f"const Value value = {self._embedded(number)};", *self._keep(sum_place + 1, "value")]
-        return lines + self._phase(before, self._rows(min(longest, _UNROLLED), [*body, *after]))
+            body += [f"const Value value = {self._embedded(number)};", *self._keep(sum_place + 1, "value", in_full)]
+        loop = [*body, *after]
+        return lines + self._phase(before, self._full(loop) if in_full else self._rows(min(longest, _UNROLLED), loop))
+
+    @property
+    def _tall(self) -> int:
+        """Rows of a thread."""
+        return -(-self.segment.grid[0] // self.shape.bands)
+
+    def _in_full(self, number: int) -> bool:
+        """Whether most threads compute all rows of a step without a jump."""
+        return sums_lines(self.segment, number) and self._tall <= _FULL and not self.last
+
+    def _full(self, lines: Sequence[str]) -> list[str]:
+        """A loop over all rows of a thread, and one over passes where fewer are in a part."""
+        inner = [f"    {line}" for line in lines]
+        return [
+            f"if (last - first == {self._tall}) {{",
+            f"    constexpr int sure = {self._tall};",
+            "    int row = first;",
+            "#pragma unroll",
+            "    for (int i = 0; i < sure; ++i, ++row) {",
+            *(f"    {line}" for line in inner),
+            "    }",
+            "} else {",
+            "    constexpr int sure = 0;",
+            "    int row = first;",
+            "#pragma unroll 1",
+            "    while (row < last) {",
+            "#pragma unroll",
+            f"        for (int i = 0; i < {_PASS}; ++i, ++row) {{",
+            *(f"        {line}" for line in inner),
+            "        }",
+            "    }",
+            "}",
+        ]
 
     def _lines(self, term: Term) -> str:
         """Sums along the lines of a window, at all places."""
@@ -300,7 +358,8 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         before, body, after, longest = list[str](), list[str](), list[str](), 1
         sums = []
         for i, term in enumerate(step.terms):
-            longest = max(longest, self._term(i, term, sums_lines(self.segment, number), before, body, after))
+            lined, in_full = sums_lines(self.segment, number), self._in_full(number)
+            longest = max(longest, self._term(i, term, lined, in_full, before, body, after))
             weight = "" if term.weight == 1.0 else f"{real(term.weight)} * "
             sums.append(f"{weight}s{i}")
         total = f"{' + '.join(sums)}"
@@ -309,7 +368,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             place = self.plan.norm_places[self.place, number]
             before.append(f"const Lanes* l = a + {place} + first * WIDTH + column.k;")
             before.append(f"const real* r = b + {place} + (first + offset) * WIDTH + column.n;")
-            if _NORMS_AHEAD and not self.shape.stack:
+            if self._reads_ahead(number):
                 before.append("Lanes next_left = *l;")
                 before.append("real next_right = *r;")
                 body.insert(0, "const Lanes left = next_left;")
@@ -321,14 +380,22 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
     def _embedded(self, number: int) -> str:
         """The call of a step's dual."""
         tables = "".join(f"table{i}, " for i in self.used[number])
-        norms = "left, right" if _NORMS_AHEAD and not self.shape.stack else "*l, *r"
+        norms = "left, right" if self._reads_ahead(number) else "*l, *r"
+        if self._in_full(number):
+            norms = "i < sure || row < last ? *l : Lanes(), i < sure || row < last ? *r : real(0)"
         return f"embed{number}(sum, {norms}, {tables}{self._same()})"
+
+    def _reads_ahead(self, number: int) -> bool:
+        """Whether a thread reads the norms of the next row before it computes one."""
+        return not self.shape.stack and not self._in_full(number)
 
     def _same(self) -> str:
         """Whether two features are one and the same: an image with itself, at equal positions."""
         return "itself && offset == 0 && column.k == column.n" if self.plan.graph.tangent else "false"
 
-    def _term(self, i: int, term: Term, lined: bool, before: list[str], body: list[str], after: list[str]) -> int:
+    def _term(
+        self, i: int, term: Term, lined: bool, in_full: bool, before: list[str], body: list[str], after: list[str]
+    ) -> int:
         """Write the sum over a window as s{i}: sums along rows, of which a thread keeps as many as the window needs."""
         taps = [[t for t in axis if abs(t) < n] for axis, n in zip(term.taps, self.segment.grid, strict=True)]
         low, high = min(taps[0]), max(taps[0])
@@ -342,6 +409,8 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             before.append(f"Value h{i}_{t - low} = {inside} ? {line} : nothing();")
         line = " + ".join(f"f{i}[{tap}]" for tap in taps[1])
         inside = f"row + {high} < high" if high > 0 else f"row + {high} >= low" if high < 0 else "true"
+        if in_full and high > 0:
+            inside = f"i + {high} < sure || {inside}"
         body.append(f"const Value h{i}_{high - low} = {inside} ? {line} : nothing();")
         after.append(f"f{i} += STRIDE;")
         if lined and len(taps[0]) == high - low + 1 > 3:  # by pairs, of which the next row has all but one again

@@ -32,6 +32,7 @@ _LONGEST = 20  # sums of rows that a thread may keep, of all its pairs, while it
 _LONGEST_OF_LINES = 28  # and where it reads them
 _WIDE = 5  # columns of windows from which on sums of lines are computed once, and not by all threads that need them
 _RUN = 16  # of them that a thread computes, at most
+_RUN_OF_WARPS = 12  # and where it keeps them all before it stores the first
 _STACK = 4  # offsets of grids of one row that a thread works on, one after the other
 LINES = -1  # the plane of these sums, in the place of a value's number
 
@@ -51,6 +52,7 @@ class SegmentPlan:
     resident: int  # blocks of a multiprocessor at the same time
     pad: int  # zeros beside the columns of an offset
     stack: int  # rows of a plane that are offsets of a grid of one row, or 0
+    by_warps: bool = False  # whether a warp computes all of a row's sums of lines, and exits read a plane without zeros
 
     @property
     def threads(self) -> int:
@@ -59,6 +61,11 @@ class SegmentPlan:
     def run(self, height: int) -> int:
         """Places of a row whose sums of lines a thread computes."""
         return min(_RUN, -(-self.places // max(1, self.threads // height)))
+
+    @property
+    def team_rows(self) -> int:
+        """Rows whose sums of lines a warp computes at once."""
+        return next(n for n in (8, 4, 2, 1) if n == 1 or -(-self.places // (32 // n)) <= _RUN_OF_WARPS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +148,8 @@ def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: in
         return f"a segment sums over more windows than {dtype} can hold"
     for lanes in (n for n in (4, 2, 1) if n <= most_lanes) if dtype == "float32" else (1,):
         size = lanes * (1 + graph.tangent) * np.dtype(dtype).itemsize
-        plans = tuple(_plan_widely(segment, size, segment is segments[-1], lanes) for segment in segments)
+        ends = [(segment is segments[0], segment is segments[-1]) for segment in segments]
+        plans = tuple(_plan_widely(segment, size, *end, lanes) for segment, end in zip(segments, ends, strict=True))
         found = OffsetPlan(graph, segments, dtype, lanes, plans)
         most = max(found.shared_bytes(place) for place in range(len(segments)))
         if lanes == 1 or (most <= _ROOM[lanes] and all(_keeps_sums(segment, lanes) for segment in segments)):
@@ -163,14 +171,14 @@ def _keeps_sums(segment: Segment, lanes: int) -> bool:
     )
 
 
-def _plan_widely(segment: Segment, value_bytes: int, last: bool, lanes: int) -> SegmentPlan:
+def _plan_widely(segment: Segment, value_bytes: int, first: bool, last: bool, lanes: int) -> SegmentPlan:
     """With more columns where they pay."""
-    wide = _plan_segment(segment, value_bytes, last, _MORE_COLUMNS)
+    wide = _plan_segment(segment, value_bytes, first, last, _MORE_COLUMNS)
     pays = lanes == 1 and _FEWEST_BLOCKS * (wide.shared_bytes + 1024) <= _SHARED
-    return wide if pays else _plan_segment(segment, value_bytes, last, _COLUMNS)
+    return wide if pays else _plan_segment(segment, value_bytes, first, last, _COLUMNS)
 
 
-def _plan_segment(segment: Segment, value_bytes: int, last: bool, columns: int) -> SegmentPlan:
+def _plan_segment(segment: Segment, value_bytes: int, first: bool, last: bool, columns: int) -> SegmentPlan:
     (height, width), planes = segment.grid, _planes(segment, last)
     stack = min(_STACK, width) if height == 1 else 0
     columns = width if stack else width * max(1, min(width, columns // width))
@@ -180,15 +188,27 @@ def _plan_segment(segment: Segment, value_bytes: int, last: bool, columns: int) 
     stride = places + 2 * pad
     if LINES in planes:
         stride += 1 - stride % 2  # threads of neighbouring rows then read from different banks
+    fits_warps = pad <= 4 and 16 <= places <= 32 * _RUN_OF_WARPS  # a run is then no shorter than half a window
+    by_warps = first and fits_warps and _is_one_window(segment, last)
     shared = max(1, len(set(planes.values()))) * max(height, stack) * stride * value_bytes
+    if by_warps:
+        planes = {0: 0, LINES: 0, segment.exits[0].value: 1}
+        shared = height * (stride + columns) * value_bytes
     fitting = max(1, _SHARED // (shared + 1024))
-    most = _resident(segment, value_bytes)
+    most = _RESIDENT if by_warps else _resident(segment, value_bytes)
     threads = min(most // min(fitting, 16), _MOST_THREADS)
     bands = min(height, max(-(-height // _TALL), threads // columns), max(1, _MOST_THREADS // columns))
     group = -(-height // _LAST_GROUPS) if last else segment.exits[0].stride[0]
     resident = max(1, min(fitting, most // (-(-columns * bands // 32) * 32)))
     paired = last or height % group == 0
-    return SegmentPlan(planes, columns, bands, places, stride, shared, group, paired, resident, pad, stack)
+    return SegmentPlan(planes, columns, bands, places, stride, shared, group, paired, resident, pad, stack, by_warps)
+
+
+def _is_one_window(segment: Segment, last: bool) -> bool:
+    """Whether a segment multiplies pixels, sums over one wide window, embeds the sums, and nothing else."""
+    values = {one.value for one in segment.exits}
+    alone = segment.entrances == len(segment.steps) == 1 and segment.steps[0].embedding is not None and not last
+    return alone and values == {segment.sum_of(0) + 1} and sums_lines(segment, 0)
 
 
 def _resident(segment: Segment, value_bytes: int) -> int:
