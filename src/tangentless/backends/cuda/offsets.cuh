@@ -190,14 +190,11 @@ __device__ inline void line_sums(const Lanes* __restrict__ x, const real* __rest
         };
         for (int k = lane; busy && k < WIDTH; k += WARP) {
             const Stack<WIDTH, PAD, WIDTH + 2 * PAD, OFFSETS> own(k, offsets, count, rows);
-            const Lanes* left_column = x + k;
-            const real* right_columns[OFFSETS];
-            for (int which = 0; which < OFFSETS; ++which) right_columns[which] = z + own[which].n;
 #pragma unroll 2
             for (int i = 0; i < TEAM; ++i) {
                 const int row = row_of(i);
-                const Lanes* p = left_column + row * WIDTH;
-                const int partner = (row + rows.offset(row >= rows.split)) * WIDTH;
+                const Lanes* p = x + row * WIDTH + k;
+                const real* q = z + (row + rows.offset(row >= rows.split)) * WIDTH;
                 Value values[OFFSETS];
                 for (int which = 0; which < OFFSETS; ++which) values[which] = nothing();
 #pragma unroll(CHANNELS < 4 ? CHANNELS : 4)
@@ -205,7 +202,7 @@ __device__ inline void line_sums(const Lanes* __restrict__ x, const real* __rest
                     const Lanes left = p[c * GRID];
 #pragma unroll
                     for (int which = 0; which < OFFSETS; ++which) {
-                        const real right = right_columns[which][partner + c * GRID];
+                        const real right = q[own[which].n + c * GRID];
                         for (int lane = 0; lane < LANES; ++lane) values[which].v[lane] += left.v[lane] * right;
                     }
                 }
