@@ -214,18 +214,27 @@ def embed_row(
 
 
 @inlined
-def windows_of(view: Any, stage: Any, u: Any, v: Any, row: Any) -> Any:
-    """Where the pool of a stage holds what the positions of a row of an offset lie in.
+def windows_row(view: Any, stage: Any, u: Any, row: Any) -> Any:
+    """Where the pool of a stage holds what a row of offsets (u, v) lies in, the size of its grid and of its windows."""
+    high, broad = of_stage(view.stages, stage, POOL_HEIGHT), of_stage(view.stages, stage, POOL_WIDTH)
+    tall, wide = of_stage(view.stages, stage, HEIGHT) // high, of_stage(view.stages, stage, WIDTH) // broad
+    up = (row + u) // high - row // high
+    start = of_stage(view.stages, stage, POOLED) + (up % tall) * wide * tall * wide + (row // high) * wide
+    return start, tall, wide, broad
+
+
+@inlined
+def windows_of(windows: Any, v: Any) -> Any:
+    """The same for the first position of one v.
 
     That is in one of two rows, the first for positions before `split` in their window, the other one after it.
     """
-    high, broad = of_stage(view.stages, stage, POOL_HEIGHT), of_stage(view.stages, stage, POOL_WIDTH)
-    tall, wide = of_stage(view.stages, stage, HEIGHT) // high, of_stage(view.stages, stage, WIDTH) // broad
-    up, along = (row + u) // high - row // high, v // broad
-    start = of_stage(view.stages, stage, POOLED) + (row // high) * wide + max(0, -v) // broad
-    start += (up % tall) * wide * tall * wide
-    first, second = start + (along % wide) * tall * wide, start + ((along + 1) % wide) * tall * wide
-    return first, second, broad - v % broad, max(0, -v) % broad, broad
+    start, tall, wide, broad = windows
+    along, column = v // broad, max(0, -v) // broad
+    second, start = along + 1, start + column
+    first, second = along + wide if along < 0 else along, second + wide if second < 0 else second
+    plane = tall * wide
+    return start + first * plane, start + second * plane, broad * (along + 1) - v, max(0, -v) - column * broad, broad
 
 
 @inlined
@@ -241,9 +250,13 @@ def next_window(windows: Any) -> Any:
 @compiled
 def spread(lanes: Any, view: Any, stage: Any, u: Any, first: Any, end: Any, row: Any, pooled: Any) -> None:
     """The cotangents of the pairs of windows that positions lie in, into the first ring."""
-    width, wide = lane_count(lanes), of_stage(view.stages, stage, WIDTH)
+    width, wide, pool = (
+        lane_count(lanes),
+        of_stage(view.stages, stage, WIDTH),
+        windows_row(view, stage, u, max(0, -u) + row),
+    )
     for v in range(first, end):
-        windows, out = windows_of(view, stage, u, v, max(0, -u) + row), ring_row(view, v - first, 0, row)
+        windows, out = windows_of(pool, v), ring_row(view, v - first, 0, row)
         for k in range(wide - abs(v)):
             pair = windows[0] if windows[3] < windows[2] else windows[1]
             store(view.rings, out + k * width, load(lanes, pooled, pair * width))
@@ -274,12 +287,12 @@ def turn(
         of_step(view.steps, step, PARAMETERS),
         of_step(view.steps, step, NORMS),
     )
-    wider = of_step(view.steps, step, REACH_WIDTH)
+    wider, pool = of_step(view.steps, step, REACH_WIDTH), windows_row(view, stage, u, down)
     for v in range(first, end):
         count, across, slot = wide - abs(v), max(0, -v), v - first
         three = around(lanes, view, slot, ring, row, rows, count, reach)
         x, z = norm + down * wide + across, (norm + (down + u) * wide + across + v) * width
-        windows, out = windows_of(view, stage, u, v, down), ring_row(view, slot, ring + 1, row)
+        windows, out = windows_of(pool, v), ring_row(view, slot, ring + 1, row)
         before, now, exact = zero(lanes), zero(lanes), is_paired(lanes) and u == 0 and v == 0
         for k in range(count):
             here = k * width
