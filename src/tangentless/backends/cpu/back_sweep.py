@@ -21,6 +21,7 @@ from .back_duals import embed_both
 from .simd import (
     accumulate,
     broadcast,
+    choose,
     compiled,
     inlined,
     is_paired,
@@ -204,8 +205,7 @@ def embed_row(
             s = add_three(lanes, view, three, here)
             a = load_left(lanes, norms, x + k) * load(lanes, view.right_norms, z + here)
             r = load_left(lanes, inverses, x + k) * load(lanes, view.right_inverses, z + here)
-            if exact:  # a feature with itself: its cosine is one, whatever rounding says
-                s = a
+            s = choose(exact, a, s)  # a feature with itself: its cosine is one, whatever rounding says
             value, slope, bend = embed_both(kinds, kind, view.table, start, s, a, r)
             store(view.rings, slopes + here, slope)
             store(view.rings, bends + here, bend)
@@ -299,8 +299,7 @@ def turn(
             s = add_three(lanes, view, three, here)
             a = load_left(lanes, norms, x + k) * load(lanes, view.right_norms, z + here)
             r = load_left(lanes, inverses, x + k) * load(lanes, view.right_inverses, z + here)
-            if exact:
-                s = a
+            s = choose(exact, a, s)
             _, slope, bend = embed_both(kinds, kind, view.table, start, s, a, r)
             g = load(lanes, pooled, (windows[0] if windows[3] < windows[2] else windows[1]) * width)
             bend = g * bend

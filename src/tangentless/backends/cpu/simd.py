@@ -385,6 +385,16 @@ def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
     return a(a, b, c), generate
 
 
+@intrinsic
+def choose(typing: Any, condition: Any, a: Any, b: Any) -> Any:
+    """One of two vectors."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.select(*arguments)
+
+    return a(types.boolean, a, b), generate
+
+
 def _operator(function: Any, instruction: str) -> None:
     """Give vectors an operator of Python, without a function to compile for it."""
 
