@@ -23,11 +23,10 @@ from ..backward import GeneralGradient, general_gradient, pull_general
 from ..chains import STEEPEST
 from ..general import GeneralImages, general_block, prepare_general
 from ..numpy_back import NumpyBack
-from ..segmented import SMALLEST_NORM, keeps_scales
-from ..segments import Segment
+from ..segmented import keeps_scales
 from ..workers import count_workers, run_parallel
 from .back import FusedGradient, fused_gradient, plan_back, pull_fused
-from .plan import Fused, aligned_zeros, fuse, in_lanes, normalized, pixel_squares
+from .plan import Fused, aligned_zeros, expand, fuse, in_lanes, normalized, norms_of, pixel_squares, squares_of
 from .simd import host_lanes
 
 Array = NDArray[np.float64]
@@ -101,8 +100,8 @@ class CpuBackend:
 
         fused, lanes, width = left.fused, left.fused.lanes, left.fused.width
         (tables, _), needed = tables_of(fused), fused.needed(len(fused.segments) - 1)
-        rows = _expand(left)
-        blocks = tuple(in_lanes(values, fused) for values in _expand(right))
+        rows = expand(left)
+        blocks = tuple(in_lanes(values, fused) for values in expand(right))
         totals = np.zeros((len(left), len(blocks[0]) * width))
         addresses = tuple(number for one in rows for number in (one.ctypes.data, one.strides[0]))
 
@@ -171,8 +170,8 @@ class CpuBackend:
         found: list[NDArray[Any]] = []
         entrances: list[NDArray[Any]] = [pixel_squares(fused, pixels)]
         for place, segment in enumerate(fused.segments):
-            squares = _squares(segment, entrances)
-            for part, norms in _norms(fused, place, squares):
+            squares = squares_of(segment, entrances)
+            for part, norms in norms_of(fused, place, squares):
                 blocks[1][:, part.start * width : part.stop * width] = in_lanes(norms, fused)
             alone = graph.tangent or any(one.pooled for one in segment.exits)
             sums = self._run_alone(fused, place, blocks) if alone else []
@@ -214,41 +213,6 @@ class CpuBackend:
 
         run_parallel(iter(range(len(blocks[0]))), work, lambda: Scratch(tables, needed), self.n_jobs, None)
         return sums
-
-
-def _expand(images: FusedImages) -> tuple[NDArray[Any], ...]:
-    """Rows as the fused kernel reads them: normalised pixels, and norms before every embedding with their inverses."""
-    fused, count = images.fused, len(images)
-    pixels = normalized(images.images, images.scales)
-    norms = np.empty((count, 2 * fused.norm_count), fused.dtype)
-    known: list[NDArray[Any]] = [pixel_squares(fused, pixels), *images.squares]
-    for place, segment in enumerate(fused.segments):
-        squares = _squares(segment, known[: segment.entrances])
-        known = known[segment.entrances :]
-        for part, some in _norms(fused, place, squares):
-            norms[:, part] = some
-    return pixels.reshape(count, -1).astype(fused.dtype), norms
-
-
-def _squares(segment: Segment, entrances: list[NDArray[Any]]) -> list[Array]:
-    """Squared norms of all values of a segment, (N, H, W), computed with images last: long rows, so quick sums."""
-    images_last = (np.ascontiguousarray(one.transpose(1, 2, 0), dtype=np.float64) for one in entrances)
-    return segment.squares([one.transpose(2, 0, 1) for one in images_last])
-
-
-def _norms(fused: Fused, place: int, squares: list[Array]) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """For every embedding of a segment, norms before it beside their inverses, and where rows of norms hold them."""
-    segment = fused.segments[place]
-    for number, lowered in enumerate(fused.lowered[place]):
-        start = fused.norm_places.get((place, number))
-        if start is None:
-            continue
-        norms = np.sqrt(squares[segment.sum_of(number)])
-        norms[norms < SMALLEST_NORM[fused.dtype]] = 0.0
-        both = np.zeros((*norms.shape, 2), fused.dtype)
-        both[..., 0] = norms
-        np.divide(math.sqrt(lowered.scale), norms, out=both[..., 1], where=norms > 0, casting="same_kind")
-        yield slice(2 * start, 2 * (start + math.prod(segment.grid))), both.reshape(len(norms), -1)
 
 
 def _root_mean_squares(images: NDArray[Any]) -> Array:

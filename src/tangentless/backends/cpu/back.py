@@ -1,15 +1,16 @@
 """Fused gradients of chains: stages of windows, closed-form duals and pools, right images in lanes, on all cores.
 
-What the fused kernel knows of each image serves here too: scales, and squared norms at the entrance of every stage.
-`back_sweep` computes a few left images against a vector of right ones at a time; what it finds is added to the images'
-totals in one order. Images are divided by their scales, which chains allow, so that float32 can hold all numbers.
+What the fused kernel knows of each image serves here too: scales, and squared norms at the entrance of every stage. It
+also runs first, a few left images against a vector of right ones at a time, and keeps what enters each stage, from
+which `back_sweep` computes the gradients of these pairs. They are added to the images' totals in one order. Images are
+divided by their scales, which chains allow, so that float32 can hold all numbers.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ from ..chains import power_of_two, pull_norms, pull_totals
 from ..segments import Embedding, Segment, chain
 from ..workers import run_parallel
 from .compiling import compiling
-from .plan import Fused, aligned_zeros, in_lanes, normalized, pixel_squares
+from .plan import Fused, aligned_zeros, expand, in_lanes, normalized, pixel_squares
 from .simd import Tag, lanes_tag
 
 Array = NDArray[np.float64]
@@ -34,6 +35,8 @@ _POOL_BYTES = 48 << 20  # what pools have collected of the rows of one task
 _MOST_ROWS = 16
 _LARGEST_POOLS = 1 << 28  # bytes of one row, beyond which the general path is taken
 _SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-145}  # below, a patch counts as black
+_BAND = 8  # offsets that take turns: they read and add to nearly the same rows of either image
+_PAIRS, _ALONE = range(2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +64,23 @@ class Plan:
     def norm_count(self) -> int:
         """Norms of one image."""
         return sum(len(stage.steps) * math.prod(stage.grid) for stage in self.stages)
+
+    @property
+    def line(self) -> int:
+        """Vectors of a row of a ring."""
+        return self.stages[0].grid[1] + 1
+
+    @property
+    def band_rings(self) -> int:
+        """Rings of one offset: one between every two phases, and slopes and bends of all steps but the last."""
+        return max(1, 4 * max(len(stage.steps) for stage in self.stages) - 2)
+
+    @functools.cached_property
+    def ring_rows(self) -> int:
+        """Rows of a ring: what windows reach; slopes and bends wait for those of all later steps, there and back."""
+        reaches = [[step.window[0] // 2 for step in stage.steps] for stage in self.stages]
+        longest = max(max([0, sum(some[1:]), *some]) for some in reaches)
+        return 1 << (2 * longest).bit_length()
 
     @property
     def pixel_count(self) -> int:
@@ -125,10 +145,10 @@ def _lower(embedding: Embedding, dtype: str) -> tuple[tuple[Any, ...], tuple[flo
     value, slope = (None if form is None else one(form, tolerance) for one in (lower, lower_slope))
     if value is None or slope is None:
         return None
+    if isinstance(form, Arc):
+        return ("arc", len(slope.coefficients), form == Arc()), (form.linear, form.arc, *slope.coefficients)
     lengths = len(value.coefficients), len(slope.coefficients)
-    if value.kind != "arc":
-        return (value.kind, *lengths), (*value.coefficients, *slope.coefficients)
-    return (value.kind, *lengths, form == Arc()), (value.linear, value.arc, *value.coefficients, *slope.coefficients)
+    return (value.kind, *lengths), (*value.coefficients, *slope.coefficients)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +203,7 @@ class FusedGradient:
             return 0
 
         parts = (slice(start, min(start + lanes, len(self))) for start in range(0, len(self), lanes))
-        run_parallel(parts, work, lambda: _Room(plan, 1), self.n_jobs, None)
+        run_parallel(parts, work, lambda: _Room(plan, 1, _ALONE), self.n_jobs, None)
         scales = np.where(self.images.scales > 0, self.images.scales, 1.0)
         return (pixels / scales[:, None]).reshape(self.images.images.shape)
 
@@ -199,14 +219,12 @@ def pull_fused(
     left: FusedGradient, right: FusedGradient, cotangent: Array, *, upper: bool, advance: Advance | None
 ) -> None:
     """Add what the cotangents of the entries between two sets give."""
-    from .back_sweep import backward_rows, forward_rows
+    from .back_sweep import backward_rows
 
     plan, graph = left.plan, left.graph
     lanes = plan.fused.lanes
-    sides = [_expand(plan, side.images) for side in (left, right)]
-    rows = sides[0]
-    addresses = tuple(number for one in rows for number in (one.ctypes.data, one.strides[0]))
-    blocks = list(zip(*(in_lanes(one, plan.fused) for one in sides[1]), strict=True))
+    near, far = ((*expand(side.images), *_expand(plan, side.images)) for side in (left, right))
+    blocks = list(zip(*(in_lanes(one, plan.fused) for one in far), strict=True))
     tag, count = lanes_tag(plan.fused.dtype, lanes, paired=False), len(plan.stages)
 
     def add(task: tuple[int, int, int], found: Any) -> None:
@@ -230,24 +248,21 @@ def pull_fused(
             order.put(number, (first, end, block), room.nothing(end - first, columns.stop - columns.start))
             return pairs
         room.set_right(*blocks[block])
-        room.pooled[: end - first] = 0
-        view = room.view(itself=False)
-        task_rows = 0, count, addresses, first, end, room.pooled.ctypes.data, room.row_bytes
-        forward_rows(tag, plan.kinds, view, *task_rows)
-        totals = room.totals(end - first)
-        near, far = left.images[first:end], right.images[columns]
-        factor = np.full((len(near), len(far)), plan.fused.total_scale())
+        totals = room.run_forward(near[:2], first, end)
+        rows, others = left.images[first:end], right.images[columns]
+        factor = np.full((len(rows), len(others)), plan.fused.total_scale())
         if not graph.scale_free:
-            factor *= np.multiply.outer(near.scales, far.scales)
-        given = totals[:, : len(far)], factor, near.totals, far.totals, by[:, : len(far)]
+            factor *= np.multiply.outer(rows.scales, others.scales)
+        given = totals[:, : len(others)], factor, rows.totals, others.totals, by[:, : len(others)]
         seeds = np.zeros_like(totals)
-        seeds[:, : len(far)], by_near, by_far = pull_totals(graph, *given)
+        seeds[:, : len(others)], by_near, by_far = pull_totals(graph, *given)
         top = power_of_two(seeds)
         scaled = (seeds / top).astype(plan.fused.dtype)
         out = np.zeros((end - first, plan.pixel_count + plan.norm_count))
-        backward_rows(tag, plan.kinds, view, *task_rows, scaled.ctypes.data, wanted, room.left_found, out)
-        others = room.right_found.reshape(-1, lanes).T[: columns.stop - columns.start].astype(np.float64)
-        found = (out * top, by_near.sum(axis=1)), (others * top, by_far.sum(axis=0))
+        task_rows = 0, count, _addresses(near[2:]), first, end, room.pooled.ctypes.data, room.row_bytes
+        backward_rows(tag, plan.kinds, room.view(), *task_rows, scaled.ctypes.data, wanted, room.left_found, out)
+        beside = room.right_found.reshape(-1, lanes).T[: columns.stop - columns.start].astype(np.float64)
+        found = (out * top, by_near.sum(axis=1)), (beside * top, by_far.sum(axis=0))
         order.put(number, (first, end, block), found)
         return pairs
 
@@ -255,19 +270,14 @@ def pull_fused(
 
     def compile_all() -> None:
         """By rows that are none: compiling is announced, and can be interrupted."""
-        room = _Room(plan, plan.rows)
+        room = _Room(plan, 1, _PAIRS)
         room.set_right(*blocks[0])
-        none = 0, count, addresses, 0, 0, room.pooled.ctypes.data, room.row_bytes
-        view, by, out = (
-            room.view(itself=False),
-            np.zeros(0, np.int64),
-            np.zeros((0, plan.pixel_count + plan.norm_count)),
-        )
-        forward_rows(tag, plan.kinds, view, *none)
-        backward_rows(tag, plan.kinds, view, *none, room.pooled.ctypes.data, by, room.left_found, out)
+        none = 0, count, _addresses(near[2:]), 0, 0, room.pooled.ctypes.data, room.row_bytes
+        by, out = np.zeros(0, np.int64), np.zeros((0, plan.pixel_count + plan.norm_count))
+        backward_rows(tag, plan.kinds, room.view(), *none, room.pooled.ctypes.data, by, room.left_found, out)
 
     compiling(compile_all)
-    run_parallel(iter(list(tasks)), work, lambda: _Room(plan, plan.rows), left.n_jobs, None)
+    run_parallel(iter(list(tasks)), work, lambda: _Room(plan, plan.rows, _PAIRS), left.n_jobs, None)
     if advance is not None:
         advance(len(left) * (len(left) - 1) // 2 if upper else cotangent.size)
 
@@ -282,20 +292,19 @@ def _tasks(plan: Plan, rows: int, columns: int, upper: bool) -> Iterator[tuple[i
 
 def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Room) -> Array:
     """Pixels' cotangents of at most a vector of images, from their norms' and from each one's pair with itself."""
-    from .back_sweep import backward_rows, forward_rows
+    from .back_sweep import backward_rows
 
     plan, images = gradient.plan, gradient.images[part]
     lanes, count, last = plan.fused.lanes, len(images), len(plan.stages) - 1
     tag = lanes_tag(plan.fused.dtype, lanes, paired=True)
-    sides = tuple(in_lanes(one, plan.fused)[0] for one in _expand(plan, images))
-    room.set_right(*sides)
+    sides = tuple(in_lanes(one, plan.fused)[:1] for one in (*expand(images), *_expand(plan, images)))
+    room.set_right(*(one[0] for one in sides))
     room.left_found[:] = 0
-    room.pooled[:] = 0
-    room.cotangents[:] = 0
-    view, addresses = room.view(itself=True), tuple(number for one in sides for number in (one.ctypes.data, 0))
-    rows = addresses, 0, 1, room.pooled.ctypes.data, room.row_bytes
+    room.run_forward(sides[:2], 0, 1)
+    cotangents = room.pooled.reshape(-1, lanes)
+    cotangents[-1] = 0
+    view, rows = room.view(), (_addresses(sides[2:]), 0, 1, room.pooled.ctypes.data, room.row_bytes)
     nothing = 0, np.zeros(0, dtype=np.int64), room.left_found, np.zeros((0, 0))
-    forward_rows(tag, plan.kinds, view, 0, last, *rows)
     entrances = _entrances(plan, images)
     pixels, norms = np.split(gradient.found[part], [plan.pixel_count], axis=1)
     by, end, top = squares.reshape(count, 1), plan.norm_count, power_of_two(squares)
@@ -308,8 +317,7 @@ def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Roo
     for place in reversed(range(last + 1)):
         stage = plan.stages[place]
         positions, start = math.prod(stage.exits[0].grid), int(plan.stage_table[place, -1])
-        cotangents = room.cotangents.reshape(-1, lanes)[start : start + positions**2]
-        cotangents[:: positions + 1, :count] += (by.T / top).astype(cotangents.dtype)
+        cotangents[start : start + positions, :count] += (by.T / top).astype(cotangents.dtype)
         backward_rows(tag, plan.kinds, view, place, place + 1, *rows, *nothing)
         begin = end - len(stage.steps) * math.prod(stage.grid)
         scales = norms[:, begin:end] + own(plan.pixel_count + begin, plan.pixel_count + end)
@@ -323,31 +331,45 @@ def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Roo
 
 
 class _Room:
-    """What one thread needs: planes, pools of some rows, and cotangents."""
+    """What one thread needs: rings, what pools of some rows give and later get, and cotangents."""
 
-    def __init__(self, plan: Plan, rows: int) -> None:
+    def __init__(self, plan: Plan, rows: int, which: int) -> None:
+        from .tables import Scratch, tables_of
+
         lanes, dtype = plan.fused.lanes, plan.fused.dtype
         self.plan = plan
-        steps = max(len(stage.steps) for stage in plan.stages)
-        self.plane = math.prod(plan.stages[0].grid)
-        self.planes = aligned_zeros(((2 + 2 * max(steps, 1)) * self.plane * lanes,), dtype)
+        self.rings = aligned_zeros((1 + _BAND * plan.ring_rows * plan.band_rings + 3, plan.line, lanes), dtype)
         self.pooled = aligned_zeros((rows, plan.pooled * lanes), dtype)
-        self.cotangents = aligned_zeros((plan.pooled * lanes,), dtype)
+        self.scratch = Scratch(tables_of(plan.fused, kept=True)[which], plan.fused.needed(len(plan.stages) - 1))
+        self.scratch.keep(self.pooled)
         size = (plan.pixel_count + plan.norm_count) * lanes
         self.left_found, self.right_found = (aligned_zeros((size,), dtype) for _ in range(2))
         self.row_bytes = self.pooled.strides[0]
         self._right: tuple[NDArray[Any], ...] = ()
 
-    def set_right(self, pixels: NDArray[Any], norms: NDArray[Any], inverses: NDArray[Any]) -> None:
-        """The right images to come, of which nothing is found yet."""
-        self._right = pixels, norms, inverses
+    def set_right(self, *right: NDArray[Any]) -> None:
+        """The right images to come, as the fused kernel reads them, and as the sweep; nothing is found of them yet."""
+        self._right = right
+        self.scratch.set_right(*right[:2])
         self.right_found[:] = 0
 
-    def view(self, *, itself: bool) -> Any:
+    def run_forward(self, left: tuple[NDArray[Any], ...], first: int, end: int) -> Array:
+        """Keep what enters the stages, of left images [first, end); the sums of the last pool, (rows, lanes)."""
+        from .sweep import run_rows
+
+        totals = np.zeros((end - first, self.plan.fused.lanes))
+        rows = _addresses([one[first:end] for one in left])
+        run_rows(self.scratch.view, 0, end - first, rows, self.scratch.total, totals, 0)
+        return totals
+
+    def view(self) -> Any:
         """Addresses for the sweep."""
         from .back_sweep import View
 
-        plan, width = self.plan, self.plan.fused.lanes * self.planes.itemsize
+        plan, width = self.plan, self.plan.fused.lanes * self.rings.itemsize
+        pixels, norms, inverses = self._right[2:]
+        line = plan.line * plan.fused.lanes
+        spare = _BAND * plan.ring_rows * plan.band_rings * line
         left, right = self.left_found.ctypes.data, self.right_found.ctypes.data
         return View(
             plan.stage_table.ctypes.data,
@@ -355,29 +377,32 @@ class _Room:
             plan.table.ctypes.data,
             plan.scales.ctypes.data,
             plan.graph.channels,
-            self.planes.itemsize,
-            self._right[0].ctypes.data,
-            self._right[1].ctypes.data,
-            self._right[2].ctypes.data,
-            self.planes.ctypes.data,
-            self.plane,
-            self.cotangents.ctypes.data,
+            pixels.ctypes.data,
+            norms.ctypes.data,
+            inverses.ctypes.data,
+            self.rings[1:].ctypes.data,
+            _BAND,
+            plan.band_rings,
+            plan.ring_rows - 1,
+            line,
+            spare,
+            spare + line,
+            spare + 2 * line,
             left + plan.pixel_count * width,
             right + plan.pixel_count * width,
             left,
             right,
-            int(itself),
         )
-
-    def totals(self, rows: int) -> Array:
-        """The sums of the last pool, (rows, lanes)."""
-        lanes = self.plan.fused.lanes
-        return self.pooled[:rows, -lanes:].astype(np.float64)
 
     def nothing(self, rows: int, columns: int) -> Any:
         """What pairs without cotangents give."""
         size = self.plan.pixel_count + self.plan.norm_count
         return tuple((np.zeros((count, size)), np.zeros(count)) for count in (rows, columns))
+
+
+def _addresses(rows: Sequence[NDArray[Any]]) -> tuple[int, ...]:
+    """Where arrays of images begin, each with the bytes from one image to the next."""
+    return tuple(number for one in rows for number in (one.ctypes.data, one.strides[0]))
 
 
 def _entrances(plan: Plan, images: Any) -> list[Array]:

@@ -5,13 +5,14 @@ Given s, the inner product, a = A A' and r = 1 / a (0 for zero features), an emb
     a value, its slope by s, and its bend, the derivative by log a
 
     cosine   s r,  r,  -s r                                      normalisation
-    arc      p0 s + p1 k,  p0 + p1 slope,  p1 (k - s slope),     k = max(s, 0) + d sqrt(w) Q(w),  d = a - |s|, w = d r
-             with slope = 1 - sqrt(w) R(w) for s > 0, else sqrt(w) R(w)
+    arc      s slope + bend,  p0 + p1 f,  p1 a sqrt(w (2 - w)) / pi,   w = 1 - |s| r
+             with f = 1 - sqrt(w) R(w) for s > 0, else sqrt(w) R(w)
     series   a P(s r),  P'(s r),  value - s slope
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,29 +24,15 @@ from .duals import Emitter
 
 
 @intrinsic
-def embed(typing: Any, tag: Any, kind: Any, table: Any, start: Any, s: Any, a: Any, r: Any) -> Any:
-    """The embedded inner products of one vector; `kind` is the place among the tag's kinds."""
-    kinds = tag.choices[1:]
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, chosen, table_value, start_value, *values = arguments
-        emitter = BackEmitter(builder, s, table_value, start_value)
-        (value,) = emitter.choose(chosen, kinds, lambda one: emitter.embedded(one, False, *values)[:1])
-        return value
-
-    return s(tag, types.intp, types.intp, types.intp, s, a, r), generate
-
-
-@intrinsic
 def embed_both(typing: Any, tag: Any, kind: Any, table: Any, start: Any, s: Any, a: Any, r: Any) -> Any:
-    """The same with slopes and bends."""
+    """Embedded inner products of one vector, slopes and bends; `kind` is the place among the tag's kinds."""
     kinds = tag.choices[1:]
     result = types.UniTuple(s, 3)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, chosen, table_value, start_value, *values = arguments
         emitter = BackEmitter(builder, s, table_value, start_value)
-        found = emitter.choose(chosen, kinds, lambda one: emitter.embedded(one, True, *values))
+        found = emitter.choose(chosen, kinds, lambda one: emitter.embedded(one, *values))
         return context.make_tuple(builder, result, found)
 
     return result(tag, types.intp, types.intp, types.intp, s, a, r), generate
@@ -81,8 +68,8 @@ class BackEmitter(Emitter):
         with self.builder.goto_entry_block():
             return self.builder.alloca(self.vector.llvm)
 
-    def embedded(self, kind: tuple[Any, ...], slopes: bool, s: Any, a: Any, r: Any) -> tuple[ir.Value, ...]:
-        """The value of an embedding, and with `slopes` its slope and bend."""
+    def embedded(self, kind: tuple[Any, ...], s: Any, a: Any, r: Any) -> tuple[ir.Value, ...]:
+        """The value of an embedding, its slope and its bend."""
         b = self.builder
         name, *lengths = kind
         if name == "linear":
@@ -92,24 +79,19 @@ class BackEmitter(Emitter):
             return cosine, r, b.fneg(cosine)
         if name == "series":
             value = b.fmul(a, self.polynomial(cosine, 0, lengths[0]))
-            if not slopes:
-                return (value,)
             slope = self.polynomial(cosine, lengths[0], lengths[1])
             return value, slope, self.multiply_add(b.fneg(s), slope, value)
         assert name == "arc", name
-        nothing, straight = self.constant(0.0), lengths[2]
+        nothing, straight = self.constant(0.0), lengths[1]
         difference = self.larger(b.fsub(a, self.apply("fabs", s)), nothing)
         gap = b.fmul(difference, r)
-        root = self.apply("sqrt", gap)
-        far = b.fmul(difference, root)
-        positive = self.larger(s, nothing)
-        kappa = self.multiply_add(far, self.polynomial(gap, 2, lengths[0]), positive)
-        linear, arc = self.parameter(0), self.parameter(1)
-        value = kappa if straight else self.multiply_add(arc, kappa, b.fmul(linear, s))
-        if not slopes:
-            return (value,)
-        angle = b.fmul(root, self.polynomial(gap, 2 + lengths[0], lengths[1]))
+        angle = b.fmul(self.apply("sqrt", gap), self.polynomial(gap, 2, lengths[0]))
         up = b.fcmp_ordered(">", s, nothing)
         slope = b.select(up, b.fsub(self.constant(1.0), angle), angle)
-        slope = slope if straight else self.multiply_add(arc, slope, linear)
-        return value, slope, self.multiply_add(b.fneg(s), slope, value)
+        square = self.constant(math.pi**-2)
+        sine = b.fmul(gap, self.multiply_add(b.fneg(square), gap, self.constant(2 * math.pi**-2)))
+        bend = b.fmul(a, self.apply("sqrt", sine))
+        if not straight:
+            linear, arc = self.parameter(0), self.parameter(1)
+            slope, bend = self.multiply_add(arc, slope, linear), b.fmul(arc, bend)
+        return self.multiply_add(s, slope, bend), slope, bend

@@ -1,25 +1,30 @@
-"""All stages of a chain, forwards and back, for one left image against a vector of right images.
+"""All stages of a chain, back, for one left image against a vector of right images.
 
-As in the fused kernel, an offset (u, v) between positions is its own stencil problem, and lanes are right images. Going
-forward, each offset's plane of inner products goes through all steps of a stage in the second-level cache, and is added
-to what the pool collects for all pairs of pooled positions. Going back, the plane is computed again, because that is
-cheaper than to keep it: every embedding leaves two planes, its slopes and bends (`back_duals`), by which cotangents are
-multiplied on their way back.
+As in the fused kernel, an offset (u, v) between positions is its own stencil problem, lanes are right images, and rows
+of a band of neighbouring offsets stream through a stage. The fused kernel has kept what enters each stage. From that,
+inner products are computed again, because it is cheaper than to keep them. Every embedding leaves its slopes and bends
+(`back_duals`), by which cotangents are multiplied on their way back.
 
-Centred windows are their own transposes. Cotangents of pixels and of logarithms of norms are added up in vectors at the
-positions of either image.
+A stage is a sequence of *phases*, there and back. Between two of them lives a ring of a few rows. The phase that writes
+a ring adds up three neighbours along the row, if the window that reads it is so wide; the one that reads it adds up
+along columns. Centred windows are their own transposes.
+
+Cotangents of pixels and of logarithms of norms are added up in vectors at the positions of either image. Cotangents of
+what enters a stage take the place of what was kept.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .back_duals import embed, embed_both
+from .back_duals import embed_both
 from .simd import (
     accumulate,
     broadcast,
+    choose,
     compiled,
     inlined,
+    is_paired,
     lane_count,
     load,
     load_left,
@@ -37,301 +42,333 @@ of_stage, of_step = reader(STAGE_COLUMNS), reader(STEP_COLUMNS)
 
 
 class View(NamedTuple):
-    """Addresses and sizes that all rows share."""
+    """Addresses and sizes that all rows share. Places in rings count elements."""
 
     stages: int
     steps: int
     table: int  # parameters of embeddings
     scales: int  # what turns the sums of every pool into means
     channels: int
-    itemsize: int
     right_pixels: int
     right_norms: int
     right_inverses: int
-    planes: int
-    plane: int  # vectors of one
-    cotangents: int  # of all pools
+    rings: int
+    band: int  # offsets that take turns
+    band_rings: int  # rings of each
+    mask: int  # rows of a ring less one
+    line: int  # from one row to the next; each follows a vector that no one reads
+    zeros: int  # a row of zeros
+    along: int  # two rows for windows that reach further than their neighbours
+    down: int
     left_scales: int  # cotangents, of logarithms of norms and of pixels
     right_scales: int
     left_pixel_cotangents: int
     right_pixel_cotangents: int
-    itself: int  # whether left and right images are the same
+
+
+@inlined
+def ring_row(view: Any, slot: Any, ring: Any, row: Any) -> Any:
+    """Where a ring of an offset of the band holds a row."""
+    return ((slot * view.band_rings + ring) * (view.mask + 1) + (row & view.mask)) * view.line
+
+
+@inlined
+def offset_at(view: Any, stage: Any, u: Any, v: Any) -> Any:
+    """Where an offset of what enters a stage begins: offsets that differ by the size of the grid share their plane."""
+    tall, wide = of_stage(view.stages, stage, HEIGHT), of_stage(view.stages, stage, WIDTH)
+    return of_stage(view.stages, stage - 1, POOLED) + ((u % tall) * wide + v % wide) * tall * wide
+
+
+@inlined
+def put_along(view: Any, out: Any, k: Any, width: Any, reach: Any, before: Any, now: Any, value: Any) -> Any:
+    """The next value of a row; where three neighbours are added up, their sum goes where the last but one belongs."""
+    if reach == 1:
+        store(view.rings, out + (k - 1) * width, before + (now + value))
+    else:
+        store(view.rings, (out if reach == 0 else view.along) + k * width, value)
+    return now, value
 
 
 @compiled
-def enter(lanes: Any, view: Any, stage: Any, u: Any, v: Any, pixels: Any, pooled: Any) -> None:
-    """One offset of inner products of pixels, or of what the pool before has collected, into the first plane."""
-    width, wide, tall = (
+def end_row(lanes: Any, view: Any, out: Any, count: Any, reach: Any, before: Any, now: Any) -> None:
+    """What a row lacks after its last value."""
+    width = lane_count(lanes)
+    if reach == 1:
+        store(view.rings, out + (count - 1) * width, before + now)
+    elif reach > 1:
+        for k in range(count):
+            value = zero(lanes)
+            for other in range(max(0, k - reach), min(count, k + reach + 1)):
+                value = value + load(lanes, view.rings, view.along + other * width)
+            store(view.rings, out + k * width, value)
+
+
+@compiled
+def around(lanes: Any, view: Any, slot: Any, ring: Any, row: Any, rows: Any, count: Any, reach: Any) -> Any:
+    """Three rows whose sum is that of the rows a window reaches; zeros stand for those outside."""
+    width = lane_count(lanes)
+    if reach <= 1:
+        above = ring_row(view, slot, ring, row - 1) if reach == 1 and row > 0 else view.zeros
+        below = ring_row(view, slot, ring, row + 1) if reach == 1 and row < rows - 1 else view.zeros
+        return above, ring_row(view, slot, ring, row), below
+    for k in range(count):
+        value = zero(lanes)
+        for other in range(max(0, row - reach), min(rows, row + reach + 1)):
+            value = value + load(lanes, view.rings, ring_row(view, slot, ring, other) + k * width)
+        store(view.rings, view.down + k * width, value)
+    return view.zeros, view.down, view.zeros
+
+
+@inlined
+def add_three(lanes: Any, view: Any, three: Any, place: Any) -> Any:
+    """The sum of three rows at a place."""
+    above, here = load(lanes, view.rings, three[0] + place), load(lanes, view.rings, three[1] + place)
+    return above + here + load(lanes, view.rings, three[2] + place)
+
+
+@compiled
+def enter(
+    lanes: Any, view: Any, stage: Any, u: Any, first: Any, end: Any, row: Any, reach: Any, pixels: Any, pooled: Any
+) -> None:
+    """Inner products of pixels, or what the pool before has collected, into the first ring."""
+    width, wide, channels, down = (
         lane_count(lanes),
         of_stage(view.stages, stage, WIDTH),
-        of_stage(view.stages, stage, HEIGHT),
+        view.channels,
+        max(0, -u) + row,
     )
-    rows, count, down, across = tall - abs(u), wide - abs(v), max(0, -u), max(0, -v)
-    channels = view.channels
-    for row in range(rows):
-        x, z = (down + row) * wide + across, (down + row + u) * wide + across + v
-        out = view.planes + row * wide * width * view.itemsize
-        if stage == 0 and channels == 3:  # without a loop
+    for v in range(first, end):
+        count, across, out = wide - abs(v), max(0, -v), ring_row(view, v - first, 0, row)
+        x, z = down * wide + across, (down + u) * wide + across + v
+        before, now = zero(lanes), zero(lanes)
+        if stage > 0:
+            source = (offset_at(view, stage, u, v) + x) * width
+            for k in range(count):
+                value = load(lanes, pooled, source + k * width)
+                before, now = put_along(view, out, k, width, reach, before, now, value)
+        elif channels == 3:  # without a loop
             for k in range(count):
                 p, q = 3 * (x + k), 3 * (z + k) * width
                 value = load_left(lanes, pixels, p) * load(lanes, view.right_pixels, q)
                 value = multiply_add(load_left(lanes, pixels, p + 1), load(lanes, view.right_pixels, q + width), value)
                 other = load(lanes, view.right_pixels, q + 2 * width)
-                store(out, k * width, multiply_add(load_left(lanes, pixels, p + 2), other, value))
-        elif stage == 0:
+                value = multiply_add(load_left(lanes, pixels, p + 2), other, value)
+                before, now = put_along(view, out, k, width, reach, before, now, value)
+        else:
             for k in range(count):
                 value = zero(lanes)
                 for channel in range(channels):
                     one = load_left(lanes, pixels, (x + k) * channels + channel)
                     other = load(lanes, view.right_pixels, ((z + k) * channels + channel) * width)
                     value = multiply_add(one, other, value)
-                store(out, k * width, value)
-        else:
-            positions, start = tall * wide, of_stage(view.stages, stage - 1, POOLED)
-            factor = broadcast(lanes, view.scales, stage - 1)
-            for k in range(count):
-                store(out, k * width, load(lanes, pooled, (start + (x + k) * positions + z + k) * width) * factor)
+                before, now = put_along(view, out, k, width, reach, before, now, value)
+        end_row(lanes, view, out, count, reach, before, now)
 
 
 @compiled
-def widen(lanes: Any, source: Any, out: Any, rows: Any, count: Any, wide: Any, reach: Any) -> None:
-    """Sums along rows over a window, zero outside."""
-    width = lane_count(lanes)
-    for row in range(rows):
-        start = row * wide * width
-        if reach == 1:
-            before, now = zero(lanes), load(lanes, source, start)
-            for k in range(1, count):
-                value = load(lanes, source, start + k * width)
-                store(out, start + (k - 1) * width, before + (now + value))
-                before, now = now, value
-            store(out, start + (count - 1) * width, before + now)
-        else:
-            for k in range(count):
-                value = zero(lanes)
-                for other in range(max(0, k - reach), min(count, k + reach + 1)):
-                    value = value + load(lanes, source, start + other * width)
-                store(out, start + k * width, value)
-
-
-@compiled
-def widened(lanes: Any, view: Any, stage: Any, step: Any, u: Any, v: Any) -> Any:
-    """The plane whose sums down columns are those over a step's window, of the first plane."""
-    down, across = of_step(view.steps, step, REACH_HEIGHT), of_step(view.steps, step, REACH_WIDTH)
-    if down == 0 and across == 0:
-        return view.planes
-    source = view.planes + view.plane * lane_count(lanes) * view.itemsize
-    wide = of_stage(view.stages, stage, WIDTH)
-    rows, count = of_stage(view.stages, stage, HEIGHT) - abs(u), wide - abs(v)
-    widen(lanes, view.planes, source, rows, count, wide, across)
-    return source
-
-
-@inlined
-def column_sum(lanes: Any, source: Any, here: Any, line: Any, above: Any, below: Any) -> Any:
-    """The sum of a vector, and of some above and below it."""
-    if above == 1 and below == 1:  # most rows, without a loop
-        return load(lanes, source, here - line) + load(lanes, source, here) + load(lanes, source, here + line)
-    value = load(lanes, source, here)
-    for other in range(1, above + 1):
-        value = value + load(lanes, source, here - other * line)
-    for other in range(1, below + 1):
-        value = value + load(lanes, source, here + other * line)
-    return value
-
-
-@compiled
-def embed_plane(
+def embed_row(
     lanes: Any,
     kinds: Any,
     view: Any,
     stage: Any,
     step: Any,
     u: Any,
-    v: Any,
+    first: Any,
+    end: Any,
+    row: Any,
+    ring: Any,
+    kept: Any,
     norms: Any,
     inverses: Any,
-    kept: Any,
 ) -> None:
-    """A step on the first plane: its window and its embedding; slopes and bends go to planes `kept` and the next."""
-    width, wide, tall = lane_count(lanes), of_stage(view.stages, stage, WIDTH), of_stage(view.stages, stage, HEIGHT)
-    rows, count, down, across = tall - abs(u), wide - abs(v), max(0, -u), max(0, -v)
-    source = widened(lanes, view, stage, step, u, v)
-    reach, kind = of_step(view.steps, step, REACH_HEIGHT), of_step(view.steps, step, KIND)
-    start, before = of_step(view.steps, step, PARAMETERS), of_step(view.steps, step, NORMS)
-    slopes = view.planes + kept * view.plane * width * view.itemsize
-    bends = slopes + view.plane * width * view.itemsize
-    exact = view.itself != 0 and u == 0 and v == 0
-    line = wide * width
-    for row in range(rows):
-        above, below = min(reach, row), min(reach, rows - 1 - row)
-        x = before + (down + row) * wide + across
-        z = (before + (down + row + u) * wide + across + v) * width
+    """A step: its window on one ring and its embedding, into the next ring; slopes and bends into two others."""
+    width, wide, down = lane_count(lanes), of_stage(view.stages, stage, WIDTH), max(0, -u) + row
+    rows, reach = of_stage(view.stages, stage, HEIGHT) - abs(u), of_step(view.steps, step, REACH_HEIGHT)
+    kind, start, norm = (
+        of_step(view.steps, step, KIND),
+        of_step(view.steps, step, PARAMETERS),
+        of_step(view.steps, step, NORMS),
+    )
+    wider = of_step(view.steps, step + 1, REACH_WIDTH)
+    for v in range(first, end):
+        count, across, slot = wide - abs(v), max(0, -v), v - first
+        three = around(lanes, view, slot, ring, row, rows, count, reach)
+        x, z = norm + down * wide + across, (norm + (down + u) * wide + across + v) * width
+        out, slopes, bends = (
+            ring_row(view, slot, ring + 1, row),
+            ring_row(view, slot, kept, row),
+            ring_row(view, slot, kept + 1, row),
+        )
+        before, now, exact = zero(lanes), zero(lanes), is_paired(lanes) and u == 0 and v == 0
         for k in range(count):
-            here = row * line + k * width
-            s = column_sum(lanes, source, here, line, above, below)
-            a = load_left(lanes, norms, x + k) * load(lanes, view.right_norms, z + k * width)
-            r = load_left(lanes, inverses, x + k) * load(lanes, view.right_inverses, z + k * width)
-            if exact:  # a feature with itself: its cosine is one, whatever rounding says
-                s = a
-            if kept == 0:
-                store(view.planes, here, embed(kinds, kind, view.table, start, s, a, r))
-            else:
-                value, slope, bend = embed_both(kinds, kind, view.table, start, s, a, r)
-                store(view.planes, here, value)
-                store(slopes, here, slope)
-                store(bends, here, bend)
+            here = k * width
+            s = add_three(lanes, view, three, here)
+            a = load_left(lanes, norms, x + k) * load(lanes, view.right_norms, z + here)
+            r = load_left(lanes, inverses, x + k) * load(lanes, view.right_inverses, z + here)
+            s = choose(exact, a, s)  # a feature with itself: its cosine is one, whatever rounding says
+            value, slope, bend = embed_both(kinds, kind, view.table, start, s, a, r)
+            store(view.rings, slopes + here, slope)
+            store(view.rings, bends + here, bend)
+            before, now = put_along(view, out, k, width, wider, before, now, value)
+        end_row(lanes, view, out, count, wider, before, now)
 
 
 @inlined
-def pools_of(view: Any, stage: Any) -> Any:
-    """Height and width of a window of the pool of a stage, windows in a row and in all, and where their pairs start."""
+def windows_row(view: Any, stage: Any, u: Any, row: Any) -> Any:
+    """Where the pool of a stage holds what a row of offsets (u, v) lies in, the size of its grid and of its windows."""
     high, broad = of_stage(view.stages, stage, POOL_HEIGHT), of_stage(view.stages, stage, POOL_WIDTH)
-    columns = of_stage(view.stages, stage, WIDTH) // broad
-    windows = (of_stage(view.stages, stage, HEIGHT) // high) * columns
-    return high, broad, columns, windows, of_stage(view.stages, stage, POOLED)
+    tall, wide = of_stage(view.stages, stage, HEIGHT) // high, of_stage(view.stages, stage, WIDTH) // broad
+    up = (row + u) // high - row // high
+    start = of_stage(view.stages, stage, POOLED) + (up % tall) * wide * tall * wide + (row // high) * wide
+    return start, tall, wide, broad
 
 
 @inlined
-def first_pair(pools: Any, row: Any, other_row: Any, column: Any, other_column: Any) -> Any:
-    """The pair of windows that two positions lie in, and how far across each they are."""
-    high, broad, columns, windows, start = pools
-    one, other = (row // high) * columns + column // broad, (other_row // high) * columns + other_column // broad
-    return start + one * windows + other, column % broad, other_column % broad
+def windows_of(windows: Any, v: Any) -> Any:
+    """The same for the first position of one v.
+
+    That is in one of two rows, the first for positions before `split` in their window, the other one after it.
+    """
+    start, tall, wide, broad = windows
+    along, column = v // broad, max(0, -v) // broad
+    second, start = along + 1, start + column
+    first, second = along + wide if along < 0 else along, second + wide if second < 0 else second
+    plane = tall * wide
+    return start + first * plane, start + second * plane, broad * (along + 1) - v, max(0, -v) - column * broad, broad
 
 
 @inlined
-def next_pair(pools: Any, pair: Any, left: Any, right: Any) -> Any:
+def next_window(windows: Any) -> Any:
     """The same one position on."""
-    broad, windows = pools[1], pools[3]
-    left, right = left + 1, right + 1
-    if left == broad:
-        pair, left = pair + windows, 0
-    if right == broad:
-        pair, right = pair + 1, 0
-    return pair, left, right
+    first, second, split, phase, broad = windows
+    phase += 1
+    if phase == broad:
+        return first + 1, second + 1, split, 0, broad
+    return first, second, split, phase, broad
 
 
 @compiled
-def collect(lanes: Any, view: Any, stage: Any, u: Any, v: Any, pooled: Any) -> None:
-    """Add the first plane to the pairs of windows its positions lie in; neighbours of one pair are added up first."""
-    width, wide, tall = lane_count(lanes), of_stage(view.stages, stage, WIDTH), of_stage(view.stages, stage, HEIGHT)
-    rows, count, down, across = tall - abs(u), wide - abs(v), max(0, -u), max(0, -v)
-    pools = pools_of(view, stage)
-    for row in range(rows):
-        pair, left, right = first_pair(pools, down + row, down + row + u, across, across + v)
-        total = zero(lanes)
-        for k in range(count):
-            total = total + load(lanes, view.planes, (row * wide + k) * width)
-            following, left, right = next_pair(pools, pair, left, right)
-            if following != pair or k == count - 1:
-                accumulate(pooled, pair * width, total)
-                total = zero(lanes)
-                pair = following
+def spread(lanes: Any, view: Any, stage: Any, u: Any, first: Any, end: Any, row: Any, pooled: Any) -> None:
+    """The cotangents of the pairs of windows that positions lie in, into the first ring."""
+    width, wide, pool = (
+        lane_count(lanes),
+        of_stage(view.stages, stage, WIDTH),
+        windows_row(view, stage, u, max(0, -u) + row),
+    )
+    for v in range(first, end):
+        windows, out = windows_of(pool, v), ring_row(view, v - first, 0, row)
+        for k in range(wide - abs(v)):
+            pair = windows[0] if windows[3] < windows[2] else windows[1]
+            store(view.rings, out + k * width, load(lanes, pooled, pair * width))
+            windows = next_window(windows)
 
 
 @compiled
-def spread(lanes: Any, view: Any, stage: Any, u: Any, v: Any) -> None:
-    """The cotangents of the pairs of windows that the positions of one offset lie in, into the first plane."""
-    width, wide, tall = lane_count(lanes), of_stage(view.stages, stage, WIDTH), of_stage(view.stages, stage, HEIGHT)
-    rows, count, down, across = tall - abs(u), wide - abs(v), max(0, -u), max(0, -v)
-    pools = pools_of(view, stage)
-    for row in range(rows):
-        pair, left, right = first_pair(pools, down + row, down + row + u, across, across + v)
+def turn(
+    lanes: Any,
+    kinds: Any,
+    view: Any,
+    stage: Any,
+    step: Any,
+    u: Any,
+    first: Any,
+    end: Any,
+    row: Any,
+    ring: Any,
+    norms: Any,
+    inverses: Any,
+    pooled: Any,
+) -> None:
+    """The last step of a stage, there and back, into the next ring: `embed_row`, `spread` and `pull_row` at once."""
+    width, wide, down = lane_count(lanes), of_stage(view.stages, stage, WIDTH), max(0, -u) + row
+    rows, reach = of_stage(view.stages, stage, HEIGHT) - abs(u), of_step(view.steps, step, REACH_HEIGHT)
+    kind, start, norm = (
+        of_step(view.steps, step, KIND),
+        of_step(view.steps, step, PARAMETERS),
+        of_step(view.steps, step, NORMS),
+    )
+    wider, pool = of_step(view.steps, step, REACH_WIDTH), windows_row(view, stage, u, down)
+    for v in range(first, end):
+        count, across, slot = wide - abs(v), max(0, -v), v - first
+        three = around(lanes, view, slot, ring, row, rows, count, reach)
+        x, z = norm + down * wide + across, (norm + (down + u) * wide + across + v) * width
+        windows, out = windows_of(pool, v), ring_row(view, slot, ring + 1, row)
+        before, now, exact = zero(lanes), zero(lanes), is_paired(lanes) and u == 0 and v == 0
         for k in range(count):
-            store(view.planes, (row * wide + k) * width, load(lanes, view.cotangents, pair * width))
-            pair, left, right = next_pair(pools, pair, left, right)
-
-
-@compiled
-def turn(lanes: Any, kinds: Any, view: Any, stage: Any, step: Any, u: Any, v: Any, norms: Any, inverses: Any) -> None:
-    """The last step of a stage, there and back: `embed_plane`, `spread` and `pull_step` at once."""
-    width, wide, tall = lane_count(lanes), of_stage(view.stages, stage, WIDTH), of_stage(view.stages, stage, HEIGHT)
-    rows, count, down, across = tall - abs(u), wide - abs(v), max(0, -u), max(0, -v)
-    source, pools = widened(lanes, view, stage, step, u, v), pools_of(view, stage)
-    reach, kind = of_step(view.steps, step, REACH_HEIGHT), of_step(view.steps, step, KIND)
-    start, before = of_step(view.steps, step, PARAMETERS), of_step(view.steps, step, NORMS)
-    exact = view.itself != 0 and u == 0 and v == 0
-    line = wide * width
-    for row in range(rows):
-        above, below = min(reach, row), min(reach, rows - 1 - row)
-        x = before + (down + row) * wide + across
-        z = (before + (down + row + u) * wide + across + v) * width
-        pair, left, right = first_pair(pools, down + row, down + row + u, across, across + v)
-        for k in range(count):
-            here = row * line + k * width
-            s = column_sum(lanes, source, here, line, above, below)
-            a = load_left(lanes, norms, x + k) * load(lanes, view.right_norms, z + k * width)
-            r = load_left(lanes, inverses, x + k) * load(lanes, view.right_inverses, z + k * width)
-            if exact:
-                s = a
+            here = k * width
+            s = add_three(lanes, view, three, here)
+            a = load_left(lanes, norms, x + k) * load(lanes, view.right_norms, z + here)
+            r = load_left(lanes, inverses, x + k) * load(lanes, view.right_inverses, z + here)
+            s = choose(exact, a, s)
             _, slope, bend = embed_both(kinds, kind, view.table, start, s, a, r)
-            g = load(lanes, view.cotangents, pair * width)
-            store(view.planes, here, g * slope)
+            g = load(lanes, pooled, (windows[0] if windows[3] < windows[2] else windows[1]) * width)
             bend = g * bend
             accumulate(view.left_scales, (x + k) * width, bend)
-            accumulate(view.right_scales, z + k * width, bend)
-            pair, left, right = next_pair(pools, pair, left, right)
+            accumulate(view.right_scales, z + here, bend)
+            before, now = put_along(view, out, k, width, wider, before, now, g * slope)
+            windows = next_window(windows)
+        end_row(lanes, view, out, count, wider, before, now)
 
 
 @compiled
-def pull_step(lanes: Any, view: Any, stage: Any, step: Any, u: Any, v: Any, kept: Any) -> None:
-    """The first plane back through the window of the step that follows, and through an embedding."""
-    width, wide, tall = lane_count(lanes), of_stage(view.stages, stage, WIDTH), of_stage(view.stages, stage, HEIGHT)
-    rows, count, down, across = tall - abs(u), wide - abs(v), max(0, -u), max(0, -v)
-    source = widened(lanes, view, stage, step + 1, u, v)
-    reach = of_step(view.steps, step + 1, REACH_HEIGHT)
-    before = of_step(view.steps, step, NORMS)
-    slopes = view.planes + kept * view.plane * width * view.itemsize
-    bends = slopes + view.plane * width * view.itemsize
-    line = wide * width
-    for row in range(rows):
-        above, below = min(reach, row), min(reach, rows - 1 - row)
-        x = (before + (down + row) * wide + across) * width
-        z = (before + (down + row + u) * wide + across + v) * width
+def pull_row(
+    lanes: Any, view: Any, stage: Any, step: Any, u: Any, first: Any, end: Any, row: Any, ring: Any, kept: Any
+) -> None:
+    """Back through the window of the step that follows, and through an embedding, from one ring into the next."""
+    width, wide, down = lane_count(lanes), of_stage(view.stages, stage, WIDTH), max(0, -u) + row
+    rows, reach = of_stage(view.stages, stage, HEIGHT) - abs(u), of_step(view.steps, step + 1, REACH_HEIGHT)
+    norm, wider = of_step(view.steps, step, NORMS), of_step(view.steps, step, REACH_WIDTH)
+    for v in range(first, end):
+        count, across, slot = wide - abs(v), max(0, -v), v - first
+        three = around(lanes, view, slot, ring, row, rows, count, reach)
+        x, z = (norm + down * wide + across) * width, (norm + (down + u) * wide + across + v) * width
+        out, slopes, bends = (
+            ring_row(view, slot, ring + 1, row),
+            ring_row(view, slot, kept, row),
+            ring_row(view, slot, kept + 1, row),
+        )
+        before, now = zero(lanes), zero(lanes)
         for k in range(count):
-            here = row * line + k * width
-            g = column_sum(lanes, source, here, line, above, below)
-            store(view.planes, here, g * load(lanes, slopes, here))
-            bend = g * load(lanes, bends, here)
-            accumulate(view.left_scales, x + k * width, bend)
-            accumulate(view.right_scales, z + k * width, bend)
+            here = k * width
+            g = add_three(lanes, view, three, here)
+            bend = g * load(lanes, view.rings, bends + here)
+            accumulate(view.left_scales, x + here, bend)
+            accumulate(view.right_scales, z + here, bend)
+            value = g * load(lanes, view.rings, slopes + here)
+            before, now = put_along(view, out, k, width, wider, before, now, value)
+        end_row(lanes, view, out, count, wider, before, now)
 
 
 @compiled
-def leave_pooled(lanes: Any, view: Any, stage: Any, u: Any, v: Any) -> None:
-    """The cotangents of one offset of what the pool before has collected."""
+def leave_pooled(
+    lanes: Any, view: Any, stage: Any, u: Any, first: Any, end: Any, row: Any, ring: Any, reach: Any, pooled: Any
+) -> None:
+    """The cotangents of what the pool before has collected, from a ring."""
     width, wide, tall = lane_count(lanes), of_stage(view.stages, stage, WIDTH), of_stage(view.stages, stage, HEIGHT)
-    rows, count, down, across = tall - abs(u), wide - abs(v), max(0, -u), max(0, -v)
-    source, reach, step = view.planes, 0, of_stage(view.stages, stage, FIRST_STEP)
-    if step < of_stage(view.stages, stage, END_STEP):
-        source, reach = widened(lanes, view, stage, step, u, v), of_step(view.steps, step, REACH_HEIGHT)
-    positions, start = tall * wide, of_stage(view.stages, stage - 1, POOLED)
-    factor, line = broadcast(lanes, view.scales, stage - 1), wide * width
-    for row in range(rows):
-        above, below = min(reach, row), min(reach, rows - 1 - row)
-        x, z = (down + row) * wide + across, (down + row + u) * wide + across + v
+    factor = broadcast(lanes, view.scales, stage - 1)
+    for v in range(first, end):
+        count = wide - abs(v)
+        three = around(lanes, view, v - first, ring, row, tall - abs(u), count, reach)
+        out = (offset_at(view, stage, u, v) + (max(0, -u) + row) * wide + max(0, -v)) * width
         for k in range(count):
-            g = column_sum(lanes, source, row * line + k * width, line, above, below)
-            store(view.cotangents, (start + (x + k) * positions + z + k) * width, g * factor)
+            store(pooled, out + k * width, add_three(lanes, view, three, k * width) * factor)
 
 
 @compiled
-def leave_pixels(lanes: Any, view: Any, u: Any, v: Any, pixels: Any) -> None:
-    """The cotangents of the pixels of both sides from one offset of their inner products."""
-    width, wide, tall = lane_count(lanes), of_stage(view.stages, 0, WIDTH), of_stage(view.stages, 0, HEIGHT)
-    rows, count, down, across = tall - abs(u), wide - abs(v), max(0, -u), max(0, -v)
-    source, reach, step = view.planes, 0, of_stage(view.stages, 0, FIRST_STEP)
-    if step < of_stage(view.stages, 0, END_STEP):
-        source, reach = widened(lanes, view, 0, step, u, v), of_step(view.steps, step, REACH_HEIGHT)
-    channels, line = view.channels, wide * width
-    for row in range(rows):
-        above, below = min(reach, row), min(reach, rows - 1 - row)
-        x, z = (down + row) * wide + across, (down + row + u) * wide + across + v
-        lefts, rights = view.left_pixel_cotangents, view.right_pixel_cotangents
+def leave_pixels(
+    lanes: Any, view: Any, u: Any, first: Any, end: Any, row: Any, ring: Any, reach: Any, pixels: Any
+) -> None:
+    """The cotangents of the pixels of both sides, from a ring."""
+    width, wide, channels, down = lane_count(lanes), of_stage(view.stages, 0, WIDTH), view.channels, max(0, -u) + row
+    rows = of_stage(view.stages, 0, HEIGHT) - abs(u)
+    lefts, rights = view.left_pixel_cotangents, view.right_pixel_cotangents
+    for v in range(first, end):
+        count, across = wide - abs(v), max(0, -v)
+        three = around(lanes, view, v - first, ring, row, rows, count, reach)
+        x, z = down * wide + across, (down + u) * wide + across + v
         if channels == 3:  # without a loop
             for k in range(count):
-                g = column_sum(lanes, source, row * line + k * width, line, above, below)
+                g = add_three(lanes, view, three, k * width)
                 p, q = 3 * (x + k), 3 * (z + k) * width
                 accumulate(lefts, p * width, g * load(lanes, view.right_pixels, q))
                 accumulate(lefts, (p + 1) * width, g * load(lanes, view.right_pixels, q + width))
@@ -341,32 +378,51 @@ def leave_pixels(lanes: Any, view: Any, u: Any, v: Any, pixels: Any) -> None:
                 accumulate(rights, q + 2 * width, g * load_left(lanes, pixels, p + 2))
             continue
         for k in range(count):
-            g = column_sum(lanes, source, row * line + k * width, line, above, below)
+            g = add_three(lanes, view, three, k * width)
             for channel in range(channels):
                 p, q = (x + k) * channels + channel, ((z + k) * channels + channel) * width
                 accumulate(lefts, p * width, g * load(lanes, view.right_pixels, q))
                 accumulate(rights, q, g * load_left(lanes, pixels, p))
 
 
-@compiled
-def forward_rows(
-    lanes: Any, kinds: Any, view: Any, low: Any, high: Any, left: Any, first: Any, end: Any, pooled: Any, row_bytes: Any
-) -> None:
-    """Stages [low, high) for left images [first, end): what pools collect is added to rows of the room for them.
-
-    `left` has the addresses of the images' pixels, norms and inverses, each with the bytes from one image to the next.
-    """
-    for row in range(first, end):
-        pixels, norms, inverses = left[0] + row * left[1], left[2] + row * left[3], left[4] + row * left[5]
-        room = pooled + (row - first) * row_bytes
-        for stage in range(low, high):
-            tall, wide = of_stage(view.stages, stage, HEIGHT), of_stage(view.stages, stage, WIDTH)
-            for u in range(1 - tall, tall):
-                for v in range(1 - wide, wide):
-                    enter(lanes, view, stage, u, v, pixels, room)
-                    for step in range(of_stage(view.stages, stage, FIRST_STEP), of_stage(view.stages, stage, END_STEP)):
-                        embed_plane(lanes, kinds, view, stage, step, u, v, norms, inverses, 0)
-                    collect(lanes, view, stage, u, v, room)
+@inlined
+def follow_offsets(lanes: Any, kinds: Any, view: Any, stage: Any, u: Any, first: Any, left: Any, pooled: Any) -> None:
+    """Stream the rows of a band of offsets (u, v) through all phases of a stage, each as late as its window asks."""
+    start, last, end = (
+        of_stage(view.stages, stage, FIRST_STEP),
+        of_stage(view.stages, stage, END_STEP),
+        min(first + view.band, of_stage(view.stages, stage, WIDTH)),
+    )
+    pixels, norms, inverses = left
+    rows, lag, down, across, slopes = of_stage(view.stages, stage, HEIGHT) - abs(u), 0, 0, 0, 2 * (last - start)
+    if start < last:
+        down, across = of_step(view.steps, start, REACH_HEIGHT), of_step(view.steps, start, REACH_WIDTH)
+    for step in range(start, last):
+        lag += 2 * of_step(view.steps, step, REACH_HEIGHT)
+    for newest in range(rows + lag):
+        row, ring = newest, 0
+        if row < rows and start < last:
+            enter(lanes, view, stage, u, first, end, row, across, pixels, pooled)
+        elif row < rows:
+            spread(lanes, view, stage, u, first, end, row, pooled)
+        for step in range(start, last):
+            row -= of_step(view.steps, step, REACH_HEIGHT)
+            kept = slopes + 2 * (step - start)
+            if 0 <= row < rows and step < last - 1:
+                embed_row(lanes, kinds, view, stage, step, u, first, end, row, ring, kept, norms, inverses)
+            elif 0 <= row < rows:
+                turn(lanes, kinds, view, stage, step, u, first, end, row, ring, norms, inverses, pooled)
+            ring += 1
+        for step in range(last - 2, start - 1, -1):
+            row -= of_step(view.steps, step + 1, REACH_HEIGHT)
+            if 0 <= row < rows:
+                pull_row(lanes, view, stage, step, u, first, end, row, ring, slopes + 2 * (step - start))
+            ring += 1
+        row -= down
+        if 0 <= row < rows and stage == 0:
+            leave_pixels(lanes, view, u, first, end, row, ring, down, pixels)
+        elif 0 <= row < rows:
+            leave_pooled(lanes, view, stage, u, first, end, row, ring, down, pooled)
 
 
 @compiled
@@ -386,7 +442,10 @@ def backward_rows(
     room: Any,
     out: Any,
 ) -> None:
-    """The same back, through stages [low, high) from the last: to pixels, or to the pool before, and to norms.
+    """Back through stages [low, high) from the last, for left images [first, end): to pixels, pools and norms.
+
+    `left` has the addresses of the images' pixels, norms and inverses, each with the bytes from one image to the next;
+    `pooled` what was kept of the first of them.
 
     With rows in `out`, each image starts from its `seeds`, the cotangents of the last pool, (rows, lanes), unless it
     is not `wanted`; `room`, where what left images get is added up in vectors, then goes to its row. What the right
@@ -395,34 +454,19 @@ def backward_rows(
     width = lane_count(lanes)
     alone = len(out) == 0
     for row in range(first, end):
+        own = pooled + (row - first) * row_bytes
         if not alone:
             if wanted[row - first] == 0:
                 continue
             room[:] = 0
-            store(
-                view.cotangents,
-                of_stage(view.stages, high - 1, POOLED) * width,
-                load(lanes, seeds, (row - first) * width),
-            )
-        pixels, norms, inverses = left[0] + row * left[1], left[2] + row * left[3], left[4] + row * left[5]
+            seed = load(lanes, seeds, (row - first) * width)
+            store(own, of_stage(view.stages, high - 1, POOLED) * width, seed)
+        image = left[0] + row * left[1], left[2] + row * left[3], left[4] + row * left[5]
         for stage in range(high - 1, low - 1, -1):
             tall, wide = of_stage(view.stages, stage, HEIGHT), of_stage(view.stages, stage, WIDTH)
-            start, last = of_stage(view.stages, stage, FIRST_STEP), of_stage(view.stages, stage, END_STEP)
             for u in range(1 - tall, tall):
-                for v in range(1 - wide, wide):
-                    enter(lanes, view, stage, u, v, pixels, pooled + (row - first) * row_bytes)
-                    for step in range(start, last - 1):
-                        embed_plane(lanes, kinds, view, stage, step, u, v, norms, inverses, 2 + 2 * (step - start))
-                    if start < last:
-                        turn(lanes, kinds, view, stage, last - 1, u, v, norms, inverses)
-                    else:
-                        spread(lanes, view, stage, u, v)
-                    for step in range(last - 2, start - 1, -1):
-                        pull_step(lanes, view, stage, step, u, v, 2 + 2 * (step - start))
-                    if stage == 0:
-                        leave_pixels(lanes, view, u, v, pixels)
-                    else:
-                        leave_pooled(lanes, view, stage, u, v)
+                for v in range(1 - wide, wide, view.band):
+                    follow_offsets(lanes, kinds, view, stage, u, v, image, own)
         if not alone:
             for place in range(out.shape[1]):
                 total = 0.0

@@ -43,9 +43,11 @@ OUT, OUT2, PLAIN, PLAIN2, PADDING, EVERY = range(22, 28)
 LINE, LINE2, HEIGHT, TAP, DILATION = range(28, 33)
 # Places of a pool: of two rows, before the split, and how far the next offset is; its size; the width it reads:
 LOW, LOW2, PLANE, SIZE, CROPPED = range(33, 38)
+# What gradients keep of the slots: an array, and the place of a row at offset v = 0:
+KEPT, KEEP = range(38, 40)
 # The rows to add up, of which a second row leaves out the first and has one more:
 MOST_ROWS = 7
-ROWS = 38
+ROWS = 40
 FRAME_FIELDS = ROWS + MOST_ROWS + 1
 
 
@@ -294,8 +296,8 @@ def total(lanes: Any) -> Leaf:
     return run
 
 
-def take(lanes: Any) -> Leaf:
-    """Lines out of the slots, scaled; slots are left empty."""
+def take(lanes: Any, kept: bool) -> Leaf:
+    """Lines out of the slots, scaled; slots are left empty. `kept`: lines go to what gradients keep, too."""
 
     def run(frame: Any) -> None:
         width, ring, slots = lane_count(lanes), integer(frame, RING), integer(frame, SLOTS)
@@ -304,10 +306,13 @@ def take(lanes: Any) -> Leaf:
             v, out = integer(integer(frame, OFFSETS), i), integer(frame, OUT) + (i - first) * integer(frame, RINGS)
             source = integer(frame, LOW) + v * integer(frame, PLANE) + max(0, -v) * width
             count = integer(frame, WIDE) - abs(v)
+            keep = integer(frame, KEEP) + (v % integer(frame, WIDE)) * integer(frame, PLANE) + max(0, -v) * width
             for k in range(count):
-                value = load(lanes, slots, source + k * width)
+                value = load(lanes, slots, source + k * width) * scale
                 store(slots, source + k * width, zero(lanes))
-                store(ring, out + k * width, value * scale)
+                store(ring, out + k * width, value)
+                if kept:
+                    store(integer(frame, KEPT), keep + k * width, value)
             for k in range(count, count + integer(frame, PADDING)):
                 store(ring, out + k * width, zero(lanes))
 

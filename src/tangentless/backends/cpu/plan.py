@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...graph import Graph
-from ..segmented import Segmented, exceeds
-from ..segments import Exit, cut
+from ..segmented import SMALLEST_NORM, Segmented, exceeds
+from ..segments import Exit, Segment, cut
 from .duals import Lowered, lower_step
 
 Array = NDArray[np.float64]
@@ -105,3 +106,38 @@ def in_lanes(rows: NDArray[Any], fused: Fused) -> NDArray[Any]:
         laid_out[whole, :, : len(rest)] = rest.T
         laid_out[whole, :, len(rest) :] = rest[-1][:, None]
     return vectors.reshape(blocks, -1)
+
+
+def expand(images: Any) -> tuple[NDArray[Any], ...]:
+    """Rows as the fused kernel reads them: normalised pixels, and norms before every embedding with their inverses."""
+    fused, count = images.fused, len(images)
+    pixels = normalized(images.images, images.scales)
+    norms = np.empty((count, 2 * fused.norm_count), fused.dtype)
+    known: list[NDArray[Any]] = [pixel_squares(fused, pixels), *images.squares]
+    for place, segment in enumerate(fused.segments):
+        squares = squares_of(segment, known[: segment.entrances])
+        known = known[segment.entrances :]
+        for part, some in norms_of(fused, place, squares):
+            norms[:, part] = some
+    return pixels.reshape(count, -1).astype(fused.dtype), norms
+
+
+def squares_of(segment: Segment, entrances: list[NDArray[Any]]) -> list[Array]:
+    """Squared norms of all values of a segment, (N, H, W), computed with images last: long rows, so quick sums."""
+    images_last = (np.ascontiguousarray(one.transpose(1, 2, 0), dtype=np.float64) for one in entrances)
+    return segment.squares([one.transpose(2, 0, 1) for one in images_last])
+
+
+def norms_of(fused: Fused, place: int, squares: list[Array]) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """For every embedding of a segment, norms before it beside their inverses, and where rows of norms hold them."""
+    segment = fused.segments[place]
+    for number, lowered in enumerate(fused.lowered[place]):
+        start = fused.norm_places.get((place, number))
+        if start is None:
+            continue
+        norms = np.sqrt(squares[segment.sum_of(number)])
+        norms[norms < SMALLEST_NORM[fused.dtype]] = 0.0
+        both = np.zeros((*norms.shape, 2), fused.dtype)
+        both[..., 0] = norms
+        np.divide(math.sqrt(lowered.scale), norms, out=both[..., 1], where=norms > 0, casting="same_kind")
+        yield slice(2 * start, 2 * (start + math.prod(segment.grid))), both.reshape(len(norms), -1)

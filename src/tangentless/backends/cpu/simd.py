@@ -302,6 +302,16 @@ def lane_count(typing: Any, tag: Any) -> Any:
     return types.int64(tag), generate
 
 
+@intrinsic
+def is_paired(typing: Any, tag: Any) -> Any:
+    """Whether left images fill lanes too, a constant of the machine code."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return ir.Constant(ir.IntType(1), int(tag.choices[3]))
+
+    return types.boolean(tag), generate
+
+
 def _loader(load_vector: Callable[..., ir.Value]) -> Any:
     """A function of a tag, an address and an index that gives a vector."""
 
@@ -373,6 +383,16 @@ def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
         return call(builder, f"llvm.fmuladd.{suffix(a)}", a.llvm, *arguments)
 
     return a(a, b, c), generate
+
+
+@intrinsic
+def choose(typing: Any, condition: Any, a: Any, b: Any) -> Any:
+    """One of two vectors."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.select(*arguments)
+
+    return a(types.boolean, a, b), generate
 
 
 def _operator(function: Any, instruction: str) -> None:

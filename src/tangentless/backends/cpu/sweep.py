@@ -44,7 +44,16 @@ from .simd import call_address, compiled, inlined, integer, put, reader
     END_OFFSET,
     STAGE_COLUMNS,
 ) = range(15)
-ENTRANCE_LEAF, ENTRANCE_DIRECT, ENTRANCE_EXIT, ENTRANCE_SCALE, ENTRANCE_SINK, ENTRANCE_END, ENTRANCE_COLUMNS = range(7)
+(
+    ENTRANCE_LEAF,
+    ENTRANCE_DIRECT,
+    ENTRANCE_EXIT,
+    ENTRANCE_SCALE,
+    ENTRANCE_KEPT,
+    ENTRANCE_SINK,
+    ENTRANCE_END,
+    ENTRANCE_COLUMNS,
+) = range(8)
 (
     LAG,
     STEP_NORMS,
@@ -103,6 +112,8 @@ class View(NamedTuple):
     rings_size: int  # from the lines and rings of one offset of a band to those of the next
     together: int
     clear_leaf: int
+    kept: int  # where gradients keep what the slots held, of the first row, and bytes to that of the next
+    kept_bytes: int
 
 
 @compiled
@@ -115,6 +126,7 @@ def run_rows(view: Any, first: Any, end: Any, left: Any, total: Any, totals: Any
     for row in range(first, end):
         put(view.frame, f.PIXELS, left[0] + row * left[1])
         put(view.frame, f.NORMS, left[2] + row * left[3])
+        put(view.frame, f.KEPT, view.kept + (row - first) * view.kept_bytes)
         total[:] = 0
         for outermost in range(view.first, view.end):
             u, stage = outermost, np.int64(0)  # typed: a literal would compile everything twice
@@ -182,6 +194,8 @@ def enter_row(view: Any, stage: Any, entrance: Any, u: Any, row: Any) -> None:
         put(frame, f.PLANE, of_exit(view.exits, exit_, EXIT_TALL) * wide * lanes)
         put(frame, f.LOW, (slot_place(view, exit_, u, 0) + down * wide) * lanes)
         put(frame, f.WEIGHT, of_entrance(view.entrances, entrance, ENTRANCE_SCALE))
+        tall, kept = of_stage(view.stages, stage, HEIGHT), of_entrance(view.entrances, entrance, ENTRANCE_KEPT)
+        put(frame, f.KEEP, (kept + ((u % tall) * wide * tall + down) * wide) * lanes)
     leaf = of_entrance(view.entrances, entrance, ENTRANCE_LEAF)
     sink = of_entrance(view.entrances, entrance, ENTRANCE_SINK)
     if of_entrance(view.entrances, entrance, ENTRANCE_DIRECT) != 0:

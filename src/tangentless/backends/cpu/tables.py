@@ -10,6 +10,7 @@ have given. Most steps are one chunk.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,6 +71,10 @@ class Scratch:
         self.view, self._offsets = tables.view(self.frame, needed)
         self.frame[f.OFFSETS] = self.view.offsets
 
+    def keep(self, rows: NDArray[Any]) -> None:
+        """Keep what enters the segments, of each left image in a row of its own; the caller keeps the array."""
+        self.view = self.view._replace(kept=rows.ctypes.data, kept_bytes=rows.strides[0])
+
     def set_right(self, pixels: NDArray[Any], norms: NDArray[Any]) -> None:
         """Choose the block of right images; the caller keeps the arrays."""
         self.frame[[f.RIGHT_PIXELS, f.RIGHT_NORMS]] = pixels.ctypes.data, norms.ctypes.data
@@ -77,10 +82,14 @@ class Scratch:
 
 @dataclass
 class Tables:
-    """All tables of a graph, for pairs of images or (`paired`) for images with themselves."""
+    """All tables of a graph, for pairs of images or (`paired`) for images with themselves.
+
+    `kept`: what enters each segment is kept, for gradients.
+    """
 
     fused: Fused
     paired: bool
+    kept: bool = False
     stages: list[list[int]] = field(default_factory=list)
     entrances: list[list[int]] = field(default_factory=list)
     steps: list[list[int]] = field(default_factory=list)
@@ -94,7 +103,7 @@ class Tables:
         self.plain_tag = lanes_tag(fused.dtype, fused.width, paired=False)
         self._weights, parameters = [1.0], [0.0]
         self.stride = max(segment.grid[1] for segment in fused.segments) + 2 * _MARGIN
-        self.slots, self.ring_rows, self.padding = 0, 1, 0
+        self.slots, self.ring_rows, self.padding, self.kept_vectors = 0, 1, 0, 0
         for i, segment in enumerate(fused.segments):
             first = len(self.exits)
             self._add_exits(segment, final=i == len(fused.segments) - 1)
@@ -158,6 +167,8 @@ class Tables:
             rings_size=self.rings_size,
             together=self.together,
             clear_leaf=self._clear,
+            kept=0,
+            kept_bytes=0,
         )
         return view, arrays
 
@@ -177,7 +188,7 @@ class Tables:
         begin = len(self.entrances)
         for number in range(segment.entrances):
             sinks = self._add_sinks(place, layout, number, first)
-            exit_, scale = -1, 0
+            exit_, scale, kept = -1, 0, self.kept_vectors
             widened = sinks[1] - sinks[0] == 1 and self.sinks[sinks[0]][t.SINK_KIND] == t.WIDEN
             direct = place == 0 and widened and not self.paired
             if place == 0:
@@ -187,8 +198,9 @@ class Tables:
                 exit_ = self.stages[place - 1][t.FIRST_EXIT] + number
                 before = self.fused.segments[place - 1].exits[number]
                 scale = self._weight(self.fused.exit_scale(place - 1, before))
-                code = leaf(f.take, self.plain_tag)
-            self.entrances.append([code.address, int(direct), exit_, scale, *sinks])
+                code = leaf(f.take, self.plain_tag, self.kept)
+                self.kept_vectors += math.prod(segment.grid) ** 2
+            self.entrances.append([code.address, int(direct), exit_, scale, kept, *sinks])
         return [begin, len(self.entrances)]
 
     def _add_step(self, place: int, number: int, layout: _Layout, first: int, parameters: int, shift: int) -> None:
@@ -296,11 +308,11 @@ class Tables:
 
 
 @functools.lru_cache(maxsize=64)
-def tables_of(fused: Fused) -> tuple[Tables, Tables]:
+def tables_of(fused: Fused, kept: bool = False) -> tuple[Tables, Tables]:
     """Tables for pairs of images, and for images with themselves, with all code compiled."""
 
     def compile_all() -> tuple[Tables, Tables]:
-        pairs, alone = Tables(fused, paired=False), Tables(fused, paired=True)
+        pairs, alone = (Tables(fused, paired, kept) for paired in (False, True))
         scratch = Scratch(pairs, fused.needed(0))
         t.run_rows(scratch.view, 0, 0, (0,) * 4, scratch.total, np.zeros((1, fused.width)), 0)
         return pairs, alone
