@@ -17,11 +17,11 @@ import numpy as np
 from ..backends import Advance
 from ..backends.cuda.compile import source
 from ..backends.cuda.duals import array
+from ..backends.cuda.fused import walk
 from ..backends.cuda.machine import CudaMachine
 from ..forms import TOLERANCE, angle_polynomial, arc_polynomial
 from .rows import CLOSE, TINY, with_norms
 
-_THREADS = 256  # of a block
 Call = tuple[str, tuple[Any, ...]]  # a kernel of the device, and its last arguments
 
 
@@ -61,7 +61,7 @@ class GpuVectors:
         """Call a kernel, which puts something in the place of inner products."""
         sizes = np.int64(products.size), len(right), self.rows.shape[1]
         arguments = [products, self.rows, right.rows, *factors, *sizes, *last]
-        self.launch(name, -(-products.size // _THREADS), _THREADS, 0, arguments)
+        walk(self.launch, name, products.size, arguments)
 
 
 def prepare(

@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 
 from ..general import pixel_squares
-from .fused import LaunchText, Machine
+from .fused import LaunchText, Machine, walk
 from .layout import StagePlan
 from .offsets import OffsetPlan
 from .planes import stage_rows, stage_units
-
-_THREADS = 256
 
 
 class FirstStage:
@@ -48,5 +46,5 @@ class FirstStage:
         exits = xp.empty((len(units), self.plan.output_floats * lanes), dtype=np.float32)
         values = len(units) * self.plan.output_floats
         sizes = [np.int64(values), *one.grid, np.float64(self.units.exit**2)]
-        self.launch("lay_out", -(-values // _THREADS), _THREADS, 0, [sums, exits, units, *sizes])
+        walk(self.launch, "lay_out", values, [sums, exits, units, *sizes])
         return exits

@@ -18,7 +18,7 @@ from .. import Advance
 from ..general import pixel_squares
 from ..segmented import SMALLEST_NORM, Offsets, keeps_scales
 from .close import FindExact, refine
-from .fused import Machine, batch_units, column_heights, selves
+from .fused import Machine, batch_units, column_heights, selves, walk
 from .offset_writer import write
 from .offsets import OffsetPlan, plan_offsets
 from .planes import image_scales
@@ -27,7 +27,6 @@ from .portable import make_portable
 if TYPE_CHECKING:
     from .first_stage import FirstStage
 
-_THREADS = 256
 CLOSE = 2.5e-4  # 1 - cosine of pairs of which float32, which errs by up to 2.4e-8, leaves less than four digits
 
 
@@ -138,7 +137,7 @@ class OffsetPath:
         sums = xp.empty((len(values), axes[0].count, axes[1].count))
         numbers = [np.int64(sums.size), *values.shape[1:], *sums.shape[1:]]
         numbers += [*(one.stride for one in axes), *(one.size for one in axes)]
-        self._walk("sum_windows", sums.size, [xp.ascontiguousarray(values), sums, self._taps[axes], *numbers])
+        walk(self.launch, "sum_windows", sums.size, [xp.ascontiguousarray(values), sums, self._taps[axes], *numbers])
         return sums
 
     def _set_norms(self, place: int, squares: Sequence[Any], norms: Any) -> None:
@@ -149,7 +148,7 @@ class OffsetPath:
             if start is not None:
                 some = self.machine.xp.ascontiguousarray(squares[segment.sum_of(number)])
                 numbers = [np.int64(some.size), size, start, self.plan.norm_count, smallest]
-                self._walk("keep_norms", some.size, [some, norms, *numbers])
+                walk(self.launch, "keep_norms", some.size, [some, norms, *numbers])
 
     def own(self, place: int, number: int, values: Any) -> Any:
         """What an exit holds at equal positions of equal images, (N, H, W): its squared norms."""
@@ -157,11 +156,8 @@ class OffsetPath:
         squares = self.machine.xp.empty((len(values), *one.grid))
         scale = np.float64(self.plan.exit_scale(place, one))
         numbers = [np.int64(squares.size), size, self.plan.exit_numbers(place, one), scale]
-        self._walk("own_squares", squares.size, [values, squares, *numbers])
+        walk(self.launch, "own_squares", squares.size, [values, squares, *numbers])
         return squares
-
-    def _walk(self, name: str, elements: int, arguments: list[Any]) -> None:
-        self.launch(name, -(-elements // _THREADS), _THREADS, 0, arguments)
 
     def block(
         self, left: FollowedImages, right: FollowedImages, batch: int, first: int | None, advance: Advance | None
@@ -276,7 +272,7 @@ class OffsetPath:
 
     def finish(self, totals: Any, units: Any, out: Any, columns: int) -> None:
         sizes = np.int64(len(units)), totals.shape[1], columns, np.int64(out[0].size)
-        self._walk("finish", len(units), [totals, units, out, *sizes])
+        walk(self.launch, "finish", len(units), [totals, units, out, *sizes])
 
     def join(self, parts: list[FollowedImages]) -> FollowedImages:
         """One set of images from several."""

@@ -32,6 +32,7 @@ Stream = AbstractContextManager[Any]  # launches and copies within it run in ord
 
 STREAMS = 3  # faster than one or two of larger batches, in less memory
 CLOSE = 5e-4  # 1 - cosine of pairs of which float32, which errs by up to 4e-8, leaves less than four digits
+WALKERS = 256  # threads of a block that share nothing
 ROUNDS = 8  # of a block: enough to share the loading of z, few enough for an even end of the launch
 
 
@@ -230,6 +231,11 @@ class FusedPath:
         )
         alone = (concatenate([getattr(part, name) for part in parts]) for name in ("pixels", "scales", "squares"))
         return FusedImages(self.graph, left, right, *alone)
+
+
+def walk(launch: LaunchText, name: str, elements: int, arguments: Sequence[Any]) -> None:
+    """Launch a kernel whose threads share nothing: they walk over so many elements."""
+    launch(name, -(-elements // WALKERS), WALKERS, 0, arguments)
 
 
 def selves(count: int) -> Units:

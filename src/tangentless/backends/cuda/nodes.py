@@ -19,9 +19,8 @@ from ...graph import EmbedNode, Graph, Pair, PoolNode, SumNode, WeightsNode, Win
 from ..general import Run, Value, index_of, node_pairs, places, window_taps
 from .compile import source as device_source
 from .duals import dual_lines, indented, real, tables_for
-from .fused import Machine
+from .fused import Machine, walk
 
-_THREADS = 256  # of a block
 _FEW_TAPS = 16  # up to which one thread adds all of a window
 
 
@@ -188,7 +187,7 @@ class NodeKernels:
 
     def launch(self, name: str, elements: int, arguments: Sequence[Any]) -> None:
         """Compute so many elements by one kernel."""
-        self._launch(name, -(-elements // _THREADS), _THREADS, 0, arguments)
+        walk(self._launch, name, elements, arguments)
 
     def __call__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> NodeRun:
         return NodeRun(self, left, right, left_squares, right_squares)

@@ -277,12 +277,12 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             place = "first * COLUMNS + item % COLUMNS"
         return f"Value* to{value} = planes + {self.shape.planes[value]} * PLANE + {place};"
 
-    def _keep(self, value: int, name: str, lined: bool = False) -> list[str]:
+    def _keep(self, value: int, name: str, in_full: bool = False) -> list[str]:
         """Store a value in its plane, or add it to the total."""
         lines = []
         if value in self.shape.planes:
             stride = "COLUMNS" if self.shape.by_warps else "STRIDE"
-            lines.append(f"{'if (i < sure || row < last) ' if lined else ''}*to{value} = {name};")
+            lines.append(f"{'if (i < sure || row < last) ' if in_full else ''}*to{value} = {name};")
             lines.append(f"to{value} += {stride};")
         if self.last and self.segment.exits[0].value == value:
             rows, columns = self.segment.exits[0].size

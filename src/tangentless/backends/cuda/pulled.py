@@ -17,12 +17,11 @@ from ..chains import power_of_two, pull_norms, pull_totals
 from ..general import pixel_squares
 from .first_stage import FirstStage
 from .following import FollowedImages, OffsetPath
-from .fused import Machine, selves
+from .fused import Machine, selves, walk
 from .layout import StagePlan
 from .portable import make_portable
 from .pulling import PullPlan, write_pulling
 
-_THREADS = 256
 _SCRATCH = 12 << 30  # bytes of one batch
 
 
@@ -105,7 +104,7 @@ class PullPath:
             work = [np.int64(m * size), size, groups, m, len(table), np.float64(top)]
             gathers.append(("gather_right", m * size, [rights, table, right.found[place], *work]))
         for one in gathers:
-            self._walk(*one)
+            walk(self.launch, *one)
 
     def _back(
         self, place: int, x: Any, a: Any, far: FollowedImages, units: Any, exits: Any, given: Any, itself: bool = False
@@ -126,9 +125,6 @@ class PullPath:
         arguments = [x, far.pixels, a, far.norms, entrance, given, pulled, lefts, rights, *self.tables[place], *work]
         self.launch(f"pull_{place}", blocks, shape.threads, shape.shared_bytes, arguments)
         return pulled, lefts, rights
-
-    def _walk(self, name: str, elements: int, arguments: list[Any]) -> None:
-        self.launch(name, -(-elements // _THREADS), _THREADS, 0, arguments)
 
     def finish(self, images: PulledImages, batch: int) -> Any:
         """Pull back what each image has alone; the cotangents of all pixels, (N, C, H, W), over their scales."""
@@ -151,7 +147,7 @@ class PullPath:
         given = xp.zeros((count, lanes), dtype=plan.dtype)
         for place in reversed(range(last + 1)):
             segment = self.plan.segments[place]
-            self._walk("add_own", by.size, [given, by, np.int64(by.size), math.prod(segment.exits[0].grid)])
+            walk(self.launch, "add_own", by.size, [given, by, np.int64(by.size), math.prod(segment.exits[0].grid)])
             given, _, rights = self._back(place, x, a, own, units, exits, given, itself=True)
             both = 2.0 * rights.reshape(count, self.plan.shapes[place].groups, -1).astype(np.float64).sum(axis=1)
             found = (images.found[place] / top + both).reshape(count, -1, *segment.grid)
