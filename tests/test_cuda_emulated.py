@@ -7,6 +7,8 @@ land, in the orders that differ most: what is not waited for as it should be sho
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,8 @@ from conformance import CHAINS, GRAPHS, LAYOUTS, MORE_LAYOUTS, hostile_images, r
 from cuda_host.machine import COMPILER, ORDERS, EmulationError, HostMachine
 from tangentless.architecture import Architecture
 from tangentless.backends import cuda
-from tangentless.backends.cuda import CudaBackend
+from tangentless.backends.cuda import CudaBackend, close
+from tangentless.backends.cuda.following import OffsetPath
 from tangentless.backends.cuda.layout import LONG_RING, SHORT_RING, FrontPlan
 from tangentless.backends.cuda.plan import plan_graph
 from tangentless.backends.reference import ReferenceBackend
@@ -139,6 +142,31 @@ def test_close_pairs_keep_their_distance(backend: CudaBackend, text: str, shape:
     apart = ~np.eye(4, dtype=bool)
     np.testing.assert_allclose(distances[0][apart], distances[1][apart], rtol=1e-4)
     np.testing.assert_array_equal(backend.block(graph, prepared[1:3], prepared), found[1:3])
+
+
+@pytest.mark.parametrize("text", ["conv3 relu pool2 conv3 relu globalpool", "conv5 relu pool2 conv3 relu globalpool"])
+def test_images_of_close_pairs_are_prepared_in_float64_once(
+    backend: CudaBackend, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = kernel(text).graph((8, 8, 2))
+    images = make_images(graph, 4)[3:] + 1e-3 * make_images(graph, 8)[2:]
+    prepared, counts = backend.prepare(graph, images), list[int]()
+    prepare_all = OffsetPath.prepare_all
+
+    def counted(path: OffsetPath, images: Any, batch: int) -> Any:
+        counts.append(len(images))
+        return prepare_all(path, images, batch)
+
+    monkeypatch.setattr(OffsetPath, "prepare_all", counted)
+    backend.block(graph, prepared[3:5], prepared[2:5])
+    assert counts == [2, 1]
+    found = backend.block(graph, prepared, prepared)
+    assert sum(counts) == len(images)
+    monkeypatch.setattr(close, "MOST_KEPT", 3 * 8 * 8 * 8 * 4)  # fewer images than there are
+    for again in (prepared, backend.prepare(graph, images)):
+        np.testing.assert_array_equal(backend.block(graph, again[:3], again), found[:3])
+        np.testing.assert_array_equal(backend.block(graph, again[-2:], again[2:5]), found[-2:, 2:5])
+    assert sum(counts) > 2 * len(images)
 
 
 def slow(case: tuple) -> object:

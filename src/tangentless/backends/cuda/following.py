@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ...graph import Axes, Graph
 from .. import Advance
 from ..general import pixel_squares
 from ..segmented import SMALLEST_NORM, Offsets, keeps_scales
-from .close import FindExact, refine
+from .close import FindExact, Kept, refine
 from .fused import Machine, batch_units, column_heights, selves, walk
 from .offset_writer import write
 from .offsets import OffsetPlan, plan_offsets
@@ -40,6 +40,7 @@ class FollowedImages:
     scales: Any
     squares: Any  # after the last pool
     tangents: Any  # of each image with itself there
+    kept: Kept = field(default_factory=Kept)
 
     @property
     def diagonal(self) -> Any:
@@ -62,7 +63,15 @@ class FollowedImages:
         return len(self.pixels)
 
     def __getitem__(self, part: slice) -> FollowedImages:
-        return FollowedImages(self.graph, *(one[part] for one in self.arrays))
+        return replace(self.take(part), kept=self.kept.part(range(len(self))[part].start))
+
+    def take(self, chosen: Any) -> FollowedImages:
+        """Some images, given by their numbers, which keep nothing together with these."""
+        return FollowedImages(self.graph, *(one[chosen] for one in self.arrays))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(one.nbytes) for one in self.arrays)
 
     @property
     def arrays(self) -> tuple[Any, ...]:
@@ -198,10 +207,9 @@ class OffsetPath:
         rows, others = first.rows(left, 0), first.rows(right, 1)
         return lambda units, columns: [first.exits(rows, others[columns], units)]
 
-    def cosines(self, left: Any, right: Any, rows: Any, columns: Any, batch: int) -> Any:
+    def cosines(self, x: FollowedImages, z: FollowedImages, rows: Any, columns: Any) -> Any:
         """Cosines after the last pool of some pairs of images, where a thread has one pair."""
         xp = self.machine.xp
-        x, z = self._prepare_all(left, batch), self._prepare_all(right, batch)
         numbers = columns, rows, xp.ones_like(rows), xp.arange(len(rows))
         units = xp.ascontiguousarray(xp.stack(numbers, axis=1).astype(np.int32))
         out = xp.zeros((1 + self.graph.tangent, len(x), len(z)))
@@ -211,11 +219,12 @@ class OffsetPath:
         products = out[0][rows, columns] * self.plan.total_scale() * x.gains[rows] * z.gains[columns]
         return products / xp.sqrt(x.squares[rows] * z.squares[columns])
 
-    def _prepare_all(self, images: Any, batch: int) -> FollowedImages:
+    def prepare_all(self, images: Any, batch: int) -> FollowedImages:
+        """All images (N, *grid, C), as many at once as `prepare` takes."""
         parts: list[FollowedImages] = []
         while (done := sum(map(len, parts))) < len(images):
             parts.append(self.prepare(images[done:], batch))
-        return self.join(parts)
+        return parts[0] if len(parts) == 1 else self.join(parts)
 
     def run(
         self, last: int, x: Any, a: Any, z: Any, b: Any, units: Any, itself: bool = False, known: Sequence[Any] = ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ...graph import Graph
 from .. import Advance
 from ..segments import patched, patched_chain
-from .close import FindExact, refine
+from .close import FindExact, Kept, refine
 from .layout import FrontPlan, StagePlan
 from .planes import StageUnits, front_rows, image_scales, pooled_sums, stage_rows, stage_units
 from .portable import make_portable
@@ -90,6 +90,7 @@ class FusedImages:
     pixels: Any  # (N, H, W, C) over scales, in float32
     scales: Any
     squares: Any
+    kept: Kept = field(default_factory=Kept)
 
     @property
     def diagonal(self) -> Any:
@@ -97,7 +98,9 @@ class FusedImages:
 
     def __getitem__(self, part: slice) -> FusedImages:
         left, right = (tuple(rows[part] for rows in side) for side in (self.left, self.right))
-        return FusedImages(self.graph, left, right, self.pixels[part], self.scales[part], self.squares[part])
+        pixels, scales, squares = (one[part] for one in (self.pixels, self.scales, self.squares))
+        kept = self.kept.part(range(len(self))[part].start)
+        return FusedImages(self.graph, left, right, pixels, scales, squares, kept)
 
     def pixels_of(self, chosen: Any) -> Any:
         """Those of some images in float64, over scales, which cosines do not depend on."""
