@@ -20,6 +20,7 @@ from tangentless.backends import cuda
 from tangentless.backends.cuda import CudaBackend, close
 from tangentless.backends.cuda.following import OffsetPath
 from tangentless.backends.cuda.layout import LONG_RING, SHORT_RING, FrontPlan
+from tangentless.backends.cuda.offsets import OffsetPlan, plan_offsets
 from tangentless.backends.cuda.plan import plan_graph
 from tangentless.backends.reference import ReferenceBackend
 from tangentless.bench.gpu import STANDARD
@@ -205,6 +206,7 @@ def test_float64_matches_the_reference(backend: CudaBackend, case: tuple) -> Non
         ("conv3 relu pool2 conv5 relu globalpool", (8, 6, 2)),
         ("conv5 relu pool2 conv3 relu globalpool", (8, 8, 2)),
         ("conv7 relu pool3(stride=2) conv3 relu globalpool", (11, 9, 2)),
+        ("conv7 relu pool2 conv3 relu globalpool", (4, 20, 1)),
         ("conv3 relu pool3(stride=2) relu globalpool", (8, 6, 2)),
         ("conv3 relu pool2 conv3 relu globalpool", (22, 2)),
     ],
@@ -216,6 +218,26 @@ def test_threads_wait_for_each_other(
     k, X = kernel(text), conformance.images(shape, 3)
     assert "by offsets, float32" in backend.describe(k.graph(shape))
     assert relative_error(k(X, backend=backend), k(X, backend="reference")) < 3e-7
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("conv5 relu pool2 conv3 relu globalpool", (6, 32, 2)),
+        ("conv7 gaussian pool2 conv3(stride=2) relu globalpool", (10, 24, 3)),  # every other offset, and row
+        ("conv9 relu pool2 conv5 relu globalpool", (12, 20, 5)),
+        ("conv3 gelu pool2 conv3 relu pool3(stride=2) globalpool", (14, 28, 1)),  # odd numbers of norms
+    ],
+)
+def test_windows_that_slide_match_the_reference(backend: CudaBackend, text: str, shape: tuple) -> None:
+    k, X = kernel(text), conformance.images(shape, 5)
+    plan = plan_offsets(k.graph(shape), "float32", HostMachine.shared_limit)
+    assert isinstance(plan, OffsetPlan)
+    assert plan.plans[0].slides
+    assert "by offsets, float32" in backend.describe(k.graph(shape))
+    found = k(X, backend=backend)
+    assert relative_error(found, k(X, backend="reference")) < 3e-7
+    np.testing.assert_array_equal(k(X[1:3], X[2:], backend=backend), found[1:3, 2:])
 
 
 def general(graph: Graph, precision: str, shared_limit: int) -> str:

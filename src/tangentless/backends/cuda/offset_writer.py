@@ -48,20 +48,12 @@ class Writer:
             self.used.append(range(first, len(self.tables)))
 
     def kernel(self) -> str:
+        if self.shape.slides:
+            return self._sliding()
         (height, width), shape = self.segment.grid, self.shape
         phases = [*self._entrances(), *(self._step(number) for number in range(len(self.segment.steps)))]
         embeddings = "".join(self._embedding(number) for number in range(len(self.segment.steps)))
         exits = [] if self.last else self.segment.exits
-        parameters = [
-            "const Lanes* __restrict__ left_pixels, const real* __restrict__ right_pixels",
-            "const Lanes* __restrict__ left_norms, const real* __restrict__ right_norms",
-            *(f"const Value* __restrict__ entrance{i}" for i in range(self.segment.entrances)),
-            *(f"Value* __restrict__ exit{i}" for i in range(len(exits))),
-            *(["double* totals"] if self.last else []),
-            *(f"const real* __restrict__ table{i}" for i in range(len(self.tables))),
-            "const Unit* units, const int* groups, const signed char* needed",
-            "const int* __restrict__ offsets, int group_count, int offset_count, int itself, index blocks",
-        ]
         opened, closed = self._exits(exits)
         start = "" if shape.by_warps else indented(self._separated, 16)
         framed = 1 if shape.by_warps else len(set(shape.planes.values()))  # planes with zeros
@@ -76,7 +68,7 @@ constexpr bool PAIRED = {str(shape.paired).lower()};
 constexpr int ITEMS = COLUMNS * BANDS, PARTS_OF_U = PAIRED && HEIGHT > 1 ? 2 : 1;
 {embeddings}
 extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) segment_{self.place}(
-    {", ".join(parameters)}) {{
+    {self._parameters(exits)}) {{
     SHARED(Value, planes);
     for (index block = blockIdx.x; block < blocks; block += gridDim.x) {{
         const index number = block / group_count;
@@ -100,6 +92,50 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             }}
         }}
 {self._finish()}
+    }}
+}}
+}}
+"""
+
+    def _parameters(self, exits: Sequence[Exit]) -> str:
+        parameters = [
+            "const Lanes* __restrict__ left_pixels, const real* __restrict__ right_pixels",
+            "const Lanes* __restrict__ left_norms, const real* __restrict__ right_norms",
+            *(f"const Value* __restrict__ entrance{i}" for i in range(self.segment.entrances)),
+            *(f"Value* __restrict__ exit{i}" for i in range(len(exits))),
+            *(["double* totals"] if self.last else []),
+            *(f"const real* __restrict__ table{i}" for i in range(len(self.tables))),
+            "const Unit* units, const int* groups, const signed char* needed",
+            "const int* __restrict__ offsets, int group_count, int offset_count, int itself, index blocks",
+        ]
+        return ", ".join(parameters)
+
+    def _sliding(self) -> str:
+        """The kernel of a first segment that needs no planes."""
+        (height, width), shape, (one,), step = self.segment.grid, self.shape, self.segment.exits, self.segment.steps[0]
+        axes = ", ".join(axis_type(one, axis, self.segment) for axis in range(2))
+        reach, place = [max(taps) for taps in step.terms[0].taps], self.plan.norm_places[0, 0]
+        even = str(place % 2 == self.plan.norm_count % 2 == 0).lower()
+        numbers = f"{self.plan.graph.channels}, {reach[1]}, {reach[0]}, {height}, {width}, {even}, THREADS"
+        weight = "" if step.terms[0].weight == 1.0 else f"{real(step.terms[0].weight)} * "
+        tables = "".join(f"table{i}, " for i in self.used[0])
+        return f"""
+namespace segment0 {{
+constexpr int THREADS = THREADS_OF_BLOCK({shape.threads});
+{self._embedding(0)}
+extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) segment_0(
+    {self._parameters(self.segment.exits)}) {{
+    for (index block = blockIdx.x; block < blocks; block += gridDim.x) {{
+        const index number = block / group_count;
+        const Unit unit = units[number];
+        const int group = groups[block % group_count];
+{self._images()}
+        const Exit<{axes}, THREADS> out = {{exit0 + number * {self.plan.exit_numbers(0, one)}}};
+        const auto embed = [&](const Value& sum, const Lanes& left, real right) {{
+            return embed0({weight}sum, left, right, {tables}false);
+        }};
+        const Sliding<{numbers}> sliding = {{x, z, a + {place}, b + {place}}};
+        sliding.run(out, group, needed, offsets, offset_count, embed);
     }}
 }}
 }}

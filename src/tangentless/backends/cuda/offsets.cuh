@@ -258,6 +258,7 @@ __device__ inline void line_sums(const Lanes* __restrict__ x, const real* __rest
 }
 
 #include "exits.cuh"
+#include "sliding.cuh"
 
 // The sum over slots of what a segment before has left at offset (u, v).
 template <class Down, int WIDTH, int SLOTS>

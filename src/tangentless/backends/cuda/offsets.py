@@ -33,6 +33,9 @@ _LONGEST_OF_LINES = 28  # and where it reads them
 _WIDE = 5  # columns of windows from which on sums of lines are computed once, and not by all threads that need them
 _RUN = 16  # of them that a thread computes, at most
 _RUN_OF_WARPS = 12  # and where it keeps them all before it stores the first
+_SLIDING_LANES = 2  # pairs of a thread that needs no planes, and works on two columns at two offsets
+_RESIDENT_OF_SLIDING = 512  # threads of all its blocks, which then have 128 registers
+_NARROWEST = 20  # columns that give most threads of a team work
 _STACK = 4  # offsets of grids of one row that a thread works on, one after the other
 LINES = -1  # the plane of these sums, in the place of a value's number
 
@@ -53,6 +56,7 @@ class SegmentPlan:
     pad: int  # zeros beside the columns of an offset
     stack: int  # rows of a plane that are offsets of a grid of one row, or 0
     by_warps: bool = False  # whether a warp computes all of a row's sums of lines, and exits read a plane without zeros
+    slides: bool = False  # whether it needs no planes: `sliding.cuh` says how
 
     @property
     def threads(self) -> int:
@@ -138,18 +142,25 @@ def axis_type(exit_: Exit, axis: int, segment: Segment) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: int = 4) -> OffsetPlan | str:
-    """The graph for the kernels of offsets, or the reason why it must take the general path."""
+def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: int | None = None) -> OffsetPlan | str:
+    """The graph for the kernels of offsets, or the reason why it must take the general path.
+
+    So many pairs of a thread are the most, or None: as many as are fastest.
+    """
     segments = cut(graph)
     if isinstance(segments, str):
         return segments
     dtype = "float64" if graph.tangent or graph.delicate or keeps_scales(graph) else precision
     if exceeds(segments, dtype):
         return f"a segment sums over more windows than {dtype} can hold"
+    sliding = dtype == "float32" and slides(segments)
+    most_lanes = most_lanes or (_SLIDING_LANES if sliding else 4)
     for lanes in (n for n in (4, 2, 1) if n <= most_lanes) if dtype == "float32" else (1,):
         size = lanes * (1 + graph.tangent) * np.dtype(dtype).itemsize
         ends = [(segment is segments[0], segment is segments[-1]) for segment in segments]
         plans = tuple(_plan_widely(segment, size, *end, lanes) for segment, end in zip(segments, ends, strict=True))
+        if sliding and lanes <= _SLIDING_LANES:
+            plans = (_plan_sliding(segments[0]), *plans[1:])
         found = OffsetPlan(graph, segments, dtype, lanes, plans)
         most = max(found.shared_bytes(place) for place in range(len(segments)))
         if lanes == 1 or (most <= _ROOM[lanes] and all(_keeps_sums(segment, lanes) for segment in segments)):
@@ -202,6 +213,33 @@ def _plan_segment(segment: Segment, value_bytes: int, first: bool, last: bool, c
     resident = max(1, min(fitting, most // (-(-columns * bands // 32) * 32)))
     paired = last or height % group == 0
     return SegmentPlan(planes, columns, bands, places, stride, shared, group, paired, resident, pad, stack, by_warps)
+
+
+def _plan_sliding(segment: Segment) -> SegmentPlan:
+    """Four threads for every column of the left image: a fourth of all v takes turns, each in as many as half a row."""
+    columns, group = 2 * segment.grid[1], segment.exits[0].stride[0]
+    resident = _RESIDENT_OF_SLIDING // (-(-2 * columns // 32) * 32)
+    return SegmentPlan({}, columns, 2, 0, 0, 16, group, True, resident, 0, 0, slides=True)
+
+
+def slides(segments: Sequence[Segment]) -> bool:
+    """Whether kernels in float32 need no planes for the first segment: a window, its embedding and a 2×2 pool."""
+    segment, (height, width) = segments[0], segments[0].grid
+    if len(segments) == 1 or len(segment.exits) != 1 or not _is_one_embedding(segment):
+        return False
+    (one,), (term,) = segment.exits, segment.steps[0].terms
+    tiles = one.size == one.stride == (2, 2) and one.grid == (height // 2, width // 2)
+    reaches = [max(taps) for taps in term.taps]
+    full = all(list(taps) == list(range(-r, r + 1)) for taps, r in zip(term.taps, reaches, strict=True))
+    fits = _NARROWEST <= width <= 32 and width % 4 == height % 2 == 0 and max(reaches) <= 4 and max(reaches) < height
+    return tiles and full and min(reaches) > 0 and fits
+
+
+def _is_one_embedding(segment: Segment) -> bool:
+    """Whether a segment multiplies pixels, sums over one window, embeds the sums, and nothing else."""
+    step, values = segment.steps[0], {one.value for one in segment.exits}
+    alone = segment.entrances == len(segment.steps) == len(step.terms) == 1 and step.embedding is not None
+    return alone and values == {segment.sum_of(0) + 1}
 
 
 def _is_one_window(segment: Segment, last: bool) -> bool:

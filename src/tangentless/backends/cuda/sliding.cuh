@@ -1,0 +1,300 @@
+// A first segment of one window, its embedding and a 2×2 pool, in registers: no plane, and hardly a barrier. `offsets.cuh`
+// includes this file.
+//
+// A team of 16 threads follows offsets v = 2 V and v + 1 at once; each thread has two columns, those of one window of the pool. It
+// goes down the rows, which it multiplies, sums along the line with what its neighbours have, and sums over as many rows as the
+// window is tall: it keeps sums of two neighbouring rows, which every other window shares. What the window of the pool collects
+// belongs to V, and of the second column at v + 1 to V + 1. Even and odd V therefore take turns, and no two threads ever add to the
+// same place between two barriers.
+#pragma once
+
+#ifdef __CUDACC__  // the tests provide these names themselves
+// What the thread of a team has that is so far before, or if negative after; one's own where there is none.
+template <int DISTANCE>
+__device__ inline real from_before(real value) {
+    return DISTANCE > 0 ? __shfl_up_sync(~0u, value, DISTANCE, 16) : __shfl_down_sync(~0u, value, -DISTANCE, 16);
+}
+#endif
+
+// Values of the threads of a team that one thread has: its own, or in the tests those of all.
+template <int SHARE>
+struct Team {
+    Value of[SHARE];
+
+    // Those of threads so far before, or if negative after; anything where there are none.
+    template <int DISTANCE>
+    __device__ Team shifted() const {
+        Team result;
+#pragma unroll
+        for (int i = 0; i < SHARE; ++i)
+            if constexpr (SHARE > 1)
+                result.of[i] = of[min(max(i - DISTANCE, 0), SHARE - 1)];
+            else
+                for (int part = 0; part < PARTS; ++part) result.of[i].v[part] = from_before<DISTANCE>(of[i].v[part]);
+        return result;
+    }
+};
+template <int SHARE>
+__device__ inline Team<SHARE> operator+(const Team<SHARE>& a, const Team<SHARE>& b) {
+    Team<SHARE> sum;
+#pragma unroll
+    for (int i = 0; i < SHARE; ++i) sum.of[i] = a.of[i] + b.of[i];
+    return sum;
+}
+template <int SHARE>
+__device__ inline Team<SHARE> none() {
+    Team<SHARE> result;
+#pragma unroll
+    for (int i = 0; i < SHARE; ++i) result.of[i] = nothing();
+    return result;
+}
+
+// Zeros and ones: which columns beside those of a thread are in one sum with them at offset v. Before and behind the seam between
+// v and v - WIDTH they are not; at odd v it may lie between the two of a thread.
+template <int REACH, int WIDTH>
+struct Links {
+    static constexpr int FAR = (REACH + 1) / 2;  // threads away
+    real before[FAR], after[FAR], together;
+
+    __device__ void set(int thread, int v) {
+        const auto behind = [&](int k) { return k >= WIDTH - v; };
+        const int k = 2 * thread;
+        together = behind(k) == behind(k + 1) ? 1 : 0;
+#pragma unroll
+        for (int i = 0; i < FAR; ++i) {
+            const int far = 2 * (i + 1);
+            before[i] = k - far >= 0 && behind(k - far + 1) == behind(k) ? 1 : 0;
+            after[i] = k + far < WIDTH && behind(k + far) == behind(k + 1) ? 1 : 0;
+        }
+    }
+};
+
+// Two neighbouring columns of left images.
+template <bool ALIGNED>
+__device__ inline void read_two(const Lanes* __restrict__ from, Lanes (&two)[2]) {
+    struct alignas(2 * sizeof(Lanes)) Both {
+        Lanes of[2];
+    };
+    if constexpr (ALIGNED && sizeof(Both) <= 16) {
+        const Both both = *reinterpret_cast<const Both*>(from);
+        two[0] = both.of[0], two[1] = both.of[1];
+    } else {
+        two[0] = from[0], two[1] = from[1];
+    }
+}
+
+template <int CHANNELS, int REACH, int HIGH, int HEIGHT, int WIDTH, bool EVEN_NORMS, int THREADS>
+struct Sliding {
+    static constexpr int TEAM = THREADS < 16 ? 1 : 16, SHARE = 16 / TEAM, TEAMS = THREADS / TEAM;
+    static constexpr int WINDOWS = WIDTH / 2, TURNS = (WINDOWS / 2 + TEAMS - 1) / TEAMS, GRID = HEIGHT * WIDTH;
+    static constexpr int PERIOD = 2 * HIGH;  // of the sums of two rows that a thread keeps
+    typedef Team<SHARE> Values;
+    typedef Links<REACH, WIDTH> Masks;
+    static_assert(WINDOWS % 2 == 0 && WINDOWS <= 16 && HEIGHT % 2 == 0 && REACH > 0 && HIGH > 0);
+
+    const Lanes* __restrict__ x;
+    const real* __restrict__ z;
+    const Lanes* __restrict__ a;
+    const real* __restrict__ b;
+
+    // What a team has at offsets 2 V and 2 V + 1: where its columns are in rows of either image, and what they are summed with.
+    struct Place {
+        int left[SHARE], right[SHARE][3];
+        Masks even[SHARE], odd[SHARE];
+
+        __device__ explicit Place(int V) {
+#pragma unroll
+            for (int i = 0; i < SHARE; ++i) {
+                const int thread = threadIdx.x % TEAM + i;
+                left[i] = min(2 * thread, WIDTH - 2);
+#pragma unroll
+                for (int j = 0; j < 3; ++j) right[i][j] = (left[i] + 2 * V + j) % WIDTH;
+                even[i].set(thread, 2 * V);
+                odd[i].set(thread, 2 * V + 1);
+            }
+        }
+    };
+
+    // Adds all that a group of two u, those from 2 g on, feeds.
+    template <class Out, class Embed>
+    __device__ void run(const Out& out, int group, const signed char* needed, const int* __restrict__ offsets, int count,
+                        const Embed& embed) const {
+        const auto needs = [&](int u) { return needed[u + HEIGHT - 1] || (u > 0 && needed[u - 1]); };
+        const bool all = count == WIDTH && needs(2 * group) && needs(2 * group + 1);  // every sum is then stored before it grows
+        if (!all) out.clear(group);
+        for (int u = 2 * group; u < 2 * group + 2; ++u) {
+            if (!needs(u)) continue;
+            for (int odd = 0; odd < 2; ++odd) {
+                sync_block();
+                for (int turn = 0; turn < TURNS; ++turn) {
+                    const int V = 2 * (int(threadIdx.x) / TEAM + turn * TEAMS) + odd;
+                    bool there = V < WINDOWS && count == WIDTH;
+                    for (int i = 0; i < count && !there && V < WINDOWS; ++i) there = offsets[i] == 2 * V;
+                    const bool first = all && odd == 0;
+                    follow(out, u, min(V, WINDOWS - 1), there, first && u % 2 == 0, first, embed);
+                }
+            }
+        }
+    }
+
+    // All rows at offsets (u, 2 V) and (u, 2 V + 1). What rows leave in the two slots is the first that comes there, or is added.
+    template <class Out, class Embed>
+    __device__ void follow(const Out& out, int u, int V, bool there, bool first, bool first_below, const Embed& embed) const {
+        const Place place(V);
+        const int U = u / 2, next_U = U + 1 == HEIGHT / 2 ? 0 : U + 1, next_V = V + 1 == WINDOWS ? 0 : V + 1;
+        const int thread = threadIdx.x % TEAM;
+        Value *to = out.at(0, U, V, thread), *below = out.at(1, next_U, V, thread);
+        const int beside = (next_V - V) * (HEIGHT / 2 * WINDOWS);
+        const Rows<HEIGHT, true> both(u);
+        for (int part = 0; part < 2; ++part) {
+            const int low = both.low(part), count = both.high(part) - low, offset = both.offset(part);
+            if (count <= 0) continue;
+            Values pairs[PERIOD][2][2], newest[2][2], held[2];  // by offset and column
+#pragma unroll
+            for (int which = 0; which < 4; ++which) {
+                newest[which / 2][which % 2] = none<SHARE>();
+#pragma unroll
+                for (int i = 0; i < PERIOD; ++i) pairs[i][which / 2][which % 2] = none<SHARE>();
+            }
+            for (int base = 0; base < count + HIGH; base += PERIOD)
+#pragma unroll
+                for (int step = 0; step < PERIOD; ++step) {
+                    const int fed = base + step, row = low + fed - HIGH;
+                    if (fed >= count + HIGH) break;
+                    Values lines[2][2], sums[2][2], found[2];
+                    sum_lines(place, fed < count, low + fed, low + fed + offset, lines);
+#pragma unroll
+                    for (int which = 0; which < 4; ++which) {
+                        const int v = which / 2, k = which % 2;
+                        sums[v][k] = lines[v][k];
+#pragma unroll
+                        for (int back = 1; back < PERIOD; back += 2)
+                            sums[v][k] = sums[v][k] + pairs[(step + PERIOD - back) % PERIOD][v][k];
+                        pairs[step][v][k] = newest[v][k] + lines[v][k];
+                        newest[v][k] = lines[v][k];
+                    }
+                    if (fed < HIGH) continue;
+                    const bool waits = u % 2 == 0 && (step + HIGH) % 2 == 0;  // the next row has the same partner
+                    const bool further = u % 2 && row % 2, grows = !waits && !(further ? first_below : first);
+                    Value* here = (further ? below : to) + row / 2 * WINDOWS;
+                    Values before[2] = {none<SHARE>(), none<SHARE>()};  // read before they are needed
+                    at_windows(there && grows, [&](int i, int which) { before[which].of[i] = here[which * beside + i]; });
+                    embed_all(place, row, row + offset, sums, embed, found);
+#pragma unroll
+                    for (int which = 0; which < 2; ++which) {
+                        if (u % 2 == 0 && !waits) found[which] = held[which] + found[which];
+                        held[which] = found[which];
+                    }
+                    at_windows(there && !waits, [&](int i, int which) {
+                        here[which * beside + i] = grows ? before[which].of[i] + found[which].of[i] : found[which].of[i];
+                    });
+                }
+        }
+    }
+
+    // For V and the next one, where a thread has a window.
+    template <class Action>
+    __device__ static void at_windows(bool there, const Action& action) {
+#pragma unroll
+        for (int which = 0; which < 2; ++which)
+#pragma unroll
+            for (int i = 0; i < SHARE; ++i)
+                if (there && int(threadIdx.x) % TEAM + i < WINDOWS) action(i, which);
+    }
+
+    // Products of pixels and their sums along a line; nothing beyond the last row.
+    __device__ void sum_lines(const Place& place, bool inside, int row, int other, Values (&lines)[2][2]) const {
+#pragma unroll
+        for (int which = 0; which < 4; ++which) lines[which / 2][which % 2] = none<SHARE>();
+        if (!inside) return;
+        Values products[2][2];
+#pragma unroll
+        for (int i = 0; i < SHARE; ++i) {
+            Value values[2][2] = {{nothing(), nothing()}, {nothing(), nothing()}};
+            const Lanes* p = x + row * WIDTH + place.left[i];
+            const real* q = z + other * WIDTH;
+#pragma unroll(CHANNELS < 4 ? CHANNELS : 4)
+            for (int c = 0; c < CHANNELS; ++c) {
+                Lanes left[2];
+                read_two<true>(p + c * GRID, left);
+#pragma unroll
+                for (int j = 0; j < 3; ++j) {
+                    const real right = q[place.right[i][j] + c * GRID];
+#pragma unroll
+                    for (int k = 0; k < 2; ++k)
+                        if (j == k || j == k + 1)
+                            for (int lane = 0; lane < LANES; ++lane) values[j - k][k].v[lane] += left[k].v[lane] * right;
+                }
+            }
+#pragma unroll
+            for (int which = 0; which < 4; ++which) products[which / 2][which % 2].of[i] = values[which / 2][which % 2];
+        }
+        add_beside<false>(products[0], place.even, lines[0]);
+        add_beside<true>(products[1], place.odd, lines[1]);
+    }
+
+    // Sums over REACH columns to either side. The seam may lie between the columns of a thread at ODD offsets alone.
+    template <bool ODD>
+    __device__ static void add_beside(const Values (&own)[2], const Masks (&masks)[SHARE], Values (&sums)[2]) {
+        constexpr int FAR = Masks::FAR;
+        Values from_here[2];  // what threads behind this one see of it, and what those before it
+#pragma unroll
+        for (int i = 0; i < SHARE; ++i) {
+            const real together = ODD ? masks[i].together : real(1);
+            from_here[0].of[i] = added(own[1].of[i], together, own[0].of[i]);
+            from_here[1].of[i] = ODD ? added(own[0].of[i], together, own[1].of[i]) : from_here[0].of[i];
+        }
+        sums[0] = from_here[1], sums[1] = from_here[0];
+        add_from<ODD, 1>(own, from_here, masks, sums);
+        if constexpr (FAR > 1) add_from<ODD, 2>(own, from_here, masks, sums);
+        static_assert(FAR <= 2);
+    }
+    // From threads so far away: both of their columns for both of its own, or at the end one column less.
+    template <bool ODD, int FAR>
+    __device__ static void add_from(const Values (&own)[2], const Values (&from_here)[2], const Masks (&masks)[SHARE],
+                                    Values (&sums)[2]) {
+        constexpr bool end = FAR == Masks::FAR, single = end && REACH % 2 == 1;
+        const Values before = single ? own[1].template shifted<FAR>() : from_here[0].template shifted<FAR>();
+        const Values after = single ? own[0].template shifted<-FAR>() : from_here[1].template shifted<-FAR>();
+#pragma unroll
+        for (int i = 0; i < SHARE; ++i) {
+            sums[0].of[i] = added(sums[0].of[i], masks[i].before[FAR - 1], before.of[i]);
+            sums[1].of[i] = added(sums[1].of[i], masks[i].after[FAR - 1], after.of[i]);
+        }
+        if constexpr (!single) {
+            const Values nearer = end ? own[1].template shifted<FAR>() : before;
+            const Values nearer_after = end ? own[0].template shifted<-FAR>() : after;
+#pragma unroll
+            for (int i = 0; i < SHARE; ++i) {
+                const real together = ODD ? masks[i].together : real(1);
+                sums[1].of[i] = added(sums[1].of[i], masks[i].before[FAR - 1] * together, nearer.of[i]);
+                sums[0].of[i] = added(sums[0].of[i], masks[i].after[FAR - 1] * together, nearer_after.of[i]);
+            }
+        }
+    }
+    __device__ static Value added(Value sum, real factor, const Value& value) {
+        for (int i = 0; i < PARTS; ++i) sum.v[i] += factor * value.v[i];
+        return sum;
+    }
+
+    // Embeds sums of windows, and adds what belongs to V and to the next one.
+    template <class Embed>
+    __device__ void embed_all(const Place& place, int row, int other, const Values (&sums)[2][2], const Embed& embed,
+                              Values (&found)[2]) const {
+#pragma unroll
+        for (int i = 0; i < SHARE; ++i) {
+            Lanes left[2];
+            read_two<EVEN_NORMS>(a + row * WIDTH + place.left[i], left);
+            Value values[2][2];
+#pragma unroll
+            for (int j = 0; j < 3; ++j) {
+                const real right = b[other * WIDTH + place.right[i][j]];
+#pragma unroll
+                for (int k = 0; k < 2; ++k)
+                    if (j == k || j == k + 1) values[j - k][k] = embed(sums[j - k][k].of[i], left[k], right);
+            }
+            found[0].of[i] = values[0][0] + values[0][1] + values[1][0];
+            found[1].of[i] = values[1][1];
+        }
+    }
+};
