@@ -207,6 +207,7 @@ def test_float64_matches_the_reference(backend: CudaBackend, case: tuple) -> Non
         ("conv5 relu pool2 conv3 relu globalpool", (8, 8, 2)),
         ("conv7 relu pool3(stride=2) conv3 relu globalpool", (11, 9, 2)),
         ("conv7 relu pool2 conv3 relu globalpool", (4, 20, 1)),
+        ("conv3 relu conv3 relu pool2 conv3 relu globalpool", (2, 40, 1)),
         ("conv3 relu pool3(stride=2) relu globalpool", (8, 6, 2)),
         ("conv3 relu pool2 conv3 relu globalpool", (22, 2)),
     ],
@@ -227,6 +228,9 @@ def test_threads_wait_for_each_other(
         ("conv7 gaussian pool2 conv3(stride=2) relu globalpool", (10, 24, 3)),  # every other offset, and row
         ("conv9 relu pool2 conv5 relu globalpool", (12, 20, 5)),
         ("conv3 gelu pool2 conv3 relu pool3(stride=2) globalpool", (14, 28, 1)),  # odd numbers of norms
+        ("conv3 relu conv3 gaussian pool2 conv3 relu globalpool", (6, 48, 3)),
+        ("conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (4, 64, 1)),
+        ("conv5 relu conv5 gelu pool2 conv3 relu globalpool", (12, 24, 2)),
     ],
 )
 def test_windows_that_slide_match_the_reference(backend: CudaBackend, text: str, shape: tuple) -> None:

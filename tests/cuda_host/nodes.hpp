@@ -57,22 +57,22 @@ inline void sync_block() {
 #endif
 }
 inline void sync_warp() { sync_block(); }
-// What another thread of a team of 16 has, or one's own where there is none.
+// What another thread of a team has, or one's own where there is none.
 namespace emulation {
 template <class T>
-T from_thread(T value, int distance) {
+T from_thread(T value, int distance, int team) {
     static double exchange[1024];
     const int thread = int(threadIdx.x), other = thread + distance;
     exchange[thread] = value;
     sync_block();
-    const T found = T(exchange[other >= 0 && other / 16 == thread / 16 ? other : thread]);
+    const T found = T(exchange[other >= 0 && other / team == thread / team ? other : thread]);
     sync_block();
     return found;
 }
 }  // namespace emulation
-template <int DISTANCE, class T>
+template <int DISTANCE, int TEAM, class T>
 T from_before(T value) {
-    return emulation::from_thread(value, -DISTANCE);
+    return emulation::from_thread(value, -DISTANCE, TEAM);
 }
 template <class T>
 T opaque(T value) {

@@ -112,17 +112,26 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
 
     def _sliding(self) -> str:
         """The kernel of a first segment that needs no planes."""
-        (height, width), shape, (one,), step = self.segment.grid, self.shape, self.segment.exits, self.segment.steps[0]
+        (height, width), shape, (one,), steps = self.segment.grid, self.shape, self.segment.exits, self.segment.steps
         axes = ", ".join(axis_type(one, axis, self.segment) for axis in range(2))
-        reach, place = [max(taps) for taps in step.terms[0].taps], self.plan.norm_places[0, 0]
-        even = str(place % 2 == self.plan.norm_count % 2 == 0).lower()
-        numbers = f"{self.plan.graph.channels}, {reach[1]}, {reach[0]}, {height}, {width}, {even}, THREADS"
-        weight = "" if step.terms[0].weight == 1.0 else f"{real(step.terms[0].weight)} * "
-        tables = "".join(f"table{i}, " for i in self.used[0])
+        reach, places = (
+            [max(taps) for taps in steps[0].terms[0].taps],
+            [self.plan.norm_places[0, n] for n in range(len(steps))],
+        )
+        even = str(not any(number % 2 for number in [*places, self.plan.norm_count])).lower()
+        numbers = (
+            f"{self.plan.graph.channels}, {len(steps)}, {reach[1]}, {reach[0]}, {height}, {width}, {even}, THREADS"
+        )
+        calls = []
+        for number, step in enumerate(steps):
+            weight = "" if step.terms[0].weight == 1.0 else f"{real(step.terms[0].weight)} * "
+            tables = "".join(f"table{i}, " for i in self.used[number])
+            calls.append(f"if (layer == {number}) return embed{number}({weight}sum, left, right, {tables}false);")
+        calls.append("return nothing();")
         return f"""
 namespace segment0 {{
 constexpr int THREADS = THREADS_OF_BLOCK({shape.threads});
-{self._embedding(0)}
+{"".join(self._embedding(number) for number in range(len(steps)))}
 extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) segment_0(
     {self._parameters(self.segment.exits)}) {{
     for (index block = blockIdx.x; block < blocks; block += gridDim.x) {{
@@ -131,10 +140,10 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         const int group = groups[block % group_count];
 {self._images()}
         const Exit<{axes}, THREADS> out = {{exit0 + number * {self.plan.exit_numbers(0, one)}}};
-        const auto embed = [&](const Value& sum, const Lanes& left, real right) {{
-            return embed0({weight}sum, left, right, {tables}false);
+        const auto embed = [&](int layer, const Value& sum, const Lanes& left, real right) {{
+{indented(calls, 12)}
         }};
-        const Sliding<{numbers}> sliding = {{x, z, a + {place}, b + {place}}};
+        const Sliding<{numbers}> sliding = {{x, z, a, b, {{{", ".join(map(str, places))}}}}};
         sliding.run(out, group, needed, offsets, offset_count, embed);
     }}
 }}

@@ -35,7 +35,8 @@ _RUN = 16  # of them that a thread computes, at most
 _RUN_OF_WARPS = 12  # and where it keeps them all before it stores the first
 _SLIDING_LANES = 2  # pairs of a thread that needs no planes, and works on two columns at two offsets
 _RESIDENT_OF_SLIDING = 512  # threads of all its blocks, which then have 128 registers
-_NARROWEST = 20  # columns that give most threads of a team work
+_SLIDING_WIDTHS = ((20, 32), (40, 64))  # of images that give most threads of a team work
+_MOST_SLIDING = 8  # rows that a thread remembers, of all windows
 _STACK = 4  # offsets of grids of one row that a thread works on, one after the other
 LINES = -1  # the plane of these sums, in the place of a value's number
 
@@ -216,30 +217,43 @@ def _plan_segment(segment: Segment, value_bytes: int, first: bool, last: bool, c
 
 
 def _plan_sliding(segment: Segment) -> SegmentPlan:
-    """Four threads for every column of the left image: a fourth of all v takes turns, each in as many as half a row."""
-    columns, group = 2 * segment.grid[1], segment.exits[0].stride[0]
-    resident = _RESIDENT_OF_SLIDING // (-(-2 * columns // 32) * 32)
-    return SegmentPlan({}, columns, 2, 0, 0, 16, group, True, resident, 0, 0, slides=True)
+    """Teams of threads have two columns each, and as many of them take turns as make a block of 128 threads at most."""
+    width, group = segment.grid[1], segment.exits[0].stride[0]
+    columns, bands = 2 * width, 2 if width <= 32 else 1
+    resident = _RESIDENT_OF_SLIDING // (-(-columns * bands // 32) * 32)
+    return SegmentPlan({}, columns, bands, 0, 0, 16, group, True, resident, 0, 0, slides=True)
 
 
 def slides(segments: Sequence[Segment]) -> bool:
-    """Whether kernels in float32 need no planes for the first segment: a window, its embedding and a 2×2 pool."""
+    """Whether kernels in float32 need no planes for the first segment: equal windows, embeddings, and a 2×2 pool."""
     segment, (height, width) = segments[0], segments[0].grid
-    if len(segments) == 1 or len(segment.exits) != 1 or not _is_one_embedding(segment):
+    if len(segments) == 1 or len(segment.exits) != 1 or not _is_chain(segment):
         return False
-    (one,), (term,) = segment.exits, segment.steps[0].terms
+    (one,), windows = segment.exits, [step.terms[0].taps for step in segment.steps]
     tiles = one.size == one.stride == (2, 2) and one.grid == (height // 2, width // 2)
-    reaches = [max(taps) for taps in term.taps]
-    full = all(list(taps) == list(range(-r, r + 1)) for taps, r in zip(term.taps, reaches, strict=True))
-    fits = _NARROWEST <= width <= 32 and width % 4 == height % 2 == 0 and max(reaches) <= 4 and max(reaches) < height
-    return tiles and full and min(reaches) > 0 and fits
+    reaches = [max(taps) for taps in windows[0]]
+    full = all(
+        list(taps) == list(range(-r, r + 1)) for window in windows for taps, r in zip(window, reaches, strict=True)
+    )
+    fits = any(low <= width <= high for low, high in _SLIDING_WIDTHS) and width % 4 == height % 2 == 0
+    kept = 2 * reaches[0] * len(windows)
+    return (
+        tiles
+        and full
+        and fits
+        and min(reaches) > 0
+        and max(reaches) <= 4
+        and max(reaches) < height
+        and kept <= _MOST_SLIDING
+    )
 
 
-def _is_one_embedding(segment: Segment) -> bool:
-    """Whether a segment multiplies pixels, sums over one window, embeds the sums, and nothing else."""
-    step, values = segment.steps[0], {one.value for one in segment.exits}
-    alone = segment.entrances == len(segment.steps) == len(step.terms) == 1 and step.embedding is not None
-    return alone and values == {segment.sum_of(0) + 1}
+def _is_chain(segment: Segment) -> bool:
+    """Whether a segment multiplies pixels, and then sums over a window and embeds the sums again and again."""
+    values = [0, *(segment.sum_of(number) + 1 for number in range(len(segment.steps)))]
+    embeds = all(len(step.terms) == 1 and step.embedding is not None for step in segment.steps)
+    chained = embeds and all(step.terms[0].value == value for step, value in zip(segment.steps, values, strict=False))
+    return segment.entrances == 1 and len(values) > 1 and chained and segment.exits[0].value == values[-1]
 
 
 def _is_one_window(segment: Segment, last: bool) -> bool:

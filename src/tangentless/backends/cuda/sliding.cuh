@@ -1,23 +1,23 @@
-// A first segment of one window, its embedding and a 2×2 pool, in registers: no plane, and hardly a barrier. `offsets.cuh`
-// includes this file.
+// A first segment of equal windows, each with its embedding, and a 2×2 pool, in registers: no plane, and hardly a barrier.
+// `offsets.cuh` includes this file.
 //
-// A team of 16 threads follows offsets v = 2 V and v + 1 at once; each thread has two columns, those of one window of the pool. It
-// goes down the rows, which it multiplies, sums along the line with what its neighbours have, and sums over as many rows as the
-// window is tall: it keeps sums of two neighbouring rows, which every other window shares. What the window of the pool collects
-// belongs to V, and of the second column at v + 1 to V + 1. Even and odd V therefore take turns, and no two threads ever add to the
-// same place between two barriers.
+// A team of 16 or 32 threads follows offsets v = 2 V and v + 1 at once; each thread has two columns, those of one window of the
+// pool. It goes down the rows, which it multiplies, sums along the line with what its neighbours have, and sums over as many rows as
+// the window is tall: it keeps sums of two neighbouring rows, which every other window shares. The next layer is as many rows behind
+// as a window reaches. What the window of the pool collects belongs to V, and of the second column at v + 1 to V + 1. Even and odd V
+// therefore take turns, and no two threads ever add to the same place between two barriers.
 #pragma once
 
 #ifdef __CUDACC__  // the tests provide these names themselves
 // What the thread of a team has that is so far before, or if negative after; one's own where there is none.
-template <int DISTANCE>
+template <int DISTANCE, int TEAM>
 __device__ inline real from_before(real value) {
-    return DISTANCE > 0 ? __shfl_up_sync(~0u, value, DISTANCE, 16) : __shfl_down_sync(~0u, value, -DISTANCE, 16);
+    return DISTANCE > 0 ? __shfl_up_sync(~0u, value, DISTANCE, TEAM) : __shfl_down_sync(~0u, value, -DISTANCE, TEAM);
 }
 #endif
 
 // Values of the threads of a team that one thread has: its own, or in the tests those of all.
-template <int SHARE>
+template <int SIZE, int SHARE>
 struct Team {
     Value of[SHARE];
 
@@ -30,23 +30,23 @@ struct Team {
             if constexpr (SHARE > 1)
                 result.of[i] = of[min(max(i - DISTANCE, 0), SHARE - 1)];
             else
-                for (int part = 0; part < PARTS; ++part) result.of[i].v[part] = from_before<DISTANCE>(of[i].v[part]);
+                for (int part = 0; part < PARTS; ++part) result.of[i].v[part] = from_before<DISTANCE, SIZE>(of[i].v[part]);
         return result;
     }
 };
-template <int SHARE>
-__device__ inline Team<SHARE> operator+(const Team<SHARE>& a, const Team<SHARE>& b) {
-    Team<SHARE> sum;
+template <int SIZE, int SHARE>
+__device__ inline Team<SIZE, SHARE> operator+(const Team<SIZE, SHARE>& a, const Team<SIZE, SHARE>& b) {
+    Team<SIZE, SHARE> sum;
 #pragma unroll
     for (int i = 0; i < SHARE; ++i) sum.of[i] = a.of[i] + b.of[i];
     return sum;
 }
-template <int SHARE>
-__device__ inline Team<SHARE> none() {
-    Team<SHARE> result;
+template <int SIZE, int SHARE>
+__device__ inline void clear(Team<SIZE, SHARE> (&values)[2][2]) {
 #pragma unroll
-    for (int i = 0; i < SHARE; ++i) result.of[i] = nothing();
-    return result;
+    for (int which = 0; which < 4; ++which)
+#pragma unroll
+        for (int i = 0; i < SHARE; ++i) values[which / 2][which % 2].of[i] = nothing();
 }
 
 // Zeros and ones: which columns beside those of a thread are in one sum with them at offset v. Before and behind the seam between
@@ -83,19 +83,20 @@ __device__ inline void read_two(const Lanes* __restrict__ from, Lanes (&two)[2])
     }
 }
 
-template <int CHANNELS, int REACH, int HIGH, int HEIGHT, int WIDTH, bool EVEN_NORMS, int THREADS>
+template <int CHANNELS, int LAYERS, int REACH, int HIGH, int HEIGHT, int WIDTH, bool EVEN_NORMS, int THREADS>
 struct Sliding {
-    static constexpr int TEAM = THREADS < 16 ? 1 : 16, SHARE = 16 / TEAM, TEAMS = THREADS / TEAM;
+    static constexpr int SIZE = WIDTH > 32 ? 32 : 16, TEAM = THREADS < SIZE ? 1 : SIZE, SHARE = SIZE / TEAM, TEAMS = THREADS / TEAM;
     static constexpr int WINDOWS = WIDTH / 2, TURNS = (WINDOWS / 2 + TEAMS - 1) / TEAMS, GRID = HEIGHT * WIDTH;
     static constexpr int PERIOD = 2 * HIGH;  // of the sums of two rows that a thread keeps
-    typedef Team<SHARE> Values;
+    typedef Team<SIZE, SHARE> Values;
     typedef Links<REACH, WIDTH> Masks;
-    static_assert(WINDOWS % 2 == 0 && WINDOWS <= 16 && HEIGHT % 2 == 0 && REACH > 0 && HIGH > 0);
+    static_assert(WINDOWS % 2 == 0 && WINDOWS <= SIZE && HEIGHT % 2 == 0 && REACH > 0 && HIGH > 0);
 
     const Lanes* __restrict__ x;
     const real* __restrict__ z;
     const Lanes* __restrict__ a;
     const real* __restrict__ b;
+    int norms[LAYERS];  // where those before each embedding begin
 
     // What a team has at offsets 2 V and 2 V + 1: where its columns are in rows of either image, and what they are summed with.
     struct Place {
@@ -149,37 +150,38 @@ struct Sliding {
         for (int part = 0; part < 2; ++part) {
             const int low = both.low(part), count = both.high(part) - low, offset = both.offset(part);
             if (count <= 0) continue;
-            Values pairs[PERIOD][2][2], newest[2][2], held[2];  // by offset and column
+            Values pairs[LAYERS][PERIOD][2][2], newest[LAYERS][2][2], held[2];  // by offset and column
 #pragma unroll
-            for (int which = 0; which < 4; ++which) {
-                newest[which / 2][which % 2] = none<SHARE>();
+            for (int layer = 0; layer < LAYERS; ++layer) {
+                clear(newest[layer]);
 #pragma unroll
-                for (int i = 0; i < PERIOD; ++i) pairs[i][which / 2][which % 2] = none<SHARE>();
+                for (int i = 0; i < PERIOD; ++i) clear(pairs[layer][i]);
             }
-            for (int base = 0; base < count + HIGH; base += PERIOD)
+            for (int base = 0; base < count + LAYERS * HIGH; base += PERIOD)
 #pragma unroll
                 for (int step = 0; step < PERIOD; ++step) {
-                    const int fed = base + step, row = low + fed - HIGH;
-                    if (fed >= count + HIGH) break;
-                    Values lines[2][2], sums[2][2], found[2];
-                    sum_lines(place, fed < count, low + fed, low + fed + offset, lines);
-#pragma unroll
-                    for (int which = 0; which < 4; ++which) {
-                        const int v = which / 2, k = which % 2;
-                        sums[v][k] = lines[v][k];
-#pragma unroll
-                        for (int back = 1; back < PERIOD; back += 2)
-                            sums[v][k] = sums[v][k] + pairs[(step + PERIOD - back) % PERIOD][v][k];
-                        pairs[step][v][k] = newest[v][k] + lines[v][k];
-                        newest[v][k] = lines[v][k];
-                    }
-                    if (fed < HIGH) continue;
-                    const bool waits = u % 2 == 0 && (step + HIGH) % 2 == 0;  // the next row has the same partner
-                    const bool further = u % 2 && row % 2, grows = !waits && !(further ? first_below : first);
+                    const int last = base + step - LAYERS * HIGH, row = low + last;  // of the last layer
+                    if (last >= count) break;
+                    Values values[2][2];
+                    if (base + step < count) multiply(place, low + base + step, low + base + step + offset, values);
+                    const bool waits = u % 2 == 0 && (step + LAYERS * HIGH) % 2 == 0;  // the next row has the same partner
+                    const bool further = u % 2 && row % 2, grows = last >= 0 && !waits && !(further ? first_below : first);
                     Value* here = (further ? below : to) + row / 2 * WINDOWS;
-                    Values before[2] = {none<SHARE>(), none<SHARE>()};  // read before they are needed
-                    at_windows(there && grows, [&](int i, int which) { before[which].of[i] = here[which * beside + i]; });
-                    embed_all(place, row, row + offset, sums, embed, found);
+                    Values before[2];  // read before they are needed
+#pragma unroll
+                    for (int layer = 0; layer < LAYERS; ++layer) {
+                        const int fed = base + step - layer * HIGH;
+                        if (fed < 0) break;
+                        Values sums[2][2];
+                        sum_rows(place, fed < count, (step + LAYERS * PERIOD - layer * HIGH) % PERIOD, values, pairs[layer],
+                                 newest[layer], sums);
+                        if (layer == LAYERS - 1)
+                            at_windows(there && grows, [&](int i, int which) { before[which].of[i] = here[which * beside + i]; });
+                        const int done = low + fed - HIGH;
+                        if (fed >= HIGH && fed - HIGH < count) embed_all(place, layer, done, done + offset, sums, embed, values);
+                    }
+                    if (last < 0) continue;
+                    Values found[2] = {values[0][0] + values[0][1] + values[1][0], values[1][1]};
 #pragma unroll
                     for (int which = 0; which < 2; ++which) {
                         if (u % 2 == 0 && !waits) found[which] = held[which] + found[which];
@@ -202,12 +204,8 @@ struct Sliding {
                 if (there && int(threadIdx.x) % TEAM + i < WINDOWS) action(i, which);
     }
 
-    // Products of pixels and their sums along a line; nothing beyond the last row.
-    __device__ void sum_lines(const Place& place, bool inside, int row, int other, Values (&lines)[2][2]) const {
-#pragma unroll
-        for (int which = 0; which < 4; ++which) lines[which / 2][which % 2] = none<SHARE>();
-        if (!inside) return;
-        Values products[2][2];
+    // Products of pixels at the two offsets and columns.
+    __device__ void multiply(const Place& place, int row, int other, Values (&products)[2][2]) const {
 #pragma unroll
         for (int i = 0; i < SHARE; ++i) {
             Value values[2][2] = {{nothing(), nothing()}, {nothing(), nothing()}};
@@ -229,8 +227,26 @@ struct Sliding {
 #pragma unroll
             for (int which = 0; which < 4; ++which) products[which / 2][which % 2].of[i] = values[which / 2][which % 2];
         }
-        add_beside<false>(products[0], place.even, lines[0]);
-        add_beside<true>(products[1], place.odd, lines[1]);
+    }
+
+    // Sums over windows that end in a row, of its values, or of nothing beyond the last row; `slot` is that of the row.
+    __device__ static void sum_rows(const Place& place, bool inside, int slot, const Values (&values)[2][2],
+                                    Values (&pairs)[PERIOD][2][2], Values (&newest)[2][2], Values (&sums)[2][2]) {
+        Values lines[2][2];
+        clear(lines);
+        if (inside) {
+            add_beside<false>(values[0], place.even, lines[0]);
+            add_beside<true>(values[1], place.odd, lines[1]);
+        }
+#pragma unroll
+        for (int which = 0; which < 4; ++which) {
+            const int v = which / 2, k = which % 2;
+            sums[v][k] = lines[v][k];
+#pragma unroll
+            for (int back = 1; back < PERIOD; back += 2) sums[v][k] = sums[v][k] + pairs[(slot + PERIOD - back) % PERIOD][v][k];
+            pairs[slot][v][k] = newest[v][k] + lines[v][k];
+            newest[v][k] = lines[v][k];
+        }
     }
 
     // Sums over REACH columns to either side. The seam may lie between the columns of a thread at ODD offsets alone.
@@ -277,24 +293,21 @@ struct Sliding {
         return sum;
     }
 
-    // Embeds sums of windows, and adds what belongs to V and to the next one.
+    // Embeds sums of windows.
     template <class Embed>
-    __device__ void embed_all(const Place& place, int row, int other, const Values (&sums)[2][2], const Embed& embed,
-                              Values (&found)[2]) const {
+    __device__ void embed_all(const Place& place, int layer, int row, int other, const Values (&sums)[2][2], const Embed& embed,
+                              Values (&values)[2][2]) const {
 #pragma unroll
         for (int i = 0; i < SHARE; ++i) {
             Lanes left[2];
-            read_two<EVEN_NORMS>(a + row * WIDTH + place.left[i], left);
-            Value values[2][2];
+            read_two<EVEN_NORMS>(a + norms[layer] + row * WIDTH + place.left[i], left);
 #pragma unroll
             for (int j = 0; j < 3; ++j) {
-                const real right = b[other * WIDTH + place.right[i][j]];
+                const real right = b[norms[layer] + other * WIDTH + place.right[i][j]];
 #pragma unroll
                 for (int k = 0; k < 2; ++k)
-                    if (j == k || j == k + 1) values[j - k][k] = embed(sums[j - k][k].of[i], left[k], right);
+                    if (j == k || j == k + 1) values[j - k][k].of[i] = embed(layer, sums[j - k][k].of[i], left[k], right);
             }
-            found[0].of[i] = values[0][0] + values[0][1] + values[1][0];
-            found[1].of[i] = values[1][1];
         }
     }
 };
