@@ -11,7 +11,6 @@
 #pragma once
 
 #ifdef __CUDACC__  // the tests provide these names themselves
-__device__ inline void sync_warp() { __syncwarp(); }
 // The compiler then keeps the number or the pointer instead of computing it again for every row.
 __device__ inline int opaque(int number) {
     asm("" : "+r"(number));
