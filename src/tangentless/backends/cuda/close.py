@@ -104,12 +104,12 @@ def refine(products: Any, left: Side, right: Side, close: float, find_exact: Fin
         return
     for start in range(0, len(rows), batch):
         here = rows[start : start + batch], columns[start : start + batch]
-        (some, row), (others, column) = (xp.unique(one, return_inverse=True) for one in here)
-        x, z = left.pixels_of(some), right.pixels_of(others)
-        cosines = xp.ones(len(row))  # of equal images
-        other = xp.nonzero((x[row] != z[column]).reshape(len(row), -1).any(axis=1))[0]
+        differ = (left.pixels_of(here[0]) != right.pixels_of(here[1])).reshape(len(here[0]), -1).any(axis=1)
+        cosines = xp.ones(len(here[0]))  # of equal images
+        other = xp.nonzero(differ)[0]
         if len(other):
+            (some, row), (others, column) = (xp.unique(one[other], return_inverse=True) for one in here)
             sides = (left, some), (right, others)
             first, second = (side.kept.prepared(side, chosen, exact, batch, xp) for side, chosen in sides)
-            cosines[other] = exact.cosines(first, second, row[other], column[other])
+            cosines[other] = exact.cosines(first, second, row, column)
         products[here] = cosines * norms[here]

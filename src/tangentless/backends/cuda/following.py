@@ -258,9 +258,15 @@ class OffsetPath:
 
     def beside(self, rows: Any) -> Any:
         """Left images as kernels read them, (n, numbers, lanes): those of a unit beside each other."""
-        xp, lanes = self.machine.xp, self.plan.lanes
-        filled = xp.concatenate([rows, rows[:1].repeat(-len(rows) % lanes, axis=0)])
-        return xp.ascontiguousarray(xp.moveaxis(filled.reshape(len(filled) // lanes, lanes, rows.shape[1]), 1, 2))
+        (images, count), lanes = rows.shape, self.plan.lanes
+        beside = self.machine.xp.empty((-(-images // lanes), count, lanes), dtype=rows.dtype)
+        walk(
+            self.launch,
+            "lay_beside",
+            beside.size,
+            [self.machine.xp.ascontiguousarray(rows), beside, np.int64(beside.size), count, images],
+        )
+        return beside
 
     def _lists_of(self, last: int) -> list[tuple[Any, ...]]:
         """For every segment up to the last one: groups of u, flags of needed u, and all v."""

@@ -34,6 +34,15 @@ extern "C" __global__ void keep_norms(const double* squares, real* norms, index 
     }
 }
 
+// Rows of left images, (images, count), LANES of them beside each other: (runs, count, LANES). The first image stands for those
+// that the last run lacks.
+extern "C" __global__ void lay_beside(const real* rows, real* beside, index elements, int count, int images) {
+    for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += index(gridDim.x) * blockDim.x) {
+        const index image = i / LANES / count * LANES + i % LANES;
+        beside[i] = rows[(image < images ? image : 0) * count + i / LANES % count];
+    }
+}
+
 // Squared norms from the exits of images with themselves, (images, size): what stands at no offset, of all slots.
 extern "C" __global__ void own_squares(const Value* exits, double* squares, index elements, int size, int numbers, double scale) {
     for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += index(gridDim.x) * blockDim.x) {
