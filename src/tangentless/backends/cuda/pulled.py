@@ -13,7 +13,7 @@ from ...chunks import spans
 from ...graph import Graph
 from ...pullback import pull_head_diagonal
 from .. import Advance
-from ..chains import power_of_two, pull_norms, pull_totals
+from ..chains import pull_norms, pull_totals
 from ..general import pixel_squares
 from .first_stage import FirstStage
 from .following import FollowedImages, OffsetPath
@@ -92,16 +92,16 @@ class PullPath:
         for side, some in ((right, by_far.T), (left, by_near))[: 1 + self.plan.both]:
             numbers = [np.int64(len(side)), some.shape[1]]
             gathers.append(("gather_numbers", len(side), [xp.ascontiguousarray(some), side.squares, *numbers]))
-        top = power_of_two(seeds)
+        top = _power_of_two(seeds, xp)
         filled = xp.concatenate([seeds / top, xp.zeros((-n % lanes, m))]).reshape(-1, lanes, m)
         given = xp.ascontiguousarray(filled[units[:, 1] // lanes, :, units[:, 0]].astype(self.plan.forward.dtype))
         for place in reversed(range(len(self.plan.shapes))):
             given, lefts, rights = self._back(place, x, a, far, units, exits, given)
             size, groups = self.plan.size(place), self.plan.shapes[place].groups
             if self.plan.both:
-                work = [np.int64(n * size), size, groups, m, np.float64(top)]
+                work = [np.int64(n * size), size, groups, m, top]
                 gathers.append(("gather_left", n * size, [lefts, table, left.found[place], *work]))
-            work = [np.int64(m * size), size, groups, m, len(table), np.float64(top)]
+            work = [np.int64(m * size), size, groups, m, len(table), top]
             gathers.append(("gather_right", m * size, [rights, table, right.found[place], *work]))
         for one in gathers:
             walk(self.launch, *one)
@@ -138,7 +138,7 @@ class PullPath:
         (output,), count, last = plan.graph.outputs, len(images), len(self.plan.shapes) - 1
         head = pull_head_diagonal(self.graph, [own.squares], [], images.diagonal, parameters=False)
         by = (images.squares + head.left.get(output, 0.0)) * own.gains**2 * plan.total_scale()
-        top = power_of_two(by)
+        top = _power_of_two(by, xp)
         by = (by / top).reshape(count, 1, 1)
         x, a = self.forward.beside(own.pixels), self.forward.beside(own.norms)
         units = self.machine.upload(selves(count))
@@ -159,6 +159,12 @@ class PullPath:
             by = by * plan.exit_scale(place - 1, plan.segments[place - 1].exits[0]) if place else by
         scaled = own.pixels.astype(np.float64).reshape(pixels.shape)
         return (pixels + 2.0 * scaled * by[:, None]) * top
+
+
+def _power_of_two(values: Any, xp: Any) -> Any:
+    """One near the largest of the values, (1,), which stays on the machine: multiplying by it rounds nothing."""
+    largest = abs(values).reshape(-1).max(keepdims=True)
+    return xp.ldexp(xp.ones(1), xp.where(largest > 0, xp.frexp(largest)[1] - 1, 0))
 
 
 def _squares(images: FollowedImages, plan: Any) -> Any:
@@ -222,6 +228,10 @@ class PulledGradient:
 
     def __getitem__(self, part: slice) -> PulledGradient:
         return replace(self, images=self.images[part], pulled=self.pulled[part])
+
+    def unwanted(self) -> PulledGradient:
+        """The same images, of which no cotangents are wanted."""
+        return replace(self, pulled=replace(self.pulled, wanted=False, found=()))
 
     @property
     def path(self) -> PullPath:

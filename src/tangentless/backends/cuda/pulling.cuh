@@ -219,7 +219,7 @@ extern "C" __global__ void add_own(Value* given, const double* by, index element
 // Adds what all units found to the images' totals: of a left image those with all columns, of a right one those with all runs
 // of left images, each in order. `table` has the unit of every run and column, or -1.
 extern "C" __global__ void gather_left(const Value* parts, const int* table, double* found, index elements, int size, int groups,
-                                       int columns, double factor) {
+                                       int columns, const double* factor) {
     for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += index(gridDim.x) * blockDim.x) {
         const int image = int(i / size), place = int(i % size);
         double total = found[i];
@@ -229,13 +229,13 @@ extern "C" __global__ void gather_left(const Value* parts, const int* table, dou
             double sum = 0;
             for (int group = 0; group < groups; ++group)
                 sum += parts[(index(unit) * groups + group) * size + place].v[image % LANES];
-            total += factor * sum;
+            total += *factor * sum;
         }
         found[i] = total;
     }
 }
 extern "C" __global__ void gather_right(const real* parts, const int* table, double* found, index elements, int size, int groups,
-                                        int columns, int runs, double factor) {
+                                        int columns, int runs, const double* factor) {
     for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += index(gridDim.x) * blockDim.x) {
         const int column = int(i / size), place = int(i % size);
         double total = found[i];
@@ -244,7 +244,7 @@ extern "C" __global__ void gather_right(const real* parts, const int* table, dou
             if (unit < 0) continue;
             double sum = 0;
             for (int group = 0; group < groups; ++group) sum += parts[(index(unit) * groups + group) * size + place];
-            total += factor * sum;
+            total += *factor * sum;
         }
         found[i] = total;
     }
