@@ -21,7 +21,12 @@ class FakeCupy(types.ModuleType):
         runtime = types.SimpleNamespace(
             getDeviceCount=lambda: 1, memGetInfo=lambda: (10**9, 10**9), CUDARuntimeError=RuntimeError
         )
-        self.cuda = types.SimpleNamespace(runtime=runtime, memory=types.SimpleNamespace(OutOfMemoryError=MemoryError))
+        event = types.SimpleNamespace(synchronize=lambda: None)
+        self.cuda = types.SimpleNamespace(
+            runtime=runtime,
+            memory=types.SimpleNamespace(OutOfMemoryError=MemoryError),
+            get_current_stream=lambda: types.SimpleNamespace(record=lambda: event),
+        )
         self.linalg = types.SimpleNamespace(
             cholesky=lambda block: np.linalg.cholesky(np.tril(block) + np.tril(block, -1).T),
             norm=np.linalg.norm,
@@ -50,6 +55,14 @@ def install(monkeypatch):
     """Make the package find this module in place of CuPy."""
     cupy, cupyx, linalg = FakeCupy(), types.ModuleType("cupyx"), types.ModuleType("cupyx.scipy.linalg")
     cupyx.errstate = lambda linalg: contextlib.nullcontext()
+    cupyx.empty_pinned = np.empty
+
+    def get(array, out=None, blocking=True):
+        if out is None:
+            return cupy.asnumpy(array)
+        out[...] = array.view(np.ndarray)
+        return out
+
     linalg.solve_triangular = lambda *arguments, **options: cupy.asarray(
         scipy.linalg.solve_triangular(*(np.array(one) for one in arguments), **options)
     )
@@ -57,6 +70,6 @@ def install(monkeypatch):
     for name, module in (modules | {"cupyx.scipy.linalg": linalg}).items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(DeviceArray, "__module__", "cupy")
-    monkeypatch.setattr(DeviceArray, "get", lambda array: cupy.asnumpy(array), raising=False)
+    monkeypatch.setattr(DeviceArray, "get", get, raising=False)
     monkeypatch.setattr(DeviceArray, "device", contextlib.nullcontext(), raising=False)
     return cupy

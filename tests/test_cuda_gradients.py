@@ -94,9 +94,10 @@ def test_gradients_in_either_precision_agree_with_the_reference(case, precision,
 
 
 FLAT = ("conv3 relu pool2 conv3 gaussian patch4 relu", (8, 8, 2))
+WIDE = ("conv3 relu pool2 conv3 relu globalpool relu", (4, 36, 5))  # columns of more than a warp, pixels in two turns
 
 
-@pytest.mark.parametrize("case", [CHAINS[0], CHAINS[6], CHAINS[8], CHAINS[10], FLAT], ids=name)
+@pytest.mark.parametrize("case", [CHAINS[0], CHAINS[6], CHAINS[8], CHAINS[10], FLAT, WIDE], ids=name)
 @pytest.mark.parametrize(("precision", "bound"), [("float64", 1e-11), ("float32", 1e-4)])
 def test_fused_gradients_of_chains_agree_with_the_reference(case, precision, bound, monkeypatch):
     use("emulated", monkeypatch)
@@ -248,13 +249,13 @@ def test_values_that_come_with_gradients_agree_with_those_alone(backend, monkeyp
     X, G = Z[:5], np.random.default_rng(0).standard_normal((5, 9))
     for text in (SMALL, "conv3 relu pool2 conv3 relu patch4 relu"):
         kernel, device = tl.kernel(text), Device.of(backend)
-        values, pull = kernel.values_and_pull(device, X, Z)
+        values, pull = kernel.values_and_pull(device, Z, len(X))
         assert relative([values], [kernel(X, Z, backend="reference")]) < 1e-5
         assert np.array_equal(pull(G), kernel.vjp(X, Z, G, backend=backend, wrt="X")[0])
         with monkeypatch.context() as patch:
             patch.setattr(cuda, "LARGEST_BATCH", 3)
             patch.setattr(cuda, "TILE", 4)
-            again, pull = kernel.values_and_pull(device, X, Z)
+            again, pull = kernel.values_and_pull(device, Z, len(X))
             assert np.array_equal(again, values)
         np.testing.assert_allclose(np.diagonal(values), kernel.diag(X, backend="reference"), rtol=1e-6)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,10 @@ class CpuAlgebra:
         """The values as a NumPy array."""
         return values
 
+    def later(self, number: Any) -> Callable[[], float]:
+        """What reads a number as it is now, and waits for nothing that is asked of the device afterwards."""
+        return lambda: float(number)
+
     def working(self) -> contextlib.AbstractContextManager[None]:
         """A context in which errors of the device become those of this package."""
         return contextlib.nullcontext()
@@ -102,7 +106,8 @@ class GpuAlgebra:
         machine.count_gpus()
         self.xp = machine.import_cupy()
         self._scipy: Any = importlib.import_module("cupyx.scipy.linalg")
-        self._errors: Any = importlib.import_module("cupyx").errstate
+        extras: Any = importlib.import_module("cupyx")
+        self._errors, self._empty_pinned = extras.errstate, extras.empty_pinned
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies make their own: modules cannot be pickled."""
@@ -157,6 +162,17 @@ class GpuAlgebra:
 
     def download(self, values: Any) -> Any:
         return self.xp.asnumpy(values)
+
+    def later(self, number: Any) -> Callable[[], float]:
+        room = self._empty_pinned(1)
+        number.reshape(1).get(out=room, blocking=False)
+        here = self.xp.cuda.get_current_stream().record()
+
+        def read() -> float:
+            here.synchronize()
+            return float(room[0])
+
+        return read
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:

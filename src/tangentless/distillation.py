@@ -162,8 +162,8 @@ def distill(
     return Distilled(to_host(state.before), learned, classes[codes[rows]], targets, state.losses, entire)
 
 
-def kernel_gradients(K: Any, cross: Any, targets: Any, batch: Any, ridge: float) -> tuple[float, Any, Any, Any]:
-    """The loss, and its gradients by K(S, S), by K(S, batch) and by the targets of S.
+def kernel_gradients(K: Any, cross: Any, targets: Any, batch: Any, ridge: float) -> tuple[Any, Any, Any, Any]:
+    """The loss, where the arrays are, and its gradients by K(S, S), by K(S, batch) and by the targets of S.
 
     >>> rng = np.random.default_rng(0)
     >>> K, cross, own, batch = np.eye(2), rng.random((2, 3)), rng.random((2, 1)), rng.random((3, 1))
@@ -177,7 +177,7 @@ def kernel_gradients(K: Any, cross: Any, targets: Any, batch: Any, ridge: float)
     matrix = K + share * np.trace(K) * np.diag(np.ones_like(K[0]))
     coefficients = np.linalg.solve(matrix, targets)
     errors = cross.T @ coefficients - batch
-    loss = float((errors**2).sum()) / (2 * len(batch))
+    loss = (errors**2).sum() / (2 * len(batch))
     errors = errors / len(batch)
     by_targets = np.linalg.solve(matrix.T, cross @ errors)
     by_matrix = -by_targets @ coefficients.T
@@ -192,9 +192,10 @@ def _step(
     batch, labels = _draw(X, codes, step, device, chosen)
     images, targets = state.values
     wanted = device.algebra.upload(_centred(labels, classes))
-    values, pull = k.values_and_pull(device, images, np.concatenate([images, batch]))
+    values, pull = k.values_and_pull(device, np.concatenate([images, batch]), chosen.images)
     K, cross = np.split(values, [chosen.images], axis=1)
     loss, by_K, by_cross, by_targets = kernel_gradients(K, cross, targets, wanted, chosen.ridge)
+    read_loss = device.algebra.later(loss)  # when all else of this step is on its way to the GPU
     gradient = pull(np.concatenate([by_K + by_K.T, by_cross], axis=1))  # K(S, S) has S on both sides
     rate = chosen.rate * 0.5 * (1.0 + math.cos(math.pi * step / chosen.steps))
     gradients = [gradient, by_targets] if chosen.learn_labels else [gradient]
@@ -204,7 +205,7 @@ def _step(
         mean = state.means[place] / (1 - 0.9 ** (step + 1))
         square = state.squares[place] / (1 - 0.99 ** (step + 1))
         state.values[place] = state.values[place] - rate * mean / (np.sqrt(square) + 1e-12)
-    state.losses.append(loss)
+    state.losses.append(read_loss())
 
 
 def _draw(X: Any, codes: Any, step: int, device: Device, chosen: Settings) -> tuple[Any, Any]:

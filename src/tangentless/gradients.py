@@ -49,6 +49,11 @@ class Branches:
         own = {name: slopes[part] for name, slopes in self.own.items()}
         return Branches(tuple(one[part] for one in self.parts), self.join, self.diagonal[part], own)
 
+    def unwanted(self) -> Branches:
+        """The same images, of which no cotangents are wanted: what is added here is not added there."""
+        own = {name: np.zeros_like(slopes) for name, slopes in self.own.items()}
+        return Branches(tuple(one.unwanted() for one in self.parts), self.join, self.diagonal, own)
+
 
 @dataclass(frozen=True, eq=False)
 class Tile:
@@ -132,13 +137,14 @@ class Differentiable(ABC):
             results.append({name: sum(float(some[name].sum()) for some in slopes) for name in slopes[0]})
         return results[0] if len(results) == 1 else tuple(results)
 
-    def values_and_pull(self, device: Device, X: Any, Z: Any) -> tuple[Any, Callable[[Any], Any]]:
-        """k(X, Z), and a function that takes its cotangents to those of X: images are prepared once for both.
+    def values_and_pull(self, device: Device, X: Any, count: int) -> tuple[Any, Callable[[Any], Any]]:
+        """k(X[:count], X), and a function that takes its cotangents to those of X[:count] on the left.
 
-        Images are checked already, and on a GPU if that is to compute.
+        Images are prepared once for all of this. They are checked already, and on a GPU if that is to compute.
         """
         with device_of(X):
-            left, right = self.gradient(device, X), self.gradient(device, Z, wanted=False)
+            everything = self.gradient(device, X)
+            left, right = everything[:count], everything.unwanted()
             values = fill(self, device, left.images, right.images, symmetric=False)
 
         def pull(cotangent: Any) -> Any:

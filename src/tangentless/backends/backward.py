@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -184,6 +184,10 @@ class GeneralGradient:
     def __getitem__(self, part: slice) -> GeneralGradient:
         totals = {key: total[part] for key, total in self.totals.items()}
         return GeneralGradient(self.graph, self.images[part], self.begin, self.n_jobs, self.batch, self.wanted, totals)
+
+    def unwanted(self) -> GeneralGradient:
+        """The same images, of which no cotangents are wanted."""
+        return replace(self, wanted=False, totals={key: np.zeros_like(total) for key, total in self.totals.items()})
 
     def add(self, rows: Any, parts: Mapping[Any, Any]) -> None:
         """Add what pairs have to their images."""

@@ -131,6 +131,13 @@ class ReferenceGradient:
         own = self.images[part], self.shape, self.pixels[part], self.squares[part], self.diagonal[part]
         return ReferenceGradient(self.graph, *own, slopes)
 
+    def unwanted(self) -> ReferenceGradient:
+        """The same images, of which no cotangents are wanted."""
+        squares = tuple([np.zeros_like(norms) for norms in one] for one in self.squares)
+        slopes = {key: np.zeros_like(one) for key, one in self.parameters.items()}
+        new = np.zeros_like(self.pixels), squares, np.zeros_like(self.diagonal), slopes
+        return ReferenceGradient(self.graph, self.images, self.shape, *new)
+
     def pull_diagonal(self, cotangent: Array) -> None:
         """Add cotangents of k(x, x)."""
         self.diagonal[...] += cotangent

@@ -36,6 +36,11 @@ class VectorGradient:
         slopes = {name: one[part] for name, one in self.parameters.items()}
         return VectorGradient(self.images[part], self.shape, self.rows[part], slopes)
 
+    def unwanted(self) -> VectorGradient:
+        """The same vectors, of which no cotangents are wanted."""
+        slopes = {name: np.zeros_like(one) for name, one in self.parameters.items()}
+        return VectorGradient(self.images, self.shape, np.zeros_like(self.rows), slopes)
+
 
 class DifferentiableVectors(Elementary):
     """What kernels of vectors do with the derivatives of their entries."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -182,6 +182,10 @@ class FusedGradient:
     def __getitem__(self, part: slice) -> FusedGradient:
         own = self.found[part], self.squares[part], self.diagonal[part]
         return FusedGradient(self.plan, self.images[part], self.n_jobs, self.wanted, *own)
+
+    def unwanted(self) -> FusedGradient:
+        """The same images, of which no cotangents are wanted."""
+        return replace(self, wanted=False)
 
     def pull_diagonal(self, cotangent: Array) -> None:
         """Add cotangents of k(x, x)."""

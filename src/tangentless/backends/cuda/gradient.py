@@ -6,7 +6,7 @@ stay on it until all are there, and come out beside the images.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...graph import Graph
@@ -65,6 +65,10 @@ class CudaGradient:
 
     def __getitem__(self, part: slice) -> CudaGradient:
         return CudaGradient(self.path, self.part[part], self.images[part])
+
+    def unwanted(self) -> CudaGradient:
+        """The same images, of which no cotangents are wanted."""
+        return replace(self, part=self.part.unwanted())
 
     def pull_diagonal(self, cotangent: Any) -> None:
         """Add cotangents of k(x, x)."""
