@@ -166,9 +166,7 @@ class KernelRidgeClassifier(_Classifier, KernelRidge):
         averaging: str | Symmetry | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        shared = (tilt, store, landmarks, landmarks_by, verbose, augmentation, ensemble, averaging)
-        super().__init__(kernel, ridge, flips, backend, precision, n_jobs, *shared, storage_options)
-        self.class_weight = class_weight
+        self._set_parameters(locals())
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
@@ -283,6 +281,8 @@ class KernelSVC(_Classifier):
     True
     """
 
+    C: float | str
+
     def __init__(
         self,
         kernel: AnyKernel = "myrtle5",
@@ -296,9 +296,7 @@ class KernelSVC(_Classifier):
         verbose: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose, storage_options)
-        self.C = C
-        self.class_weight = class_weight
+        self._set_parameters(locals())
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""

@@ -47,29 +47,22 @@ class Hidden(dict[str, Any]):
 class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
     """What the estimators share: rows at the door, the kernel they stand for, its matrices in bounded memory."""
 
+    kernel: AnyKernel
+    flips: bool
+    backend: str | AnyDevice
+    precision: Precision
+    n_jobs: int | None
+    store: str | os.PathLike[str] | None
+    verbose: bool
     kernel_: Any
     _progress: Progress | None = None  # no parameter: only `reporting` sets it
     _kept: list[Array] | None = None  # likewise, `keeping_matrix`
 
-    def __init__(
-        self,
-        kernel: AnyKernel,
-        flips: bool,
-        backend: str | AnyDevice,
-        precision: Precision,
-        n_jobs: int | None,
-        store: str | os.PathLike[str] | None,
-        verbose: bool,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.kernel = kernel
-        self.flips = flips
-        self.backend = backend
-        self.precision = precision
-        self.n_jobs = n_jobs
-        self.store = store
-        self.verbose = verbose
-        self.storage_options = storage_options
+    def _set_parameters(self, given: Mapping[str, Any]) -> None:
+        """Keep what a constructor was given, its `locals()`: scikit-learn wants every parameter under its name."""
+        for name, value in given.items():
+            if name != "self":
+                setattr(self, name, value)
 
     @property
     def storage_options(self) -> Mapping[str, Any] | None:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -55,20 +56,7 @@ def _has_images(model: KernelEstimator) -> bool:
 class _Process(KernelEstimator):
     """What the two processes share: what new rows are to the factor of the old ones."""
 
-    def __init__(
-        self,
-        kernel: AnyKernel,
-        scale: float | str,
-        flips: bool,
-        backend: str | AnyDevice,
-        precision: Precision,
-        n_jobs: int | None,
-        store: str | os.PathLike[str] | None,
-        verbose: bool,
-        storage_options: Mapping[str, Any] | None,
-    ) -> None:
-        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose, storage_options)
-        self.scale = scale
+    scale: float | str
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -77,8 +65,9 @@ class _Process(KernelEstimator):
             raise ParameterError(f"scale must be a finite number above 0, or 'mle', not {self.scale!r}")
 
     @property
+    @abstractmethod
     def _shared(self) -> Factor:
-        raise NotImplementedError
+        """The factor of the training rows."""
 
     def _fitted_device(self) -> Device:
         return self._device().at(self.precision_)
@@ -95,6 +84,18 @@ class _Process(KernelEstimator):
             raise ParameterError("with a precomputed matrix give the kernel of each new row with itself: prior=...")
         return np.asarray(prior, dtype=np.float64)
 
+    def _panels_with(self, rows: NDArray[Any], own: Array | None) -> Iterator[tuple[Any, Any]]:
+        """Kernel values of new rows with the old ones, and what is given of these rows, a panel at a time."""
+        start = 0
+        for panel in self._panels(rows, len(self._shared)):
+            yield panel, None if own is None else own[start : start + len(panel)]
+            start += len(panel)
+
+    def _covariances(self, rows: NDArray[Any]) -> tuple[Any, Any]:
+        """The kernel of new rows with the old ones, and among themselves, where the device computes them."""
+        device = self._fitted_device()
+        return self.kernel_.on_device(device, rows, self.X_fit_), self.kernel_.on_device(device, rows)
+
     def novelty(self, X: Any, *, prior: Any = None) -> Array:
         """How little the training images say about each row, (M,): its variance before noise.
 
@@ -103,12 +104,7 @@ class _Process(KernelEstimator):
         rows = self._new_rows(X)
         own, factor = self._own(rows, prior), self._shared
         typical = np.median(np.maximum(1 / to_host(factor.inverse_diagonal) - to_host(factor.added), 0.0))
-        panels = self._panels(rows, len(factor))
-        found, start = np.empty(len(rows)), 0
-        for panel in panels:
-            stop = start + len(panel)
-            found[start:stop] = to_host(factor.variance(panel, own[start:stop]))
-            start = stop
+        found = np.concatenate([to_host(factor.variance(*panel)) for panel in self._panels_with(rows, own)])
         return np.asarray(found / max(float(typical), np.finfo(np.float64).eps * float(own.max()), 1e-300))
 
     @available_if(_has_images)  # type: ignore[untyped-decorator]  # scikit-learn is untyped
@@ -162,6 +158,9 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
     ((3,), (3,), (3, 5))
     """
 
+    noise: float | str
+    factor_: Factor
+
     def __init__(
         self,
         kernel: AnyKernel = "myrtle5",
@@ -175,8 +174,7 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
         verbose: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(kernel, scale, flips, backend, precision, n_jobs, store, verbose, storage_options)
-        self.noise = noise
+        self._set_parameters(locals())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -193,9 +191,7 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
 
     @property
     def _shared(self) -> Factor:
-        check_is_fitted(self)
-        factor: Factor = self.factor_
-        return factor
+        return self.factor_
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and targets y, (N,) or (N, targets)."""
@@ -222,9 +218,7 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
         targets = check_targets(y, len(rows))
         if targets.shape[1:] != self.y_fit_.shape[1:]:
             raise InputError(f"y has the shape {targets.shape}, but the model was fitted to {self.y_fit_.shape}")
-        device = self._fitted_device()
-        among = self.kernel_.on_device(device, rows)
-        factor = self.factor_.update(self.kernel_.on_device(device, rows, self.X_fit_), among)
+        factor = self.factor_.update(*self._covariances(rows))
         self.X_fit_ = np.concatenate([self.X_fit_, rows])
         self._attach(factor, np.concatenate([self.y_fit_, targets]))
         return self
@@ -253,16 +247,13 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
         own = self._own(rows, prior) if return_std else None
         if own is not None and own.shape != (len(rows),):
             raise InputError(f"prior must hold one number for each of {len(rows)} rows, not {own.shape}")
-        means, variances, start = [], [], 0
-        for panel in self._panels(rows, len(self.dual_coef_)):
+        means, variances = [], []
+        for panel, some in self._panels_with(rows, own):
             means.append(to_host(panel @ put_beside(self.dual_coef_, panel)))
-            if own is not None:
-                variances.append(to_host(self.factor_.variance(panel, own[start : start + len(panel)])))
-                start += len(panel)
+            if some is not None:
+                variances.append(to_host(self.factor_.variance(panel, some)))
         mean = np.concatenate(means)
-        if own is None:
-            return mean
-        return mean, np.sqrt(self._scaled(np.concatenate(variances), include_noise))
+        return mean if own is None else (mean, np.sqrt(self._scaled(np.concatenate(variances), include_noise)))
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Functions drawn from the posterior at the rows of X: (M, n_samples), or (M, targets, n_samples)."""
@@ -270,8 +261,7 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
             raise ParameterError("a precomputed matrix has no covariances of new rows; factor_.sample takes them")
         rows = self._new_rows(X)
         self._check_covariance(len(rows))
-        device = self._fitted_device()
-        C, S = self.kernel_.on_device(device, rows, self.X_fit_), self.kernel_.on_device(device, rows)
+        C, S = self._covariances(rows)
         seed = check_random_state(random_state).randint(2**31)
         return np.asarray(to_host(self.factor_.sample(self.y_fit_, C, S, n_samples, scale=self.scale_, seed=seed)))
 
@@ -311,13 +301,9 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
 
     def _with_covariance(self, rows: NDArray[Any], include_noise: bool, prior: Any) -> tuple[Array, Array]:
         self._check_covariance(len(rows))
-        device = self._fitted_device()
-        if self.kernel_ is None:
-            if prior is None:
-                raise ParameterError("with a precomputed matrix give the kernel among the new rows, (M, M): prior=...")
-            C, S = rows, prior
-        else:
-            C, S = self.kernel_.on_device(device, rows, self.X_fit_), self.kernel_.on_device(device, rows)
+        if self.kernel_ is None and prior is None:
+            raise ParameterError("with a precomputed matrix give the kernel among the new rows, (M, M): prior=...")
+        C, S = (rows, prior) if self.kernel_ is None else self._covariances(rows)
         found = np.asarray(to_host(self.factor_.covariance(C, S)))
         mean = to_host(C @ put_beside(self.dual_coef_, C))
         return mean, self._scaled(found, np.eye(len(found)) if include_noise else None)
@@ -375,6 +361,9 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
     np.True_
     """
 
+    concentration: float | str
+    processes_: ClassFactors
+
     def __init__(
         self,
         kernel: AnyKernel = "myrtle5",
@@ -388,8 +377,7 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
         verbose: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(kernel, scale, flips, backend, precision, n_jobs, store, verbose, storage_options)
-        self.concentration = concentration
+        self._set_parameters(locals())
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -399,9 +387,7 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
 
     @property
     def _shared(self) -> Factor:
-        check_is_fitted(self)
-        factor: Factor = self.processes_.factor
-        return factor
+        return self.processes_.factor
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
@@ -418,11 +404,7 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
     def latent(self, X: Any, *, prior: Any = None) -> tuple[Array, Array]:
         """Means and variances of the latent function of every class, (M, classes) each; `prior` as for `novelty`."""
         rows = self._new_rows(X)
-        own = self._own(rows, prior)
-        found, start = [], 0
-        for panel in self._panels(rows, len(self.codes_fit_)):
-            found.append(self.processes_.latent(panel, own[start : start + len(panel)]))
-            start += len(panel)
+        found = [self.processes_.latent(*panel) for panel in self._panels_with(rows, self._own(rows, prior))]
         means, variances = zip(*found, strict=True)
         return np.concatenate(means), np.concatenate(variances)
 
