@@ -36,10 +36,9 @@ from .labels import LabelledEstimator
 from .solve import check_targets, factorise, is_number
 from .solve.dirichlet import ClassFactors, expected_softmax, pick
 from .solve.factor import Factor
-from .solve.likelihood import maximise
-from .solve.matrices import check_kernel, receive
-from .solve.memory import check_fits
+from .solve.matrices import check_fits, check_kernel, receive
 from .solve.path import Spectrum
+from .solve.scores import maximise
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]

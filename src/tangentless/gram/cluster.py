@@ -42,20 +42,27 @@ _SLOW = 3.0  # a tile that takes so many times longer than others is given to an
 
 @contextlib.contextmanager
 def connect(scheduler: Any, choose: Callable[[], Device], probe: Probe) -> Iterator[Cluster]:
-    """The cluster of a scheduler's address, a `distributed.Client` or a cluster object."""
+    """The workers of a scheduler that can run, with the device they agree on."""
+    with client_of(scheduler) as client:
+        yield _meet(client, choose, probe)
+
+
+@contextlib.contextmanager
+def client_of(scheduler: Any) -> Iterator[Any]:
+    """A client of a scheduler's address or a cluster object, or the `distributed.Client` that it is already."""
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError:
         raise ParameterError("a cluster needs Dask: pip install 'tangentless[distributed]'") from None
     if isinstance(scheduler, distributed.Client):
-        yield _meet(scheduler, choose, probe)
+        yield scheduler
         return
     try:
         client = distributed.Client(scheduler, set_as_default=False)
     except (OSError, TypeError, ValueError) as error:
         raise ClusterError(f"there is no Dask scheduler at {scheduler!r}: {error}") from error
     try:
-        yield _meet(client, choose, probe)
+        yield client
     finally:
         client.close(timeout=5)
 

@@ -20,10 +20,8 @@ from ..devices import Device
 from ..errors import NotPositiveDefinite, ParameterError
 from .blocked import rounding
 from .checks import check_ridge, check_targets, check_weights
-from .likelihood import log_density, log_likelihood
-from .matrices import check_kernel, load, receive
-from .memory import check_fits, memory_needed
-from .scores import accuracy, squared_error
+from .matrices import check_fits, check_kernel, load, memory_needed, receive
+from .scores import accuracy, log_density, log_likelihood, squared_error
 
 Array = NDArray[np.float64]
 PathCriterion = Literal["squared error", "accuracy", "marginal likelihood"]
