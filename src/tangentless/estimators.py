@@ -28,8 +28,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from .backends import AnyDevice, Precision
 from .errors import InputError, ParameterError
-from .fitting import AnyKernel
 from .inputs import to_host
+from .kernel import AnyKernel
 from .labels import LabelledEstimator
 from .preprocessing import Augmentation
 from .preprocessing.rows import input_errors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -13,22 +13,19 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from .architecture import Architecture
 from .backends import AnyDevice, Precision
 from .chunks import spans
 from .devices import Device
 from .errors import InputError, ParameterError
 from .inputs import check_switch, put_beside, to_host, without_tensor
-from .kernel import Kernel
-from .kernel import kernel as kernel_of
-from .layers import Layer
+from .kernel import AnyKernel as AnyKernel
+from .kernel import Kernel, kernel_of
 from .preprocessing.rows import input_errors, read_rows
 from .progress import progress_bar
 from .symmetries import MIRROR
 from .tiles import Progress
 
 Array = NDArray[np.float64]
-AnyKernel = str | Architecture | Iterable[Layer] | Kernel
 
 ENTRIES_AT_ONCE = 2**24  # kernel entries held while predicting: 128 MiB
 
@@ -163,7 +160,7 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
         return weights
 
     def _kernel_object(self) -> Kernel:
-        base = self.kernel if isinstance(self.kernel, Kernel) else kernel_of(self.kernel)
+        base = kernel_of(self.kernel)
         # The sum over an image and its mirror, not their average: a ridge then means what it does on the doubled set.
         return 2.0 * base.symmetrized(MIRROR) if self.flips else base
 

@@ -37,8 +37,7 @@ from .features.saving import (
 )
 from .files import Arrays, Header, check_output, load_archive, save_archive
 from .inputs import check_images
-from .kernel import Kernel
-from .kernel import kernel as kernel_of
+from .kernel import Kernel, kernel_of
 from .layers import is_whole
 from .preprocessing import ZCA, Augmentation
 from .preprocessing.whitening import LowRank
@@ -202,7 +201,7 @@ def _describe(model: Any) -> tuple[Header, Arrays]:
 
 def _kernel_text(kernel: Any) -> str:
     """What the kernel prints as, if that says all there is to it."""
-    kernel = kernel if isinstance(kernel, Kernel) else kernel_of(kernel)
+    kernel = kernel_of(kernel)
     text = repr(kernel)
     try:
         if _parse_kernel(text, kernel_makers(features_of(kernel))) == kernel:

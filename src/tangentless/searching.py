@@ -27,8 +27,7 @@ from .devices import Device
 from .errors import InputError, NotPositiveDefinite, ParameterError
 from .estimators import KernelRidgeClassifier, KernelRidgeRegressor
 from .inputs import check_images, to_host
-from .kernel import Kernel
-from .kernel import kernel as kernel_of
+from .kernel import AnyKernel, Kernel, kernel_of
 from .labels import check_labelled, read_classes
 from .markup import html_table, tag
 from .plots import COLOURS, new_axes, save_figure
@@ -137,7 +136,7 @@ class Search:
 
 
 def search(
-    kernels: Iterable[Any],
+    kernels: Iterable[AnyKernel],
     X: Any,
     y: Any,
     criterion: SearchCriterion = "loo",
@@ -195,7 +194,7 @@ def search(
         raise ParameterError(f"criterion is {' or '.join(map(repr, CRITERIA))}, not {criterion!r}")
     images = check_images(np.asarray(X))
     targets, regression = _read_targets(y, len(images))
-    made = [one if isinstance(one, Kernel) else kernel_of(one) for one in kernels]
+    made = [kernel_of(one) for one in kernels]
     if not made or not len(whitening):
         raise ParameterError("a search needs at least one kernel, and at least one whitening, None for none")
     by: PathCriterion = "marginal likelihood" if criterion != "loo" else "squared error" if regression else "accuracy"
