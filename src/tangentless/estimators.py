@@ -20,7 +20,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.svm import SVC
 from sklearn.utils.class_weight import compute_sample_weight
@@ -30,11 +29,11 @@ from .backends import AnyDevice, Precision
 from .errors import InputError, ParameterError
 from .inputs import to_host
 from .kernel import AnyKernel
-from .labels import LabelledEstimator
+from .labels import LabelledEstimator, NumberEstimator
 from .preprocessing import Augmentation
 from .preprocessing.rows import input_errors
 from .regression import KernelRidge
-from .solve import Separators, check_targets, fit_scale, is_number, probabilities, scaled_price
+from .solve import Separators, fit_scale, is_number, probabilities, scaled_price
 from .symmetries import Symmetry
 
 Array = NDArray[np.float64]
@@ -199,7 +198,7 @@ class KernelRidgeClassifier(_Classifier, KernelRidge):
         return probabilities(self._values(X), self.scale_)
 
 
-class KernelRidgeRegressor(RegressorMixin, KernelRidge):  # type: ignore[misc]
+class KernelRidgeRegressor(NumberEstimator, KernelRidge):
     """Exact kernel ridge regression of one target or many.
 
     There is no intercept, so centre targets whose mean is far from zero. The parameters are those of
@@ -224,19 +223,12 @@ class KernelRidgeRegressor(RegressorMixin, KernelRidge):  # type: ignore[misc]
     True
     """
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and targets y, (N,) or (N, targets)."""
-        X, y = self._read_training(X, y, multi_output=True, y_numeric=True)
-        targets, weights = check_targets(y, len(X)), self._read_weights(X, sample_weight)
-        if (targets == targets[0]).all():
-            raise InputError(f"all rows have the same target, {targets[0]}; there is nothing to learn from them")
+        X, targets = self._read_numbers(X, y)
+        weights = self._read_weights(X, sample_weight)
         self.loo_predictions_ = self._solve(X, targets, weights, "squared error")
-        self.loo_score_ = float(r2_score(y, self.loo_predictions_, sample_weight=weights))
+        self.loo_score_ = float(r2_score(targets, self.loo_predictions_, sample_weight=weights))
         return self
 
     def predict(self, X: Any) -> Array:

@@ -21,7 +21,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
@@ -32,7 +31,7 @@ from .devices import Device
 from .errors import InputError, NotPositiveDefinite, ParameterError
 from .fitting import AnyKernel, KernelEstimator, part_of
 from .inputs import put_beside, to_host
-from .labels import LabelledEstimator
+from .labels import LabelledEstimator, NumberEstimator
 from .solve import check_targets, factorise, is_number
 from .solve.dirichlet import ClassFactors, expected_softmax, pick
 from .solve.factor import Factor
@@ -117,7 +116,7 @@ class _Process(KernelEstimator):
         return choose_images(self.kernel_, self._fitted_device(), rows, n, block=block, known=known)
 
 
-class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
+class GaussianProcessRegressor(NumberEstimator, _Process):
     """Exact Gaussian process regression of one target or many, with the covariance `scale (K + noise I)`.
 
     The prior mean is zero, so centre targets whose mean is far from it. The mean is that of `KernelRidgeRegressor` with
@@ -175,11 +174,6 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
     ) -> None:
         self._set_parameters(locals())
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
     def _check_parameters(self) -> None:
         super()._check_parameters()
         noise: Any = self.noise
@@ -194,8 +188,7 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and targets y, (N,) or (N, targets)."""
-        X, y = self._read_training(X, y, multi_output=True, y_numeric=True)
-        targets = check_targets(y, len(X))
+        X, targets = self._read_numbers(X, y)
         self._check_targets(targets)
         device = self._device()
         K = self._training_matrix(device, X)
@@ -276,8 +269,6 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
         self.log_marginal_likelihood_ = factor.log_likelihood(targets, scales)
 
     def _check_targets(self, targets: Array) -> None:
-        if (targets == targets[0]).all():
-            raise InputError(f"all rows have the same target, {targets[0]}; there is nothing to learn from them")
         if self.scale == "mle" and not targets.reshape(len(targets), -1).any(axis=0).all():
             raise InputError("a target is zero in all rows, and has no scale; drop it, or give the scale as a number")
         if isinstance(self.noise, str) and len(targets) < 3:

@@ -28,7 +28,7 @@ from .errors import InputError, NotPositiveDefinite, ParameterError
 from .estimators import KernelRidgeClassifier, KernelRidgeRegressor
 from .inputs import check_images, to_host
 from .kernel import AnyKernel, Kernel, kernel_of
-from .labels import check_labelled, read_classes
+from .labels import check_labelled, check_varied, read_classes
 from .markup import html_table, tag
 from .plots import COLOURS, new_axes, save_figure
 from .preprocessing import ZCA
@@ -342,8 +342,7 @@ def _read_targets(y: Any, rows: int) -> tuple[Array, bool]:
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise InputError("y holds NaN or infinite values")
     if type_of_target(values).startswith("continuous"):
-        if (values == values[0]).all():
-            raise InputError(f"all rows have the same target, {values[0]}; there is nothing to learn from them")
+        check_varied(values)
         return check_targets(values, rows), True
     classes, codes = read_classes(values)
     return np.eye(len(classes))[codes], False
