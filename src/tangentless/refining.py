@@ -52,7 +52,8 @@ def refine(
     if not start:
         return kernel
     names = list(start)
-    first = np.log([start[name] for name in names] + [max(ridge, _least_ridge(kernel, X, device))])
+    least_ridge = _SMALLEST_RIDGE * float(np.mean(to_host(kernel.diag(X, backend=device))))
+    first = np.log([start[name] for name in names] + [max(ridge, least_ridge)])
 
     def changed(logarithms: Array) -> Kernel:
         values = dict(zip(names, np.exp(logarithms).tolist(), strict=False))
@@ -158,10 +159,6 @@ def _allowed(kernel: Kernel, name: str, value: float) -> bool:
     except ParameterError:
         return False
     return True
-
-
-def _least_ridge(kernel: Kernel, X: Any, device: Device) -> float:
-    return _SMALLEST_RIDGE * float(np.mean(to_host(kernel.diag(X, backend=device))))
 
 
 def left_out_error(K: Array, Y: Array, ridge: float) -> tuple[float, Array] | None:

@@ -214,7 +214,8 @@ class GeneralGradient:
         ends = [run.known[place].reshape(-1) for place in graph.outputs]
         head = self._pull_head(part, ends, tangents)
         squares = graph.squares(run.known)
-        given = scale_cotangents(graph, squares, {key[0]: by[part] for key, by in totals.items() if _is_scale(key)})
+        scales = {key[0]: by[part] for key, by in totals.items() if isinstance(key[0], int)}  # of norms, by embedding
+        given = scale_cotangents(graph, squares, scales)
         for place in graph.outputs:
             by = totals["squares", place][part] + head.left.get(place, 0.0)
             add_all(given, {place: by.reshape(run.known[place].shape)})
@@ -338,11 +339,6 @@ def _pull_vectors(left: GeneralGradient, right: GeneralGradient, cotangent: Any)
     right.totals["squares", 0][...] += found.right[0].reshape(flat).sum(axis=0) if 0 in found.right else 0.0
     for key, total in left.parameters.items():
         total += found.parameters[key].reshape(flat).sum(axis=1) if key in found.parameters else 0.0
-
-
-def _is_scale(key: tuple[Any, ...]) -> bool:
-    """Whether a total is that of the logarithms of norms before an embedding."""
-    return isinstance(key[0], int)
 
 
 class InOrder:

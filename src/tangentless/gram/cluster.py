@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -396,7 +396,8 @@ def _meet(client: Any, choose: Callable[[], Device], probe: Probe) -> Cluster:
 
 
 def _nobody(reasons: dict[str, str]) -> ClusterError:
-    return ClusterError(f"none of the workers {_listed(reasons)} can take part: {next(iter(reasons.values()))}")
+    shown = ", ".join(sorted(reasons)[:4]) + (f" and {len(reasons) - 4} more" if len(reasons) > 4 else "")
+    return ClusterError(f"none of the workers {shown} can take part: {next(iter(reasons.values()))}")
 
 
 @contextlib.contextmanager
@@ -422,8 +423,3 @@ def _version() -> str:
     from .. import __version__
 
     return __version__
-
-
-def _listed(addresses: Collection[str]) -> str:
-    shown = ", ".join(sorted(addresses)[:4])
-    return shown if len(addresses) <= 4 else f"{shown} and {len(addresses) - 4} more"

@@ -410,15 +410,11 @@ def _examine(store: Store) -> Findings:
     there = store.files.sizes("kernel/c")
     tiles = [tile for tile in store.layout.tiles() if tile_name(tile) in there]
 
-    def damaged(panel: tuple[str, int]) -> bool:
-        return intact(store.read_images, *panel) is None
-
-    def damaged_tile(tile: Tile) -> bool:
-        return intact(store.read_tile, tile) is None
-
+    images_read = ahead(lambda panel: intact(store.read_images, *panel) is not None, panels, store.files.concurrency)
+    tiles_read = ahead(lambda tile: intact(store.read_tile, tile) is not None, tiles, store.at_once)
     return Findings(
         metadata=tuple(damaged_metadata(store.files, manifest)),
-        images=tuple(panel for panel, bad in ahead(damaged, panels, store.files.concurrency) if bad),
-        tiles=tuple(tile for tile, bad in ahead(damaged_tile, tiles, store.at_once) if bad),
+        images=tuple(panel for panel, good in images_read if not good),
+        tiles=tuple(tile for tile, good in tiles_read if not good),
         tiles_checked=len(tiles),
     )

@@ -178,6 +178,17 @@ class Nonlinearity(Layer):
         return squares * self.gain()
 
 
+class ClosedForm(Nonlinearity):
+    """A nonlinearity whose dual is the closed form that it gives."""
+
+    @abstractmethod
+    def form(self) -> Form:
+        """The dual as data."""
+
+    def dual(self, cosine: Array) -> Array:
+        return self.form().value(cosine)
+
+
 @functools.lru_cache(maxsize=256)
 def check_dual(layer: Nonlinearity) -> None:
     """Refuse what is no dual function: larger than at one, or not positive definite between points of a circle."""

@@ -174,14 +174,15 @@ def explain(on: Algebra, work: Any, diagonal: Any, added: Any, failure: blocked.
 
     `added` is what was added to the diagonal; it is the ridge where rows have no weights.
     """
-    own, ridge = on.download(diagonal), float(added.min())
+    (row, pivot), own, ridge = failure, on.download(diagonal), float(added.min())
     scale = max(ridge, float(np.abs(own).max())) or 1.0
     # A negative pivot shows errors of about its size in K; those that float32 arithmetic may leave hide duplicates.
-    noise = max(blocked.rounding(len(own)) * scale, min(-2 * failure.pivot, _FLOAT32_NOISE * scale))
+    noise = max(blocked.rounding(len(own)) * scale, min(-2 * pivot, _FLOAT32_NOISE * scale))
     cause = ""
     if ridge <= noise:  # a larger ridge keeps even such rows apart, so they are not to blame
         cause = _name_empty(own) or _name_duplicates(on, work, diagonal, noise)
-    cause = cause or _name_pivot(own + on.download(added), failure)
+    whole = f"{own[row] + float(added[row]):.6g}"
+    cause = cause or f"the rows before row {row} explain all of it, and leave a pivot of {pivot:.2g} of {whole}"
     remedy = _find_ridge(on, work, diagonal, max(10 * noise, 2 * ridge), block)
     doubt = ""
     if remedy > math.sqrt(blocked.EPSILON) * scale:
@@ -214,11 +215,6 @@ def _name_duplicates(on: Algebra, work: Any, diagonal: Any, noise: float) -> str
     for pairs in close_pairs(on, work, diagonal, noise):  # there may be too many to keep
         count, first = count + len(pairs), np.concatenate([first, pairs])[:_NAMED]
     return f"to the kernel, {_tell(count, first, 'of rows are duplicates')}: drop one of each" if count else ""
-
-
-def _name_pivot(diagonal: Array, failure: blocked.Failure) -> str:
-    row, pivot = failure
-    return f"the rows before row {row} explain all of it, and leave a pivot of {pivot:.2g} of {diagonal[row]:.6g}"
 
 
 def _find_ridge(on: Algebra, work: Any, diagonal: Any, least: float, block: int) -> float:
