@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from .backends import Advance, AnyDevice, Precision
-from .chunks import spans
 from .devices import Device
 from .errors import BackendError, InputError, ParameterError
 from .inputs import check_images, check_pair, device_of, is_cupy, put_beside, take, to_host
-from .tiles import Progress, counter, fill
+from .tiles import Progress, counter, fill, tile_spans
 
 Slopes = dict[str, Any]  # cotangents of parameters, (N,) each: what the pairs of every left image add
 
@@ -203,14 +202,11 @@ def _pull_tiles(
     """All tiles, row by row: every image then gets its cotangents in an order that does not depend on tiles."""
     pairs = len(left) * (len(left) - 1) // 2 if symmetric else cotangent.size
     advance = counter(progress, pairs * sum(1 for _ in kernel.leaves()))
-    for rows in spans(len(left), left.tile):
-        for columns in spans(len(right), right.tile):
-            if symmetric and columns.start < rows.start:
-                continue
-            upper, tile = symmetric and columns.start == rows.start, cotangent[rows, columns]
-            if symmetric:
-                tile = tile + cotangent[columns, rows].T
-            tile = np.triu(tile, 1) if upper else tile
-            kernel.pullback(Tile(device, left[rows], right[columns], tile, upper, advance))
+    for rows, columns, upper in tile_spans(left, right, symmetric=symmetric):
+        tile = cotangent[rows, columns]
+        if symmetric:
+            tile = tile + cotangent[columns, rows].T
+        tile = np.triu(tile, 1) if upper else tile
+        kernel.pullback(Tile(device, left[rows], right[columns], tile, upper, advance))
     if symmetric:
         kernel.pull_diagonal(device, left, np.diagonal(cotangent))

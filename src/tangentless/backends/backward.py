@@ -33,7 +33,7 @@ from ..pullback import (
     pull_head_diagonal,
     pull_squares,
 )
-from . import Advance
+from . import Advance, OfImages
 from .general import GeneralImages, Run, batch_size, pixels_of
 from .workers import run_parallel
 
@@ -158,7 +158,7 @@ def scale_cotangents(graph: Graph, squares: Sequence[Any], scales: Mapping[Any, 
 
 
 @dataclass(frozen=True, eq=False)
-class GeneralGradient:
+class GeneralGradient(OfImages):
     """Images, and cotangents so far: of pixels, logarithms of norms, values and squares at outputs, and parameters."""
 
     graph: Graph
@@ -170,16 +170,9 @@ class GeneralGradient:
     totals: dict[Any, Any] = field(default_factory=dict)  # see `general_gradient`
 
     @property
-    def tile(self) -> int:
-        return self.images.tile
-
-    @property
     def parameters(self) -> dict[Key, Any]:
         """Cotangents of parameters, (N,) each."""
         return {key[1]: total for key, total in self.totals.items() if key[0] == "parameter"}
-
-    def __len__(self) -> int:
-        return len(self.images)
 
     def __getitem__(self, part: slice) -> GeneralGradient:
         totals = {key: total[part] for key, total in self.totals.items()}
