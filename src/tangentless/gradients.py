@@ -9,7 +9,7 @@ adds up what they find.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -155,10 +155,6 @@ class Differentiable(ABC):
 
     @abstractmethod
     def _stays_on_gpu(self, device: Device) -> bool: ...
-
-    @abstractmethod
-    def leaves(self) -> Iterator[Any]:
-        """The elementary kernels this one is made of, with repetition."""
 
     def pullback(self, tile: Tile) -> None:
         """Add what the cotangents of a tile give."""

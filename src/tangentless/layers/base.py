@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..bags import Embed
 from ..errors import ArchitectureError
-from ..forms import Form, hermite_series, polynomial, series_of, slopes
+from ..forms import Form, Series, hermite_series, polynomial, series_of
 
 Array = NDArray[np.float64]
 Grid = tuple[int, ...]  # (): one vector; (length,): a sequence; (height, width): an image
@@ -117,18 +117,15 @@ class Nonlinearity(Layer):
 
     def derivative(self, cosine: Array) -> Array:
         """f', which tangent kernels and gradients need: of the series or the form, unless defined otherwise."""
-        if type(self).dual is Nonlinearity.dual:
-            return polynomial(slopes(_hermite_series(self)), cosine)
         return self._known_form("derivative").derivative(cosine)
 
     def curvature(self, cosine: Array) -> Array:
         """f'', which gradients of tangent kernels need, in the same way."""
-        if type(self).dual is Nonlinearity.dual:
-            return polynomial(slopes(slopes(_hermite_series(self))), cosine)
         return self._known_form("curvature").curvature(cosine)
 
     def _known_form(self, wanted: str) -> Form:
-        form = self.form()
+        from_activation = type(self).dual is Nonlinearity.dual
+        form = Series(_hermite_series(self)) if from_activation else self.form()
         if form is None:
             raise ArchitectureError(
                 f"the {wanted} of the dual of {self} is not known, so it has no tangent kernel and no gradient; "
