@@ -29,7 +29,7 @@ class Branches:
     """A kernel's gradient: those of the kernels that it is made of, or of a backend, and of its own parameters."""
 
     parts: tuple[Any, ...]
-    join: Callable[..., Any]  # prepared images of all, from those of the parts and the diagonal
+    join: Callable[[tuple[Any, ...], Any], Any]  # prepared images of all, from those of the parts and the diagonal
     diagonal: Any  # k(x, x)
     own: Slopes = field(default_factory=dict)
 
@@ -39,7 +39,7 @@ class Branches:
 
     @property
     def images(self) -> Any:
-        return self.join(*(part.images for part in self.parts), self.diagonal)
+        return self.join(tuple(part.images for part in self.parts), self.diagonal)
 
     def __len__(self) -> int:
         return len(self.parts[0])

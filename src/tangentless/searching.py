@@ -289,9 +289,8 @@ class _Run:
         at = path.place(self.criterion)
         share = None if path.accuracies is None else float(path.accuracies[at])
         error, likelihood = float(path.squared_errors[at]), float(path.log_likelihoods[at])
-        first = {"marginal likelihood": -likelihood, "accuracy": -(share or 0.0), "squared error": 0.0}
         trial = Trial(*about, float(path.ridges[at]), share, error, likelihood, path)
-        return trial, (first[self.criterion], error)
+        return trial, path.rank(self.criterion, at)
 
     def _matrix(self, kernel: Kernel, whitening: float | None, rows: int) -> Array:
         """The kernel of the first images of the order; those of an earlier round are not computed again."""

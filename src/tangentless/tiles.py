@@ -100,8 +100,3 @@ class Several:
 
     def __getitem__(self, part: slice) -> Several:
         return Several(tuple(one[part] for one in self.parts), self.diagonal[part])
-
-    @classmethod
-    def join(cls, *parts: Any) -> Several:
-        """From the parts, and the diagonal last."""
-        return cls(parts[:-1], parts[-1])

@@ -40,7 +40,7 @@ class DifferentiableVectors(Elementary):
         with prepared.active():
             slopes = {name: np.zeros_like(prepared.norms) for name in self.parameters} if parameters else {}
             part = VectorGradient(prepared, images.shape[1:], np.zeros_like(prepared.rows), slopes)
-        return Branches((part,), lambda vectors, _: vectors, prepared.diagonal)
+        return Branches((part,), lambda parts, _: parts[0], prepared.diagonal)
 
     def pullback(self, tile: Tile) -> None:
         (left,), (right,) = tile.left.parts, tile.right.parts

@@ -78,7 +78,7 @@ class CompositionalKernel(Elementary):
     def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
         graph = self.graph(images.shape[1:])
         part = gradient_backend(device).gradient(graph, images, parameters=parameters, wanted=wanted)
-        return Branches((part,), lambda prepared, _: Leaf(graph, prepared), part.images.diagonal)
+        return Branches((part,), lambda parts, _: Leaf(graph, *parts), part.images.diagonal)
 
     def pullback(self, tile: Tile) -> None:
         (left,), (right,) = tile.left.parts, tile.right.parts

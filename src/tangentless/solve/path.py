@@ -51,12 +51,16 @@ class RidgePath:
 
     def place(self, criterion: PathCriterion = "squared error") -> int:
         """Where the error is smallest, the likelihood largest, or the accuracy highest and then the error smallest."""
-        first = np.zeros_like(self.ridges)
+        return min(range(len(self.ridges)), key=lambda at: self.rank(criterion, at))
+
+    def rank(self, criterion: PathCriterion, at: int) -> tuple[float, float]:
+        """A key of one of the ridges, which is smaller for better ones."""
+        first = 0.0
         if criterion == "marginal likelihood":
-            first = -self.log_likelihoods
+            first = -float(self.log_likelihoods[at])
         elif criterion == "accuracy" and self.accuracies is not None:
-            first = -self.accuracies
-        return min(range(len(first)), key=lambda at: (first[at], self.squared_errors[at]))
+            first = -float(self.accuracies[at])
+        return first, float(self.squared_errors[at])
 
 
 def ridge_path(K: Any, Y: Any, ridges: Any = None, *, weights: Any = None, backend: str | Device = "auto") -> RidgePath:
