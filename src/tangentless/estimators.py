@@ -315,8 +315,7 @@ class KernelSVC(_Classifier):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        price: Any = self.C
-        if price != "scale" and (not is_number(price) or price <= 0):
+        if self.C != "scale" and (not is_number(self.C) or self.C <= 0):
             raise ParameterError(f"C must be a finite number above 0 or 'scale', not {self.C!r}")
 
 

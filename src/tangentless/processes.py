@@ -58,8 +58,8 @@ class _Process(KernelEstimator):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        scale: Any = self.scale
-        if not (isinstance(scale, str) and scale == "mle") and not (is_number(scale) and scale > 0):
+        chosen = isinstance(self.scale, str) and self.scale == "mle"
+        if not chosen and not (is_number(self.scale) and self.scale > 0):
             raise ParameterError(f"scale must be a finite number above 0, or 'mle', not {self.scale!r}")
 
     @property
@@ -176,10 +176,8 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        noise: Any = self.noise
-        if isinstance(noise, str) and noise in ("mle", "loo"):
-            return
-        if not is_number(noise) or noise < 0:
+        chosen = isinstance(self.noise, str) and self.noise in ("mle", "loo")
+        if not chosen and not (is_number(self.noise) and self.noise >= 0):
             raise ParameterError(f"noise must be a finite number of at least 0, 'mle' or 'loo', not {self.noise!r}")
 
     @property
@@ -371,7 +369,7 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        given: Any = self.concentration
+        given = self.concentration
         if not (isinstance(given, str) and given == "loo") and not (is_number(given) and 1e-12 <= given <= 1):
             raise ParameterError(f"concentration must be a number from 1e-12 to 1, or 'loo', not {given!r}")
 

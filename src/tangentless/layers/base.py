@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -212,12 +212,12 @@ def format_grid(grid: Grid) -> str:
     return "×".join(map(str, grid)) if grid else "vector"
 
 
-def is_whole(value: object) -> bool:
+def is_whole(value: object) -> TypeGuard[int]:
     """Whether a parameter is a whole number, of Python or NumPy."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def is_real(value: object) -> bool:
+def is_real(value: object) -> TypeGuard[float]:
     """Whether a parameter is a real number, of Python or NumPy."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
