@@ -162,6 +162,21 @@ def test_a_kernel_may_be_given_in_any_form_and_survives_cloning(kernel):
     np.testing.assert_allclose(model.dual_coef_, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
 
 
+def test_a_subclass_may_have_a_constructor_of_its_own():
+    class Deep(KernelRidgeClassifier):
+        def __init__(self, depth=2, ridge=0.1):
+            super().__init__(" ".join(["relu"] * depth), ridge, backend="reference")
+            self.depth = depth
+
+    model = clone(Deep(depth=3)).fit(np.random.default_rng(0).standard_normal((10, 3)), [0, 1] * 5)
+    assert (model.kernel, model.ridge, model.tilt, model.get_params()) == (
+        "relu relu relu",
+        0.1,
+        0.0,
+        {"depth": 3, "ridge": 0.1},
+    )
+
+
 def test_a_precomputed_matrix_gives_the_same_model():
     images, labels = random_images(20), random_labels(20)
     kernel, new = tl.kernel(SMALL), random_images(5, seed=9)

@@ -7,7 +7,7 @@ import tangentless as tl
 from conformance import images
 from tangentless.classical import ConvolutionalNTK, Gaussian
 from tangentless.devices import Device
-from tangentless.refining import SCORES, parameters_of, refine, with_parameters
+from tangentless.refining import SCORES, parameters_of, refine, score, with_parameters
 from tangentless.solve import ridge_path
 from test_gradients import parametrised
 from test_searching import IMAGES, LABELS, VECTORS
@@ -20,7 +20,7 @@ def test_criteria_are_those_of_the_solver_and_their_gradients_slopes(criterion):
     rng = np.random.default_rng(0)
     root, Y, move = rng.standard_normal((12, 20)), rng.standard_normal((12, 3)), rng.standard_normal((12, 12))
     K, move = root @ root.T / 20, move + move.T
-    value, by_K = SCORES[criterion](K, Y, 0.1)
+    value, by_K = score(criterion, K, Y, 0.1)
     path = ridge_path(K, Y, [0.1], backend="cpu")
     known = {
         "squared error": np.log(path.squared_errors[0]),
@@ -28,10 +28,10 @@ def test_criteria_are_those_of_the_solver_and_their_gradients_slopes(criterion):
     }
     assert value == pytest.approx(known[criterion], rel=1e-10)
     step = 1e-4
-    values = {k: SCORES[criterion](K + k * step * move, Y, 0.1)[0] for k in (-2, -1, 1, 2)}
+    values = {k: score(criterion, K + k * step * move, Y, 0.1)[0] for k in (-2, -1, 1, 2)}
     expected = (8 * (values[1] - values[-1]) - values[2] + values[-2]) / (12 * step)
     assert (by_K * move).sum() == pytest.approx(expected, rel=1e-8)
-    assert SCORES[criterion](K - 100 * np.eye(12), Y, 0.1) is None
+    assert score(criterion, K - 100 * np.eye(12), Y, 0.1) is None
 
 
 def test_parameters_have_the_names_that_gradients_give_them():

@@ -47,7 +47,8 @@ class CpuAlgebra:
     def factorise(self, block: Any) -> int:
         """Put the Cholesky factor in the lower triangle; returns 0, or 1 + the row at which there is none."""
         factor, order = lapack.dpotrf(block.T, lower=0, clean=0, overwrite_a=1)
-        _put(factor.T, block)
+        if not np.may_share_memory(factor, block):  # LAPACK could not compute in place
+            block[...] = factor.T
         return int(order)
 
     def solve(self, block: Any, values: Any, *, transposed: bool = False) -> Any:
@@ -189,9 +190,3 @@ Algebra = CpuAlgebra | GpuAlgebra
 
 def _by_columns(matrix: Any) -> bool:
     return bool(matrix.strides[0] < matrix.strides[1])
-
-
-def _put(result: Any, block: Any) -> None:
-    """Bring back what LAPACK could not compute in place."""
-    if not np.may_share_memory(result, block):
-        block[...] = result

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,8 @@ def fgsm(model: Any, X: Any, y: Any, eps: float, *, norm: str = "linf", clip: Ra
 
     An image that the model gets wrong stays as it is.
     """
-    images, codes = _read(model, X, y, eps, norm, clip)
-    return _attacked(model, images, codes, images, eps=eps, size=eps, steps=1, norm=norm, clip=clip)
+    attack = _Attack.on(model, X, y, eps, norm, clip)
+    return attack.run(attack.images, eps, steps=1)
 
 
 def pgd(
@@ -59,15 +60,14 @@ def pgd(
 
     An image that the model gets wrong moves no further, so that most steps are of few images.
     """
-    images, codes = _read(model, X, y, eps, norm, clip)
+    attack = _Attack.on(model, X, y, eps, norm, clip)
     if not is_whole(steps) or steps < 1:
         raise ParameterError(f"an attack takes at least one step, not {steps!r}")
     size = 2.5 * eps / steps if step_size is None else step_size
     if not 0 < size < math.inf:
         raise ParameterError(f"a step has a finite size above 0, not {step_size!r}")
-    noise = np.random.default_rng(seed).uniform(-1.0, 1.0, images.shape)
-    start = _clipped(images + _projected(eps * noise, eps, norm), clip)
-    return _attacked(model, images, codes, start, eps=eps, size=size, steps=steps, norm=norm, clip=clip)
+    noise = np.random.default_rng(seed).uniform(-1.0, 1.0, attack.images.shape)
+    return attack.run(attack.moved(slice(None), eps * noise), size, steps)
 
 
 def robust_accuracies(
@@ -81,83 +81,73 @@ def robust_accuracies(
     return found
 
 
-def _read(model: Any, X: Any, y: Any, eps: float, norm: str, clip: Range) -> tuple[Array, NDArray[np.intp]]:
-    if not isinstance(model, KernelRidgeClassifier) or getattr(model, "kernel_", None) is None:
-        raise ParameterError(
-            "attacks are on a fitted KernelRidgeClassifier of images; of a pipeline, attack its last step with "
-            "images as they are after preprocessing"
-        )
-    if norm not in NORMS:
-        raise ParameterError(f"distances are 'linf' or 'l2', not {norm!r}")
-    if not 0 < eps < math.inf:
-        raise ParameterError(f"eps is a finite number above 0, not {eps!r}")
-    images = check_images(np.asarray(X), "X").astype(np.float64)
-    labels = np.asarray(y)
-    if labels.shape != (len(images),):
-        raise InputError(f"y has shape {labels.shape}, but X {len(images)} images: y holds a label for each")
-    if not np.isin(labels, model.classes_).all():
-        raise InputError("y holds a label that the model does not know")
-    if clip is not None and (images.min() < clip[0] or images.max() > clip[1]):
-        raise InputError(f"X reaches beyond {clip}, where attacks are to stay; rescale it, or give clip")
-    return images, np.searchsorted(model.classes_, labels)
+@dataclass(frozen=True, eq=False)
+class _Attack:
+    """Images with the numbers of their classes, and how far they may move: eps in a norm, within a range."""
 
+    model: KernelRidgeClassifier
+    images: Array
+    codes: NDArray[np.intp]
+    eps: float
+    norm: str
+    clip: Range
 
-def _attacked(
-    model: Any,
-    images: Array,
-    codes: NDArray[np.intp],
-    start: Array,
-    *,
-    eps: float,
-    size: float,
-    steps: int,
-    norm: str,
-    clip: Range,
-) -> Array:
-    """Steps up the margin from a start, each of the images that are still told right."""
-    moved, right = start.copy(), np.arange(len(images))
-    for _ in range(steps):
-        values = model._values(moved[right])
-        still = values.argmax(axis=1) == codes[right]
-        right = right[still]
-        if not len(right):
-            break
-        gradient = _gradient(model, moved[right], codes[right], values[still])
-        change = moved[right] + size * _direction(gradient, norm) - images[right]
-        moved[right] = _clipped(images[right] + _projected(change, eps, norm), clip)
-    return moved
+    @classmethod
+    def on(cls, model: Any, X: Any, y: Any, eps: float, norm: str, clip: Range) -> _Attack:
+        if not isinstance(model, KernelRidgeClassifier) or getattr(model, "kernel_", None) is None:
+            raise ParameterError(
+                "attacks are on a fitted KernelRidgeClassifier of images; of a pipeline, attack its last step with "
+                "images as they are after preprocessing"
+            )
+        if norm not in NORMS:
+            raise ParameterError(f"distances are 'linf' or 'l2', not {norm!r}")
+        if not 0 < eps < math.inf:
+            raise ParameterError(f"eps is a finite number above 0, not {eps!r}")
+        images = check_images(np.asarray(X), "X").astype(np.float64)
+        labels = np.asarray(y)
+        if labels.shape != (len(images),):
+            raise InputError(f"y has shape {labels.shape}, but X {len(images)} images: y holds a label for each")
+        if not np.isin(labels, model.classes_).all():
+            raise InputError("y holds a label that the model does not know")
+        if clip is not None and (images.min() < clip[0] or images.max() > clip[1]):
+            raise InputError(f"X reaches beyond {clip}, where attacks are to stay; rescale it, or give clip")
+        return cls(model, images, np.searchsorted(model.classes_, labels), eps, norm, clip)
 
+    def run(self, start: Array, size: float, steps: int) -> Array:
+        """Steps up the margin from a start, each of the images that are still told right."""
+        moved, right = start.copy(), np.arange(len(start))
+        for _ in range(steps):
+            values = self.model._values(moved[right])
+            still = values.argmax(axis=1) == self.codes[right]
+            right = right[still]
+            if not len(right):
+                break
+            gradient = self._gradient(moved[right], right, values[still])
+            direction = np.sign(gradient) if self.norm == "linf" else gradient / _lengths(gradient)
+            moved[right] = self.moved(right, moved[right] + size * direction - self.images[right])
+        return moved
 
-def _gradient(model: Any, images: Array, codes: NDArray[np.intp], values: Array) -> Array:
-    """That of the margin by pixels, where the model has these values."""
-    rows = np.arange(len(images))
-    others = values.copy()
-    others[rows, codes] = -np.inf
-    weights = np.zeros_like(values)
-    weights[rows, others.argmax(axis=1)] = 1.0
-    weights[rows, codes] = -1.0
-    return np.asarray(model.value_gradient(images, weights))
+    def moved(self, rows: Any, change: Array) -> Array:
+        """Some images, changed as far as they may be."""
+        if self.norm == "linf":
+            change = np.clip(change, -self.eps, self.eps)
+        else:
+            change = change * np.minimum(1.0, self.eps / _lengths(change))
+        images: Array = self.images[rows] + change
+        return images if self.clip is None else np.clip(images, *self.clip)
 
-
-def _direction(gradient: Array, norm: str) -> Array:
-    if norm == "linf":
-        return np.sign(gradient)
-    lengths = _lengths(gradient)
-    return gradient / np.where(lengths > 0, lengths, 1.0)
-
-
-def _projected(change: Array, eps: float, norm: str) -> Array:
-    if norm == "linf":
-        return np.clip(change, -eps, eps)
-    lengths = _lengths(change)
-    return change * np.minimum(1.0, eps / np.where(lengths > 0, lengths, 1.0))
+    def _gradient(self, images: Array, rows: NDArray[np.intp], values: Array) -> Array:
+        """That of the margin by pixels, where the model has these values of some images."""
+        places, codes = np.arange(len(rows)), self.codes[rows]
+        others = values.copy()
+        others[places, codes] = -np.inf
+        weights = np.zeros_like(values)
+        weights[places, others.argmax(axis=1)] = 1.0
+        weights[places, codes] = -1.0
+        return self.model.value_gradient(images, weights)
 
 
 def _lengths(values: Array) -> Array:
-    """Of every image, in the shape of one pixel."""
+    """Of every image, in the shape of one pixel; 1 of those that are zero."""
     flat = np.linalg.norm(values.reshape(len(values), -1), axis=1)
-    return np.asarray(flat).reshape(-1, *(1,) * (values.ndim - 1))
-
-
-def _clipped(images: Array, clip: Range) -> Array:
-    return images if clip is None else np.clip(images, *clip)
+    return np.where(flat > 0, flat, 1.0).reshape(-1, *(1,) * (values.ndim - 1))

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from .backends import AnyDevice, Precision
 from .devices import Device
 from .inputs import to_host
-from .kernel import Kernel
-from .kernel import kernel as kernel_of
+from .kernel import AnyKernel, Kernel, kernel_of
 from .solve.factor import Factor
 from .solve.pivoted import check_count, choose_rows
 
@@ -25,7 +24,7 @@ BLOCK = 64  # columns of kernel entries that are computed at once; the first few
 
 
 def choose(
-    kernel: Any,
+    kernel: AnyKernel,
     X: Any,
     n: int,
     *,
@@ -44,8 +43,7 @@ def choose(
     >>> choose("relu", X, 2, backend="reference")
     array([0, 2])
     """
-    made = kernel if isinstance(kernel, Kernel) else kernel_of(kernel)
-    return choose_images(made, Device.of(backend, precision, n_jobs), X, n, block=block)
+    return choose_images(kernel_of(kernel), Device.of(backend, precision, n_jobs), X, n, block=block)
 
 
 def choose_images(

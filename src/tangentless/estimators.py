@@ -20,7 +20,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.svm import SVC
 from sklearn.utils.class_weight import compute_sample_weight
@@ -28,13 +27,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from .backends import AnyDevice, Precision
 from .errors import InputError, ParameterError
-from .fitting import AnyKernel
 from .inputs import to_host
-from .labels import LabelledEstimator
+from .kernel import AnyKernel
+from .labels import LabelledEstimator, NumberEstimator
 from .preprocessing import Augmentation
 from .preprocessing.rows import input_errors
 from .regression import KernelRidge
-from .solve import Separators, check_targets, fit_scale, is_number, probabilities, scaled_price
+from .solve import Separators, fit_scale, is_number, probabilities, scaled_price
 from .symmetries import Symmetry
 
 Array = NDArray[np.float64]
@@ -166,9 +165,7 @@ class KernelRidgeClassifier(_Classifier, KernelRidge):
         averaging: str | Symmetry | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        shared = (tilt, store, landmarks, landmarks_by, verbose, augmentation, ensemble, averaging)
-        super().__init__(kernel, ridge, flips, backend, precision, n_jobs, *shared, storage_options)
-        self.class_weight = class_weight
+        self._set_parameters(locals())
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
@@ -201,7 +198,7 @@ class KernelRidgeClassifier(_Classifier, KernelRidge):
         return probabilities(self._values(X), self.scale_)
 
 
-class KernelRidgeRegressor(RegressorMixin, KernelRidge):  # type: ignore[misc]
+class KernelRidgeRegressor(NumberEstimator, KernelRidge):
     """Exact kernel ridge regression of one target or many.
 
     There is no intercept, so centre targets whose mean is far from zero. The parameters are those of
@@ -226,19 +223,12 @@ class KernelRidgeRegressor(RegressorMixin, KernelRidge):  # type: ignore[misc]
     True
     """
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and targets y, (N,) or (N, targets)."""
-        X, y = self._read_training(X, y, multi_output=True, y_numeric=True)
-        targets, weights = check_targets(y, len(X)), self._read_weights(X, sample_weight)
-        if (targets == targets[0]).all():
-            raise InputError(f"all rows have the same target, {targets[0]}; there is nothing to learn from them")
+        X, targets = self._read_numbers(X, y)
+        weights = self._read_weights(X, sample_weight)
         self.loo_predictions_ = self._solve(X, targets, weights, "squared error")
-        self.loo_score_ = float(r2_score(y, self.loo_predictions_, sample_weight=weights))
+        self.loo_score_ = float(r2_score(targets, self.loo_predictions_, sample_weight=weights))
         return self
 
     def predict(self, X: Any) -> Array:
@@ -283,6 +273,8 @@ class KernelSVC(_Classifier):
     True
     """
 
+    C: float | str
+
     def __init__(
         self,
         kernel: AnyKernel = "myrtle5",
@@ -296,9 +288,7 @@ class KernelSVC(_Classifier):
         verbose: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose, storage_options)
-        self.C = C
-        self.class_weight = class_weight
+        self._set_parameters(locals())
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
@@ -325,8 +315,7 @@ class KernelSVC(_Classifier):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        price: Any = self.C
-        if price != "scale" and (not is_number(price) or price <= 0):
+        if self.C != "scale" and (not is_number(self.C) or self.C <= 0):
             raise ParameterError(f"C must be a finite number above 0 or 'scale', not {self.C!r}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -13,22 +13,19 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from .architecture import Architecture
 from .backends import AnyDevice, Precision
 from .chunks import spans
 from .devices import Device
 from .errors import InputError, ParameterError
 from .inputs import check_switch, put_beside, to_host, without_tensor
-from .kernel import Kernel
-from .kernel import kernel as kernel_of
-from .layers import Layer
+from .kernel import AnyKernel as AnyKernel
+from .kernel import Kernel, kernel_of
 from .preprocessing.rows import input_errors, read_rows
 from .progress import progress_bar
 from .symmetries import MIRROR
 from .tiles import Progress
 
 Array = NDArray[np.float64]
-AnyKernel = str | Architecture | Iterable[Layer] | Kernel
 
 ENTRIES_AT_ONCE = 2**24  # kernel entries held while predicting: 128 MiB
 
@@ -47,29 +44,22 @@ class Hidden(dict[str, Any]):
 class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
     """What the estimators share: rows at the door, the kernel they stand for, its matrices in bounded memory."""
 
+    kernel: AnyKernel
+    flips: bool
+    backend: str | AnyDevice
+    precision: Precision
+    n_jobs: int | None
+    store: str | os.PathLike[str] | None
+    verbose: bool
     kernel_: Any
     _progress: Progress | None = None  # no parameter: only `reporting` sets it
     _kept: list[Array] | None = None  # likewise, `keeping_matrix`
 
-    def __init__(
-        self,
-        kernel: AnyKernel,
-        flips: bool,
-        backend: str | AnyDevice,
-        precision: Precision,
-        n_jobs: int | None,
-        store: str | os.PathLike[str] | None,
-        verbose: bool,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.kernel = kernel
-        self.flips = flips
-        self.backend = backend
-        self.precision = precision
-        self.n_jobs = n_jobs
-        self.store = store
-        self.verbose = verbose
-        self.storage_options = storage_options
+    def _set_parameters(self, given: Mapping[str, Any]) -> None:
+        """Keep what a constructor was given, its `locals()`: scikit-learn wants every parameter under its name."""
+        for name, value in given.items():
+            if name != "self":
+                setattr(self, name, value)
 
     @property
     def storage_options(self) -> Mapping[str, Any] | None:
@@ -170,7 +160,7 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
         return weights
 
     def _kernel_object(self) -> Kernel:
-        base = self.kernel if isinstance(self.kernel, Kernel) else kernel_of(self.kernel)
+        base = kernel_of(self.kernel)
         # The sum over an image and its mirror, not their average: a ridge then means what it does on the doubled set.
         return 2.0 * base.symmetrized(MIRROR) if self.flips else base
 

@@ -9,18 +9,17 @@ adds up what they find.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from .backends import Advance, AnyDevice, Precision
-from .chunks import spans
 from .devices import Device
 from .errors import BackendError, InputError, ParameterError
 from .inputs import check_images, check_pair, device_of, is_cupy, put_beside, take, to_host
-from .tiles import Progress, counter, fill
+from .tiles import Progress, counter, fill, tile_spans
 
 Slopes = dict[str, Any]  # cotangents of parameters, (N,) each: what the pairs of every left image add
 
@@ -30,7 +29,7 @@ class Branches:
     """A kernel's gradient: those of the kernels that it is made of, or of a backend, and of its own parameters."""
 
     parts: tuple[Any, ...]
-    join: Callable[..., Any]  # prepared images of all, from those of the parts and the diagonal
+    join: Callable[[tuple[Any, ...], Any], Any]  # prepared images of all, from those of the parts and the diagonal
     diagonal: Any  # k(x, x)
     own: Slopes = field(default_factory=dict)
 
@@ -40,7 +39,7 @@ class Branches:
 
     @property
     def images(self) -> Any:
-        return self.join(*(part.images for part in self.parts), self.diagonal)
+        return self.join(tuple(part.images for part in self.parts), self.diagonal)
 
     def __len__(self) -> int:
         return len(self.parts[0])
@@ -163,10 +162,6 @@ class Differentiable(ABC):
     @abstractmethod
     def _stays_on_gpu(self, device: Device) -> bool: ...
 
-    @abstractmethod
-    def leaves(self) -> Iterator[Any]:
-        """The elementary kernels this one is made of, with repetition."""
-
     def pullback(self, tile: Tile) -> None:
         """Add what the cotangents of a tile give."""
         raise NotImplementedError
@@ -209,14 +204,11 @@ def _pull_tiles(
     """All tiles, row by row: every image then gets its cotangents in an order that does not depend on tiles."""
     pairs = len(left) * (len(left) - 1) // 2 if symmetric else cotangent.size
     advance = counter(progress, pairs * sum(1 for _ in kernel.leaves()))
-    for rows in spans(len(left), left.tile):
-        for columns in spans(len(right), right.tile):
-            if symmetric and columns.start < rows.start:
-                continue
-            upper, tile = symmetric and columns.start == rows.start, cotangent[rows, columns]
-            if symmetric:
-                tile = tile + cotangent[columns, rows].T
-            tile = np.triu(tile, 1) if upper else tile
-            kernel.pullback(Tile(device, left[rows], right[columns], tile, upper, advance))
+    for rows, columns, upper in tile_spans(left, right, symmetric=symmetric):
+        tile = cotangent[rows, columns]
+        if symmetric:
+            tile = tile + cotangent[columns, rows].T
+        tile = np.triu(tile, 1) if upper else tile
+        kernel.pullback(Tile(device, left[rows], right[columns], tile, upper, advance))
     if symmetric:
         kernel.pull_diagonal(device, left, np.diagonal(cotangent))

@@ -289,14 +289,18 @@ class Graph:
     def head_tangent_diagonal(self, squares: Sequence[Array], tangents: Sequence[Array]) -> Array:
         """The same for tangent kernels."""
         known = self.squares(dict(zip(self.outputs, squares, strict=True)))
-        found = {place: (known[place], tangent) for place, tangent in zip(self.outputs, tangents, strict=True)}
+        diagonal: Array = self.diagonal_values(known, tangents)[len(self.nodes) - 1][1]
+        return diagonal
+
+    def diagonal_values(self, squares: Sequence[Any], tangents: Sequence[Any]) -> dict[int, tuple[Any, Any]]:
+        """Squared norms and tangents of images with themselves, at the outputs and after every node of the head."""
+        found = {place: (squares[place], tangent) for place, tangent in zip(self.outputs, tangents, strict=True)}
         for place in self.head:
             node = self.nodes[place]
-            scale = known[node.sources[0]]
+            scale = squares[node.sources[0]]
             value = head_value(node, [found[source] for source in node.sources], scale, same=True)
-            found[place] = (known[place], value[1])
-        diagonal: Array = found[len(self.nodes) - 1][1]
-        return diagonal
+            found[place] = squares[place], value[1]
+        return found
 
 
 def head_value(node: Node, sources: Sequence[tuple[Any, Any]], scale: Any, same: Any = None) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Labels at the door of classifiers: classes, sorted, and the number of each row's class."""
+"""Labels at the door of classifiers: classes, sorted, and the number of each row's class; numbers at that of others."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from .errors import InputError
 from .fitting import KernelEstimator
 from .preprocessing.rows import input_errors
+from .solve import check_targets
 
 
 class LabelledEstimator(ClassifierMixin, KernelEstimator):  # type: ignore[misc]  # scikit-learn is untyped
@@ -24,6 +25,28 @@ class LabelledEstimator(ClassifierMixin, KernelEstimator):  # type: ignore[misc]
         X, y = self._read_training(X, y)
         self.classes_, codes = read_classes(y)
         return X, y, codes
+
+
+class NumberEstimator(RegressorMixin, KernelEstimator):  # type: ignore[misc]  # scikit-learn is untyped
+    """What all regressors share."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _read_numbers(self, X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Rows and their targets, (N,) or (N, targets)."""
+        X, y = self._read_training(X, y, multi_output=True, y_numeric=True)
+        targets = check_targets(y, len(X))
+        check_varied(targets)
+        return X, targets
+
+
+def check_varied(targets: NDArray[Any]) -> None:
+    """Refuse targets that are all the same."""
+    if (targets == targets[0]).all():
+        raise InputError(f"all rows have the same target, {targets[0]}; there is nothing to learn from them")
 
 
 def read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:

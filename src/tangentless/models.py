@@ -37,13 +37,12 @@ from .features.saving import (
 )
 from .files import Arrays, Header, check_output, load_archive, save_archive
 from .inputs import check_images
-from .kernel import Kernel
-from .kernel import kernel as kernel_of
+from .kernel import Kernel, kernel_of
 from .layers import is_whole
 from .preprocessing import ZCA, Augmentation
 from .preprocessing.whitening import LowRank
 from .processes import GaussianProcessClassifier, GaussianProcessRegressor
-from .solve import Factor, Separators, check_ridge, check_targets, check_tilt, is_number
+from .solve import Factor, Separators, check_ridge, check_targets, is_number
 from .solve.dirichlet import ClassFactors, noises
 from .symmetries import Symmetry
 
@@ -202,7 +201,7 @@ def _describe(model: Any) -> tuple[Header, Arrays]:
 
 def _kernel_text(kernel: Any) -> str:
     """What the kernel prints as, if that says all there is to it."""
-    kernel = kernel if isinstance(kernel, Kernel) else kernel_of(kernel)
+    kernel = kernel_of(kernel)
     text = repr(kernel)
     try:
         if _parse_kernel(text, kernel_makers(features_of(kernel))) == kernel:
@@ -250,12 +249,9 @@ def _field(header: Header, name: str) -> float:
     return float(header[name])
 
 
-def _choice(header: Header, name: str, check: Callable[[Any], Any]) -> float | str:
-    """A number that passes the check, or "loo"."""
-    if header.get(name) == "loo":
-        return "loo"
-    check(header.get(name))
-    return _field(header, name)
+def _choice(header: Header, name: str, *words: str) -> float | str:
+    """One of the words, or a number, which the estimator checks."""
+    return str(header[name]) if header.get(name) in words else _field(header, name)
 
 
 def _read_kernel(header: Header, arrays: Arrays, shape: tuple[int, ...]) -> Kernel:
@@ -278,7 +274,7 @@ def _parse_kernel(text: str, makers: Makers) -> Kernel:
 def _restore_ridge(header: Header, arrays: Arrays, images: NDArray[Any], options: dict[str, Any]) -> Any:
     """Set what `fit` sets, after checking that the parts belong together."""
     kind = _KINDS[header["kind"]]
-    options |= {"ridge": _choice(header, "ridge", check_ridge), "tilt": _choice(header, "tilt", check_tilt)}
+    options |= {name: _choice(header, name, "loo") for name in ("ridge", "tilt")}
     if kind is KernelRidgeClassifier:
         options["class_weight"] = _read_weights(header)
     landmarks = _read_landmarks(header, arrays, len(images))
@@ -316,8 +312,7 @@ def _restore_ridge(header: Header, arrays: Arrays, images: NDArray[Any], options
 
 
 def _restore_machine(header: Header, arrays: Arrays, images: NDArray[Any], options: dict[str, Any]) -> KernelSVC:
-    given: float | str = "scale" if header.get("C") == "scale" else _field(header, "C")
-    model = KernelSVC(C=given, class_weight=_read_weights(header), **options)
+    model = KernelSVC(C=_choice(header, "C", "scale"), class_weight=_read_weights(header), **options)
     _attach(model, images)
     model.C_ = _field(header, "C_" if "C_" in header else "C")
     model.classes_ = _read_classes(arrays)
@@ -366,14 +361,13 @@ def _describe_process(header: Header, arrays: Arrays, model: Any) -> tuple[Heade
 
 
 def _restore_process(header: Header, arrays: Arrays, images: NDArray[Any], options: dict[str, Any]) -> Any:
-    scale = "mle" if header.get("scale") == "mle" else _field(header, "scale")
-    packed = _numbers(arrays, "factor", "f")
+    scale, packed = _choice(header, "scale", "mle"), _numbers(arrays, "factor", "f")
     if header["kind"] == "process":
-        noise = header["noise"] if header.get("noise") in ("mle", "loo") else _field(header, "noise")
+        noise = _choice(header, "noise", "mle", "loo")
         model: Any = GaussianProcessRegressor(noise=noise, scale=scale, **options)
         ridge = model.noise_ = check_ridge(_field(header, "noise_"))
     else:
-        concentration = "loo" if header.get("concentration") == "loo" else _field(header, "concentration")
+        concentration = _choice(header, "concentration", "loo")
         model = GaussianProcessClassifier(concentration=concentration, scale=scale, **options)
         used = GaussianProcessClassifier(concentration=_field(header, "concentration_"), scale=_field(header, "scale_"))
         used._check_parameters()

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
@@ -31,14 +31,13 @@ from .devices import Device
 from .errors import InputError, NotPositiveDefinite, ParameterError
 from .fitting import AnyKernel, KernelEstimator, part_of
 from .inputs import put_beside, to_host
-from .labels import LabelledEstimator
+from .labels import LabelledEstimator, NumberEstimator
 from .solve import check_targets, factorise, is_number
 from .solve.dirichlet import ClassFactors, expected_softmax, pick
 from .solve.factor import Factor
-from .solve.likelihood import maximise
-from .solve.matrices import check_kernel, receive
-from .solve.memory import check_fits
+from .solve.matrices import check_fits, check_kernel, receive
 from .solve.path import Spectrum
+from .solve.scores import maximise
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -55,30 +54,18 @@ def _has_images(model: KernelEstimator) -> bool:
 class _Process(KernelEstimator):
     """What the two processes share: what new rows are to the factor of the old ones."""
 
-    def __init__(
-        self,
-        kernel: AnyKernel,
-        scale: float | str,
-        flips: bool,
-        backend: str | AnyDevice,
-        precision: Precision,
-        n_jobs: int | None,
-        store: str | os.PathLike[str] | None,
-        verbose: bool,
-        storage_options: Mapping[str, Any] | None,
-    ) -> None:
-        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose, storage_options)
-        self.scale = scale
+    scale: float | str
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        scale: Any = self.scale
-        if not (isinstance(scale, str) and scale == "mle") and not (is_number(scale) and scale > 0):
+        chosen = isinstance(self.scale, str) and self.scale == "mle"
+        if not chosen and not (is_number(self.scale) and self.scale > 0):
             raise ParameterError(f"scale must be a finite number above 0, or 'mle', not {self.scale!r}")
 
     @property
+    @abstractmethod
     def _shared(self) -> Factor:
-        raise NotImplementedError
+        """The factor of the training rows."""
 
     def _fitted_device(self) -> Device:
         return self._device().at(self.precision_)
@@ -95,6 +82,18 @@ class _Process(KernelEstimator):
             raise ParameterError("with a precomputed matrix give the kernel of each new row with itself: prior=...")
         return np.asarray(prior, dtype=np.float64)
 
+    def _panels_with(self, rows: NDArray[Any], own: Array | None) -> Iterator[tuple[Any, Any]]:
+        """Kernel values of new rows with the old ones, and what is given of these rows, a panel at a time."""
+        start = 0
+        for panel in self._panels(rows, len(self._shared)):
+            yield panel, None if own is None else own[start : start + len(panel)]
+            start += len(panel)
+
+    def _covariances(self, rows: NDArray[Any]) -> tuple[Any, Any]:
+        """The kernel of new rows with the old ones, and among themselves, where the device computes them."""
+        device = self._fitted_device()
+        return self.kernel_.on_device(device, rows, self.X_fit_), self.kernel_.on_device(device, rows)
+
     def novelty(self, X: Any, *, prior: Any = None) -> Array:
         """How little the training images say about each row, (M,): its variance before noise.
 
@@ -103,12 +102,7 @@ class _Process(KernelEstimator):
         rows = self._new_rows(X)
         own, factor = self._own(rows, prior), self._shared
         typical = np.median(np.maximum(1 / to_host(factor.inverse_diagonal) - to_host(factor.added), 0.0))
-        panels = self._panels(rows, len(factor))
-        found, start = np.empty(len(rows)), 0
-        for panel in panels:
-            stop = start + len(panel)
-            found[start:stop] = to_host(factor.variance(panel, own[start:stop]))
-            start = stop
+        found = np.concatenate([to_host(factor.variance(*panel)) for panel in self._panels_with(rows, own)])
         return np.asarray(found / max(float(typical), np.finfo(np.float64).eps * float(own.max()), 1e-300))
 
     @available_if(_has_images)  # type: ignore[untyped-decorator]  # scikit-learn is untyped
@@ -122,7 +116,7 @@ class _Process(KernelEstimator):
         return choose_images(self.kernel_, self._fitted_device(), rows, n, block=block, known=known)
 
 
-class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
+class GaussianProcessRegressor(NumberEstimator, _Process):
     """Exact Gaussian process regression of one target or many, with the covariance `scale (K + noise I)`.
 
     The prior mean is zero, so centre targets whose mean is far from it. The mean is that of `KernelRidgeRegressor` with
@@ -162,6 +156,9 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
     ((3,), (3,), (3, 5))
     """
 
+    noise: float | str
+    factor_: Factor
+
     def __init__(
         self,
         kernel: AnyKernel = "myrtle5",
@@ -175,32 +172,21 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
         verbose: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(kernel, scale, flips, backend, precision, n_jobs, store, verbose, storage_options)
-        self.noise = noise
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
+        self._set_parameters(locals())
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        noise: Any = self.noise
-        if isinstance(noise, str) and noise in ("mle", "loo"):
-            return
-        if not is_number(noise) or noise < 0:
+        chosen = isinstance(self.noise, str) and self.noise in ("mle", "loo")
+        if not chosen and not (is_number(self.noise) and self.noise >= 0):
             raise ParameterError(f"noise must be a finite number of at least 0, 'mle' or 'loo', not {self.noise!r}")
 
     @property
     def _shared(self) -> Factor:
-        check_is_fitted(self)
-        factor: Factor = self.factor_
-        return factor
+        return self.factor_
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and targets y, (N,) or (N, targets)."""
-        X, y = self._read_training(X, y, multi_output=True, y_numeric=True)
-        targets = check_targets(y, len(X))
+        X, targets = self._read_numbers(X, y)
         self._check_targets(targets)
         device = self._device()
         K = self._training_matrix(device, X)
@@ -222,9 +208,7 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
         targets = check_targets(y, len(rows))
         if targets.shape[1:] != self.y_fit_.shape[1:]:
             raise InputError(f"y has the shape {targets.shape}, but the model was fitted to {self.y_fit_.shape}")
-        device = self._fitted_device()
-        among = self.kernel_.on_device(device, rows)
-        factor = self.factor_.update(self.kernel_.on_device(device, rows, self.X_fit_), among)
+        factor = self.factor_.update(*self._covariances(rows))
         self.X_fit_ = np.concatenate([self.X_fit_, rows])
         self._attach(factor, np.concatenate([self.y_fit_, targets]))
         return self
@@ -253,16 +237,13 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
         own = self._own(rows, prior) if return_std else None
         if own is not None and own.shape != (len(rows),):
             raise InputError(f"prior must hold one number for each of {len(rows)} rows, not {own.shape}")
-        means, variances, start = [], [], 0
-        for panel in self._panels(rows, len(self.dual_coef_)):
+        means, variances = [], []
+        for panel, some in self._panels_with(rows, own):
             means.append(to_host(panel @ put_beside(self.dual_coef_, panel)))
-            if own is not None:
-                variances.append(to_host(self.factor_.variance(panel, own[start : start + len(panel)])))
-                start += len(panel)
+            if some is not None:
+                variances.append(to_host(self.factor_.variance(panel, some)))
         mean = np.concatenate(means)
-        if own is None:
-            return mean
-        return mean, np.sqrt(self._scaled(np.concatenate(variances), include_noise))
+        return mean if own is None else (mean, np.sqrt(self._scaled(np.concatenate(variances), include_noise)))
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Functions drawn from the posterior at the rows of X: (M, n_samples), or (M, targets, n_samples)."""
@@ -270,8 +251,7 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
             raise ParameterError("a precomputed matrix has no covariances of new rows; factor_.sample takes them")
         rows = self._new_rows(X)
         self._check_covariance(len(rows))
-        device = self._fitted_device()
-        C, S = self.kernel_.on_device(device, rows, self.X_fit_), self.kernel_.on_device(device, rows)
+        C, S = self._covariances(rows)
         seed = check_random_state(random_state).randint(2**31)
         return np.asarray(to_host(self.factor_.sample(self.y_fit_, C, S, n_samples, scale=self.scale_, seed=seed)))
 
@@ -287,8 +267,6 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
         self.log_marginal_likelihood_ = factor.log_likelihood(targets, scales)
 
     def _check_targets(self, targets: Array) -> None:
-        if (targets == targets[0]).all():
-            raise InputError(f"all rows have the same target, {targets[0]}; there is nothing to learn from them")
         if self.scale == "mle" and not targets.reshape(len(targets), -1).any(axis=0).all():
             raise InputError("a target is zero in all rows, and has no scale; drop it, or give the scale as a number")
         if isinstance(self.noise, str) and len(targets) < 3:
@@ -311,13 +289,9 @@ class GaussianProcessRegressor(RegressorMixin, _Process):  # type: ignore[misc]
 
     def _with_covariance(self, rows: NDArray[Any], include_noise: bool, prior: Any) -> tuple[Array, Array]:
         self._check_covariance(len(rows))
-        device = self._fitted_device()
-        if self.kernel_ is None:
-            if prior is None:
-                raise ParameterError("with a precomputed matrix give the kernel among the new rows, (M, M): prior=...")
-            C, S = rows, prior
-        else:
-            C, S = self.kernel_.on_device(device, rows, self.X_fit_), self.kernel_.on_device(device, rows)
+        if self.kernel_ is None and prior is None:
+            raise ParameterError("with a precomputed matrix give the kernel among the new rows, (M, M): prior=...")
+        C, S = (rows, prior) if self.kernel_ is None else self._covariances(rows)
         found = np.asarray(to_host(self.factor_.covariance(C, S)))
         mean = to_host(C @ put_beside(self.dual_coef_, C))
         return mean, self._scaled(found, np.eye(len(found)) if include_noise else None)
@@ -375,6 +349,9 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
     np.True_
     """
 
+    concentration: float | str
+    processes_: ClassFactors
+
     def __init__(
         self,
         kernel: AnyKernel = "myrtle5",
@@ -388,20 +365,17 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
         verbose: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(kernel, scale, flips, backend, precision, n_jobs, store, verbose, storage_options)
-        self.concentration = concentration
+        self._set_parameters(locals())
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        given: Any = self.concentration
+        given = self.concentration
         if not (isinstance(given, str) and given == "loo") and not (is_number(given) and 1e-12 <= given <= 1):
             raise ParameterError(f"concentration must be a number from 1e-12 to 1, or 'loo', not {given!r}")
 
     @property
     def _shared(self) -> Factor:
-        check_is_fitted(self)
-        factor: Factor = self.processes_.factor
-        return factor
+        return self.processes_.factor
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
@@ -418,11 +392,7 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
     def latent(self, X: Any, *, prior: Any = None) -> tuple[Array, Array]:
         """Means and variances of the latent function of every class, (M, classes) each; `prior` as for `novelty`."""
         rows = self._new_rows(X)
-        own = self._own(rows, prior)
-        found, start = [], 0
-        for panel in self._panels(rows, len(self.codes_fit_)):
-            found.append(self.processes_.latent(panel, own[start : start + len(panel)]))
-            start += len(panel)
+        found = [self.processes_.latent(*panel) for panel in self._panels_with(rows, self._own(rows, prior))]
         means, variances = zip(*found, strict=True)
         return np.concatenate(means), np.concatenate(variances)
 

@@ -111,12 +111,7 @@ def pull_head_diagonal(
     if not graph.tangent:
         left = pull_squares(graph, everywhere, {last: cotangent}, known, slopes if parameters else None)
         return Cotangents({}, left, {}, slopes)
-    found = {place: (known[place], tangent) for place, tangent in zip(graph.outputs, tangents, strict=True)}
-    for place in graph.head:
-        node = graph.nodes[place]
-        scale = everywhere[node.sources[0]]
-        value = head_value(node, [found[source] for source in node.sources], scale, same=True)
-        found[place] = everywhere[place], value[1]
+    found = graph.diagonal_values(everywhere, tangents)
     pulled: dict[int, Both] = {last: _seed(graph, cotangent)}
     given: dict[int, Any] = {}
     for place in reversed(graph.head):
@@ -193,8 +188,8 @@ def pull_squares(
             found[place] = by
             continue
         if slopes is not None and isinstance(node, SumNode):
-            parts = {(place, f"weights[{i}]"): _by_image(by * squares[source]) for i, source in enumerate(node.sources)}
-            add_all(slopes, parts)
+            for i, source in enumerate(node.sources):
+                add_all(slopes, {(place, f"weights[{i}]"): (by * squares[source]).reshape(len(by), -1).sum(axis=1)})
         for source, part in _pull_square(graph, node, by):
             add_all(pulled, {source: part})
     return found
@@ -245,7 +240,3 @@ def add_both(total: Both | None, part: Both) -> Both:
 def _seed(graph: Graph, cotangent: Any) -> Both:
     """The cotangent of a graph's last node."""
     return (np.zeros_like(cotangent), cotangent) if graph.tangent else (cotangent, None)
-
-
-def _by_image(values: Any) -> Any:
-    return values.reshape(len(values), -1).sum(axis=1)

@@ -52,7 +52,8 @@ def refine(
     if not start:
         return kernel
     names = list(start)
-    first = np.log([start[name] for name in names] + [max(ridge, _least_ridge(kernel, X, device))])
+    least_ridge = _SMALLEST_RIDGE * float(np.mean(to_host(kernel.diag(X, backend=device))))
+    first = np.log([start[name] for name in names] + [max(ridge, least_ridge)])
 
     def changed(logarithms: Array) -> Kernel:
         values = dict(zip(names, np.exp(logarithms).tolist(), strict=False))
@@ -61,7 +62,7 @@ def refine(
     def evaluate(logarithms: Array) -> tuple[float, Array]:
         made = changed(logarithms)
         K = np.asarray(to_host(made.on_device(device, X)))
-        scored = SCORES[criterion](K, Y, math.exp(logarithms[-1]))
+        scored = score(criterion, K, Y, math.exp(logarithms[-1]))
         if scored is None:
             return _FAILED, np.zeros_like(logarithms)
         value, by_K = scored
@@ -160,18 +161,21 @@ def _allowed(kernel: Kernel, name: str, value: float) -> bool:
     return True
 
 
-def _least_ridge(kernel: Kernel, X: Any, device: Device) -> float:
-    return _SMALLEST_RIDGE * float(np.mean(to_host(kernel.diag(X, backend=device))))
+def score(criterion: Refinement, K: Array, Y: Array, ridge: float) -> tuple[float, Array] | None:
+    """A criterion, which is smaller for better kernels, and its gradient by K; None where K is not definite."""
+    try:
+        factor = scipy.linalg.cho_factor(K + ridge * np.eye(len(K)), lower=True)
+    except np.linalg.LinAlgError:
+        return None
+    inverse: Array = scipy.linalg.cho_solve(factor, np.eye(len(K)))
+    return SCORES[criterion]((inverse + inverse.T) / 2, Y)
 
 
-def left_out_error(K: Array, Y: Array, ridge: float) -> tuple[float, Array] | None:
-    """The logarithm of the mean squared error of leave-one-out, and its gradient by K; None where K is not definite.
+def left_out_error(inverse: Array, Y: Array) -> tuple[float, Array]:
+    """The logarithm of the mean squared error of leave-one-out, and its gradient by K, from Q.
 
     With a = Q Y and q the diagonal of Q, what is left out is missed by a / q.
     """
-    inverse = _inverse(K, ridge)
-    if inverse is None:
-        return None
     q, coefficients = np.diagonal(inverse)[:, None], inverse @ Y
     misses = coefficients / q
     total = float((misses**2).sum())
@@ -181,11 +185,8 @@ def left_out_error(K: Array, Y: Array, ridge: float) -> tuple[float, Array] | No
     return math.log(total / Y.size), (by_K + by_K.T) / 2
 
 
-def unlikelihood(K: Array, Y: Array, ridge: float) -> tuple[float, Array] | None:
+def unlikelihood(inverse: Array, Y: Array) -> tuple[float, Array]:
     """Minus the logarithm of the marginal likelihood of a number of Y, every column at its best scale; as above."""
-    inverse = _inverse(K, ridge)
-    if inverse is None:
-        return None
     coefficients = inverse @ Y
     scales = (Y * coefficients).sum(axis=0) / len(Y)
     _, log_determinant = np.linalg.slogdet(inverse)
@@ -195,12 +196,3 @@ def unlikelihood(K: Array, Y: Array, ridge: float) -> tuple[float, Array] | None
 
 
 SCORES = {"squared error": left_out_error, "marginal likelihood": unlikelihood}
-
-
-def _inverse(K: Array, ridge: float) -> Array | None:
-    try:
-        factor = scipy.linalg.cho_factor(K + ridge * np.eye(len(K)), lower=True)
-    except np.linalg.LinAlgError:
-        return None
-    inverse: Array = scipy.linalg.cho_solve(factor, np.eye(len(K)))
-    return (inverse + inverse.T) / 2

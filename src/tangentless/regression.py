@@ -45,6 +45,13 @@ Array = NDArray[np.float64]
 class KernelRidge(KernelEstimator):
     """What the two estimators by ridge regression share: their parameters and the linear algebra."""
 
+    ridge: float | str
+    tilt: float | str
+    landmarks: int | None
+    landmarks_by: str
+    augmentation: Augmentation | None
+    ensemble: int
+    averaging: str | Symmetry | None
     landmarks_: NDArray[np.intp] | None
     augmentation_: Augmentation | None = None  # that of the fit, whatever the parameter says since
 
@@ -66,14 +73,7 @@ class KernelRidge(KernelEstimator):
         averaging: str | Symmetry | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(kernel, flips, backend, precision, n_jobs, store, verbose, storage_options)
-        self.ridge = ridge
-        self.tilt = tilt
-        self.landmarks = landmarks
-        self.landmarks_by = landmarks_by
-        self.augmentation = augmentation
-        self.ensemble = ensemble
-        self.averaging = averaging
+        self._set_parameters(locals())
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

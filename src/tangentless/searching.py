@@ -27,9 +27,8 @@ from .devices import Device
 from .errors import InputError, NotPositiveDefinite, ParameterError
 from .estimators import KernelRidgeClassifier, KernelRidgeRegressor
 from .inputs import check_images, to_host
-from .kernel import Kernel
-from .kernel import kernel as kernel_of
-from .labels import check_labelled, read_classes
+from .kernel import AnyKernel, Kernel, kernel_of
+from .labels import check_labelled, check_varied, read_classes
 from .markup import html_table, tag
 from .plots import COLOURS, new_axes, save_figure
 from .preprocessing import ZCA
@@ -137,7 +136,7 @@ class Search:
 
 
 def search(
-    kernels: Iterable[Any],
+    kernels: Iterable[AnyKernel],
     X: Any,
     y: Any,
     criterion: SearchCriterion = "loo",
@@ -195,7 +194,7 @@ def search(
         raise ParameterError(f"criterion is {' or '.join(map(repr, CRITERIA))}, not {criterion!r}")
     images = check_images(np.asarray(X))
     targets, regression = _read_targets(y, len(images))
-    made = [one if isinstance(one, Kernel) else kernel_of(one) for one in kernels]
+    made = [kernel_of(one) for one in kernels]
     if not made or not len(whitening):
         raise ParameterError("a search needs at least one kernel, and at least one whitening, None for none")
     by: PathCriterion = "marginal likelihood" if criterion != "loo" else "squared error" if regression else "accuracy"
@@ -290,9 +289,8 @@ class _Run:
         at = path.place(self.criterion)
         share = None if path.accuracies is None else float(path.accuracies[at])
         error, likelihood = float(path.squared_errors[at]), float(path.log_likelihoods[at])
-        first = {"marginal likelihood": -likelihood, "accuracy": -(share or 0.0), "squared error": 0.0}
         trial = Trial(*about, float(path.ridges[at]), share, error, likelihood, path)
-        return trial, (first[self.criterion], error)
+        return trial, path.rank(self.criterion, at)
 
     def _matrix(self, kernel: Kernel, whitening: float | None, rows: int) -> Array:
         """The kernel of the first images of the order; those of an earlier round are not computed again."""
@@ -343,8 +341,7 @@ def _read_targets(y: Any, rows: int) -> tuple[Array, bool]:
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise InputError("y holds NaN or infinite values")
     if type_of_target(values).startswith("continuous"):
-        if (values == values[0]).all():
-            raise InputError(f"all rows have the same target, {values[0]}; there is nothing to learn from them")
+        check_varied(values)
         return check_targets(values, rows), True
     classes, codes = read_classes(values)
     return np.eye(len(classes))[codes], False

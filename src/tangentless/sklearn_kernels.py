@@ -21,10 +21,8 @@ from sklearn.gaussian_process.kernels import Kernel as TheirKernel
 from .backends import AnyDevice, Precision
 from .devices import Device
 from .errors import InputError, ParameterError
-from .fitting import AnyKernel
 from .inputs import to_host
-from .kernel import Kernel
-from .kernel import kernel as kernel_of
+from .kernel import AnyKernel, Kernel, kernel_of
 
 Array = NDArray[np.float64]
 
@@ -70,8 +68,7 @@ class SklearnKernel(TheirKernel):  # type: ignore[misc]  # scikit-learn is untyp
         return f"sklearn_kernel({self.kernel!r}, {self.shape!r})"
 
     def _made(self) -> tuple[Kernel, Device]:
-        made = self.kernel if isinstance(self.kernel, Kernel) else kernel_of(self.kernel)
-        return made, Device.of(self.backend, self.precision, self.n_jobs)
+        return kernel_of(self.kernel), Device.of(self.backend, self.precision, self.n_jobs)
 
     def _images(self, X: Any) -> NDArray[Any]:
         rows = np.asarray(X)

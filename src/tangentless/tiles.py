@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .backends import Advance, AnyDevice, Prepared
+from .backends import Advance, AnyDevice, OfImages, Prepared
 from .chunks import spans
 from .graph import Graph
 
@@ -26,18 +26,25 @@ def fill(
     how many pairs were finished, once for each leaf of the kernel.
     """
     values: Array = np.empty_like(left.diagonal, shape=(len(left), len(right)))
+    for rows, columns, upper in tile_spans(left, right, symmetric=symmetric):
+        tile = kernel.block(device, left[rows], right[columns], upper=upper, advance=advance)
+        if upper:
+            complete(tile, left[rows].diagonal)
+        values[rows, columns] = tile
+        if symmetric and not upper:
+            values[columns, rows] = tile.T
+    return values
+
+
+def tile_spans(left: Any, right: Any, *, symmetric: bool) -> Iterator[tuple[slice, slice, bool]]:
+    """Rows and columns of every tile, row by row, and whether it is on the diagonal of a symmetric matrix.
+
+    Of a symmetric matrix, these are the tiles on and right of the diagonal.
+    """
     for rows in spans(len(left), left.tile):
         for columns in spans(len(right), right.tile):
-            if symmetric and columns.start < rows.start:
-                continue
-            upper = symmetric and columns.start == rows.start
-            tile = kernel.block(device, left[rows], right[columns], upper=upper, advance=advance)
-            if upper:
-                complete(tile, left[rows].diagonal)
-            values[rows, columns] = tile
-            if symmetric and not upper:
-                values[columns, rows] = tile.T
-    return values
+            if not symmetric or columns.start >= rows.start:
+                yield rows, columns, symmetric and columns.start == rows.start
 
 
 def complete(tile: Array, diagonal: Array) -> None:
@@ -63,7 +70,7 @@ def counter(progress: Progress | None, total: int) -> Advance | None:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class Leaf(OfImages):
     """A backend's images with the graph they were prepared for."""
 
     graph: Graph
@@ -72,13 +79,6 @@ class Leaf:
     @property
     def diagonal(self) -> Any:
         return self.images.diagonal
-
-    @property
-    def tile(self) -> int:
-        return self.images.tile
-
-    def __len__(self) -> int:
-        return len(self.images)
 
     def __getitem__(self, part: slice) -> Leaf:
         return Leaf(self.graph, self.images[part])
@@ -100,8 +100,3 @@ class Several:
 
     def __getitem__(self, part: slice) -> Several:
         return Several(tuple(one[part] for one in self.parts), self.diagonal[part])
-
-    @classmethod
-    def join(cls, *parts: Any) -> Several:
-        """From the parts, and the diagonal last."""
-        return cls(parts[:-1], parts[-1])

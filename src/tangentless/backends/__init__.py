@@ -43,6 +43,19 @@ class Prepared(Protocol):
     def __getitem__(self: P, part: slice) -> P: ...
 
 
+class OfImages:
+    """What belongs to prepared images: it is as long as they are, and comes in tiles as large."""
+
+    images: Any
+
+    @property
+    def tile(self) -> int:
+        return int(self.images.tile)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
 class Backend(Protocol):
     """What every backend offers."""
 

@@ -33,7 +33,7 @@ from ..pullback import (
     pull_head_diagonal,
     pull_squares,
 )
-from . import Advance
+from . import Advance, OfImages
 from .general import GeneralImages, Run, batch_size, pixels_of
 from .workers import run_parallel
 
@@ -158,7 +158,7 @@ def scale_cotangents(graph: Graph, squares: Sequence[Any], scales: Mapping[Any, 
 
 
 @dataclass(frozen=True, eq=False)
-class GeneralGradient:
+class GeneralGradient(OfImages):
     """Images, and cotangents so far: of pixels, logarithms of norms, values and squares at outputs, and parameters."""
 
     graph: Graph
@@ -170,16 +170,9 @@ class GeneralGradient:
     totals: dict[Any, Any] = field(default_factory=dict)  # see `general_gradient`
 
     @property
-    def tile(self) -> int:
-        return self.images.tile
-
-    @property
     def parameters(self) -> dict[Key, Any]:
         """Cotangents of parameters, (N,) each."""
         return {key[1]: total for key, total in self.totals.items() if key[0] == "parameter"}
-
-    def __len__(self) -> int:
-        return len(self.images)
 
     def __getitem__(self, part: slice) -> GeneralGradient:
         totals = {key: total[part] for key, total in self.totals.items()}
@@ -218,7 +211,8 @@ class GeneralGradient:
         ends = [run.known[place].reshape(-1) for place in graph.outputs]
         head = self._pull_head(part, ends, tangents)
         squares = graph.squares(run.known)
-        given = scale_cotangents(graph, squares, {key[0]: by[part] for key, by in totals.items() if _is_scale(key)})
+        scales = {key[0]: by[part] for key, by in totals.items() if isinstance(key[0], int)}  # of norms, by embedding
+        given = scale_cotangents(graph, squares, scales)
         for place in graph.outputs:
             by = totals["squares", place][part] + head.left.get(place, 0.0)
             add_all(given, {place: by.reshape(run.known[place].shape)})
@@ -342,11 +336,6 @@ def _pull_vectors(left: GeneralGradient, right: GeneralGradient, cotangent: Any)
     right.totals["squares", 0][...] += found.right[0].reshape(flat).sum(axis=0) if 0 in found.right else 0.0
     for key, total in left.parameters.items():
         total += found.parameters[key].reshape(flat).sum(axis=1) if key in found.parameters else 0.0
-
-
-def _is_scale(key: tuple[Any, ...]) -> bool:
-    """Whether a total is that of the logarithms of norms before an embedding."""
-    return isinstance(key[0], int)
 
 
 class InOrder:

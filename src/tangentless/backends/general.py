@@ -14,7 +14,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,10 +41,7 @@ class GeneralImages:
     images: Any
     squares: dict[int, Any]  # (N, H, W) by node
     diagonal: Any
-
-    @property
-    def tile(self) -> int:
-        return 256
+    tile: ClassVar[int] = 256
 
     def __len__(self) -> int:
         return len(self.diagonal)

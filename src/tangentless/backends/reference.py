@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from .. import bags
 from ..bags import Bag, Both, Operation, diagonal_norms, grid_index, inner_products
 from ..graph import EmbedNode, Graph, InputNode, Node, PoolNode, SumNode, WeightsNode, WindowNode
 from ..pullback import Key, add_all, add_both, check_gradient, node_slopes, parameters_of, pull_node
-from . import Advance
+from . import Advance, OfImages
 
 Array = NDArray[np.float64]
 
@@ -26,10 +27,7 @@ class ReferenceImages:
     bags: tuple[Bag, ...]
     norms: tuple[tuple[Array, ...], ...]
     diagonal: Array
-
-    @property
-    def tile(self) -> int:
-        return 64
+    tile: ClassVar[int] = 64
 
     def __len__(self) -> int:
         return len(self.bags)
@@ -108,7 +106,7 @@ class ReferenceBackend:
 
 
 @dataclass(frozen=True, eq=False)
-class ReferenceGradient:
+class ReferenceGradient(OfImages):
     """Images, and cotangents of their pixels, of squared norms at every node, of k(x, x) and of parameters so far."""
 
     graph: Graph
@@ -118,13 +116,6 @@ class ReferenceGradient:
     squares: tuple[list[Array], ...]
     diagonal: Array
     parameters: dict[Key, Array]
-
-    @property
-    def tile(self) -> int:
-        return self.images.tile
-
-    def __len__(self) -> int:
-        return len(self.images)
 
     def __getitem__(self, part: slice) -> ReferenceGradient:
         slopes = {key: one[part] for key, one in self.parameters.items()}

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..chunks import spans
 from ..errors import InputError, ParameterError
 from ..inputs import check_images, check_pair, to_numpy
 from ..layers import is_whole
-from ..tiles import complete
+from ..tiles import complete, tile_spans
 from .rows import Vectors, read_rows, to_distances, to_gaps
 from .vectors import Gaussian, Pair, bell, by_rows, check_depth, relu_networks
 
@@ -120,17 +119,14 @@ def _fill(left: Vectors, right: Vectors, function: Function, diagonals: Array, n
 
     Each is an array of its own, so that memory comes back as they are dropped.
     """
-    values = [np.empty((len(left), len(right))) for _ in diagonals]
-    for rows in spans(len(left), left.tile):
-        for columns in spans(len(right), right.tile):
-            if left is right and columns.start < rows.start:
-                continue
-            _fill_tile([one[rows, columns] for one in values], left[rows], right[columns], function, n_jobs)
-            for one, diagonal in zip(values, diagonals, strict=True):
-                if left is right and rows == columns:
-                    complete(one[rows, rows], diagonal[rows])
-                elif left is right:
-                    one[columns, rows] = one[rows, columns].T
+    values, symmetric = [np.empty((len(left), len(right))) for _ in diagonals], left is right
+    for rows, columns, upper in tile_spans(left, right, symmetric=symmetric):
+        _fill_tile([one[rows, columns] for one in values], left[rows], right[columns], function, n_jobs)
+        for one, diagonal in zip(values, diagonals, strict=True):
+            if upper:
+                complete(one[rows, rows], diagonal[rows])
+            elif symmetric:
+                one[columns, rows] = one[rows, columns].T
     return values
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backends import AnyDevice
+from ..backends import AnyDevice, OfImages
 from ..gradients import Branches, Slopes, Tile
 from ..kernel import Elementary
 
@@ -17,20 +17,13 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class VectorGradient:
+class VectorGradient(OfImages):
     """Vectors, and cotangents of their rows and of parameters so far."""
 
     images: Any  # Vectors or GpuVectors, and all else is where their rows are
     shape: tuple[int, ...]
     rows: Any
     parameters: dict[str, Any]
-
-    @property
-    def tile(self) -> int:
-        return int(self.images.tile)
-
-    def __len__(self) -> int:
-        return len(self.images)
 
     def __getitem__(self, part: slice) -> VectorGradient:
         slopes = {name: one[part] for name, one in self.parameters.items()}
@@ -52,7 +45,7 @@ class DifferentiableVectors(Elementary):
         with prepared.active():
             slopes = {name: np.zeros_like(prepared.norms) for name in self.parameters} if parameters else {}
             part = VectorGradient(prepared, images.shape[1:], np.zeros_like(prepared.rows), slopes)
-        return Branches((part,), lambda vectors, _: vectors, prepared.diagonal)
+        return Branches((part,), lambda parts, _: parts[0], prepared.diagonal)
 
     def pullback(self, tile: Tile) -> None:
         (left,), (right,) = tile.left.parts, tile.right.parts

@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -42,20 +42,27 @@ _SLOW = 3.0  # a tile that takes so many times longer than others is given to an
 
 @contextlib.contextmanager
 def connect(scheduler: Any, choose: Callable[[], Device], probe: Probe) -> Iterator[Cluster]:
-    """The cluster of a scheduler's address, a `distributed.Client` or a cluster object."""
+    """The workers of a scheduler that can run, with the device they agree on."""
+    with client_of(scheduler) as client:
+        yield _meet(client, choose, probe)
+
+
+@contextlib.contextmanager
+def client_of(scheduler: Any) -> Iterator[Any]:
+    """A client of a scheduler's address or a cluster object, or the `distributed.Client` that it is already."""
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError:
         raise ParameterError("a cluster needs Dask: pip install 'tangentless[distributed]'") from None
     if isinstance(scheduler, distributed.Client):
-        yield _meet(scheduler, choose, probe)
+        yield scheduler
         return
     try:
         client = distributed.Client(scheduler, set_as_default=False)
     except (OSError, TypeError, ValueError) as error:
         raise ClusterError(f"there is no Dask scheduler at {scheduler!r}: {error}") from error
     try:
-        yield _meet(client, choose, probe)
+        yield client
     finally:
         client.close(timeout=5)
 
@@ -389,7 +396,8 @@ def _meet(client: Any, choose: Callable[[], Device], probe: Probe) -> Cluster:
 
 
 def _nobody(reasons: dict[str, str]) -> ClusterError:
-    return ClusterError(f"none of the workers {_listed(reasons)} can take part: {next(iter(reasons.values()))}")
+    shown = ", ".join(sorted(reasons)[:4]) + (f" and {len(reasons) - 4} more" if len(reasons) > 4 else "")
+    return ClusterError(f"none of the workers {shown} can take part: {next(iter(reasons.values()))}")
 
 
 @contextlib.contextmanager
@@ -415,8 +423,3 @@ def _version() -> str:
     from .. import __version__
 
     return __version__
-
-
-def _listed(addresses: Collection[str]) -> str:
-    shown = ", ".join(sorted(addresses)[:4])
-    return shown if len(addresses) <= 4 else f"{shown} and {len(addresses) - 4} more"

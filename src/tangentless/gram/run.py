@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from numpy.typing import NDArray
 
-from ..architecture import Architecture
 from ..backends import ARITHMETIC, AnyDevice, Precision
 from ..chunks import ahead
 from ..classical.vectors import VectorKernel
@@ -22,9 +21,7 @@ from ..devices import Device
 from ..errors import ParameterError, StoreAccessError, StoreDamagedError, StoreMismatchError, StoreWriteError
 from ..expression import read_kernel
 from ..inputs import check_images, check_pair, to_numpy
-from ..kernel import Kernel
-from ..kernel import kernel as make_kernel
-from ..layers import Layer
+from ..kernel import AnyKernel, Kernel, kernel_of
 from .compute import Job, Local, ReadPanel, choose_tile, find_engine, fingerprint, parse_memory, plan_memory
 from .files import Address, Files, find_files
 from .files import Options as StorageOptions
@@ -52,7 +49,7 @@ Images = dict[str, NDArray[Any]]
 
 
 def gram(
-    kernel: Kernel | str | Architecture | Iterable[Layer],
+    kernel: AnyKernel,
     X: Any,
     Z: Any = None,
     *,
@@ -86,7 +83,7 @@ def gram(
     >>> K.shape, float(K[3, 3]), bool(np.all(np.asarray(K) == tl.kernel("normalize relu")(X, backend="reference")))
     ((20, 20), 1.0, True)
     """
-    kernel = kernel if isinstance(kernel, Kernel) else make_kernel(kernel)
+    kernel = kernel_of(kernel)
     images = _check_sets(X, Z)
     files = find_files(store, storage_options)
     vacant = is_vacant(files)
@@ -413,15 +410,11 @@ def _examine(store: Store) -> Findings:
     there = store.files.sizes("kernel/c")
     tiles = [tile for tile in store.layout.tiles() if tile_name(tile) in there]
 
-    def damaged(panel: tuple[str, int]) -> bool:
-        return intact(store.read_images, *panel) is None
-
-    def damaged_tile(tile: Tile) -> bool:
-        return intact(store.read_tile, tile) is None
-
+    images_read = ahead(lambda panel: intact(store.read_images, *panel) is not None, panels, store.files.concurrency)
+    tiles_read = ahead(lambda tile: intact(store.read_tile, tile) is not None, tiles, store.at_once)
     return Findings(
         metadata=tuple(damaged_metadata(store.files, manifest)),
-        images=tuple(panel for panel, bad in ahead(damaged, panels, store.files.concurrency) if bad),
-        tiles=tuple(tile for tile, bad in ahead(damaged_tile, tiles, store.at_once) if bad),
+        images=tuple(panel for panel, good in images_read if not good),
+        tiles=tuple(tile for tile, good in tiles_read if not good),
         tiles_checked=len(tiles),
     )

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from .base import Elementary, Kernel
 from .combined import Product, Scaled, Sum
-from .compositional import CompositionalKernel, kernel
+from .compositional import AnyKernel, CompositionalKernel, kernel, kernel_of
 from .symmetrized import Crossed, Symmetrized
 
 __all__ = [
+    "AnyKernel",
     "CompositionalKernel",
     "Crossed",
     "Elementary",
@@ -29,4 +30,5 @@ __all__ = [
     "Sum",
     "Symmetrized",
     "kernel",
+    "kernel_of",
 ]

@@ -44,7 +44,7 @@ class _Combined(Kernel):
     def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
         kernels = self.first, self.second
         parts = tuple(one.gradient(device, images, parameters=parameters, wanted=wanted) for one in kernels)
-        return Branches(parts, Several.join, self.combine(*(part.diagonal for part in parts)))
+        return Branches(parts, Several, self.combine(*(part.diagonal for part in parts)))
 
     def pullback(self, tile: Tile) -> None:
         sides = zip((self.first, self.second), tile.left.parts, tile.right.parts, strict=True)
@@ -134,7 +134,7 @@ class Scaled(Kernel):
     def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
         base = self.base.gradient(device, images, parameters=parameters, wanted=wanted)
         own = {"factor": np.zeros(len(images))} if parameters else {}
-        return Branches((base,), Several.join, self.factor * base.diagonal, own)
+        return Branches((base,), Several, self.factor * base.diagonal, own)
 
     def pullback(self, tile: Tile) -> None:
         (left,), (right,) = tile.left.parts, tile.right.parts

@@ -14,7 +14,9 @@ from ..graph import Graph, compile_graph
 from ..layers import Layer, walk
 from ..pullback import parameters_of
 from ..tiles import Leaf
-from .base import Elementary
+from .base import Elementary, Kernel
+
+AnyKernel = str | Architecture | Iterable[Layer] | Kernel
 
 
 def kernel(architecture: str | Architecture | Iterable[Layer]) -> CompositionalKernel:
@@ -24,6 +26,15 @@ def kernel(architecture: str | Architecture | Iterable[Layer]) -> CompositionalK
     kernel('myrtle5')
     """
     return CompositionalKernel(Architecture.of(architecture))
+
+
+def kernel_of(given: AnyKernel) -> Kernel:
+    """The kernel that an argument stands for: itself, or that of an architecture.
+
+    >>> kernel_of("myrtle5") == kernel_of(kernel("myrtle5"))
+    True
+    """
+    return given if isinstance(given, Kernel) else kernel(given)
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,7 +78,7 @@ class CompositionalKernel(Elementary):
     def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
         graph = self.graph(images.shape[1:])
         part = gradient_backend(device).gradient(graph, images, parameters=parameters, wanted=wanted)
-        return Branches((part,), lambda prepared, _: Leaf(graph, prepared), part.images.diagonal)
+        return Branches((part,), lambda parts, _: Leaf(graph, *parts), part.images.diagonal)
 
     def pullback(self, tile: Tile) -> None:
         (left,), (right,) = tile.left.parts, tile.right.parts

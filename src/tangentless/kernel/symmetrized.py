@@ -70,7 +70,7 @@ class Symmetrized(Kernel):
         self.symmetry.check(images)
         copies = (transform(images) for transform in self.symmetry.transforms)
         parts = tuple(self.base.gradient(device, one, parameters=parameters, wanted=wanted) for one in copies)
-        return Branches(parts, Several.join, self._diagonal(device, [part.images for part in parts]))
+        return Branches(parts, Several, self._diagonal(device, [part.images for part in parts]))
 
     def pullback(self, tile: Tile) -> None:
         for one, other in self.pairs:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..bags import Embed
 from ..errors import ArchitectureError
-from ..forms import Form, hermite_series, polynomial, series_of, slopes
+from ..forms import Form, Series, hermite_series, polynomial, series_of
 
 Array = NDArray[np.float64]
 Grid = tuple[int, ...]  # (): one vector; (length,): a sequence; (height, width): an image
@@ -117,18 +117,15 @@ class Nonlinearity(Layer):
 
     def derivative(self, cosine: Array) -> Array:
         """f', which tangent kernels and gradients need: of the series or the form, unless defined otherwise."""
-        if type(self).dual is Nonlinearity.dual:
-            return polynomial(slopes(_hermite_series(self)), cosine)
         return self._known_form("derivative").derivative(cosine)
 
     def curvature(self, cosine: Array) -> Array:
         """f'', which gradients of tangent kernels need, in the same way."""
-        if type(self).dual is Nonlinearity.dual:
-            return polynomial(slopes(slopes(_hermite_series(self))), cosine)
         return self._known_form("curvature").curvature(cosine)
 
     def _known_form(self, wanted: str) -> Form:
-        form = self.form()
+        from_activation = type(self).dual is Nonlinearity.dual
+        form = Series(_hermite_series(self)) if from_activation else self.form()
         if form is None:
             raise ArchitectureError(
                 f"the {wanted} of the dual of {self} is not known, so it has no tangent kernel and no gradient; "
@@ -178,6 +175,17 @@ class Nonlinearity(Layer):
         return squares * self.gain()
 
 
+class ClosedForm(Nonlinearity):
+    """A nonlinearity whose dual is the closed form that it gives."""
+
+    @abstractmethod
+    def form(self) -> Form:
+        """The dual as data."""
+
+    def dual(self, cosine: Array) -> Array:
+        return self.form().value(cosine)
+
+
 @functools.lru_cache(maxsize=256)
 def check_dual(layer: Nonlinearity) -> None:
     """Refuse what is no dual function: larger than at one, or not positive definite between points of a circle."""
@@ -204,12 +212,12 @@ def format_grid(grid: Grid) -> str:
     return "×".join(map(str, grid)) if grid else "vector"
 
 
-def is_whole(value: object) -> bool:
+def is_whole(value: object) -> TypeGuard[int]:
     """Whether a parameter is a whole number, of Python or NumPy."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def is_real(value: object) -> bool:
+def is_real(value: object) -> TypeGuard[float]:
     """Whether a parameter is a real number, of Python or NumPy."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 

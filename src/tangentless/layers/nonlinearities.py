@@ -15,7 +15,7 @@ import numpy as np
 from ..bags import Embed
 from ..errors import ArchitectureError, ParameterError
 from ..forms import Arc, Exponential, Form, Series, hermite_mean_square
-from .base import Array, Layer, Nonlinearity, is_real, is_whole
+from .base import Array, ClosedForm, Layer, Nonlinearity, is_real, is_whole
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Normalize(Layer):
 
 
 @dataclass(frozen=True)
-class ReLU(Nonlinearity):
+class ReLU(ClosedForm):
     """The arc-cosine kernel of order one, of sqrt(2) max(x, 0).
 
     >>> ReLU().dual(np.array([-1.0, 0.0, 1.0])).round(6)
@@ -42,9 +42,6 @@ class ReLU(Nonlinearity):
     """
 
     name: ClassVar[str] = "relu"
-
-    def dual(self, cosine: Array) -> Array:
-        return (np.sqrt(1 - cosine * cosine) + cosine * (np.pi - np.arccos(cosine))) / np.pi
 
     def activation(self, preactivation: Any) -> Any:
         return math.sqrt(2.0) * self.usual_activation(preactivation)
@@ -57,7 +54,7 @@ class ReLU(Nonlinearity):
 
 
 @dataclass(frozen=True)
-class LeakyReLU(Nonlinearity):
+class LeakyReLU(ClosedForm):
     """The dual of max(x, slope x), scaled so that f(1) = 1.
 
     >>> float(LeakyReLU(1.0).dual(np.array(0.3)))  # slope 1 is linear
@@ -70,10 +67,6 @@ class LeakyReLU(Nonlinearity):
     def __post_init__(self) -> None:
         if not is_real(self.slope) or not 0 <= self.slope <= 1:
             raise ParameterError(f"leakyrelu needs a slope from 0 to 1, not {self.slope!r}")
-
-    def dual(self, cosine: Array) -> Array:
-        form = self.form()
-        return form.linear * cosine + form.arc * ReLU().dual(cosine)
 
     def activation(self, preactivation: Any) -> Any:
         return math.sqrt(2.0 / (1.0 + self.slope**2)) * self.usual_activation(preactivation)
@@ -91,7 +84,7 @@ class LeakyReLU(Nonlinearity):
 
 
 @dataclass(frozen=True)
-class Gaussian(Nonlinearity):
+class Gaussian(ClosedForm):
     """exp(gamma (c - 1)): the Gaussian kernel of normalised features, and the dual of an exponential activation.
 
     >>> str(Gaussian()), str(Gaussian(0.5))
@@ -104,9 +97,6 @@ class Gaussian(Nonlinearity):
     def __post_init__(self) -> None:
         if not is_real(self.gamma) or not 0 < self.gamma <= 1e9:
             raise ParameterError(f"gaussian needs a gamma above 0 and at most 1e9, not {self.gamma!r}")
-
-    def dual(self, cosine: Array) -> Array:
-        return np.exp(self.gamma * (cosine - 1.0))
 
     def activation(self, preactivation: Any) -> Any:
         return math.e ** (math.sqrt(self.gamma) * preactivation - self.gamma)
@@ -184,16 +174,17 @@ class Erf(_Scaled):
     name: ClassVar[str] = "erf"
 
     def dual(self, cosine: Array) -> Array:
-        share = 2 * self.scale**2 / (1 + 2 * self.scale**2)
-        return np.arcsin(share * cosine) / math.asin(share)
+        return np.arcsin(self._share * cosine) / math.asin(self._share)
 
     def derivative(self, cosine: Array) -> Array:
-        share = 2 * self.scale**2 / (1 + 2 * self.scale**2)
-        return share / (math.asin(share) * np.sqrt(1 - (share * cosine) ** 2))
+        return self._share / (math.asin(self._share) * np.sqrt(1 - (self._share * cosine) ** 2))
 
     def curvature(self, cosine: Array) -> Array:
-        share = 2 * self.scale**2 / (1 + 2 * self.scale**2)
-        return self.derivative(cosine) * share**2 * cosine / (1 - (share * cosine) ** 2)
+        return self.derivative(cosine) * self._share**2 * cosine / (1 - (self._share * cosine) ** 2)
+
+    @property
+    def _share(self) -> float:
+        return 2 * self.scale**2 / (1 + 2 * self.scale**2)
 
     def usual_activation(self, preactivation: Any) -> Any:
         return _apply("erf", self.scale * preactivation)
@@ -265,7 +256,7 @@ class Cos(_Scaled):
 
 
 @dataclass(frozen=True)
-class Abs(Nonlinearity):
+class Abs(ClosedForm):
     """The dual of `|x|`: two ReLUs, of x and of -x.
 
     >>> Abs().dual(np.array([-1.0, 1.0]))
@@ -273,9 +264,6 @@ class Abs(Nonlinearity):
     """
 
     name: ClassVar[str] = "abs"
-
-    def dual(self, cosine: Array) -> Array:
-        return 2.0 * ReLU().dual(cosine) - cosine
 
     def activation(self, preactivation: Any) -> Any:
         return abs(preactivation)

@@ -55,23 +55,9 @@ def register(layer: _L) -> _L:
     return layer
 
 
-for _layer in (
-    Conv,
-    Patch,
-    Pool,
-    GlobalPool,
-    ReLU,
-    LeakyReLU,
-    Gaussian,
-    Polynomial,
-    Erf,
-    GELU,
-    Tanh,
-    Sin,
-    Cos,
-    Abs,
-    Step,
-):
+_WINDOWS = (Conv, Patch, Pool, GlobalPool)
+_NONLINEARITIES = (ReLU, LeakyReLU, Gaussian, Polynomial, Erf, GELU, Tanh, Sin, Cos, Abs, Step)
+for _layer in (*_WINDOWS, *_NONLINEARITIES):
     register(_layer)
 LAYERS[Normalize.name] = Normalize
 

@@ -108,5 +108,5 @@ def _disjoint(layer: Windowed, size: int, length: int) -> Windows:
 
 def _check_steps(name: str, **steps: object) -> None:
     for step, value in steps.items():
-        if not is_whole(value) or value < 1:  # type: ignore[operator]  # it is whole
+        if not is_whole(value) or value < 1:
             raise ParameterError(f"{name} needs a {step} of at least 1, not {value!r}")

@@ -85,7 +85,8 @@ class Augmentation:
         if images.ndim != 4:
             raise InputError(f"augmentation changes images (N, H, W, C), and X is of shape {images.shape}")
         if self.randaugment is not None:
-            images = replace_seed(self.randaugment, self.seed).copy(images, *key)
+            operations = RandAugment(**self.randaugment.get_params(deep=False) | {"seed": self.seed})
+            images = operations.copy(images, *key)
         copies: NDArray[Any] = augment(images, self, NumpyDraws(np.random.default_rng([self.seed, *key])))
         return copies
 
@@ -104,11 +105,6 @@ class Augmentation:
             return cls(**parameters)
         except (TypeError, ValueError, KeyError, ParameterError):
             raise InputError(f"{content!r} is no augmentation") from None
-
-
-def replace_seed(operations: RandAugment, seed: int) -> RandAugment:
-    """The same operations, drawn from another seed."""
-    return RandAugment(**operations.get_params(deep=False) | {"seed": seed})
 
 
 class Changes(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -96,21 +96,17 @@ class Standardize(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ig
             raise InputError(f"{name} must be {self.shape_[-1]} numbers, one for each channel, not {values!r}")
         return array
 
-    def _means(self, rows: NDArray[Any]) -> Array:
+    def _means(self, rows: NDArray[Any], of: Callable[[Array], Array] = lambda values: values) -> Array:
+        """Of a function of the scaled values of each channel."""
         channels = self.shape_[-1]
         total: Array = np.zeros(channels)
         for part in parts(len(rows)):
-            total += (rows[part].reshape(-1, channels) / self.scale).sum(axis=0)
-        means: Array = total / (rows.size // channels)
-        return means
+            total += of(rows[part].reshape(-1, channels) / self.scale).sum(axis=0)
+        return np.asarray(total / (rows.size // channels))
 
     def _deviations(self, rows: NDArray[Any]) -> Array:
         """About the images' own means: two passes, since a sum of squares would cancel."""
-        channels, means = self.shape_[-1], self._means(rows)
-        total = np.zeros(channels)
-        for part in parts(len(rows)):
-            total += np.square(rows[part].reshape(-1, channels) / self.scale - means).sum(axis=0)
-        deviations: Array = np.sqrt(total / (rows.size // channels))
+        means = self._means(rows)
+        deviations = np.sqrt(self._means(rows, lambda values: np.square(values - means)))
         # Of equal values, rounding may leave a little.
-        safe: Array = np.where(deviations > 1e-12 * np.abs(means), deviations, 1.0)
-        return safe
+        return np.where(deviations > 1e-12 * np.abs(means), deviations, 1.0)

@@ -1,17 +1,15 @@
 """Solving with kernel matrices: everything here takes a matrix and knows nothing of images."""
 
 from ..errors import DoesNotFit
-from .calibration import Calibration, calibration, fit_scale, probabilities
 from .checks import check_ridge, check_targets, check_weights, is_number
 from .conjugate import ConjugateSolution, NotConverged, Step, solve_conjugate
 from .diagnosis import Diagnosis, diagnose
-from .factor import Factor, factorise
-from .memory import memory_needed
+from .factor import Factor, factorise, solve_ridge
+from .matrices import memory_needed
 from .nystroem import NystroemSolution, choose_landmarks, solve_nystroem
 from .path import RidgePath, ridge_path
 from .primal import PrimalSolution, solve_primal
-from .ridge import solve_ridge
-from .scores import Criterion
+from .scores import Calibration, Criterion, calibration, fit_scale, probabilities
 from .svm import Separators, scaled_price
 from .tilt import RidgeSolution, check_tilt
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from numbers import Real
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from .matrices import as_numbers, check_finite
 Array = NDArray[np.float64]
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Whether the value is a real number that float64 has room for, and not a truth value.
 
     >>> is_number(3), is_number(True), is_number("3"), is_number(float("nan")), is_number(10**400)

@@ -108,8 +108,7 @@ def solve_conjugate(
     targets = check_targets(Y, rows)
     _check_options(ridge, tolerance, landmarks, most_steps, rows)
     values = targets.reshape(rows, -1)
-    place = find_place(matrix, scheduler)
-    with contextlib.closing(place):
+    with find_place(matrix, scheduler) as place:
         precondition = _preconditioner(place, rows, ridge, landmarks, seed)
         system = _System(place, ridge, place.put(values), np.linalg.norm(values, axis=0), precondition)
         checksum = hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()

@@ -1,5 +1,8 @@
 """What a kernel matrix is like before or after it disappoints: conditioning, pivots, duplicates, and noise.
 
+`explain` says why a matrix has no Cholesky factor, and names a ridge that gives it one: the text of
+`NotPositiveDefinite`.
+
 Eigenvalues are estimated by Lanczos' method from a few dozen products with the matrix and with its inverse: from below
 for the largest, from above for the smallest, and close where they are apart from the rest.
 """
@@ -7,7 +10,7 @@ for the largest, from above for the smallest, and close where they are apart fro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +19,11 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh_tridiagonal
 
 from ..algebra import Algebra
+from ..chunks import spans
 from ..devices import Device
 from ..errors import InputError, ParameterError
 from . import blocked
 from .checks import check_ridge
-from .failure import close_pairs, explain
 from .matrices import algebra_for, check_kernel, load
 
 Array = NDArray[np.float64]
@@ -29,7 +32,10 @@ Pairs = NDArray[np.intp]
 _STEPS = 40
 _NEGLIGIBLE = 1e-10  # far above rounding, which has no direction worth following, and far below what is estimated
 _PIVOTS = 5
-_NAMED = 5
+_NAMED = 5  # rows or pairs that are spelled out
+_FLOAT32_NOISE = 1e-6  # kernels computed in float32 are right to 1e-7; a pivot collects several such errors
+_FEW_DIGITS = 1e-3  # of the diagonal: a ridge that errors of float32 in many rows together may need
+_COLUMNS_AT_ONCE = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +72,9 @@ class Diagnosis:
             lines.append(f"condition number {self.condition:.1e}: {bounds}")
             lines.append("smallest pivots: " + ", ".join(f"{share:.1e} (row {row})" for row, share in self.pivots))
             lines.append(f"entries must be right to {self.noise:.0e} of the largest")
-        lines.append(_tell(self.duplicates, "of rows are the same to the kernel"))
+        lines.append(_tell(len(self.duplicates), self.duplicates, "of rows are the same to the kernel"))
         if len(self.conflicts):
-            lines.append(_tell(self.conflicts, "of them have different targets"))
+            lines.append(_tell(len(self.conflicts), self.conflicts, "of them have different targets"))
         return "\n".join(lines)
 
 
@@ -156,7 +162,70 @@ def _differ(targets: NDArray[Any], pairs: Pairs) -> NDArray[np.bool_]:
     return np.asarray(unequal.reshape(len(pairs), math.prod(targets.shape[1:])).any(axis=1))
 
 
-def _tell(pairs: Pairs, what: str) -> str:
-    count = "1 pair" if len(pairs) == 1 else f"{len(pairs):,} pairs"
-    named = ", ".join(f"{i} and {j}" for i, j in pairs[:_NAMED])
-    return f"{count} {what}" + (f" ({named}{', ...' if len(pairs) > _NAMED else ''})" if named else "")
+def _tell(count: int, first: Pairs, what: str) -> str:
+    """What so many pairs are, with the first of them."""
+    counted = "1 pair" if count == 1 else f"{count:,} pairs"
+    named = ", ".join(f"{i} and {j}" for i, j in first[:_NAMED])
+    return f"{counted} {what}" + (f" ({named}{', ...' if count > _NAMED else ''})" if named else "")
+
+
+def explain(on: Algebra, work: Any, diagonal: Any, added: Any, failure: blocked.Failure, block: int) -> str:
+    """What is wrong with a matrix, of which `work` still holds the upper triangle, and a ridge that puts it right.
+
+    `added` is what was added to the diagonal; it is the ridge where rows have no weights.
+    """
+    (row, pivot), own, ridge = failure, on.download(diagonal), float(added.min())
+    scale = max(ridge, float(np.abs(own).max())) or 1.0
+    # A negative pivot shows errors of about its size in K; those that float32 arithmetic may leave hide duplicates.
+    noise = max(blocked.rounding(len(own)) * scale, min(-2 * pivot, _FLOAT32_NOISE * scale))
+    cause = ""
+    if ridge <= noise:  # a larger ridge keeps even such rows apart, so they are not to blame
+        cause = _name_empty(own) or _name_duplicates(on, work, diagonal, noise)
+    whole = f"{own[row] + float(added[row]):.6g}"
+    cause = cause or f"the rows before row {row} explain all of it, and leave a pivot of {pivot:.2g} of {whole}"
+    remedy = _find_ridge(on, work, diagonal, max(10 * noise, 2 * ridge), block)
+    doubt = ""
+    if remedy > math.sqrt(blocked.EPSILON) * scale:
+        few_digits = remedy < _FEW_DIGITS * scale
+        reason = "was computed with too few digits" if few_digits else "is not a kernel matrix"
+        doubt = f", but so large a ridge means that K {reason}"
+    return f"K + ridge I is not positive definite at ridge={ridge:g}: {cause}; ridge={remedy:.0e} would work{doubt}"
+
+
+def close_pairs(on: Algebra, work: Any, diagonal: Any, noise: float) -> Iterator[Pairs]:
+    """Pairs i < j at a squared distance `K[i, i] + K[j, j] - 2 K[i, j]` that is not above the noise, by j, (k, 2)."""
+    for columns in spans(len(work), _COLUMNS_AT_ONCE):
+        distances = diagonal[: columns.stop, None] + diagonal[None, columns] - 2 * work[: columns.stop, columns]
+        close = on.xp.triu(abs(distances) <= noise, 1 - columns.start)
+        found = np.argwhere(on.download(close).T)
+        yield np.column_stack([found[:, 1], columns.start + found[:, 0]])
+
+
+def _name_empty(diagonal: Array) -> str:
+    """Rows without any feature, such as black images."""
+    rows = np.flatnonzero(diagonal == 0)
+    if not rows.size:
+        return ""
+    named = ", ".join(map(str, rows[:_NAMED])) + (", ..." if len(rows) > _NAMED else "")
+    return f"K[i, i] = 0, as of a black image, for {len(rows)} of {len(diagonal)} rows ({named}): drop them"
+
+
+def _name_duplicates(on: Algebra, work: Any, diagonal: Any, noise: float) -> str:
+    count, first = 0, np.empty((0, 2), np.intp)
+    for pairs in close_pairs(on, work, diagonal, noise):  # there may be too many to keep
+        count, first = count + len(pairs), np.concatenate([first, pairs])[:_NAMED]
+    return f"to the kernel, {_tell(count, first, 'of rows are duplicates')}: drop one of each" if count else ""
+
+
+def _find_ridge(on: Algebra, work: Any, diagonal: Any, least: float, block: int) -> float:
+    """The first power of ten from `least` on at which the factorisation passes.
+
+    Attempts that fail stop at the row where they do, so the search costs little more than one factorisation.
+    """
+    remedy = 10.0 ** math.ceil(math.log10(least))
+    while math.isfinite(remedy):
+        blocked.restore(on, work)
+        if blocked.factorise(on, work, diagonal + remedy, block) is None:
+            break
+        remedy *= 10
+    return remedy

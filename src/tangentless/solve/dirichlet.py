@@ -28,7 +28,7 @@ from ..chunks import spans
 from ..errors import NotPositiveDefinite
 from . import blocked
 from .factor import Factor, factorise
-from .likelihood import log_likelihood, maximise
+from .scores import log_likelihood, maximise
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]

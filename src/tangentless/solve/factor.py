@@ -26,12 +26,11 @@ from ..devices import Device
 from ..errors import InputError, NotPositiveDefinite, ParameterError
 from . import blocked
 from .checks import check_ridge, check_targets, check_weights
-from .failure import explain
-from .likelihood import log_likelihood
-from .matrices import bring, check_kernel, load, receive, send
-from .memory import check_fits
-from .scores import Criterion
-from .tilt import RidgeSolution, Tilting
+from .diagnosis import explain
+from .matrices import bring, check_fits, check_kernel, load, receive, send
+from .path import score_path
+from .scores import Criterion, check_criterion, log_likelihood
+from .tilt import RidgeSolution, Tilting, check_tilt
 
 Array = NDArray[np.float64]
 
@@ -79,6 +78,42 @@ def factorise_checked(
     if failure is not None:
         raise NotPositiveDefinite(explain(on, work, own, added, failure, block))
     return Factor(on, work, own, added, ridge, weights, kind)
+
+
+def solve_ridge(
+    K: Any,
+    Y: Any,
+    ridge: float | str = 0.0,
+    *,
+    weights: Any = None,
+    tilt: float | str = 0.0,
+    criterion: Criterion = "squared error",
+    overwrite: bool = False,
+    backend: str | Device = "auto",
+) -> RidgeSolution:
+    """Solve `(K + ridge I) alpha = Y` for one or many columns of Y; a prediction is then `k(x, X) @ alpha`.
+
+    The arguments are those of `factorise`. `ridge="loo"` picks the ridge, and `tilt="loo"` the tilt, by the
+    leave-one-out `criterion`. To ask more than once, keep the factor: `factorise(K, ridge).tilted(Y, tilt)`.
+
+    >>> solution = solve_ridge([[2.0, 1.0], [1.0, 2.0]], [3.0, 6.0], ridge=1.0)
+    >>> solution.coefficients.round(6)
+    array([0.375, 1.875])
+    >>> solution.leave_one_out.round(6)  # without the first row: 1 * 6 / (2 + 1); without the second: 1 * 3 / (2 + 1)
+    array([2., 1.])
+    """
+    fixed = None if isinstance(ridge, str) and ridge == "loo" else check_ridge(ridge)
+    check_tilt(tilt)
+    on, matrix, kind = receive(K, backend)
+    with on.working():
+        matrix = check_kernel(matrix)
+        targets, scales = check_targets(Y, len(matrix)), check_weights(weights, len(matrix))
+        check_criterion(criterion, targets)
+        if fixed is None:
+            fixed = score_path(on, matrix, targets, None, scales).best(criterion)
+        columns = targets.size // len(matrix)
+        factor = factorise_checked(on, matrix, fixed, scales, overwrite=overwrite, kind=kind, targets=columns)
+        return factor.tilted(targets, tilt, criterion=criterion)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

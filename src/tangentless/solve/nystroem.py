@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,22 +22,17 @@ from ..errors import InputError, NotPositiveDefinite, ParameterError
 from .blocked import EPSILON, cholesky
 from .checks import check_targets
 from .matrices import as_numbers, check_finite, check_kernel, is_stored
-from .primal import PANEL, solve_panels
+from .primal import PANEL, PrimalSolution, solve_panels
 from .scores import Criterion
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
-class NystroemSolution:
+class NystroemSolution(PrimalSolution):
     """Coefficients of the landmarks, (m,) or (m, targets): a prediction is `k(x, landmarks) @ coefficients`.
 
     `leave_one_out` is what the other rows predict for each, with the same landmarks; it has the shape of Y.
     """
-
-    ridge: float
-    coefficients: Array
-    leave_one_out: Array
 
 
 def solve_nystroem(

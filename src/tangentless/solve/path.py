@@ -20,10 +20,8 @@ from ..devices import Device
 from ..errors import NotPositiveDefinite, ParameterError
 from .blocked import rounding
 from .checks import check_ridge, check_targets, check_weights
-from .likelihood import log_density, log_likelihood
-from .matrices import check_kernel, load, receive
-from .memory import check_fits, memory_needed
-from .scores import accuracy, squared_error
+from .matrices import check_fits, check_kernel, load, memory_needed, receive
+from .scores import accuracy, log_density, log_likelihood, squared_error
 
 Array = NDArray[np.float64]
 PathCriterion = Literal["squared error", "accuracy", "marginal likelihood"]
@@ -53,12 +51,16 @@ class RidgePath:
 
     def place(self, criterion: PathCriterion = "squared error") -> int:
         """Where the error is smallest, the likelihood largest, or the accuracy highest and then the error smallest."""
-        first = np.zeros_like(self.ridges)
+        return min(range(len(self.ridges)), key=lambda at: self.rank(criterion, at))
+
+    def rank(self, criterion: PathCriterion, at: int) -> tuple[float, float]:
+        """A key of one of the ridges, which is smaller for better ones."""
+        first = 0.0
         if criterion == "marginal likelihood":
-            first = -self.log_likelihoods
+            first = -float(self.log_likelihoods[at])
         elif criterion == "accuracy" and self.accuracies is not None:
-            first = -self.accuracies
-        return min(range(len(first)), key=lambda at: (first[at], self.squared_errors[at]))
+            first = -float(self.accuracies[at])
+        return first, float(self.squared_errors[at])
 
 
 def ridge_path(K: Any, Y: Any, ridges: Any = None, *, weights: Any = None, backend: str | Device = "auto") -> RidgePath:

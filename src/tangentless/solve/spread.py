@@ -6,30 +6,34 @@ workers: blocks go from worker to worker, and only sums over all rows, a number 
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import importlib
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..chunks import spans
-from ..errors import ClusterError, InputError, ParameterError
+from ..errors import ClusterError, InputError
+from ..gram.cluster import client_of
 from .matrices import is_stored
 
 Array = NDArray[np.float64]
 Blocks = list[Any]  # of rows: arrays, or futures of Dask
 
 
-def find_place(matrix: Any, scheduler: Any) -> Here | Spread:
+@contextlib.contextmanager
+def find_place(matrix: Any, scheduler: Any) -> Iterator[Here | Spread]:
     """The workers of a Dask scheduler, or this process."""
     if scheduler is None:
-        return Here(matrix)
+        yield Here(matrix)
+        return
     if not is_stored(matrix):
         raise InputError("on a cluster K is a matrix in a store that all workers see, as open_gram gives it")
-    return Spread(matrix, scheduler)
+    with client_of(scheduler) as client:
+        yield Spread(matrix, client)
 
 
 class Here:
@@ -72,24 +76,15 @@ class Here:
         some: Array = blocks[0][chosen]
         return some
 
-    def close(self) -> None:
-        """Nothing to do."""
-
 
 class Spread:
     """A block of rows for every worker of a cluster."""
 
-    def __init__(self, matrix: Any, scheduler: Any) -> None:
-        try:
-            distributed: Any = importlib.import_module("distributed")
-        except ImportError:
-            raise ParameterError("a cluster needs Dask: pip install 'tangentless[distributed]'") from None
-        self._own = not isinstance(scheduler, distributed.Client)
-        self._client = distributed.Client(scheduler, set_as_default=False) if self._own else scheduler
-        self._workers = sorted(self._client.nthreads())
+    def __init__(self, matrix: Any, client: Any) -> None:
+        self._matrix, self._client = matrix, client
+        self._workers = sorted(client.nthreads())
         if not self._workers:
             raise ClusterError("the cluster has no workers; start some, then run the same call again")
-        self._matrix = matrix
         rows, tile = len(matrix), matrix.manifest.tile
         self._parts = list(spans(rows, -(-rows // (tile * len(self._workers))) * tile))
         self._workers = self._workers[: len(self._parts)]
@@ -136,11 +131,6 @@ class Spread:
             for at, block, part in zip(self._workers, blocks, self._parts, strict=True)
         ]
         return self.get(taken)
-
-    def close(self) -> None:
-        """Let go of a client that was made here."""
-        if self._own:
-            self._client.close(timeout=5)
 
     def _submit(self, at: str, function: Callable[..., Any], *arguments: Any, **given: Any) -> Any:
         # Another worker may take over: if this one dies, Dask computes again what was lost with it.
