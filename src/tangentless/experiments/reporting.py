@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..answers import Answer
 from ..console import say_files
 from ..report import Page, Section, drawing, sortable_table, write_page
 from ..timing import format_seconds
@@ -14,12 +15,13 @@ from .records import Outcome, read_record
 Table = tuple[str, Sequence[str], Iterable[Sequence[str]]]  # title, columns, rows
 
 
-def report_outcome(path: Path | None, outcome: Outcome) -> None:
-    """The report of a run through `Run.conduct`, where one is asked for and the run came to its end."""
-    if path is None or outcome.unfinished:
-        return
-    view, record = outcome.view, read_record(outcome.files[0])
-    report_record(path, view.title, record, [(view.title, view.columns, map(view.cells, outcome.rows))], outcome.files)
+def report_outcome(path: Path | None, outcome: Outcome) -> Answer:
+    """The report of a run through `Run.conduct`, where one is asked for and the run came to its end; returns JSON."""
+    if path is not None and not outcome.unfinished:
+        view, record = outcome.view, read_record(outcome.files[0])
+        table = view.title, view.columns, map(view.cells, outcome.rows)
+        report_record(path, view.title, record, [table], outcome.files)
+    return outcome.to_json()
 
 
 def report_record(
