@@ -224,12 +224,13 @@ def describe(
             timing.warm_up(run, graph)
             speed, solving = timing.measure(run, graph), timing.solver_seconds(images)
     memory = timing.predict_memory(graph, run.prepare(graph, timing.random_images(graph, 1)), images)
-    print_table(cost_table(images, memory, speed, solving))
+    found = description(graph, rows, images, memory, speed, solving)
+    print_table(cost_table(found["predicted"]))
     if speed is not None:
         rate = f"{speed.pairs:,.0f}" if speed.pairs >= 10 else f"{speed.pairs:.2g}"
         _print(f"from {rate} pairs/s ({speed.elements:.2e} elements/s), measured just now")
     about = {"architecture": k.architecture.short_name, "shape": size, "path": run.describe(graph)}
-    return {**about, **description(graph, rows, images, memory, speed, solving)}
+    return {**about, **found}
 
 
 @app.command()
@@ -280,7 +281,8 @@ def bench(
         if shapes:
             return _bench_shapes(architectures or [], images or [], rival, output)
         cases = [(name, size) for name in architectures] if architectures else None
-        return _bench_gpu(cases, images or [], seconds, matrix, check, rival, output, report)
+        options = {"seconds": seconds, "matrix": matrix, "references": check, "rival": rival}
+        return _bench_gpu(cases, images or [], output, report, **options)
     if images or shapes:
         raise ParameterError("--images and --shapes are for --backend cuda; others are timed on synthetic images")
     for name in architectures or ["myrtle5", "myrtle10", "myrtle10-gaussian"]:
@@ -291,13 +293,13 @@ def bench(
     table = bench_table(rows)
     print_table(table)
     if report is not None:
-        threads = {None: "all threads", 1: "1 thread"}
-        speeds = [
-            (f"{row.architecture}, {threads.get(row.threads, f'{row.threads} threads')}", row.pairs_per_second)
-            for row in rows
-        ]
+
+        def threads(count: int | None) -> str:
+            return "all threads" if count is None else f"{count} thread{'s' if count > 1 else ''}"
+
+        speeds = [(f"{row['architecture']}, {threads(row['threads'])}", row["pairs_per_second"]) for row in rows]
         _report_bench(report, table, speeds, {"shape": shape, "precision": precision, "backend": backend})
-    content = {"environment": here, "shape": size, "precision": precision, "rows": [row.to_json() for row in rows]}
+    content = {"environment": here, "shape": size, "precision": precision, "rows": rows}
     if output is not None:
         write_json(output, content)
     return content
@@ -338,12 +340,9 @@ def _bench_shapes(names: list[str], sources: list[str], rival: bool, output: Pat
 def _bench_gpu(
     cases: list[tuple[str, tuple[int, ...]]] | None,
     sources: list[str],
-    seconds: float,
-    matrix: int,
-    check: int,
-    rival: bool,
     output: Path | None,
     page: Path | None,
+    **options: Any,
 ) -> Answer:
     from .files import write_json
     from .terminal_tables import gpu_table, matrix_line
@@ -359,9 +358,7 @@ def _bench_gpu(
             _print(summary(record.cases[-1]))
 
     images = [load_images(source, None) for source in sources]
-    record = bench_gpu(
-        cases or STANDARD, images, seconds=seconds, matrix=matrix, references=check, rival=rival, report=report
-    )
+    record = bench_gpu(cases or STANDARD, images, report=report, **options)
     here = record.environment
     _print(f"\n[bold]{here['gpu']}[/bold]  CuPy {here['cupy']}, torch {here['torch']}, {here['date']}")
     special, issued = record.ceilings.special_functions, record.ceilings.instructions
@@ -396,12 +393,11 @@ def _report_bench(path: Path, table: Any, speeds: list[tuple[str, float]], about
 
 def _bench_one(
     architecture: str, shape: tuple[int, ...], seconds: float, check: int, backend: str, precision: str
-) -> list[Any]:
+) -> list[dict[str, Any]]:
     """A row for one thread and one for all, where the backend has threads."""
     from . import timing
     from .backends.workers import count_workers
     from .kernel import kernel as kernel_of
-    from .terminal_tables import BenchRow
 
     k = kernel_of(architecture)
     graph, device = k.graph(shape), device_of(backend, precision, None)
@@ -412,16 +408,16 @@ def _bench_one(
         timing.warm_up(run, graph)
         speed = timing.measure(run, graph, seconds)
         rows.append(
-            BenchRow(
-                architecture=k.architecture.short_name,
-                threads=count,
-                pairs_per_second=speed.pairs,
-                elements_per_second=speed.elements,
-                preparation_in_pairs=speed.preparation,
-                error=accuracy.absolute,
-                error_relative_to_distance=accuracy.relative,
-                not_finite=speed.not_finite,
-            )
+            {
+                "architecture": k.architecture.short_name,
+                "threads": count,
+                "pairs_per_second": speed.pairs,
+                "elements_per_second": speed.elements,
+                "preparation_in_pairs": speed.preparation,
+                "error": accuracy.absolute,
+                "error_relative_to_distance": accuracy.relative,
+                "not_finite": speed.not_finite,
+            }
         )
     return rows
 
