@@ -125,8 +125,8 @@ def test_numbers_are_those_of_the_model(model, fit):
     K = KERNEL(ROWS)
     assert np.array_equal(fit.K, K)
     assert fit.path.best("accuracy") == ridge_path(K, np.eye(3)[LABELS]).best("accuracy")
-    assert fit.curve.sizes[-1] == len(IMAGES)
-    assert fit.curve.scores[-1] == pytest.approx(model.loo_score_)
+    assert fit.curve.x[-1] == len(IMAGES)
+    assert fit.curve.y[-1] == pytest.approx(model.loo_score_)
     distances = K.diagonal()[:, None] + K.diagonal() - 2 * K
     assert distances[5, fit.neighbours[5]] == pytest.approx(np.sort(distances[5])[1:13], abs=1e-12)
 
