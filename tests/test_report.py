@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 import tangentless as tl
 from tangentless.cli import app
 from tangentless.errors import InputError, ParameterError
-from tangentless.experiments.records import Outcome, Run, View
-from tangentless.experiments.reporting import report_outcome
+from tangentless.experiments.records import Outcome, Run, View, report_outcome
 from tangentless.files import OutputError
 from tangentless.report.encoding import make_sprite, pack_matrix, picture_values
 from tangentless.report.fits import Data, gather

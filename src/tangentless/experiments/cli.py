@@ -67,7 +67,7 @@ def cifar10_subsets(
     """CIFAR-10 from few images: random subsets, the paper's kernels or others, with error bars."""
     from ..datasets import load
     from .cifar10_subsets import DRAWS, KERNELS, Subsets, reproduce
-    from .reporting import report_outcome
+    from .records import report_outcome
 
     subsets = Subsets(
         sizes=parse_sizes(sizes),
@@ -111,7 +111,7 @@ def _add_table(name: str, text: str) -> None:
         from ..errors import DatasetMissingError
         from ..preprocessing import Augmentation
         from ..symmetries import Symmetry
-        from .reporting import report_outcome
+        from .records import report_outcome
         from .tables import Extras, Settings, reproduce
 
         if sizes and train is not None:
@@ -171,7 +171,7 @@ def recipe(
 ) -> Answer:
     """What makes kernels more accurate on CIFAR-10, found on training images alone."""
     from .recipe import INGREDIENTS, Settings, reproduce
-    from .reporting import report_outcome
+    from .records import report_outcome
 
     if list_ingredients:
         for one in INGREDIENTS:
@@ -300,7 +300,7 @@ def networks(
     from ..datasets import load
     from ..networks.training import Machine
     from .networks import Settings, reproduce
-    from .reporting import report_outcome
+    from .records import report_outcome
 
     if not recipes.strip(", "):
         raise ParameterError("name a recipe, or several; --list shows them")
@@ -370,7 +370,7 @@ def compare(
     from ..networks.training import Machine
     from .compare import ARCHITECTURES, Settings
     from .compare import compare as run
-    from .reporting import report_outcome
+    from .records import report_outcome
 
     settings = Settings(
         train=train,
