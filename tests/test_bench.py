@@ -137,7 +137,9 @@ def test_turns_go_on_for_the_seconds_asked_for(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(gpu, "SIDE", 3)
     monkeypatch.setattr(gpu, "gpu_seconds", lambda work: (work(), 0.0625)[1])  # a clock on which turns take alike
     few, many = (
-        gpu._measure(CudaBackend(), "conv3 relu globalpool", (4, 4, 1), {}, Ceilings(1e12, 1e13), False, seconds)
+        gpu._Bench(CudaBackend(), {}, Ceilings(1e12, 1e13), False, seconds, 2).measure(
+            "conv3 relu globalpool", (4, 4, 1)
+        )[0]
         for seconds in (1e-9, 0.5)
     )
     assert few.turns == gpu.FEWEST_TURNS

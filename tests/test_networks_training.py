@@ -20,9 +20,12 @@ torch = pytest.importorskip("torch", reason="networks need PyTorch: pip install 
 from crash import trainer  # noqa: E402 (only where PyTorch is)
 from tangentless import datasets, networks  # noqa: E402
 from tangentless.networks import RECIPES, Machine, Ramp, Recipe, Steps, network_of, train  # noqa: E402
-from tangentless.networks.augmentation import TorchDraws  # noqa: E402
 from tangentless.networks.checkpoint import FORMAT, VERSION, CheckpointError, load_checkpoint, restore, save_checkpoint  # noqa: E402
-from tangentless.networks.training import DivergedError, loss_of  # noqa: E402
+from tangentless.networks.training import (  # noqa: E402
+    DivergedError,
+    TorchDraws,
+    loss_of,
+)
 from tangentless.preprocessing.augmentation import random_crops, random_flips, random_holes  # noqa: E402
 
 CPU = Machine("cpu")

@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 import tangentless as tl
 from tangentless.cli import app
 from tangentless.errors import InputError, ParameterError
-from tangentless.experiments.records import Outcome, Run, View
-from tangentless.experiments.reporting import report_outcome
+from tangentless.experiments.records import Outcome, Run, View, report_outcome
 from tangentless.files import OutputError
 from tangentless.report.encoding import make_sprite, pack_matrix, picture_values
 from tangentless.report.fits import Data, gather
@@ -125,8 +124,8 @@ def test_numbers_are_those_of_the_model(model, fit):
     K = KERNEL(ROWS)
     assert np.array_equal(fit.K, K)
     assert fit.path.best("accuracy") == ridge_path(K, np.eye(3)[LABELS]).best("accuracy")
-    assert fit.curve.sizes[-1] == len(IMAGES)
-    assert fit.curve.scores[-1] == pytest.approx(model.loo_score_)
+    assert fit.curve.x[-1] == len(IMAGES)
+    assert fit.curve.y[-1] == pytest.approx(model.loo_score_)
     distances = K.diagonal()[:, None] + K.diagonal() - 2 * K
     assert distances[5, fit.neighbours[5]] == pytest.approx(np.sort(distances[5])[1:13], abs=1e-12)
 

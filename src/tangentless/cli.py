@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .answers import Answer, JsonOption, answers_json
+from .answers import Answer, answers_json
 from .commands import (
     ArchitectureArgument,
     BackendOption,
@@ -25,18 +25,19 @@ from .commands import (
     OutputOption,
     PrecisionOption,
     ReportOption,
+    check_outputs,
     device_of,
     fit,
     load_images,
     pace_text,
     predict,
+    search,
 )
 from .console import percent, print_table, say, say_aside
 from .errors import ParameterError, TangentlessError
 from .experiments.cli import app as experiments_app
 from .experiments.cli import compare
 from .gram.cli import app as gram_app
-from .search_command import search
 
 
 class _Commands(TyperGroup):
@@ -131,41 +132,27 @@ def demo(
 ) -> None:
     """Learn to read handwritten digits, end to end, in a minute."""
     from . import demo as demonstration
-    from .files import check_output
     from .kernel import kernel as kernel_of
 
-    device = device_of("auto", "float32", jobs)
+    device, k = device_of("auto", "float32", jobs), kernel_of(kernel)
     if what not in ("digits", "distill"):
         raise ParameterError(f"there are the demonstrations digits and distill, not {what!r}")
-    if report is not None:
-        if what == "distill":
-            raise ParameterError("--report is of the demonstration digits; distill leaves a picture")
-        check_output(report, force=True)
+    if what == "distill" and report is not None:
+        raise ParameterError("--report is of the demonstration digits; distill leaves a picture")
+    check_outputs(report)
     if what == "distill":
-        learned = demonstration.run_distillation(kernel, seed, output, device, _say_step)
-        _say_step("picture", str(learned.picture))
-        _print(f"\ntest accuracy of ten images  [bold]{percent(learned.before, 2)} %[/bold]  as they were")
-        _print(f"                             [bold]{percent(learned.after, 2)} %[/bold]  as learned")
-        test = f"{output / 'test_images.npy'} --labels {output / 'test_labels.npy'}"
-        print(f"\nTry next\n  {_program(sys.argv[0])} predict {learned.model} {test}")
-        return
-    k = kernel_of(kernel)
-    path = device.backend.describe(k.graph((8, 8, 1)))
-    _print(f"[bold]Handwritten digits with {k.architecture.short_name}[/bold], ridge {ridge:g}, seed {seed}")
-    _print(f"[dim]{k.architecture}\n{path}[/dim]\n")
-    found = demonstration.run_demo(kernel, ridge, seed, output, device, _say_step, report)
-    _say_step("picture", str(found.picture))
-    _print(f"\nleave-one-out accuracy  [bold]{percent(found.leave_one_out, 2)} %[/bold]  of the training images")
-    _print(f"test accuracy           [bold]{percent(found.accuracy, 2)} %[/bold]  {found.mistakes} mistakes")
-    images, labels = output / "train_images.npy", output / "train_labels.npy"
-    model, test = output / "model.npz", f"{output / 'test_images.npy'} --labels {output / 'test_labels.npy'}"
+        found = demonstration.run_distillation(kernel, seed, output, device, _say_step)
+    else:
+        path = device.backend.describe(k.graph((8, 8, 1)))
+        _print(f"[bold]Handwritten digits with {k.architecture.short_name}[/bold], ridge {ridge:g}, seed {seed}")
+        _print(f"[dim]{k.architecture}\n{path}[/dim]\n")
+        found = demonstration.run_demo(kernel, ridge, seed, output, device, _say_step, report)
+    _say_step("picture", f"{found.picture}\n")
+    width = max(len(name) for name, *_ in found.scores)
+    for name, share, note in found.scores:
+        _print(f"{name:<{width}}  [bold]{percent(share, 2)} %[/bold]  {note}")
     _print("\n[bold]Try next[/bold]")
-    for arguments in (
-        f"fit myrtle10-gaussian {images} {labels} --output {model}",
-        f"predict {model} {test}",
-        "describe myrtle10-gaussian --shape 32,32,3 --images 10000",
-        "bench",
-    ):
+    for arguments in found.further:
         print(f"  {_program(sys.argv[0])} {arguments}")
 
 
@@ -187,16 +174,15 @@ def kernel(
     precision: PrecisionOption = "float32",
     jobs: JobsOption = None,
     force: ForceOption = False,
-    as_json: JsonOption = False,
 ) -> Answer:
     """Compute a kernel matrix, float64, into a .npy file."""
-    from .files import check_output, save_array
+    from .files import save_array
     from .kernel import kernel as kernel_of
     from .progress import progress_bar
     from .timing import format_bytes, symmetric_pairs, timed
 
     base = kernel_of(architecture)
-    check_output(output, force=force, option="--force")
+    check_outputs(output, force=force)
     run, images = device_of(backend, precision, jobs), load_images(x, key)
     others = None if z is None else load_images(z, key)
     k = base.symmetrized(symmetry or "mirror") if symmetry or mirrored else base
@@ -219,7 +205,6 @@ def describe(
     backend: BackendOption = "auto",
     precision: PrecisionOption = "float32",
     jobs: JobsOption = None,
-    as_json: JsonOption = False,
 ) -> Answer:
     """Show layers, work per pair, and predicted time and memory here."""
     from . import timing
@@ -239,12 +224,13 @@ def describe(
             timing.warm_up(run, graph)
             speed, solving = timing.measure(run, graph), timing.solver_seconds(images)
     memory = timing.predict_memory(graph, run.prepare(graph, timing.random_images(graph, 1)), images)
-    print_table(cost_table(images, memory, speed, solving))
+    found = description(graph, rows, images, memory, speed, solving)
+    print_table(cost_table(found["predicted"]))
     if speed is not None:
         rate = f"{speed.pairs:,.0f}" if speed.pairs >= 10 else f"{speed.pairs:.2g}"
         _print(f"from {rate} pairs/s ({speed.elements:.2e} elements/s), measured just now")
     about = {"architecture": k.architecture.short_name, "shape": size, "path": run.describe(graph)}
-    return {**about, **description(graph, rows, images, memory, speed, solving)}
+    return {**about, **found}
 
 
 @app.command()
@@ -275,21 +261,18 @@ def bench(
     rival: Annotated[bool, typer.Option(help="On cuda: run PyTorch, compiled layer by layer, in turns.")] = True,
     shapes: Annotated[bool, typer.Option("--shapes", help="On cuda: a table of shapes off the tuned path.")] = False,
     report: ReportOption = None,
-    as_json: JsonOption = False,
 ) -> Answer:
     """Measure speed, and error against the reference, on this machine.
 
     With --backend cuda also the share of the GPU's ceilings, PyTorch beside it, and a whole matrix.
     """
-    from .files import check_output, write_json
+    from .files import write_json
     from .progress import progress_bar
     from .terminal_tables import bench_table
     from .timing import environment
 
     size, rows = _parse_shape(shape), []
-    for place in (output, report):
-        if place is not None:
-            check_output(place, force=True)  # before anything is measured for it
+    check_outputs(output, report)
     if shapes and report is not None:
         raise ParameterError("--report does not go with --shapes, whose record is --output")
     if backend == "cuda":
@@ -298,7 +281,8 @@ def bench(
         if shapes:
             return _bench_shapes(architectures or [], images or [], rival, output)
         cases = [(name, size) for name in architectures] if architectures else None
-        return _bench_gpu(cases, images or [], seconds, matrix, check, rival, output, report)
+        options = {"seconds": seconds, "matrix": matrix, "references": check, "rival": rival}
+        return _bench_gpu(cases, images or [], output, report, **options)
     if images or shapes:
         raise ParameterError("--images and --shapes are for --backend cuda; others are timed on synthetic images")
     for name in architectures or ["myrtle5", "myrtle10", "myrtle10-gaussian"]:
@@ -309,13 +293,13 @@ def bench(
     table = bench_table(rows)
     print_table(table)
     if report is not None:
-        threads = {None: "all threads", 1: "1 thread"}
-        speeds = [
-            (f"{row.architecture}, {threads.get(row.threads, f'{row.threads} threads')}", row.pairs_per_second)
-            for row in rows
-        ]
+
+        def threads(count: int | None) -> str:
+            return "all threads" if count is None else f"{count} thread{'s' if count > 1 else ''}"
+
+        speeds = [(f"{row['architecture']}, {threads(row['threads'])}", row["pairs_per_second"]) for row in rows]
         _report_bench(report, table, speeds, {"shape": shape, "precision": precision, "backend": backend})
-    content = {"environment": here, "shape": size, "precision": precision, "rows": [row.to_json() for row in rows]}
+    content = {"environment": here, "shape": size, "precision": precision, "rows": rows}
     if output is not None:
         write_json(output, content)
     return content
@@ -325,7 +309,6 @@ def bench(
 @answers_json
 def doctor(
     test: Annotated[bool, typer.Option(help="Compare what this machine computes with stored values.")] = True,
-    as_json: JsonOption = False,
 ) -> Answer:
     """Show what this machine has and what is chosen on it, and test it in ten seconds.
 
@@ -357,12 +340,9 @@ def _bench_shapes(names: list[str], sources: list[str], rival: bool, output: Pat
 def _bench_gpu(
     cases: list[tuple[str, tuple[int, ...]]] | None,
     sources: list[str],
-    seconds: float,
-    matrix: int,
-    check: int,
-    rival: bool,
     output: Path | None,
     page: Path | None,
+    **options: Any,
 ) -> Answer:
     from .files import write_json
     from .terminal_tables import gpu_table, matrix_line
@@ -378,9 +358,7 @@ def _bench_gpu(
             _print(summary(record.cases[-1]))
 
     images = [load_images(source, None) for source in sources]
-    record = bench_gpu(
-        cases or STANDARD, images, seconds=seconds, matrix=matrix, references=check, rival=rival, report=report
-    )
+    record = bench_gpu(cases or STANDARD, images, report=report, **options)
     here = record.environment
     _print(f"\n[bold]{here['gpu']}[/bold]  CuPy {here['cupy']}, torch {here['torch']}, {here['date']}")
     special, issued = record.ceilings.special_functions, record.ceilings.instructions
@@ -415,12 +393,11 @@ def _report_bench(path: Path, table: Any, speeds: list[tuple[str, float]], about
 
 def _bench_one(
     architecture: str, shape: tuple[int, ...], seconds: float, check: int, backend: str, precision: str
-) -> list[Any]:
+) -> list[dict[str, Any]]:
     """A row for one thread and one for all, where the backend has threads."""
     from . import timing
     from .backends.workers import count_workers
     from .kernel import kernel as kernel_of
-    from .terminal_tables import BenchRow
 
     k = kernel_of(architecture)
     graph, device = k.graph(shape), device_of(backend, precision, None)
@@ -431,16 +408,16 @@ def _bench_one(
         timing.warm_up(run, graph)
         speed = timing.measure(run, graph, seconds)
         rows.append(
-            BenchRow(
-                architecture=k.architecture.short_name,
-                threads=count,
-                pairs_per_second=speed.pairs,
-                elements_per_second=speed.elements,
-                preparation_in_pairs=speed.preparation,
-                error=accuracy.absolute,
-                error_relative_to_distance=accuracy.relative,
-                not_finite=speed.not_finite,
-            )
+            {
+                "architecture": k.architecture.short_name,
+                "threads": count,
+                "pairs_per_second": speed.pairs,
+                "elements_per_second": speed.elements,
+                "preparation_in_pairs": speed.preparation,
+                "error": accuracy.absolute,
+                "error_relative_to_distance": accuracy.relative,
+                "not_finite": speed.not_finite,
+            }
         )
     return rows
 

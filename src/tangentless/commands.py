@@ -1,4 +1,4 @@
-"""`tangentless fit` and `tangentless predict`: from arrays or folders of photographs to a model, and to predictions."""
+"""`tangentless fit`, `predict` and `search`: from arrays or folders of photographs to models and their predictions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from .answers import Answer, JsonOption, answers_json
-from .console import percent, say_aside
-from .errors import ArchitectureError, DatasetDamagedError, InputError, ParameterError
+from .console import percent, say, say_aside, show_table
+from .errors import ArchitectureError, DatasetDamagedError, InputError, ParameterError, TangentlessError
+from .experiments.options import parse_ridge
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,23 +90,20 @@ def fit(
     jobs: JobsOption = None,
     report: ReportOption = None,
     force: ForceOption = False,
-    as_json: JsonOption = False,
 ) -> Answer:
     """Train exactly, score by leave-one-out, and write a model file."""
     from sklearn.pipeline import make_pipeline
 
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor
-    from .files import check_output, load_array
+    from .files import load_array
     from .models import save_model
     from .preprocessing import ZCA
     from .progress import progress_bar
     from .recipes import RECIPES, recipe
     from .timing import command, format_bytes, format_seconds, timed
 
-    for place in (output, report):
-        if place is not None:
-            check_output(place, force=force, option="--force")
-    added: Any = ridge if ridge == "loo" else _number(ridge)
+    check_outputs(output, report, force=force)
+    added: Any = parse_ridge(ridge)
     device = device_of(backend, precision, jobs)
     if Path(x).is_dir():
         if y is not None or regression:
@@ -175,15 +173,13 @@ def predict(
     from sklearn.pipeline import Pipeline
 
     from .estimators import KernelRidgeRegressor
-    from .files import atomic_file, check_output, load_array, save_array
+    from .files import atomic_file, load_array, save_array
     from .models import load_model
     from .progress import progress_bar
     from .timing import timed
 
     printed = output is None and labels is None and table is None and not as_json
-    for place in (output, table):
-        if place is not None:
-            check_output(place, force=force, option="--force")
+    check_outputs(output, table, force=force)
     fitted = load_model(model, backend=backend, n_jobs=jobs)
     estimator = fitted[-1] if isinstance(fitted, Pipeline) else fitted
     if _are_photographs(Path(x)):
@@ -218,6 +214,71 @@ def predict(
             row["probabilities"] = dict(zip(classes, probabilities, strict=True))
     about = {"images": len(images), "seconds": taken, "output": output, "csv": table}
     return {**about, "score": None if truth is None else SCORES[regression], "value": found, "predictions": rows}
+
+
+@answers_json
+def search(
+    x: Annotated[str, typer.Argument(metavar="X", help="Images (N, H, W, C): a .npy file, or FILE.npz:NAME.")],
+    y: Annotated[str, typer.Argument(metavar="Y", help="Labels (N,), or numbers; a file like X.")],
+    kernels: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KERNEL...", help="Names, layers in quotes, or kernels such as 'Gaussian(gamma=0.1)' or 'NTK(3)'."
+        ),
+    ],
+    criterion: Annotated[str, typer.Option(help="loo or 'marginal likelihood'.")] = "loo",
+    whitening: Annotated[list[str] | None, typer.Option(help="Epsilon of ZCA, or none; several may be given.")] = None,
+    mix: Annotated[int, typer.Option(min=0, help="Try sums of so many of the best kernels, two at a time.")] = 0,
+    subset: Annotated[int, typer.Option(min=2, help="Images of the first round.")] = 500,
+    largest: Annotated[int | None, typer.Option(min=2, help="Images of the last round; all by default.")] = None,
+    refine: Annotated[
+        int, typer.Option(min=0, help="Improve gamma and the like by so many gradients of the criterion.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Which images come first.")] = 0,
+    picture: Annotated[Path | None, typer.Option(help="Draw scores against ridges: a .png or .svg file.")] = None,
+    backend: BackendOption = "auto",
+    precision: PrecisionOption = "float32",
+    jobs: JobsOption = None,
+    report: ReportOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite picture and report if they are there.")] = False,
+) -> Answer:
+    """Find the best kernel, ridge and whitening without test data."""
+    from .files import load_array
+    from .progress import progress_bar
+    from .searching import COLUMNS
+    from .searching import search as find
+
+    if picture is not None and picture.suffix not in (".png", ".svg"):
+        raise ParameterError(f"a picture is a .png or .svg file, not {picture}")
+    check_outputs(picture, report, force=force)
+    epsilons = [_read_epsilon(text) for text in whitening or ["none"]]
+    options: dict[str, Any] = {"whitening": epsilons, "mix": mix, "subset": subset, "largest": largest, "seed": seed}
+    options |= {"refine": refine, "backend": backend, "precision": precision, "n_jobs": jobs}
+    made = [_read_kernel(text) for text in kernels]
+    images, targets = load_array(x), load_array(y)
+    with progress_bar("search"):  # no share: how many trials there will be is not known before the first round
+        found = find(
+            made, images, targets, cast(Any, criterion), **options, progress=lambda line: say(line, style="dim")
+        )
+    show_table(f"best first, by {criterion}", COLUMNS, (trial.cells() for trial in found.trials))
+    if picture is not None:
+        found.plot(picture)
+        say(str(picture), style="dim")
+    if report is not None:
+        from .report import write_report
+        from .timing import command
+
+        say(str(write_report(report, found, configuration={"command": command(sys.argv)}, force=force)), style="dim")
+    return {"criterion": criterion, "trials": [trial.to_json() for trial in found.trials], "picture": picture}
+
+
+def check_outputs(*places: Path | None, force: bool = True) -> None:
+    """Refuse places that cannot be written, or are taken, before anything is computed for them."""
+    from .files import check_output
+
+    for place in places:
+        if place is not None:
+            check_output(place, force=force, option="--force")
 
 
 def device_of(name: str, precision: str, jobs: int | None) -> Device:
@@ -268,13 +329,6 @@ def parse_size(text: str) -> tuple[int, int]:
     if not 1 <= len(sides) <= 2 or not all(side.strip().isdecimal() for side in sides):
         raise ParameterError(f"a size is a number of pixels, such as 32, or height and width, 32x48; not {text!r}")
     return int(sides[0]), int(sides[-1])
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ParameterError(f"ridge is a number or loo, not {text!r}") from None
 
 
 def _labelled(folder: str, size: tuple[int, int], colour: str, skip: bool) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -381,3 +435,23 @@ def _compare(truth: NDArray[Any], predictions: NDArray[Any], regression: bool) -
             f"but the model predicts {predictions.dtype} of shape {predictions.shape}"
         )
     return float((truth == predictions).mean())
+
+
+def _read_epsilon(text: str) -> float | None:
+    if text == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ParameterError(f"whitening is a number, or none, not {text!r}") from None
+
+
+def _read_kernel(text: str) -> Any:
+    """A kernel as it prints, or else an architecture; a complaint is about the latter."""
+    from .expression import read_kernel
+    from .kernel import kernel
+
+    try:
+        return read_kernel(text)
+    except TangentlessError:
+        return kernel(text)

@@ -6,7 +6,7 @@ scaled to [0, 1] and not touched otherwise; architecture and ridge are the estim
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,22 +39,11 @@ class Split:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the demonstration found."""
+    """What a demonstration found: a picture, accuracies with a name and a note, and commands to try next."""
 
-    leave_one_out: float
-    accuracy: float
-    mistakes: int
     picture: Path
-
-
-@dataclass(frozen=True)
-class Distillation:
-    """What distillation found: test accuracies of ten images before and after, a picture and a model file."""
-
-    before: float
-    after: float
-    picture: Path
-    model: Path
+    scores: Sequence[tuple[str, float, str]]
+    further: Sequence[str]
 
 
 def load_digits(seed: int) -> Split:
@@ -106,12 +95,24 @@ def run_demo(
         held_out = test, split.test_labels
         write_report(report, model, K, split.train_labels, test=held_out, configuration=about, force=True, **shown)
         say("report", str(report))
-    for name in ("train_images", "train_labels", "test_images", "test_labels"):
-        save_array(folder / f"{name}.npy", getattr(split, name))
-    return Outcome(model.loo_score_, float(right.mean()), int(np.sum(~right)), picture)
+    files = {name: folder / f"{name}.npy" for name in vars(split)}
+    for name, file in files.items():
+        save_array(file, getattr(split, name))
+    scores = [
+        ("leave-one-out accuracy", model.loo_score_, "of the training images"),
+        ("test accuracy", float(right.mean()), f"{int(np.sum(~right))} mistakes"),
+    ]
+    fitted, train = folder / "model.npz", f"{files['train_images']} {files['train_labels']}"
+    further = [
+        f"fit myrtle10-gaussian {train} --output {fitted}",
+        f"predict {fitted} {files['test_images']} --labels {files['test_labels']}",
+        "describe myrtle10-gaussian --shape 32,32,3 --images 10000",
+        "bench",
+    ]
+    return Outcome(picture, scores, further)
 
 
-def run_distillation(architecture: str, seed: int, folder: Path, backend: Device, say: Say) -> Distillation:
+def run_distillation(architecture: str, seed: int, folder: Path, backend: Device, say: Say) -> Outcome:
     """Distil the digits to ten images, test what came out, and leave model, picture and data in a folder."""
     from .distillation import distill
     from .models import save_model
@@ -143,9 +144,11 @@ def run_distillation(architecture: str, seed: int, folder: Path, backend: Device
     title = f"{TRAINING_IMAGES:,} digits in ten images: from {before:.1%} to {after:.1%} of the test images"
     draw_distilled(picture, title, found.before, found.images, found.labels)
     save_model(model, found.model, force=True)
-    for name in ("test_images", "test_labels"):
-        save_array(folder / f"{name}.npy", getattr(split, name))
-    return Distillation(before, after, picture, model)
+    images, labels = folder / "test_images.npy", folder / "test_labels.npy"
+    save_array(images, split.test_images)
+    save_array(labels, split.test_labels)
+    scores = [("test accuracy of ten images", before, "as they were"), ("", after, "as learned")]
+    return Outcome(picture, scores, [f"predict {model} {images} --labels {labels}"])
 
 
 def _matrix(say: Say, label: str, k: Any, X: NDArray[Any], Z: NDArray[Any] | None, backend: Device) -> NDArray[Any]:

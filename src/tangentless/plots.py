@@ -55,9 +55,7 @@ def new_axes(width: float, height: float, title: str, across: str, up: str) -> t
     figure = new_figure(width, height)
     with _styled():
         axes = figure.add_subplot()
-        axes.set_title(title)
-        axes.set_xlabel(across)
-        axes.set_ylabel(up)
+        axes.set(title=title, xlabel=across, ylabel=up)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#e3e8ec", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -112,9 +110,7 @@ def draw_confusion(axes: Any, confusion: NDArray[np.intp], classes: NDArray[Any]
     axes.set_yticks(np.arange(len(classes) + 1) - 0.5, minor=True)
     axes.grid(which="minor", color="#e3e8ec", linewidth=0.6)
     axes.tick_params(which="both", length=0)
-    axes.set_xlabel("predicted")
-    axes.set_ylabel("true")
-    axes.set_title(title)
+    axes.set(title=title, xlabel="predicted", ylabel="true")
 
 
 def draw_report(
@@ -158,8 +154,7 @@ def draw_distilled(path: Path, title: str, before: Array, after: Array, labels: 
             image = images[column]
             image = (image - image.min()) / max(float(np.ptp(image)), 1e-12)
             axes.imshow(image[..., 0] if image.shape[-1] == 1 else image[..., :3], cmap="gray_r")
-            axes.set_xticks([])
-            axes.set_yticks([])
+            axes.set(xticks=[], yticks=[])
             if row == 0:
                 axes.set_title(str(labels[column]), fontsize=9, fontweight="normal", pad=3)
             if column == 0:
@@ -178,8 +173,7 @@ def draw_reliability(calibrations: Mapping[str, Calibration]) -> Any:
         axes.plot(found.confidences[seen], found.accuracies[seen], color=colour, linewidth=1.4, label=label)
         sizes = 4 + 120 * found.counts[seen] / found.counts.sum()
         axes.scatter(found.confidences[seen], found.accuracies[seen], sizes, color=colour)
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1)
+    axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.14))  # lines may be anywhere
     return figure
 
@@ -220,8 +214,7 @@ def _draw_mistakes(figure: Any, place: Any, images: NDArray[Any], truth: NDArray
     for cell, i in enumerate(shown, start=1):
         axes = figure.add_subplot(cells[cell])
         axes.imshow(images[i, ..., 0], cmap="gray_r", interpolation="nearest")
-        axes.set_xticks([])
-        axes.set_yticks([])
+        axes.set(xticks=[], yticks=[])
         axes.set_title(f"{truth[i]}, read as {predicted[i]}", fontsize=8.5, fontweight="normal", pad=4)
 
 

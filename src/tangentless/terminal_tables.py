@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -82,30 +82,10 @@ def layer_table(rows: Sequence[LayerRow], shape: tuple[int, ...], elements: int)
     return table
 
 
-def cost_table(count: int, memory: Memory, speed: Speed | None, solving: float | None) -> Table:
-    """What the matrix of `count` images takes; times only where they were measured."""
-    pairs = symmetric_pairs(count)
-    table = make_table((f"{count:,} images, predicted", "how much", "time", "memory"), ())
-
-    def time_of(seconds: float | None) -> str:
-        return "not measured" if seconds is None else format_seconds(seconds)
-
-    preparing = None if speed is None else count / speed.images
-    computing = None if speed is None else speed.matrix_seconds(count)
-    table.add_row("prepare images", f"{count:,} images", time_of(preparing), format_bytes(memory.images))
-    table.add_row("kernel matrix", f"{pairs:,} pairs", time_of(computing), format_bytes(memory.result))
-    table.add_row("tiles in work", "", "", format_bytes(memory.tiles))
-    table.add_row("solve, leave-one-out", f"{count:,} rows", time_of(solving), "in place")
-    total = None if preparing is None or computing is None or solving is None else preparing + computing + solving
-    table.add_section()
-    table.add_row("all", "", time_of(total), format_bytes(memory.total), style="bold")
-    return table
-
-
 def description(
     graph: Graph, rows: Sequence[LayerRow], count: int, memory: Memory, speed: Speed | None, solving: float | None
 ) -> dict[str, Any]:
-    """What `layer_table` and `cost_table` show, as values of JSON; times that were not measured are None."""
+    """Layers, and what the matrix of `count` images takes, as values of JSON; times that were not measured are None."""
     measured = None if speed is None else {"pairs_per_second": speed.pairs, "elements_per_second": speed.elements}
     seconds = {
         "prepare": None if speed is None else count / speed.images,
@@ -121,41 +101,42 @@ def description(
     }
 
 
-@dataclass(frozen=True)
-class BenchRow:
-    """One measurement of `bench`."""
+def cost_table(predicted: Mapping[str, Any]) -> Table:
+    """What `description` predicts."""
+    images, seconds = f"{predicted['images']:,}", predicted["seconds"]
+    measured = [taken for taken in seconds.values() if taken is not None]
+    total = sum(measured) if len(measured) == len(seconds) else None
+    prepare, matrix, solve, everything = (
+        "not measured" if taken is None else format_seconds(taken) for taken in (*seconds.values(), total)
+    )
+    sizes = {name: format_bytes(size) for name, size in predicted["bytes"].items()}
+    table = make_table((f"{images} images, predicted", "how much", "time", "memory"), ())
+    table.add_row("prepare images", f"{images} images", prepare, sizes["images"])
+    table.add_row("kernel matrix", f"{predicted['pairs']:,} pairs", matrix, sizes["matrix"])
+    table.add_row("tiles in work", "", "", sizes["tiles"])
+    table.add_row("solve, leave-one-out", f"{images} rows", solve, "in place", end_section=True)
+    table.add_row("all", "", everything, sizes["all"], style="bold")
+    return table
 
-    architecture: str
-    threads: int | None
-    pairs_per_second: float
-    elements_per_second: float
-    preparation_in_pairs: float
-    error: float
-    error_relative_to_distance: float
-    not_finite: int
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
-
-
-def bench_table(rows: Sequence[BenchRow]) -> Table:
+def bench_table(rows: Iterable[Mapping[str, Any]]) -> Table:
     """Speeds and errors, a row for each architecture and number of threads.
 
     `prepare` is the cost of one image; errors are the largest of K, and relative to 1 - K, against the reference.
     """
     columns = ("architecture", "threads", "pairs/s", "elements/s", "prepare", "error", "of 1-K", "NaN")
 
-    def cells(row: BenchRow) -> tuple[str, ...]:
+    def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+        rate = row["pairs_per_second"]
         return (
-            row.architecture,
-            "" if row.threads is None else str(row.threads),
-            f"{row.pairs_per_second:,.0f}" if row.pairs_per_second >= 10 else f"{row.pairs_per_second:.2g}",
-            f"{row.elements_per_second / 1e9:.3g}e9",
-            f"{row.preparation_in_pairs:.2g} pairs",
-            f"{row.error:.0e}",
-            f"{row.error_relative_to_distance:.0e}",
-            str(row.not_finite),
+            row["architecture"],
+            "" if row["threads"] is None else str(row["threads"]),
+            f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}",
+            f"{row['elements_per_second'] / 1e9:.3g}e9",
+            f"{row['preparation_in_pairs']:.2g} pairs",
+            f"{row['error']:.0e}",
+            f"{row['error_relative_to_distance']:.0e}",
+            str(row["not_finite"]),
         )
 
     return make_table(columns, map(cells, rows))

@@ -12,7 +12,7 @@ import math
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -34,6 +34,7 @@ from .ceilings import Ceilings, gpu_seconds, measure_ceilings
 from .rival import Rival, RivalTurns, why_no_rival
 
 Images = NDArray[Any]
+Question = tuple[str, Images, Images, Images]  # an architecture, images of both sides, and entries by float64
 
 GPUS = (0,)  # the ceilings are those of one
 SIDE = 528  # images of either side: 278,784 pairs
@@ -147,22 +148,21 @@ def bench_gpu(
         with backend.machines[0].active():
             record = GpuRecord(gpu_environment(), build_seconds, measure_ceilings(), (), None)
             report(record)
+            bench, questions = _Bench(backend, sources, record.ceilings, rival, seconds, references), []
             for case in cases:
-                found = _measure(backend, *case, sources, record.ceilings, rival, seconds)
+                found, question = bench.measure(*case)
+                questions.append(question)
                 record = replace(record, cases=(*record.cases, found))
                 report(record)
             if matrix:
-                record = replace(record, matrix=_matrix(backend, *cases[0], sources, matrix, record.cases[0]))
+                record = replace(record, matrix=bench.matrix(*cases[0], matrix, record.cases[0]))
                 report(record)
-            questions = [_few_pairs(*case, sources, references) for case in cases]
         answers = pool.map(_reference_error, *zip(*questions, strict=True))
-        compared = zip(record.cases, answers, strict=True)
-        record = replace(
-            record,
-            cases=tuple(
-                replace(case, reference_pairs=references**2, reference_error=error) for case, error in compared
-            ),
-        )
+        compared = [
+            replace(case, reference_pairs=references**2, reference_error=error)
+            for case, error in zip(record.cases, answers, strict=True)
+        ]
+        record = replace(record, cases=tuple(compared))
     report(record)
     return record
 
@@ -187,64 +187,87 @@ def take_turns(contenders: Sequence[Callable[[], float]], seconds: float) -> lis
     return taken
 
 
-def _measure(
-    backend: CudaBackend,
-    architecture: str,
-    shape: tuple[int, ...],
-    sources: dict[tuple[int, ...], Images],
-    ceilings: Ceilings,
-    rival: bool,
-    seconds: float,
-) -> GpuCase:
-    start = time.perf_counter()
-    k = kernel(architecture)
-    graph = k.graph(shape)
-    first, second, origin = _sides(graph, sources)
-    side = len(first)
-    backend.prepare(graph, first)
-    (left, right), preparing = timed(lambda: (backend.prepare(graph, first), backend.prepare(graph, second)))
-    values = backend.block(graph, left, right)
-    missing = why_no_rival(graph) if rival else "left out"
-    other = None
-    if missing is None:
-        try:
-            import_cupy().get_default_memory_pool().free_all_blocks()
-            other = RivalTurns(Rival(graph), first, second)
-        except Exception as error:  # its compiler may fail in any way, and ours is measured all the same
-            missing = f"PyTorch failed: {type(error).__name__}: {error}"[:500]
-    contenders = [lambda: gpu_seconds(lambda: backend.block(graph, left, right))]
-    if other is not None:
-        contenders.append(other.turn)
-    ours, *theirs = take_turns(contenders, seconds)
-    rate = side * side / statistics.median(ours)
-    return GpuCase(
-        architecture=k.architecture.short_name,
-        shape=shape,
-        images=origin,
-        path=backend.describe(graph),
-        pairs=side * side,
-        turns=len(ours),
-        pairs_per_second=rate,
-        best_pairs_per_second=side * side / min(ours),
-        elements_per_second=rate * graph.elements,
-        share_of_special_functions=rate * graph.elements / ceilings.special_functions,
-        issue_slots_per_element=ceilings.instructions / (rate * graph.elements),
-        preparation_microseconds=preparing / (2 * side) * 1e6,
-        **_compare(graph, first, second, values),
-        not_finite=int(np.sum(~np.isfinite(values))),
-        same_bits=same_bits(backend, graph, left, right, values),
-        rival_pairs_per_second=None if other is None else other.values.size / statistics.median(theirs[0]),
-        rival_difference=None if other is None else relative_error(other.values, values[other.part]),
-        rival_missing=missing,
-        seconds=time.perf_counter() - start,
-    )
+@dataclass(frozen=True)
+class _Bench:
+    """What all cases of a run share."""
 
+    backend: CudaBackend
+    sources: Mapping[tuple[int, ...], Images]
+    ceilings: Ceilings
+    rival: bool
+    seconds: float
+    references: int
 
-def _sides(graph: Graph, sources: dict[tuple[int, ...], Images]) -> tuple[Images, Images, str]:
-    """Two sets of images for a block, and where they come from."""
-    images, origin = _images(graph, 2 * SIDE, sources, fewer=True)
-    side = len(images) // 2
-    return images[:side], images[side : 2 * side], origin
+    def measure(self, architecture: str, shape: tuple[int, ...]) -> tuple[GpuCase, Question]:
+        """A case, and some of the pairs that were compared, for the reference."""
+        start = time.perf_counter()
+        k, backend = kernel(architecture), self.backend
+        graph = k.graph(shape)
+        images, origin = _images(graph, 2 * SIDE, self.sources, fewer=True)
+        side = len(images) // 2
+        first, second = images[:side], images[side : 2 * side]
+        backend.prepare(graph, first)
+        (left, right), preparing = timed(lambda: (backend.prepare(graph, first), backend.prepare(graph, second)))
+        values = backend.block(graph, left, right)
+        missing = why_no_rival(graph) if self.rival else "left out"
+        other = None
+        if missing is None:
+            try:
+                import_cupy().get_default_memory_pool().free_all_blocks()
+                other = RivalTurns(Rival(graph), first, second)
+            except Exception as error:  # its compiler may fail in any way, and ours is measured all the same
+                missing = f"PyTorch failed: {type(error).__name__}: {error}"[:500]
+        contenders = [lambda: gpu_seconds(lambda: backend.block(graph, left, right))]
+        if other is not None:
+            contenders.append(other.turn)
+        ours, *theirs = take_turns(contenders, self.seconds)
+        rate = side * side / statistics.median(ours)
+        rows, columns = chosen(side)
+        wanted, norms = _exact(graph, first[rows], second[columns])
+        found = values[np.ix_(rows, columns)]
+        case = GpuCase(
+            architecture=k.architecture.short_name,
+            shape=shape,
+            images=origin,
+            path=backend.describe(graph),
+            pairs=side * side,
+            turns=len(ours),
+            pairs_per_second=rate,
+            best_pairs_per_second=side * side / min(ours),
+            elements_per_second=rate * graph.elements,
+            share_of_special_functions=rate * graph.elements / self.ceilings.special_functions,
+            issue_slots_per_element=self.ceilings.instructions / (rate * graph.elements),
+            preparation_microseconds=preparing / (2 * side) * 1e6,
+            compared_pairs=wanted.size,
+            error=relative_error(found, wanted),
+            error_relative_to_distance=float((np.abs(found - wanted) / (norms - wanted)).max()),
+            not_finite=int(np.sum(~np.isfinite(values))),
+            same_bits=same_bits(backend, graph, left, right, values),
+            rival_pairs_per_second=None if other is None else other.values.size / statistics.median(theirs[0]),
+            rival_difference=None if other is None else relative_error(other.values, values[other.part]),
+            rival_missing=missing,
+            seconds=time.perf_counter() - start,
+        )
+        few = slice(self.references)
+        return case, (architecture, first[rows[few]], second[columns[few]], wanted[few, few])
+
+    def matrix(self, architecture: str, shape: tuple[int, ...], count: int, case: GpuCase) -> GpuMatrix:
+        """A symmetric matrix of so many images, beside the case of the same architecture."""
+        k: CompositionalKernel = kernel(architecture)
+        images, origin = _images(k.graph(shape), count, self.sources)
+        values, seconds = timed(lambda: k(images, backend=self.backend))
+        rate = symmetric_pairs(count) / seconds
+        return GpuMatrix(
+            architecture=case.architecture,
+            shape=shape,
+            images=origin,
+            count=count,
+            seconds=seconds,
+            pairs_per_second=rate,
+            share_of_block_rate=rate / case.pairs_per_second,
+            symmetric=bool(np.array_equal(values, values.T)),
+            not_finite=int(np.sum(~np.isfinite(values))),
+        )
 
 
 def _exact(graph: Graph, *images: Images) -> tuple[Images, Images]:
@@ -254,33 +277,11 @@ def _exact(graph: Graph, *images: Images) -> tuple[Images, Images]:
     return exact.block(graph, left, right), np.sqrt(np.multiply.outer(left.diagonal, right.diagonal))
 
 
-def _compare(graph: Graph, first: Images, second: Images, values: Images) -> dict[str, Any]:
-    """Random entries against float64 on the GPU."""
-    rows, columns = chosen(len(first))
-    (wanted, norms), found = _exact(graph, first[rows], second[columns]), values[np.ix_(rows, columns)]
-    return {
-        "compared_pairs": wanted.size,
-        "error": relative_error(found, wanted),
-        "error_relative_to_distance": float((np.abs(found - wanted) / (norms - wanted)).max()),
-    }
-
-
 def chosen(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Which rows and columns are compared."""
     generator = np.random.default_rng(3)
     rows, columns = (generator.choice(count, min(COMPARED, count), replace=False) for _ in range(2))
     return rows, columns
-
-
-def _few_pairs(
-    architecture: str, shape: tuple[int, ...], sources: dict[tuple[int, ...], Images], references: int
-) -> tuple[str, Images, Images, Images]:
-    """The first of the pairs that were compared, by float64 on the GPU: images of both sides, and entries."""
-    graph = kernel(architecture).graph(shape)
-    first, second, _ = _sides(graph, sources)
-    rows, columns = chosen(len(first))
-    left, right = first[rows[:references]], second[columns[:references]]
-    return architecture, left, right, _exact(graph, left, right)[0]
 
 
 def _reference_error(architecture: str, left: Images, right: Images, values: Images) -> float:
@@ -294,33 +295,8 @@ def same_bits(backend: CudaBackend, graph: Graph, left: Any, right: Any, values:
     return all(np.array_equal(backend.block(graph, left[a], right[b]), values[a, b]) for a, b in tiles)
 
 
-def _matrix(
-    backend: CudaBackend,
-    architecture: str,
-    shape: tuple[int, ...],
-    sources: dict[tuple[int, ...], Images],
-    count: int,
-    case: GpuCase,
-) -> GpuMatrix:
-    k: CompositionalKernel = kernel(architecture)
-    images, origin = _images(k.graph(shape), count, sources)
-    values, seconds = timed(lambda: k(images, backend=backend))
-    rate = symmetric_pairs(count) / seconds
-    return GpuMatrix(
-        architecture=case.architecture,
-        shape=shape,
-        images=origin,
-        count=count,
-        seconds=seconds,
-        pairs_per_second=rate,
-        share_of_block_rate=rate / case.pairs_per_second,
-        symmetric=bool(np.array_equal(values, values.T)),
-        not_finite=int(np.sum(~np.isfinite(values))),
-    )
-
-
 def _images(
-    graph: Graph, count: int, sources: dict[tuple[int, ...], Images], *, fewer: bool = False
+    graph: Graph, count: int, sources: Mapping[tuple[int, ...], Images], *, fewer: bool = False
 ) -> tuple[Images, str]:
     """So many images of a graph's shape, or fewer if all are to be distinct, and where they come from."""
     shape = (*graph.grid, graph.channels)

@@ -65,10 +65,6 @@ class RivalImages:
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, part: slice) -> RivalImages:
-        norms = {place: some[:, part] for place, some in self.norms.items()}
-        return RivalImages(self.images[part], norms, [some[part] for some in self.totals])
-
 
 @dataclass(frozen=True)
 class _Layer:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ..errors import DatasetDamagedError, DatasetMissingError, ParameterError
 from .catalogue import CATALOGUE, Entry
 from .download import fetch
-from .folders import Photographs, find_photographs, from_folder, read_photographs
+from .folders import Photographs, existing_folder, find_photographs, from_folder, read_photographs
 from .formats import LayoutError
 from .sources import Source, damaged, find_sources
 
@@ -129,20 +129,14 @@ def data_folders(folder: str | Path | None = None) -> tuple[Path, ...]:
     One that was named must be there, so that a slip of the hand starts no download.
     """
     if folder is not None:
-        return (_existing(folder, "name one that has data sets, or make it for them to be downloaded to"),)
+        return (existing_folder(folder, "name one that has data sets, or make it for them to be downloaded to"),)
     import platformdirs
 
     cache = Path(platformdirs.user_cache_dir("tangentless"))
     given = os.environ.get("TANGENTLESS_DATA")
-    return (_existing(given, "TANGENTLESS_DATA names it: correct that, or unset it"), cache) if given else (cache,)
-
-
-def _existing(folder: str | Path, advice: str) -> Path:
-    path = Path(folder).expanduser()
-    if not path.is_dir():
-        problem = f"{path} is no folder" if path.exists() else f"there is no folder {path}"
-        raise DatasetMissingError(f"{problem}; {advice}")
-    return path
+    if not given:
+        return (cache,)
+    return existing_folder(given, "TANGENTLESS_DATA names it: correct that, or unset it"), cache
 
 
 def _find(entry: Entry, folders: tuple[Path, ...]) -> Source:

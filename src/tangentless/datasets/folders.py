@@ -86,7 +86,7 @@ def from_folder(
 
 def labelled_files(path: str | Path) -> list[Path]:
     """The files of all classes; the class of a file is the name of the folder it is in."""
-    classes = [below for below in _inside(_existing(path)) if below.is_dir()]
+    classes = [below for below in _inside(existing_folder(path)) if below.is_dir()]
     if not classes:
         raise DatasetMissingError(f"{path} has no folders; put the images of each class in a folder of its own in it")
     return [file for folder in classes for file in _files(folder)]
@@ -94,7 +94,7 @@ def labelled_files(path: str | Path) -> list[Path]:
 
 def find_photographs(path: str | Path) -> list[Path]:
     """All files in a folder and those within it, in the order of their names, without what file managers leave."""
-    files = list(_walk(_existing(path)))
+    files = list(_walk(existing_folder(path)))
     if not files:
         raise DatasetMissingError(f"{path} has no images in it")
     return files
@@ -140,10 +140,13 @@ def _check_size(size: int | tuple[int, int]) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
-def _existing(path: str | Path) -> Path:
-    if not Path(path).is_dir():
-        raise DatasetMissingError(f"there is no folder {path}; give one that has a folder of images for each class")
-    return Path(path)
+def existing_folder(folder: str | Path, advice: str = "give one that has a folder of images for each class") -> Path:
+    """The path of a folder, which must be there."""
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        problem = f"{path} is no folder" if path.exists() else f"there is no folder {path}"
+        raise DatasetMissingError(f"{problem}; {advice}")
+    return path
 
 
 def _inside(folder: Path) -> list[Path]:

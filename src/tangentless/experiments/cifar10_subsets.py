@@ -195,13 +195,27 @@ class _Scorer:
             self.beside.update(zip(union[new].tolist(), rows, strict=True))
         beside = np.stack([self.beside[index] for index in union.tolist()])
         targets = np.eye(len(self.dataset.classes))[self.dataset.train.labels]
-        tilt = RECIPES[self.name].tilt if self.name in RECIPES else 0.0
 
         def fit(indices: Indices) -> dict[str, list[Any]]:
             at = np.searchsorted(union, indices)
-            return _fit_all(K[np.ix_(at, at)], beside[at], targets[indices], self.test.labels, self.ridges, tilt)
+            return self._fit(K[np.ix_(at, at)], beside[at], targets[indices])
 
         return {kind: {str(size): fit(indices) for size, indices in sizes.items()} for kind, sizes in draws.items()}
+
+    def _fit(self, K: Array, beside: Array, targets: Array) -> dict[str, list[Any]]:
+        """Scores at each ridge; None where the matrix is not positive definite."""
+        tilt = RECIPES[self.name].tilt if self.name in RECIPES else 0.0
+        found: list[tuple[Any, ...]] = []
+        for ridge in self.ridges:
+            try:
+                solution = solve_ridge(K, targets, ridge, tilt=tilt, criterion="accuracy")
+            except NotPositiveDefinite:
+                found.append((None, None, None))
+                continue
+            right = (beside.T @ solution.coefficients).argmax(axis=1) == self.test.labels
+            loo = solution.leave_one_out
+            found.append((int(right.sum()), accuracy(targets, loo), squared_error(targets, loo)))
+        return dict(zip(("right", *_SCORES), map(list, zip(*found, strict=True)), strict=True))
 
     def _whiten(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         return self.zca.transform(images).astype(np.float32)
@@ -222,28 +236,6 @@ def _whitening(name: str) -> Whitening:
     if name in RECIPES:
         return Whitening(RECIPES[name].epsilon)
     return LINEAR_WHITENING if name == "linear" else WHITENING
-
-
-def _fit_all(
-    K: Array,
-    beside: Array,
-    targets: Array,
-    truth: NDArray[np.int64],
-    ridges: Sequence[float],
-    tilt: float | str = 0.0,
-) -> dict[str, list[Any]]:
-    """Scores at each ridge; None where the matrix is not positive definite."""
-    found: list[tuple[Any, ...]] = []
-    for ridge in ridges:
-        try:
-            solution = solve_ridge(K, targets, ridge, tilt=tilt, criterion="accuracy")
-        except NotPositiveDefinite:
-            found.append((None, None, None))
-            continue
-        predicted = (beside.T @ solution.coefficients).argmax(axis=1)
-        loo = solution.leave_one_out
-        found.append((int((predicted == truth).sum()), accuracy(targets, loo), squared_error(targets, loo)))
-    return dict(zip(("right", *_SCORES), map(list, zip(*found, strict=True)), strict=True))
 
 
 def _choose(trials: Sequence[Mapping[str, Sequence[Any]]]) -> int:

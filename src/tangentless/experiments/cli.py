@@ -13,7 +13,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from ..answers import Answer, JsonOption, answers_json
+from ..answers import Answer, answers_json
 from ..console import say, say_files
 from ..errors import ParameterError
 from .options import (
@@ -63,12 +63,11 @@ def cifar10_subsets(
     output: OutputOption = OUTPUT,
     record: RecordOption = None,
     report: ReportOption = None,
-    as_json: JsonOption = False,
 ) -> Answer:
     """CIFAR-10 from few images: random subsets, the paper's kernels or others, with error bars."""
     from ..datasets import load
     from .cifar10_subsets import DRAWS, KERNELS, Subsets, reproduce
-    from .reporting import report_outcome
+    from .records import report_outcome
 
     subsets = Subsets(
         sizes=parse_sizes(sizes),
@@ -78,8 +77,7 @@ def cifar10_subsets(
         draws=parse_names(draws, DRAWS),
     )
     outcome = reproduce(load("cifar10", data), subsets, test=test, backend=backend, folder=output, record=record)
-    report_outcome(report, outcome)
-    return outcome.to_json()
+    return report_outcome(report, outcome)
 
 
 def _add_table(name: str, text: str) -> None:
@@ -108,13 +106,12 @@ def _add_table(name: str, text: str) -> None:
             str, typer.Option(metavar="TEXT", help="Average predictions over copies: mirror shifts1, for example.")
         ] = "",
         report: ReportOption = None,
-        as_json: JsonOption = False,
     ) -> Answer:
         from ..datasets import load
         from ..errors import DatasetMissingError
         from ..preprocessing import Augmentation
         from ..symmetries import Symmetry
-        from .reporting import report_outcome
+        from .records import report_outcome
         from .tables import Extras, Settings, reproduce
 
         if sizes and train is not None:
@@ -137,8 +134,7 @@ def _add_table(name: str, text: str) -> None:
             methods, train, test, seed, ridge, record, store, parse_sizes(sizes) if sizes else (), extras
         )
         outcome = reproduce(table, dataset, settings, backend=backend, folder=output, others=others)
-        report_outcome(report, outcome)
-        return outcome.to_json()
+        return report_outcome(report, outcome)
 
     if name == "mnist":  # it is not whitened, so the option would do nothing
         shown = inspect.signature(run, eval_str=True)
@@ -172,11 +168,10 @@ def recipe(
     output: OutputOption = OUTPUT,
     record: RecordOption = None,
     report: ReportOption = None,
-    as_json: JsonOption = False,
 ) -> Answer:
     """What makes kernels more accurate on CIFAR-10, found on training images alone."""
     from .recipe import INGREDIENTS, Settings, reproduce
-    from .reporting import report_outcome
+    from .records import report_outcome
 
     if list_ingredients:
         for one in INGREDIENTS:
@@ -187,8 +182,7 @@ def recipe(
     names = tuple(name.strip() for name in ingredients.split(";") if name.strip())
     settings = Settings(train, validation, minutes, names, combine, seed, store)
     outcome = reproduce(load("cifar10", data), settings, backend=backend, folder=output, record=record)
-    report_outcome(report, outcome)
-    return outcome.to_json()
+    return report_outcome(report, outcome)
 
 
 @app.command()
@@ -246,7 +240,6 @@ def distillation(
     data: DataOption = None,
     output: OutputOption = OUTPUT,
     report: ReportOption = None,
-    as_json: JsonOption = False,
 ) -> Answer:
     """Whole data sets distilled to few images, whose kernel classifier is nearly as good."""
     from ..datasets import load
@@ -296,7 +289,6 @@ def networks(
     data: DataOption = None,
     output: OutputOption = OUTPUT,
     report: ReportOption = None,
-    as_json: JsonOption = False,
 ) -> Answer:
     """Networks of the kernels' shapes, trained by the paper's recipes (needs PyTorch)."""
     from ..networks.recipes import RECIPES
@@ -308,7 +300,7 @@ def networks(
     from ..datasets import load
     from ..networks.training import Machine
     from .networks import Settings, reproduce
-    from .reporting import report_outcome
+    from .records import report_outcome
 
     if not recipes.strip(", "):
         raise ParameterError("name a recipe, or several; --list shows them")
@@ -318,8 +310,7 @@ def networks(
     settings = Settings(names, changes, trials, test, test_every, seed, stop_after)
     machine = Machine(device, precision, compiled)
     outcome = reproduce(lambda name: load(name, data), settings, machine=machine, folder=output)
-    report_outcome(report, outcome)
-    return outcome.to_json()
+    return report_outcome(report, outcome)
 
 
 @app.command()
@@ -338,7 +329,6 @@ def uci(
         bool, typer.Option("--finished", help="Report what is there already; compute nothing.")
     ] = False,
     report: ReportOption = None,
-    as_json: JsonOption = False,
 ) -> Answer:
     """Tune machines on 90 tables, three ways, beside the paper's."""
     from ..backends.workers import count_workers
@@ -356,7 +346,7 @@ def compare(
     dataset: Annotated[str, typer.Option(help="digits, mnist, cifar10 or cifar100.")] = "digits",
     data: DataOption = None,
     train: Annotated[int | None, typer.Option(min=2, help="Training images, balanced; all by default.")] = None,
-    test: Annotated[int | None, typer.Option(min=1, help="Test images, the first ones; all by default.")] = None,
+    test: TestOption = None,
     inputs: Annotated[str, typer.Option(help="pixels, standardize or zca.")] = "zca",
     ridge: Annotated[str, typer.Option(help="Of the kernels: a number, or loo to choose by leave-one-out.")] = "loo",
     width: Annotated[int, typer.Option(min=1, help="Filters of the networks.")] = 64,
@@ -364,24 +354,23 @@ def compare(
     learning_rate: Annotated[float, typer.Option(help="Of the networks, by Adam.")] = 3e-3,
     batch_norm: Annotated[bool, typer.Option("--batch-norm", help="Normalise batches in the networks.")] = False,
     trials: Annotated[int, typer.Option(min=1, help="Networks of each architecture.")] = 3,
-    seed: Annotated[int, typer.Option(min=0, help="What random draws start from.")] = 0,
+    seed: SeedOption = 0,
     stop_after: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0, help="Start nothing new then; the same command goes on.")
     ] = None,
     backend: BackendOption = "auto",
-    device: Annotated[str, typer.Option(help="What trains networks: auto, cpu, cuda or cuda:1.")] = "auto",
+    device: DeviceOption = "auto",
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the record and the picture.")] = Path(
         "out/compare"
     ),
     report: ReportOption = None,
-    as_json: JsonOption = False,
 ) -> Answer:
     """Kernel against network of each architecture, on the same images (needs PyTorch)."""
     from ..datasets import NAMES, load
     from ..networks.training import Machine
     from .compare import ARCHITECTURES, Settings
     from .compare import compare as run
-    from .reporting import report_outcome
+    from .records import report_outcome
 
     settings = Settings(
         train=train,
@@ -406,5 +395,4 @@ def compare(
         folder=output,
         stop_after=stop_after,
     )
-    report_outcome(report, outcome)
-    return outcome.to_json()
+    return report_outcome(report, outcome)

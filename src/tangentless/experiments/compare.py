@@ -23,9 +23,9 @@ from ..errors import ParameterError
 from ..networks.inputs import make_transform
 from ..networks.recipes import Inputs, Ramp, Recipe
 from ..plots import COLOURS, new_axes, save_pictures
-from ..statistics import Score, deviation, rank_correlation
+from ..statistics import Score, rank_correlation
 from ..timing import describe_machine
-from .networks import Prepared, Task, prepare
+from .networks import Prepared, Task, mean_score, prepare
 from .records import Clock, Outcome, Row, Run, View, backend_name
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def compare(
     # Making recipes checks the settings before anything is written.
     recipes = {name: settings.recipe(dataset.name, name) for name in shapes}
     backend, clock, hits = backend_name(backend), Clock(stop_after), []
-    run = Run(EXPERIMENT, folder, configuration=asdict(settings), data=dataset.hashes)
+    run = Run(EXPERIMENT, folder, configuration=asdict(settings), data=dict(dataset.hashes))
     fitted = functools.partial(make_transform, settings.inputs, dataset.train.images, settings.epsilon)
     # The images are transformed once for all architectures.
     data = functools.cache(lambda: prepare(dataset, fitted, settings.train, settings.test, settings.seed))
@@ -201,16 +201,13 @@ def _hits(trials: Sequence[Row], images: int) -> Array:
 def _row(name: str, kernel: Row, trials: Sequence[Row], images: int) -> dict[str, Any]:
     by_trial = [float(_hits([trial], images).mean()) for trial in trials]
     score = Score(images - len(kernel["wrong"]), images)
-    network = Score(round(float(np.mean(by_trial)) * images), images)
     return {
         "architecture": name,
         "train": kernel["train"],
         "rows": images,
         "kernel": {**score.to_json(), "ridge": kernel["ridge"], "leave-one-out": kernel["leave-one-out accuracy"]},
         "network": {
-            "accuracy": float(np.mean(by_trial)),
-            "interval": list(network.interval),
-            "deviation": deviation(by_trial),
+            **mean_score(by_trial, images),
             "trials": by_trial,
             "diverged": sum(trial["wrong"] is None for trial in trials),
         },

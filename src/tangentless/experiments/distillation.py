@@ -28,7 +28,7 @@ from ..plots import draw_distilled
 from ..preprocessing import Standardize
 from ..progress import progress_bar
 from ..timing import command, describe_machine, environment, timed, today
-from .reporting import report_record
+from .records import report_record
 from .whitening import Whitening
 
 # They end in a patch of the whole grid: ten images say more with it than with a pool.
@@ -61,7 +61,10 @@ def reproduce(
     make_folder(folder)
     name = f"distillation-{dataset.name}-{settings.images}"
     device = Device(backend, precision)
-    before = _preprocessing(dataset, epsilon, folder, device)
+    if dataset.name == "cifar10":
+        before: Any = Whitening(epsilon).fit(dataset, folder, device.name)
+    else:
+        before = Standardize(np.zeros(1), np.ones(1), 255).fit(dataset.train.images)
     with progress_bar(f"{dataset.name} to {settings.images} images", unit="steps") as progress:
         found, seconds = timed(
             lambda: distill(
@@ -109,9 +112,3 @@ def reproduce(
     report_record(report, title, record, [table], [folder / f"{name}.png"])
     say_files(folder / f"{name}.{suffix}" for suffix in ("npz", "png", "json"))
     return record
-
-
-def _preprocessing(dataset: Dataset, epsilon: float, folder: Path, device: Device) -> Any:
-    if dataset.name == "cifar10":
-        return Whitening(epsilon).fit(dataset, folder, device.name)
-    return Standardize(np.zeros(1), np.ones(1), 255).fit(dataset.train.images)

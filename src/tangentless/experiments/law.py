@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PowerLaw:
     """`error = exp(start) n^-slope`, with the covariance of both.
 
@@ -28,20 +28,19 @@ class PowerLaw:
 
     start: float
     slope: float
-    covariance: tuple[tuple[float, float], tuple[float, float]]
+    covariance: Array
 
     @classmethod
     def fit(cls, sizes: Sequence[int], errors: Sequence[float], rows: Sequence[int]) -> PowerLaw:
         """To shares of wrong predictions, each of so many rows, by weighted least squares of their logarithms."""
         share = np.asarray(errors, dtype=np.float64)
         spread = np.sqrt((1 - share) / (share * np.asarray(rows)))  # of the logarithm
-        lines = np.stack([np.ones(len(share)), -np.log(np.asarray(sizes, dtype=np.float64))], axis=1) / spread[:, None]
-        covariance = np.linalg.inv(lines.T @ lines)
-        start, slope = covariance @ lines.T @ (np.log(share) / spread)
+        across = -np.log(np.asarray(sizes, dtype=np.float64))
+        (slope, start), covariance = np.polyfit(across, np.log(share), 1, w=1 / spread, cov="unscaled")
         # Where points scatter more than sampling explains, so does the law.
-        excess = float(np.sum((lines @ [start, slope] - np.log(share) / spread) ** 2)) / max(len(share) - 2, 1)
-        (a, b), (c, d) = (covariance * max(1.0, excess)).tolist()
-        return cls(float(start), float(slope), ((a, b), (c, d)))
+        apart = (start + slope * across - np.log(share)) / spread
+        excess = float(np.sum(apart**2)) / max(len(share) - 2, 1)
+        return cls(float(start), float(slope), covariance[::-1, ::-1] * max(1.0, excess))
 
     def error(self, size: float) -> float:
         """At a number of training images."""
@@ -54,7 +53,7 @@ class PowerLaw:
     def size_interval(self, error: float) -> tuple[float, float]:
         """That of 95 %, by the first order of both parameters' errors."""
         by = np.array([1.0, -(self.start - math.log(error)) / self.slope]) / self.slope
-        reach = 1.96 * math.sqrt(float(by @ np.array(self.covariance) @ by))
+        reach = 1.96 * math.sqrt(float(by @ self.covariance @ by))
         return self.size(error) * math.exp(-reach), self.size(error) * math.exp(reach)
 
 

@@ -171,23 +171,27 @@ class Task:
         }
 
 
+def mean_score(accuracies: Sequence[float], rows: int) -> dict[str, Any]:
+    """The mean accuracy over trials, its interval for so many test images, and the deviation over trials."""
+    mean = float(np.mean(accuracies)) if accuracies else None
+    interval = None if mean is None else list(Score(round(mean * rows), rows).interval)
+    return {"accuracy": mean, "interval": interval, "deviation": deviation(accuracies)}
+
+
 def _row(name: str, recipe: Recipe, pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Trials, summed up; the interval is that of the mean accuracy on so many test images."""
+    """Trials, summed up."""
     trials = [piece.value for piece in pieces]
     finished = [trial for trial in trials if trial["accuracy"] is not None]
     accuracies = [trial["accuracy"] for trial in finished]
     best = [trial["best accuracy"] for trial in finished]
     rows = trials[0]["rows"]
-    mean = float(np.mean(accuracies)) if accuracies else None
     row = {
         "recipe": name,
         "describe": recipe.describe(),
         "settings": recipe.to_json(),
         "train": trials[0]["train"],
         "rows": rows,
-        "accuracy": mean,
-        "interval": None if mean is None else list(Score(round(mean * rows), rows).interval),
-        "deviation": deviation(accuracies),
+        **mean_score(accuracies, rows),
         "best epoch on test": float(np.mean(best)) if best else None,
         "trials": len(trials),
         "diverged": len(trials) - len(finished),
@@ -200,7 +204,7 @@ def _row(name: str, recipe: Recipe, pieces: Sequence[Piece]) -> dict[str, Any]:
         "precision": finished[0].get("precision") if finished else None,
         "training accuracies": [trial["history"][-1][1] for trial in finished if "history" in trial],
     }
-    in_table = printed(recipe.data, name, recipe.data) is not None and recipe == RECIPES[name] and mean is not None
+    in_table = printed(recipe.data, name, recipe.data) is not None and recipe == RECIPES[name] and bool(accuracies)
     return row | ({"table": recipe.data, "method": name, "test set": recipe.data} if in_table else {})
 
 

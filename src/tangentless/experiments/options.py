@@ -133,4 +133,4 @@ def parse_ridge(text: str) -> float | str:
     try:
         return "loo" if text == "loo" else float(text)
     except ValueError:
-        raise ParameterError(f"a ridge is a number, or loo to choose it by leave-one-out; not {text!r}") from None
+        raise ParameterError(f"a ridge is a number or loo, which chooses it by leave-one-out; not {text!r}") from None

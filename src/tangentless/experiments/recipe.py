@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..architecture import Architecture
 from ..console import percent, say
 from ..datasets import Dataset
 from ..errors import NotPositiveDefinite, ParameterError
@@ -69,15 +68,12 @@ def _shape(text: str) -> Change:
     """Another architecture for the first part of the kernel."""
 
     def change(recipe: KernelRecipe) -> KernelRecipe:
-        rest = recipe.kernel
-        if not isinstance(rest, Sum):
-            return replace(recipe, kernel=kernel(text))
-        others = []
+        changed: Kernel = kernel(text)
+        others, rest = [], recipe.kernel
         while isinstance(rest, Sum):
             others.append(rest.second)
             rest = rest.first
-        first: Kernel = kernel(text)
-        return replace(recipe, kernel=functools.reduce(Kernel.__add__, reversed(others), first))
+        return replace(recipe, kernel=functools.reduce(Kernel.__add__, reversed(others), changed))
 
     return change
 
@@ -355,8 +351,9 @@ class _Work:
             return np.asarray(type(base).combine(part(beside(base.first)), part(beside(base.second))))
         if isinstance(base, Scaled):
             return base.factor * part(beside(base.base))
-        if isinstance(base, CompositionalKernel) and (gamma := _head_gamma(base.architecture)) not in (None, 1.0):
-            power: Array = part(beside(with_head(base, 1.0))) ** gamma  # exp(gamma (c - 1)), from exp(c - 1)
+        head = base.architecture.layers[-1] if isinstance(base, CompositionalKernel) else None
+        if isinstance(head, Gaussian) and head.gamma != 1.0:
+            power: Array = part(beside(with_head(base, 1.0))) ** head.gamma  # exp(gamma (c - 1)), from exp(c - 1)
             return power
         return self._leaf(k, epsilon, move, size)
 
@@ -389,11 +386,6 @@ class _Work:
             zca = Whitening(epsilon).fit(self.dataset, self.folder, self.backend)
             self.whitened[epsilon] = zca.transform(self.split.images).astype(np.float32)
         return self.whitened[epsilon]
-
-
-def _head_gamma(architecture: Architecture) -> float | None:
-    last = architecture.layers[-1]
-    return last.gamma if isinstance(last, Gaussian) else None
 
 
 def _share(hits: NDArray[np.bool_]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The runner: it keeps pieces while an experiment works, and in the end one JSON record, a table and pictures.
+"""The runner: it keeps pieces while an experiment works, and in the end one JSON record, tables, pictures and a report.
 
 An experiment yields rows. A piece is the result of a part of its work that is worth keeping, such as one kernel in one
 trial. The file of a piece is named after everything that the result depends on, the data included, so that a run picks
@@ -12,20 +12,22 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ..answers import Answer
 from ..backends import NAMES, get_backend
 from ..console import say, say_files, show_table
 from ..errors import InputError
 from ..files import make_folder, write_json
-from ..timing import command, describe_machine, environment, timed, today
+from ..timing import command, describe_machine, environment, format_seconds, timed, today
 
 FORMAT = 1
 
 Row = Mapping[str, Any]
 Machine = str | Callable[[], str]
+Table = tuple[str, Sequence[str], Iterable[Sequence[str]]]  # title, columns, rows
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Clock:
         return seconds
 
 
+@dataclass(eq=False)
 class Run:
     """One run of an experiment, in a folder.
 
@@ -109,22 +112,18 @@ class Run:
     [{'sum': 3}]
     """
 
-    def __init__(
-        self,
-        experiment: str,
-        folder: Path,
-        *,
-        configuration: Mapping[str, Any],
-        data: Mapping[str, Any],
-        machine: Machine = describe_machine,
-    ) -> None:
-        self.experiment, self.folder = experiment, folder
-        self.configuration, self.data = dict(configuration), dict(data)
-        self.machine = machine
-        self._seconds: dict[str, float] = {}
-        self._counted: set[Path] = set()
-        self._environments: dict[str, dict[str, Any]] = {}
-        make_folder(folder / "pieces")
+    experiment: str
+    folder: Path
+    _: KW_ONLY
+    configuration: Mapping[str, Any]
+    data: dict[str, Any]
+    machine: Machine = describe_machine
+    _seconds: dict[str, float] = field(default_factory=dict, init=False)
+    _counted: set[Path] = field(default_factory=set, init=False)
+    _environments: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        make_folder(self.folder / "pieces")
 
     def piece(
         self, of: Row, compute: Callable[[], Any], *, data: Row | None = None, machine: Machine | None = None
@@ -204,6 +203,51 @@ class Run:
         return path
 
 
+def report_outcome(path: Path | None, outcome: Outcome) -> Answer:
+    """The report of a run through `Run.conduct`, where one is asked for and the run came to its end; returns JSON."""
+    if path is not None and not outcome.unfinished:
+        view, record = outcome.view, read_record(outcome.files[0])
+        table = view.title, view.columns, map(view.cells, outcome.rows)
+        report_record(path, view.title, record, [table], outcome.files)
+    return outcome.to_json()
+
+
+def report_record(
+    path: Path | None, title: str, record: Mapping[str, Any], tables: Iterable[Table], files: Iterable[Path]
+) -> None:
+    """A report of tables and of the pictures among the files: SVG, or PNG where there is no SVG of the same name."""
+    if path is None:
+        return
+    from ..report import Page, Section, drawing, sortable_table, write_page
+
+    sections = [
+        Section(f"table{place}", name, sortable_table(name, columns, rows))
+        for place, (name, columns, rows) in enumerate(tables)
+    ]
+    pictures = {file.stem: file for suffix in (".png", ".svg") for file in files if file.suffix == suffix}
+    sections += [Section(f"figure-{name}", name.replace("-", " "), drawing(file)) for name, file in pictures.items()]
+    spent = {where: format_seconds(seconds) for where, seconds in record.get("seconds_by_machine", {}).items()}
+    about = {key: record[key] for key in ("command", "date") if key in record}
+    about |= {**record.get("configuration", record.get("settings", {})), "time": spent}
+    about |= _machines(record)
+    lead = f"Experiment {record['experiment']}, {record['date']}."
+    write_page(path, Page(title, lead, sections, about), force=True)
+    say_files([path])
+
+
+def _machines(record: Mapping[str, Any]) -> dict[str, str]:
+    """A line for each machine that computed: its system and versions.
+
+    >>> _machines({"environments": {"a laptop": {"python": "3.13", "numpy": "2.4"}}})
+    {'computed on a laptop': 'python 3.13, numpy 2.4'}
+    """
+    found = record.get("environments") or {"this machine": record.get("environment", {})}
+    return {
+        f"computed on {machine}": ", ".join(f"{name} {value}" for name, value in values.items())
+        for machine, values in found.items()
+    }
+
+
 def digest(key: Any) -> str:
     """A short name for JSON values."""
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
@@ -220,8 +264,8 @@ def backend_name(backend: str) -> str:
 
 def read_record(path: Path) -> dict[str, Any]:
     """A record, or an error that says why the file is none."""
-    content = _read_json(path)
-    if not isinstance(content, dict) or "experiment" not in content or "results" not in content:
+    content: dict[str, Any] = _read_json(path)
+    if not _is_record(content):
         raise InputError(f"{path} is not the record of an experiment; `tangentless reproduce` writes those")
     if content.get("format") != FORMAT:
         raise InputError(f"{path} is a record in format {content.get('format')}, and this version reads {FORMAT}")
@@ -232,12 +276,11 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     """All records of a folder, by the names of their files; other JSON files are passed over."""
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder} to read records from")
-    contents = [(path, _read_json(path)) for path in sorted(folder.glob("*.json"))]
-    return [
-        read_record(path)
-        for path, content in contents
-        if isinstance(content, dict) and {"experiment", "results"} <= content.keys()
-    ]
+    return [read_record(path) for path in sorted(folder.glob("*.json")) if _is_record(_read_json(path))]
+
+
+def _is_record(content: Any) -> bool:
+    return isinstance(content, dict) and {"experiment", "results"} <= content.keys()
 
 
 def _read_piece(path: Path, key: Mapping[str, Any]) -> Piece | None:

@@ -67,7 +67,7 @@ def write_report(records: Path, page: Path, *, pictures: str = "images") -> list
     """Write the page and its pictures, in a folder beside it; returns the files."""
     found = read_records(records)
     rows = [row for record in found for row in record["results"] if {"table", "method", "test set"} <= row.keys()]
-    mine = [record for record in found if record["experiment"] == cifar10_subsets.EXPERIMENT]
+    mine = _records(found, cifar10_subsets.EXPERIMENT)
     others = [record for record in mine if any(row["kernel"] not in SUBSETS for row in record["results"])]
     # Of the paper's subsets, the record with the most trials, and of those the newest.
     ranked = sorted((r for r in mine if r not in others), key=lambda r: (r["configuration"]["trials"], r["date"]))
@@ -95,17 +95,15 @@ def write_report(records: Path, page: Path, *, pictures: str = "images") -> list
         parts += [_subsets(record, "The columns are those of the table above.\n") for record in others]
     parts += _beyond(found, rows)
     parts += _networks(found)
-    for record in found:
-        if record["experiment"] == compare.EXPERIMENT:
-            figure = compare.draw(record["results"], record, folder)
-            parts.append(_comparison(record, picture(figure, "Accuracy of kernels against that of networks")))
+    for record in _records(found, compare.EXPERIMENT):
+        figure = compare.draw(record["results"], record, folder)
+        parts.append(_comparison(record, picture(figure, "Accuracy of kernels against that of networks")))
     parts.append("## Figures\n")
     parts += [picture(draw(folder), words) for draw, words in _FIGURES]
     with atomic_file(page) as stream:
         stream.write("\n".join(parts).encode())
-    for record in found:
-        if record["experiment"] == "uci":  # a page of its own: it has a row for each of 90 tables
-            files += write_page(record, page.with_name("uci.md"), pictures=pictures)
+    for record in _records(found, "uci"):  # a page of its own: it has a row for each of 90 tables
+        files += write_page(record, page.with_name("uci.md"), pictures=pictures)
     return files
 
 
@@ -152,14 +150,13 @@ def _plain(rows: Iterable[Row], table: str, test_set: str) -> list[Row]:
 
 
 def _table(name: str, rows: Sequence[Row]) -> str:
-    sets = list(dict.fromkeys(place for row in TABLES[name] for place in row.accuracies))
-    lines = [f"## {TITLES[name]}\n", f"{textwrap.fill(_NOTES[name], 120)}\n"]
+    sets, lines = list(dict.fromkeys(place for row in TABLES[name] for place in row.accuracies)), []
     for test_set in sets:
         if len(sets) > 1:
             lines.append(f"Tested on {TITLES[test_set]}:\n")
         shown = [row for row in TABLES[name] if test_set in row.accuracies]
         lines += markdown(_COLUMNS, (_cells(row, name, test_set, rows) for row in shown))
-    return "\n".join(lines)
+    return _section(TITLES[name], _NOTES[name], *lines)
 
 
 def _cells(paper: PaperRow, table: str, test_set: str, rows: Sequence[Row]) -> list[str]:
@@ -182,7 +179,7 @@ def _cells(paper: PaperRow, table: str, test_set: str, rows: Sequence[Row]) -> l
         percent(best["leave-one-out accuracy"]) if "leave-one-out accuracy" in best else "",
         percent(tilted[0.3]["accuracy"]) if 0.3 in tilted else "",
         "" if by_loo is None else f"{percent(by_loo['accuracy'])} (t = {by_loo['tilt']:g})",
-        f"{format_seconds(best['seconds'])}, {best['machine']}",
+        _took(best),
     ]
 
 
@@ -213,47 +210,37 @@ def _against_paper(row: Row | None) -> tuple[str, str]:
     return with_deviation(paper), f"{(ours['mean'] - paper['mean']) / paper['deviation']:+.1f}"
 
 
-def _beyond(records: Iterable[Row], rows: Iterable[Row]) -> list[str]:
+def _beyond(records: Iterable[Row], rows: Iterable[Row]) -> Iterator[str]:
     """The recipe `best` and rows with augmentation or averaging, and what each ingredient brings."""
     known = {row.method for name in TABLES for row in TABLES[name]}
     own = [row for row in rows if row["method"] not in known and "recipe" not in row]
-    parts = ["## Beyond the paper\n"] if own else []
     if own:
         words = (
             "The recipe `best`, chosen on training images alone, and rows with augmentation or averaging (*extras*)."
         )
-        took = (f"{format_seconds(row['seconds'])}, {row['machine']}" for row in own)
-        lines = ((*tables.cells(row)[:-1], time) for row, time in zip(own, took, strict=True))
-        parts.append("\n".join([f"{words}\n", *markdown((*tables.COLUMNS[:-1], "took"), lines)]))
-    for record in records:
-        if record["experiment"] == recipe.EXPERIMENT:
-            words = (
-                f"What ingredients bring, each added to Myrtle10-Gaussian with flips and ZCA of epsilon 1e-4, on "
-                f"training images of CIFAR-10 alone ({', '.join(record['seconds_by_machine'])}). The gain is that of "
-                "leave-one-out or, for what acts on new images, of validation; its error is that of paired predictions."
-            )
-            parts.append("## The recipe\n")
-            table = markdown(recipe.COLUMNS, map(recipe.cells, record["results"]))
-            parts.append("\n".join([f"{textwrap.fill(words, 120)}\n", *table]))
-    return parts
+        lines = ((*tables.cells(row)[:-1], _took(row)) for row in own)
+        yield _section("Beyond the paper", words, *markdown((*tables.COLUMNS[:-1], "took"), lines))
+    for record in _records(records, recipe.EXPERIMENT):
+        words = (
+            f"What ingredients bring, each added to Myrtle10-Gaussian with flips and ZCA of epsilon 1e-4, on "
+            f"training images of CIFAR-10 alone ({', '.join(record['seconds_by_machine'])}). The gain is that of "
+            "leave-one-out or, for what acts on new images, of validation; its error is that of paired predictions."
+        )
+        yield _section("The recipe", words, *markdown(recipe.COLUMNS, map(recipe.cells, record["results"])))
 
 
-def _networks(records: Iterable[Row]) -> list[str]:
+def _networks(records: Iterable[Row]) -> Iterator[str]:
     """What was trained besides the rows of the tables: subsets, and recipes with something changed."""
-    rows = [row for record in records if record["experiment"] == networks.EXPERIMENT for row in record["results"]]
-    others = [row for row in rows if "table" not in row]
-    if not others:
-        return []
-    words = (
-        "Networks trained on subsets, and by recipes of which something was changed, so that they are no rows of the "
-        "tables above. The accuracy is that after the last epoch; *best epoch* is chosen on the test images, as in the "
-        "paper. With *±*, means and standard deviations over the trials, some of which may have stayed at chance; the "
-        "interval tells of the choice of test images only."
-    )
-    lines = ["## Networks beside the tables\n", f"{textwrap.fill(words, 120)}\n"]
-    took = (f"{format_seconds(row['seconds'])}, {row['machine']}" for row in others)
-    cells = ((*networks.cells(row), row["describe"], time) for row, time in zip(others, took, strict=True))
-    return ["\n".join([*lines, *markdown((*networks.COLUMNS, "how", "took"), cells)])]
+    rows = [row for record in _records(records, networks.EXPERIMENT) for row in record["results"]]
+    others = [(*networks.cells(row), row["describe"], _took(row)) for row in rows if "table" not in row]
+    if others:
+        words = (
+            "Networks trained on subsets, and by recipes of which something was changed, so that they are no rows of "
+            "the tables above. The accuracy is that after the last epoch; *best epoch* is chosen on the test images, "
+            "as in the paper. With *±*, means and standard deviations over the trials, some of which may have stayed "
+            "at chance; the interval tells of the choice of test images only."
+        )
+        yield _section("Networks beside the tables", words, *markdown((*networks.COLUMNS, "how", "took"), others))
 
 
 def _comparison(record: Row, picture: str) -> str:
@@ -264,5 +251,17 @@ def _comparison(record: Row, picture: str) -> str:
         f"Networks have {settings['width']} filters and {settings['epochs']} epochs; their accuracies are means over "
         f"{settings['trials']} seeds."
     )
-    lines = [f"## Kernel against network, {record['dataset']}\n", f"{textwrap.fill(words, 120)}\n", picture]
-    return "\n".join([*lines, *markdown(compare.COLUMNS, map(compare.cells, rows))])
+    lines = markdown(compare.COLUMNS, map(compare.cells, rows))
+    return _section(f"Kernel against network, {record['dataset']}", words, picture, *lines)
+
+
+def _section(title: str, words: str, *lines: str) -> str:
+    return "\n".join([f"## {title}\n", f"{textwrap.fill(words, 120)}\n", *lines])
+
+
+def _records(records: Iterable[Row], experiment: str) -> list[Row]:
+    return [record for record in records if record["experiment"] == experiment]
+
+
+def _took(row: Row) -> str:
+    return f"{format_seconds(row['seconds'])}, {row['machine']}"

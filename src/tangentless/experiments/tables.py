@@ -15,7 +15,7 @@ import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ from ..kernel import Crossed, Kernel, kernel
 from ..paper import printed
 from ..preprocessing import Augmentation
 from ..progress import progress_bar
-from ..solve import factorise, ridge_path
+from ..searching import search
+from ..solve import factorise
 from ..solve.path import DECADES
 from ..solve.scores import accuracy
 from ..statistics import Score
@@ -77,7 +78,7 @@ def learnt(kind: type[PatchFeatures], variants: Sequence[dict[str, Any]], images
     """
 
     def make(images: Images) -> Sequence[Kernel]:
-        more = {"filters": max(1, len(images) // images_a_filter)} if images_a_filter else {}
+        more: dict[str, Any] = {"filters": max(1, len(images) // images_a_filter)} if images_a_filter else {}
         return [kind(**more, **options).fit(images).kernel() for options in variants]
 
     return Candidates({"features": kind.__name__, "variants": variants, "images a filter": images_a_filter}, make)
@@ -303,18 +304,12 @@ class _Work:
         self._preprocess(method.preprocessing)
         (kernel, ridge, candidates), choosing = timed(lambda: self._choose(method, ridge, size))
         extras, labels = self.settings.extras, self.train.labels[:size]
-        options: dict[str, Any] = {"ridge": ridge, "flips": method.flips, "tilt": "loo", "backend": self.backend}
         copies = extras.augmentation
         if copies is not None and copies.randaugment is not None:
-            copies = BytesFirst.of(copies, self.train.images, self.fitted.transform)
-        model = KernelRidgeClassifier(
-            kernel,
-            **options,
-            verbose=True,
-            augmentation=copies,
-            ensemble=extras.ensemble,
-            averaging=extras.averaging,
-        )
+            first = BytesFirst(**vars(copies), rows=self.train.images, whiten=self.fitted.transform)
+            extras = replace(extras, augmentation=first)
+        how: dict[str, Any] = {"ridge": ridge, "flips": method.flips, "tilt": "loo", "backend": self.backend}
+        model = KernelRidgeClassifier(kernel, **how, **vars(extras), verbose=True)
         _, fitting = timed(lambda: model.fit(self.images[None][:size], labels))
         scores, about = [], {"tilt asked": "loo", "tilt": model.tilt_, "leave-one-out accuracy": model.loo_score_}
         guesses, predicting = timed(lambda: {name: model.predict(self.images[name]) for name in self.tests})
@@ -342,19 +337,15 @@ class _Work:
         kernels = method.candidates(self.images[None])
         if len(kernels) == 1 and ridge is not None:
             return kernels[0], ridge, []
-        some, targets = (rows[: min(size, CHOSEN_ON)] for rows in (self.images[None], self.targets))
-        found = []
-        for place, candidate in enumerate(kernels):
-            K = candidate.on_device(Device(self.backend), some)  # and what a GPU computes it also scores
-            path = ridge_path(K, targets, None if ridge is None else [ridge])
-            at = int(np.flatnonzero(path.ridges == path.best("accuracy"))[0])
-            share = 0.0 if path.accuracies is None else float(path.accuracies[at])
-            found.append((-share, float(path.squared_errors[at]), place, float(path.ridges[at])))
-        _, _, place, best = min(found)  # equal accuracies are told apart by the squared error
+        some, ridges = min(size, CHOSEN_ON), None if ridge is None else [ridge]
+        images, labels = self.images[None][:some], self.train.labels[:some]
+        found = search(kernels, images, labels, ridges=ridges, subset=some, backend=self.backend)
+        tried = {repr(trial.kernel): trial for trial in found.trials}
         report = [
-            {"kernel": repr(kernels[at]), "ridge": own, "leave-one-out accuracy": -share} for share, _, at, own in found
+            {"kernel": name, "ridge": tried[name].ridge, "leave-one-out accuracy": tried[name].accuracy}
+            for name in map(repr, kernels)
         ]
-        return kernels[place], best, report
+        return found.best.kernel, found.best.ridge, report
 
     def _refine(self, K: Array, ridge: float, targets: Array) -> tuple[float, list[Any]]:
         """The share of a ridge, chosen on some images, that has the best leave-one-out accuracy on all of them."""

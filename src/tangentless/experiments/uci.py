@@ -36,10 +36,8 @@ THOROUGH = 850  # rows: tables up to this size, 60 of the 90, have every cell tr
 Question = tuple[str, str]  # a table and a method: what a piece of the study answers
 Cell = tuple[int, ...]  # places of a kernel and a cost; for forests, of a number of features
 _FOLDS, _INNER = 4, 4  # splits to report, and parts of their training rows in cross-validation
-_REPORT, _TUNING = (
-    slice(0, _FOLDS),
-    slice(_FOLDS, _FOLDS + 1),
-)  # their places among the splits of a board; the inner parts follow
+_REPORT = slice(0, _FOLDS)  # their places among the splits of a board
+_TUNING = slice(_FOLDS, _FOLDS + 1)  # the inner parts follow
 
 
 def inner_folds(labels: Any, train: Any, seed: int) -> list[Rowsets]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,8 +20,7 @@ from ..progress import progress_bar
 from ..solve.board import MARGIN, MOST_STEPS, PATIENCE, mean_accuracies
 from ..statistics import compare, critical_difference, performance_profile, standings
 from ..timing import format_seconds
-from .records import Piece, Row, Run, read_record
-from .reporting import Table, report_record
+from .records import Piece, Row, Run, Table, read_record, report_record
 from .uci import PAPER, PROTOCOLS, THOROUGH, accuracy, study
 from .uci_methods import FOREST, MACHINES, METHODS
 
@@ -141,8 +141,7 @@ def summarise(
             method: [round(100 * accuracy(found[table, method], protocol), 2) for table in tables] for method in methods
         }
         add("here", protocol, columns)
-        pairs = [(a, b) for place, a in enumerate(columns) for b in list(columns)[place + 1 :]]
-        for first, second in pairs:
+        for first, second in itertools.combinations(columns, 2):
             duel = asdict(compare(columns[first], columns[second]))
             summary["duels"].append({"protocol": protocol, "first": first, "second": second, **duel})
     in_paper = paper_rows()

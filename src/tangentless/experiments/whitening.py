@@ -60,12 +60,6 @@ class BytesFirst(Augmentation):
     rows: Any = None  # the bytes of the images that are given whitened, in the same order
     whiten: Callable[[Any], Any] = np.asarray
 
-    @classmethod
-    def of(cls, augmentation: Augmentation, rows: Any, whiten: Callable[[Any], Any]) -> BytesFirst:
-        """With all that the other has."""
-        given = {name: getattr(augmentation, name) for name in ("crop", "flips", "cutout", "randaugment", "seed")}
-        return cls(**given, rows=rows, whiten=whiten)
-
     def copy(self, images: NDArray[Any], *key: int) -> NDArray[Any]:
         changed = Augmentation(randaugment=self.randaugment, seed=self.seed).copy(self.rows[: len(images)], *key)
         rest = Augmentation(self.crop, self.flips, self.cutout, seed=self.seed)

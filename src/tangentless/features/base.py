@@ -38,11 +38,12 @@ Map = Callable[[Any], Any]
 class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Base class: `_learn` fits arrays to images on the host, and `_map` computes features from them on a device."""
 
-    backend: str | Device
-    precision: Any
-    mirrors: bool
-    random_state: Any
-    verbose: bool
+    def __init__(self, mirrors: bool, random_state: Any, backend: str | Device, precision: Any, verbose: bool) -> None:
+        self.mirrors = mirrors
+        self.random_state = random_state
+        self.backend = backend
+        self.precision = precision
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the filters from images X; labels are not looked at."""
@@ -185,6 +186,16 @@ def check_patch(shape: tuple[int, ...], patch: int, layer: str = "") -> None:
     if grid and patch > min(grid):
         size = "×".join(map(str, grid))
         raise InputError(f"patch={patch} is larger than {layer or 'the images'}, which are {size}; use a smaller patch")
+
+
+def check_filters(filters: int, images: int, positions: tuple[int, ...]) -> None:
+    """Refuse more filters than there are patches, of so many positions in each image."""
+    there = images * math.prod(positions)
+    if there < filters:
+        raise InputError(
+            f"{filters:,} filters are more than the {there:,} patches of {images:,} images; "
+            "ask for fewer filters, or fit to more images"
+        )
 
 
 def _seed(random_state: Any) -> Any:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from ..algebra import Algebra
 from ..chunks import spans
 from ..devices import Device
-from ..errors import InputError, ParameterError
-from .base import NUMBERS_AT_ONCE, Map, PatchFeatures, check_above, check_patch, check_whole
+from ..errors import ParameterError
+from .base import NUMBERS_AT_ONCE, Map, PatchFeatures, check_above, check_filters, check_patch, check_whole
 from .maps import draw_patches, even_out, patch_rows, pool, soft_cells, soft_count, whitening
 
 _SAMPLED = 50_000  # patches that anchors are learnt from, at least
@@ -111,17 +111,13 @@ class ConvolutionalKernelNetwork(PatchFeatures):
         precision: Any = "float32",
         verbose: bool = False,
     ) -> None:
+        super().__init__(mirrors, random_state, backend, precision, verbose)
         self.filters = filters
         self.patches = patches
         self.pools = pools
         self.width = width
         self.contrast = contrast
         self.epsilon = epsilon
-        self.mirrors = mirrors
-        self.random_state = random_state
-        self.backend = backend
-        self.precision = precision
-        self.verbose = verbose
 
     def check_parameters(self) -> None:
         super().check_parameters()
@@ -149,12 +145,7 @@ class ConvolutionalKernelNetwork(PatchFeatures):
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         for layer in self._layers():
-            there = shape[0] * math.prod(layer.positions)
-            if there < layer.filters:
-                raise InputError(
-                    f"{layer.filters:,} filters are more than the {there:,} patches of {shape[0]:,} images; "
-                    "ask for fewer filters, or fit to more images"
-                )
+            check_filters(layer.filters, shape[0], layer.positions)
         self._n_features_out = layer.filters * math.prod(layer.pooled)
 
     def _array_shapes(self) -> dict[str, tuple[int, ...]]:

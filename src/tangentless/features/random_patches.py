@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from ..algebra import Algebra
 from ..chunks import spans
 from ..devices import Device
-from ..errors import InputError
-from .base import Map, PatchFeatures, check_above, check_patch, check_whole
+from .base import Map, PatchFeatures, check_above, check_filters, check_patch, check_whole
 from .maps import draw_patches, even_cells, even_out, patch_rows, pool, whitening
 
 _SAMPLED = 100_000  # patches that whitening is fitted to, at least
@@ -82,17 +81,13 @@ class RandomPatchFeatures(PatchFeatures):
         precision: Any = "float32",
         verbose: bool = False,
     ) -> None:
+        super().__init__(mirrors, random_state, backend, precision, verbose)
         self.filters = filters
         self.patch = patch
         self.pool = pool
         self.bias = bias
         self.contrast = contrast
         self.epsilon = epsilon
-        self.mirrors = mirrors
-        self.random_state = random_state
-        self.backend = backend
-        self.precision = precision
-        self.verbose = verbose
 
     def check_parameters(self) -> None:
         super().check_parameters()
@@ -104,19 +99,11 @@ class RandomPatchFeatures(PatchFeatures):
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         check_patch(shape, self.patch)
-        there = shape[0] * math.prod(self._positions())
-        if there < self.filters:
-            raise InputError(
-                f"{self.filters:,} filters are more than the {there:,} patches of {shape[0]:,} images; "
-                "ask for fewer filters, or fit to more images"
-            )
+        check_filters(self.filters, shape[0], self._positions())
         self._n_features_out = 2 * self.filters * math.prod(min(self.pool, side) for side in self._positions())
 
     def _positions(self) -> tuple[int, ...]:
         return tuple(side - self.patch + 1 for side in self.shape_[:-1])
-
-    def _cells(self) -> list[NDArray[np.float64]]:
-        return [even_cells(side, self.pool) for side in self._positions()]
 
     def _array_shapes(self) -> dict[str, tuple[int, ...]]:
         numbers = self.patch ** len(self.shape_[:-1]) * self.shape_[-1]
@@ -138,7 +125,7 @@ class RandomPatchFeatures(PatchFeatures):
     def _map(self, on: Algebra, dtype: np.dtype[Any]) -> Map:
         xp, bias = on.xp, float(self.bias)
         filters, offsets = (xp.asarray(one.astype(dtype)) for one in (self.filters_, self.offsets_))
-        cells = [xp.asarray(one.astype(dtype)) for one in self._cells()]
+        cells = [xp.asarray(even_cells(side, self.pool).astype(dtype)) for side in self._positions()]
         contrast, blocks = float(self.contrast), list(spans(self.filters, _FILTERS_AT_ONCE[on.name]))
 
         def features(images: Any) -> Any:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, cast
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 from numpy.typing import NDArray
 
-from ..answers import Answer, JsonOption, answers_json, print_json
-from ..backends import Precision
+from ..answers import Answer, answers_json, print_json, sharing
 from ..errors import ParameterError
 from ..files import load_array
 from ..kernel import kernel
@@ -19,22 +19,36 @@ from .matrix import GramMatrix
 app = typer.Typer(help="Kernel matrices in stores: start, resume, watch, check and repair them.", no_args_is_help=True)
 
 StoreArgument = Annotated[str, typer.Argument(help="Path or fsspec address of the store, such as k.zarr or s3://b/k.")]
-DataArgument = Annotated[str, typer.Argument(help="Images: a .npy file, or FILE.npz:NAME.")]
-EventsOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, as it goes.")]
-JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cores by default.")]
-MemoryOption = Annotated[str | None, typer.Option(help="What a process may hold, such as 4GB; a quarter by default.")]
-MixedOption = Annotated[bool, typer.Option("--mixed", help="Continue on a processor that rounds differently.")]
-UnlockOption = Annotated[bool, typer.Option("--force-unlock", help="Break the lock of a writer that is gone.")]
 StorageOption = Annotated[
     list[str] | None, typer.Option("--storage", help="NAME=VALUE for fsspec, such as endpoint_url=...; repeatable.")
 ]
-SchedulerOption = Annotated[str | None, typer.Option(help="Address of a Dask scheduler; in this process by default.")]
+
+
+def _computing(
+    jobs: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="What a process may hold, such as 4GB; a quarter by default.")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Address of a Dask scheduler; in this process by default.")
+    ] = None,
+    mixed: Annotated[bool, typer.Option("--mixed", help="Continue on a processor that rounds differently.")] = False,
+    force_unlock: Annotated[
+        bool, typer.Option("--force-unlock", help="Break the lock of a writer that is gone.")
+    ] = False,
+    storage: StorageOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, as it goes.")] = False,
+) -> dict[str, Any]:
+    """The options of all commands that compute, as arguments of `stores`."""
+    about = {"n_jobs": jobs, "memory": memory, "scheduler": scheduler, "mixed": mixed, "force_unlock": force_unlock}
+    return {**about, "storage_options": _options(storage), "progress": "json" if as_json else True}
 
 
 @app.command()
+@sharing(_computing)
 def run(
     architecture: Annotated[str, typer.Argument(help="A name such as myrtle10-gaussian, or a list of layers.")],
-    data: DataArgument,
+    data: Annotated[str, typer.Argument(help="Images: a .npy file, or FILE.npz:NAME.")],
     store: StoreArgument,
     others: Annotated[str | None, typer.Option(help="A second set of images, for k(X, Z).")] = None,
     mirrored: Annotated[bool, typer.Option(help="The same as --symmetry mirror.")] = False,
@@ -48,65 +62,26 @@ def run(
     backend: Annotated[str, typer.Option(help="auto, cpu, cuda or reference.")] = "auto",
     precision: Annotated[str, typer.Option(help="float32 or float64, up to the last pool.")] = "float32",
     tile: Annotated[int | None, typer.Option(help="Rows of a tile; chosen from the work by default.")] = None,
-    jobs: JobsOption = None,
-    memory: MemoryOption = None,
-    scheduler: SchedulerOption = None,
-    mixed: MixedOption = False,
-    force_unlock: UnlockOption = False,
-    storage: StorageOption = None,
-    as_json: EventsOption = False,
+    **how: Any,
 ) -> None:
     """Compute a kernel matrix into a store, or continue one after whatever stopped it."""
     base = kernel(architecture)
-    matrix = stores.gram(
-        base.symmetrized(symmetry or "mirror") if symmetry or mirrored else base,
-        _load(data),
-        _load(others),
-        store=store,
-        preprocessing=preprocessing,
-        extend=extend,
-        backend=backend,
-        precision=cast(Precision, precision),
-        n_jobs=jobs,
-        tile=tile,
-        memory=memory,
-        scheduler=scheduler,
-        mixed=mixed,
-        force_unlock=force_unlock,
-        storage_options=_options(storage),
-        progress="json" if as_json else True,
-    )
-    _print_done(matrix, as_json)
+    k = base.symmetrized(symmetry or "mirror") if symmetry or mirrored else base
+    how |= {"preprocessing": preprocessing, "extend": extend, "tile": tile}
+    how |= {"backend": backend, "precision": precision}
+    _print_done(stores.gram(k, _load(data), _load(others), store=store, **how), how)
 
 
 @app.command()
-def resume(
-    store: StoreArgument,
-    jobs: JobsOption = None,
-    memory: MemoryOption = None,
-    scheduler: SchedulerOption = None,
-    mixed: MixedOption = False,
-    force_unlock: UnlockOption = False,
-    storage: StorageOption = None,
-    as_json: EventsOption = False,
-) -> None:
+@sharing(_computing)
+def resume(store: StoreArgument, **how: Any) -> None:
     """Continue a store from itself alone: it holds its images and names its kernel."""
-    matrix = stores.resume(
-        store,
-        n_jobs=jobs,
-        memory=memory,
-        scheduler=scheduler,
-        mixed=mixed,
-        force_unlock=force_unlock,
-        storage_options=_options(storage),
-        progress="json" if as_json else True,
-    )
-    _print_done(matrix, as_json)
+    _print_done(stores.resume(store, **how), how)
 
 
 @app.command()
 @answers_json
-def status(store: StoreArgument, storage: StorageOption = None, as_json: JsonOption = False) -> Answer:
+def status(store: StoreArgument, storage: StorageOption = None) -> Answer:
     """Show what a store is a matrix of, how far it is, and who is writing it."""
     found = stores.status(store, storage_options=_options(storage))
     print(_status_text(found))
@@ -115,7 +90,7 @@ def status(store: StoreArgument, storage: StorageOption = None, as_json: JsonOpt
 
 @app.command()
 @answers_json
-def verify(store: StoreArgument, storage: StorageOption = None, as_json: JsonOption = False) -> Answer:
+def verify(store: StoreArgument, storage: StorageOption = None) -> Answer:
     """Check every byte of a store; the exit status is 1 if something is wrong."""
     found = stores.verify(store, storage_options=_options(storage))
     print(_findings_text(found, "is damaged"))
@@ -123,35 +98,16 @@ def verify(store: StoreArgument, storage: StorageOption = None, as_json: JsonOpt
 
 
 @app.command()
+@sharing(_computing)
 def repair(
     store: StoreArgument,
     data: Annotated[str | None, typer.Option(help="The images; needed only if the store's copy is damaged.")] = None,
     others: Annotated[str | None, typer.Option(help="The second set of images, likewise.")] = None,
-    jobs: JobsOption = None,
-    memory: MemoryOption = None,
-    scheduler: SchedulerOption = None,
-    mixed: MixedOption = False,
-    force_unlock: UnlockOption = False,
-    storage: StorageOption = None,
-    as_json: EventsOption = False,
+    **how: Any,
 ) -> None:
     """Check every byte of a store and compute again what is damaged; nothing else is touched."""
-    found = stores.repair(
-        store,
-        _load(data),
-        _load(others),
-        n_jobs=jobs,
-        memory=memory,
-        scheduler=scheduler,
-        mixed=mixed,
-        force_unlock=force_unlock,
-        storage_options=_options(storage),
-        progress="json" if as_json else True,
-    )
-    if as_json:
-        print_json(found.to_json())
-    else:
-        print(_findings_text(found, "was repaired"))
+    found = stores.repair(store, _load(data), _load(others), **how)
+    _print(found.to_json(), _findings_text(found, "was repaired"), how)
 
 
 def _load(source: str | None) -> NDArray[Any] | None:
@@ -175,11 +131,16 @@ def _option(text: str) -> Any:
     return text
 
 
-def _print_done(matrix: GramMatrix, as_json: bool) -> None:
-    if as_json:
-        print_json({"event": "done", "store": matrix.store.files.address, "shape": matrix.shape})
+def _print_done(matrix: GramMatrix, how: Mapping[str, Any]) -> None:
+    _print({"event": "done", "store": matrix.store.files.address, "shape": matrix.shape}, str(matrix), how)
+
+
+def _print(answer: Answer, text: str, how: Mapping[str, Any]) -> None:
+    """What came out, in the form that progress had."""
+    if how["progress"] == "json":
+        print_json(answer)
     else:
-        print(matrix)
+        print(text)
 
 
 def _status_text(found: stores.Status) -> str:

@@ -28,9 +28,9 @@ from ..errors import InputError, ParameterError, TangentlessError
 from ..files import check_output
 from ..inputs import to_numpy
 from ..layers import is_real
+from ..preprocessing import augmentation
 from ..progress import Bar, progress_bar
 from ..timing import describe_machine
-from .augmentation import augment
 from .checkpoint import CheckpointError, load_checkpoint, restore, save_checkpoint
 from .checks import check_choice, check_counts, require
 from .model import Network
@@ -290,6 +290,33 @@ class _Held:
             if start and count < _TEST_BATCH:
                 part = functional.pad(part, (0, 0) * (part.ndim - 1) + (0, _TEST_BATCH - count))
             yield part, count
+
+
+@dataclass(frozen=True)
+class TorchDraws:
+    """Draws of PyTorch, on the generator's device."""
+
+    generator: torch.Generator
+    xp: Any = torch
+
+    def below(self, end: int, count: int) -> Tensor:
+        """Numbers from 0 to below the end, (count, 1)."""
+        return torch.randint(end, (count, 1), generator=self.generator, device=self.generator.device)
+
+    def positions(self, length: int) -> Tensor:
+        """0, 1, ... below the length."""
+        return torch.arange(length, device=self.generator.device)
+
+
+def augment(images: Tensor, recipe: Recipe, generator: torch.Generator) -> Tensor:
+    """The images (N, H, W, C) of one step, changed as the recipe says; without augmentation, the same tensor.
+
+    >>> images = torch.arange(1.0, 9.0).reshape(1, 2, 4, 1)
+    >>> augment(images, Recipe("", "myrtle5", 1, 1), torch.Generator()) is images
+    True
+    """
+    changed: Tensor = augmentation.augment(images, recipe, TorchDraws(generator))
+    return changed
 
 
 def _train_epoch(

@@ -20,6 +20,7 @@ from ..gram import open_gram
 from ..inputs import to_host, without_tensor
 from ..solve import Calibration, RidgePath, calibration, probabilities, ridge_path, solve_ridge
 from ..statistics import Score
+from .charts import Series
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -92,16 +93,6 @@ class Examples:
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
-    """Leave-one-out scores of smaller training sets; of accuracies with 95 % intervals."""
-
-    sizes: Array
-    scores: Array
-    low: Array | None
-    high: Array | None
-
-
-@dataclass(frozen=True, eq=False)
 class Fit:
     """All numbers of a report. The first `len(K)` items are those of the matrix."""
 
@@ -117,7 +108,7 @@ class Fit:
     examples: Examples  # places in items
     calibration: Calibration | None
     path: RidgePath | None
-    curve: Curve | None
+    curve: Series | None  # leave-one-out scores of smaller training sets; of accuracies with 95 % intervals
     trouble: str  # why there is no path or curve
 
 
@@ -135,7 +126,8 @@ def gather(model: Any, train: Data, test: Data | None, matrix: Any, limit: int) 
     where[rows] = np.arange(len(rows))
     items, images, tested = everything.take(rows), train.images[rows], None
     if test is not None:
-        tested = _judge(estimator, test.y, _values(model, test.X), tested=True)
+        values = model.predict_proba(test.X) if classifies else model.predict(test.X)
+        tested = _judge(estimator, test.y, np.asarray(values), tested=True)
         some = _some(tested)
         items, images = items + tested.take(some), _beside(images, test.images[some])
     K = _matrix(estimator, steps, train.X, shown, matrix)
@@ -195,10 +187,6 @@ def _left_out(estimator: Any) -> Array:
     return probabilities(values, estimator.scale_)
 
 
-def _values(model: Any, X: Any) -> Array:
-    return np.asarray(model.predict_proba(X) if hasattr(model, "predict_proba") else model.predict(X))
-
-
 def _judge(estimator: Any, y: NDArray[Any], values: Array, *, tested: bool) -> Items:
     """Predictions beside labels. Labels that no class of the model has are refused."""
     rows, test = np.arange(len(y)), np.full(len(y), tested)
@@ -254,7 +242,7 @@ def _matrix(estimator: Any, steps: list[Any], X: Any, shown: Indices, matrix: An
     return np.asarray(estimator.kernel_(rows, **options))
 
 
-def _solve_again(estimator: Any, K: Array, targets: Array) -> tuple[RidgePath | None, Curve | None, str]:
+def _solve_again(estimator: Any, K: Array, targets: Array) -> tuple[RidgePath | None, Series | None, str]:
     """Scores at other ridges and of smaller sets. They are without weights, and landmarks count for nothing."""
     try:
         return ridge_path(K, targets), _learning_curve(estimator, K, targets), ""
@@ -262,7 +250,7 @@ def _solve_again(estimator: Any, K: Array, targets: Array) -> tuple[RidgePath | 
         return None, None, str(error)
 
 
-def _learning_curve(estimator: Any, K: Array, targets: Array) -> Curve:
+def _learning_curve(estimator: Any, K: Array, targets: Array) -> Series:
     """Leave-one-out scores of halves, quarters and so on; of each size, several subsets that share no row."""
     order, classifies = np.random.default_rng(1).permutation(len(K)), isinstance(estimator, KernelRidgeClassifier)
     sizes = [size for size in (len(K) >> halvings for halvings in range(12)) if size >= min(_SMALLEST, len(K))][::-1]
@@ -276,7 +264,7 @@ def _learning_curve(estimator: Any, K: Array, targets: Array) -> Curve:
         scores.append(_score(targets[np.concatenate(parts)], np.concatenate(left_out), classifies))
     middle, low, high = np.array(scores).T
     bounds = (low, high) if classifies else (None, None)
-    return Curve(np.array(sizes, dtype=np.float64), middle, *bounds)
+    return Series("score", np.array(sizes, dtype=np.float64), middle, *bounds)
 
 
 def _score(truth: Array, left_out: Array, classifies: bool) -> tuple[float, float, float]:

@@ -8,13 +8,12 @@ async function readMatrix(text, about) {
   const planes = new Uint8Array(await new Response(stream).arrayBuffer());
   const { count, low, step, bits, diagonal } = about;
   const entries = (count * (count - 1)) / 2;
+  const above = (place) => low + step * (bits > 8 ? (planes[place] << 8) | planes[entries + place] : planes[place]);
 
   function value(i, j) {
     if (i === j) return diagonal[i];
     const [a, b] = i < j ? [i, j] : [j, i];
-    const place = (a * (2 * count - a - 1)) / 2 + (b - a - 1);
-    const code = bits > 8 ? (planes[place] << 8) | planes[entries + place] : planes[place];
-    return low + step * code;
+    return above((a * (2 * count - a - 1)) / 2 + (b - a - 1));
   }
 
   // A byte of colour for every entry, both triangles, so that a new order is only a matter of looking up.
@@ -24,10 +23,7 @@ async function readMatrix(text, about) {
     const shade = (entry) => Math.max(0, Math.min(255, Math.round((entry - about.darkest) * scale)));
     for (let i = 0, place = 0; i < count; i++) {
       found[i * count + i] = shade(diagonal[i]);
-      for (let j = i + 1; j < count; j++, place++) {
-        const code = bits > 8 ? (planes[place] << 8) | planes[entries + place] : planes[place];
-        found[i * count + j] = found[j * count + i] = shade(low + step * code);
-      }
+      for (let j = i + 1; j < count; j++, place++) found[i * count + j] = found[j * count + i] = shade(above(place));
     }
     return found;
   }

@@ -32,7 +32,7 @@ def fit_page(fit: Fit, title: str | None = None, configuration: Mapping[str, Any
     pictures = picture_values(fit.images)
     sprite = None if pictures is None else make_sprite(pictures)
     packed, draw = pack_matrix(fit.K), _Thumbs(fit, sprite)
-    sections = [_matrix(fit), _neighbours(), *_judgement(fit), _examples(fit, draw), _curves(fit)]
+    sections = [_matrix(fit), _neighbours(), _judgement(fit), _examples(fit, draw), _curves(fit)]
     name = type(fit.estimator).__name__
     count = len(fit.everything)
     shape = " × ".join(map(str, fit.images.shape[1:]))
@@ -167,20 +167,19 @@ def _neighbours() -> Section:
     return Section("neighbours", "Nearest neighbours", join([*body, tag("div", id="nearest", aria_live="polite")]))
 
 
-def _judgement(fit: Fit) -> Iterator[Section]:
+def _judgement(fit: Fit) -> Section:
     """What was predicted beside what is true: counts of classes, or a scatter of values."""
     sets = [("leave-one-out", fit.everything, 0)]
     if fit.tested is not None:
         sets.append(("test", fit.tested, 1))
     if not fit.classes:
         charts = (_scatter(name, items).draw() for name, items, _ in sets)
-        yield Section("predictions", "Predictions", tag("div", *charts, class_="columns"))
-        return
+        return Section("predictions", "Predictions", tag("div", *charts, class_="columns"))
     tables = (_confusion(fit, name, items, test) for name, items, test in sets)
     words = "Rows are labels, columns predictions. Press a cell to see its images."
     panel = tag("div", id="cell", aria_live="polite")
     body = [tag("p", words, class_="note"), tag("div", *tables, class_="columns"), panel]
-    yield Section("confusion", "Confusion matrix", join(body))
+    return Section("confusion", "Confusion matrix", join(body))
 
 
 def _scatter(name: str, items: Items) -> Chart:
@@ -252,11 +251,9 @@ def _curves(fit: Fit) -> Section:
     score = "leave-one-out accuracy" if fit.classes else "leave-one-out R²"
     charts = []
     if fit.curve is not None:
-        c = fit.curve
-        series = Series("score", c.sizes, c.scores, c.low, c.high)
         note = "Subsets of the training rows at the ridge of the fit; the band is the 95 % interval."
         options: dict[str, Any] = {"log": True, "percent": bool(fit.classes), "note": note if fit.classes else ""}
-        charts.append(Chart("Learning curve", "training rows", score, [series], **options))
+        charts.append(Chart("Learning curve", "training rows", score, [fit.curve], **options))
     if fit.path is not None:
         charts.append(_ridge_chart(fit))
     if fit.calibration is not None:
