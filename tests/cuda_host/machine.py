@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 SOURCES = Path(cuda.__file__).parent
 ONE_AT_A_TIME = threading.Lock()  # the emulation has one block of threads
 # Files that are no part of a stage.
-BESIDE = ("duals", "front", "node_back", "nodes", "norms", "offsets", "pulling", "vectors")
+BESIDE = ("duals", "front", "node_back", "nodes", "norms", "offsets", "pulling", "sliding", "vectors")
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 
