@@ -177,7 +177,7 @@ def _units(wanted: Any, lanes: int, xp: Any) -> tuple[Any, Any]:
     """The unit of every run of rows and column, (runs, columns), -1 where nothing is wanted; and all units."""
     n, m = wanted.shape
     filled = xp.concatenate([wanted, xp.zeros((-n % lanes, m), dtype=bool)]).reshape(-1, lanes, m).any(axis=1)
-    columns, runs = xp.nonzero(filled.T)
+    runs, columns = xp.nonzero(filled)  # a multiprocessor's blocks then share left images, of which a unit has most
     table = xp.full(filled.shape, -1, dtype=np.int32)
     table[runs, columns] = xp.arange(len(runs), dtype=np.int32)
     left = runs * lanes

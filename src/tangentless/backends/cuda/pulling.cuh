@@ -78,9 +78,8 @@ struct Found {
     }
 };
 
-// The thread's column of both images, and its place in a team's row of values. Columns of an offset stand between zeros. Where
-// the right image ends, the left one's next column meets the right one's first; zeros stand between these two as well.
-// There are OFFSETS of v, from FIRST on.
+// The thread's column of both images, and its place in a team's row of values, which has PAD more at either end. There are
+// OFFSETS of v, from FIRST on.
 template <int WIDTH, int OFFSETS, int FIRST, int PAD, int COLUMNS, int TEAM, int TEAMS>
 struct Place {
     static constexpr bool all_work = COLUMNS == TEAM && OFFSETS % (TEAMS * COLUMNS / WIDTH) == 0;
@@ -92,10 +91,23 @@ struct Place {
         v = first + team * (COLUMNS / WIDTH) + number;
         idle = !all_work && (item % TEAM >= COLUMNS || v >= OFFSETS);
         v = (v + FIRST) % WIDTH;
-        const bool beyond = k >= WIDTH - v;
-        n = k + v - (beyond ? WIDTH : 0);
+        n = k + v - (k >= WIDTH - v ? WIDTH : 0);
         mine = number * WIDTH + k, others = number * WIDTH + n;
-        column = PAD + number * (WIDTH + 2 * PAD) + k + (beyond ? PAD : 0);
+        column = PAD + mine;
+    }
+};
+
+// Whether windows reach the columns up to ACROSS to the left and to the right, in both images: 1 or 0. Values that they do not
+// reach stand beside those they do: zeros between them would set threads apart, and shared memory would answer in more turns.
+template <int ACROSS>
+struct Neighbours {
+    real left[ACROSS > 0 ? ACROSS : 1], right[ACROSS > 0 ? ACROSS : 1];
+
+    __device__ void find(int k, int n, int width) {
+        for (int j = 1; j <= ACROSS; ++j) {
+            left[j - 1] = k >= j && n >= j ? 1 : 0;
+            right[j - 1] = k + j < width && n + j < width ? 1 : 0;
+        }
     }
 };
 
@@ -125,11 +137,14 @@ struct Windows {
         for (Value& line : lines) line = nothing();
     }
     // Takes a thread's value and those beside it, and returns the sum of the window that it completes, DOWN rows above.
-    template <class Row>
-    __device__ Value add(const Value& own, const Value* beside, const Row& above) {
+    template <class Row, class Beside>
+    __device__ Value add(const Value& own, const Value* beside, const Row& above, const Beside& links) {
         Value line = own;
 #pragma unroll
-        for (int j = 1; j <= ACROSS; ++j) line = line + (beside[-j] + beside[j]);
+        for (int j = 1; j <= ACROSS; ++j) {
+            line = line + links.left[j - 1] * beside[-j];
+            line = line + links.right[j - 1] * beside[j];
+        }
         if constexpr (DOWN == 0) return line;
         Value sum = lines[DOWN];
 #pragma unroll

@@ -44,8 +44,8 @@ class Shape:
     grid: Pair
     reach: Pair  # of the offsets u and v that are needed, from 0 either way
     groups: int  # of teams that follow these v, a block each
-    stride: int  # of a team's row of values, with zeros
-    pad: int  # zeros beside the columns of an offset
+    stride: int  # of a team's row of values
+    pad: int  # places before and after a team's row
     shared_bytes: int  # of rows, and of cotangents
     resident: int  # blocks of a multiprocessor at the same time
 
@@ -143,7 +143,7 @@ def _shape_with(forward: OffsetPlan, segment: Segment, place: int, both: bool, t
     groups = -(-offsets // most)
     teams = -(-offsets // groups)
     pad = max((step.window[1] // 2 for step in segment.steps), default=0)
-    stride = pad + beside * (width + 2 * pad)
+    stride = columns + 2 * pad
     found = _counts(forward, place) * height * columns * (both * lanes + 1)
     shared = (2 * teams * stride * lanes + found) * item
     fitting = max(1, _SHARED // (shared + 1024))
@@ -209,6 +209,7 @@ using OwnRow = Row<HEIGHT, DOWN, FIRST_U, BEFORE>;
 constexpr bool BOTH = {str(self.plan.both).lower()};
 struct Walk {{
     Value own;
+    Neighbours<PAD> links;
     {" ".join(f"{one};" for one in [*windows, *delayed])}
     __device__ void clear() {{ {clear} }}
 }};
@@ -230,6 +231,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         for (int each = 0; each < EACH; ++each) {{
             const OwnPlace here(threadIdx.x + each * THREADS, first_v);
             walks[each].clear();
+            walks[each].links.find(here.k, here.n, WIDTH);
 {indented(self._sources(), 12)}
         }}
         for (int start = 0; start < DOWN * HEIGHT + LATE; start += SKEW) {{
@@ -290,7 +292,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             late = [*there, *(2 * there[-1] - one for one in reversed(there[:-1]))][number + 1]
             before = ["sync_threads_of_team<TEAM>();"]
             add.append(f"const Value* beside = lines + (from.line + {number % 2} * STRIDE);")
-            add.append(f"const Value sum = walk.windows{number}.add(walk.own, beside, at);")
+            add.append(f"const Value sum = walk.windows{number}.add(walk.own, beside, at, walk.links);")
         inner = [
             *before,
             "#pragma unroll",
