@@ -8,9 +8,10 @@ import tangentless as tl
 from conftest import frozen
 from tangentless import demo
 from tangentless.cli import app
-from tangentless.distillation import Settings, distill, kernel_gradients
+from tangentless.distillation import FORMAT, VERSION, Settings, best_targets, distill, kernel_gradients
 from tangentless.errors import InputError, ParameterError
 from tangentless.experiments.distillation import reproduce
+from tangentless.files import load_archive, save_archive
 from tangentless.models import load_model, save_model
 from toys import toy
 
@@ -31,14 +32,30 @@ def test_gradients_of_the_loss_are_slopes():
     root, cross, targets, batch = (rng.standard_normal(shape) for shape in ((4, 6), (4, 5), (4, 3), (5, 3)))
     K = root @ root.T
     _, *found = kernel_gradients(K, cross, targets, batch, 0.01)
-    moves = [rng.standard_normal(one.shape) for one in (K, cross, targets)]
+    moves = [rng.standard_normal(one.shape) for one in (K, cross)]
 
     def loss(s):
-        moved = (one + s * move for one, move in zip((K, cross, targets), moves, strict=True))
-        return kernel_gradients(*moved, batch, 0.01)[0]
+        moved = (one + s * move for one, move in zip((K, cross), moves, strict=True))
+        return kernel_gradients(*moved, targets, batch, 0.01)[0]
 
     expected = (8 * (loss(1e-4) - loss(-1e-4)) - loss(2e-4) + loss(-2e-4)) / 12e-4
     assert sum((by * move).sum() for by, move in zip(found, moves, strict=True)) == pytest.approx(expected, rel=1e-8)
+
+
+def test_the_loss_of_the_best_targets_has_the_slope_of_fixed_ones():
+    rng = np.random.default_rng(0)
+    root, cross, move, batch = (rng.standard_normal(shape) for shape in ((4, 6), (4, 50), (4, 50), (50, 3)))
+    K = root @ root.T
+
+    def step(s):
+        moved = cross + s * move
+        return kernel_gradients(K, moved, best_targets(K, moved, batch, 0.01), batch, 0.01)
+
+    (higher, *_), (lower, *_), (loss, _, by_cross) = (step(s) for s in (1e-4, -1e-4, 0.0))
+    # The fit has a ridge of its own, 1e-7, so its loss is not the very least.
+    assert (by_cross * move).sum() == pytest.approx((higher - lower) / 2e-4, rel=1e-5)
+    other = best_targets(K, cross, batch, 0.01) + 1e-2 * rng.standard_normal((4, 3))
+    assert loss < kernel_gradients(K, cross, other, batch, 0.01)[0]
 
 
 @pytest.mark.parametrize("options", [{}, {"learn_labels": True}, {"start": "noise"}, {"flips": True}], ids=str)
@@ -79,6 +96,11 @@ def test_a_run_goes_on_where_it_was(digits, tmp_path):
     assert np.array_equal(found.targets, whole.targets)
     with pytest.raises(InputError, match="another distillation: its settings differ"):
         distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", **settings | {"seed": 1})
+    header, arrays = load_archive(tmp_path / "run", FORMAT, VERSION)
+    header = {name: header[name] for name in ("settings", "kernel", "data")}
+    save_archive(tmp_path / "run", FORMAT, 1, header, {name: arrays[name] for name in ("before", "losses")})
+    with pytest.raises(InputError, match="earlier release"):
+        distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", **settings)
 
 
 def test_a_run_whose_time_is_up_goes_on_where_it_was(digits, tmp_path):
@@ -97,6 +119,7 @@ def test_a_run_whose_time_is_up_goes_on_where_it_was(digits, tmp_path):
         ({"images": 41}, ParameterError, "41 images cannot be distilled from 40"),
         ({"images": 2}, ParameterError, "3 classes need at least as many images"),
         ({"batch": 2}, ParameterError, "a batch of 2 cannot hold 3 classes"),
+        ({"batch": 5, "learn_labels": True}, ParameterError, "labels of 3 images takes a batch of at least 6"),
         ({"steps": 0}, ParameterError, "steps must be a whole number of at least 1"),
         ({"rate": 0.0}, ParameterError, "rate must be a finite number above 0"),
         ({"start": "nothing"}, ParameterError, "'images' or 'noise'"),

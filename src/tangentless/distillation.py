@@ -4,6 +4,10 @@ Kernel inducing points (Nguyen et al., 2021): with S the few images, their targe
 the loss is the mean squared error of K(batch, S) (K(S, S) + ridge)^-1 Y_S. Its gradient by K is a few small matrix
 products, and `Kernel.vjp` takes it to the pixels of S. Adam does the rest. Targets are one-hot, less their mean.
 
+Targets that are learned are those of the least squares fit to the batch of every step: the loss is then a function of
+the images alone (variable projection; Golub and Pereyra, 1973), which takes a fraction of the steps that learning both
+by their gradients takes. The last ones are fitted to many training images.
+
 Random numbers are those of a step, so a run that goes on from a checkpoint draws what it would have drawn.
 """
 
@@ -12,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +38,13 @@ from .solve import fit_scale
 
 Array = NDArray[np.float64]
 Watch = Callable[[int, int, float], None]  # steps done, steps in all, and the loss of the last one
-FORMAT, VERSION = "tangentless distillation", 1
-_NUMBERS = ("values", "means", "squares")
+FORMAT, VERSION = "tangentless distillation", 2
+_ARRAYS = ("before", "images", "targets", "mean", "square")
 _KEPT_EVERY = 50  # steps between two checkpoints
 _SHARE = 0.25  # of a GPU's free memory that training images may take: batches are then drawn there
 _CALIBRATION = 2000  # training images at most that probabilities are fitted to
+_TARGET_RIDGE = 1e-7  # of a fit of targets, relative: fits stay finite where two images are one
+_ROWS_A_TARGET = 2  # images of a batch, at least, for each target that is fitted to them
 
 
 @dataclass(frozen=True)
@@ -81,18 +87,14 @@ class Distilled:
 
 @dataclass
 class _State:
-    """Images and targets, and Adam's averages of their gradients and of the squares."""
+    """Images and targets, and Adam's averages of the gradients of images and of their squares."""
 
     before: Any
-    values: list[Any]
-    means: list[Any]
-    squares: list[Any]
+    images: Any
+    targets: Any
+    mean: Any
+    square: Any
     losses: list[float] = field(default_factory=list)
-
-    @property
-    def numbers(self) -> tuple[list[Any], list[Any], list[Any]]:
-        """All that a step changes but the losses."""
-        return self.values, self.means, self.squares
 
 
 def distill(
@@ -143,8 +145,7 @@ def distill(
     path = None if checkpoint is None else Path(checkpoint)
     state = (path and _load(path, header)) or _begin(pixels, codes, rows, len(classes), chosen)
     upload = device.algebra.upload
-    values, means, squares = ([*map(upload, some)] for some in state.numbers)
-    state = _State(state.before, values, means, squares, state.losses)
+    state = replace(state, **{name: upload(getattr(state, name)) for name in _ARRAYS})
     whole = upload(pixels) if pixels.nbytes <= _SHARE * device.algebra.free_bytes() else pixels
     for step in range(len(state.losses), chosen.steps):
         _step(state, step, k, device, whole, codes, len(classes), chosen)
@@ -155,34 +156,57 @@ def distill(
             watch(step + 1, chosen.steps, state.losses[-1])
         if last:
             break
-    learned, targets = (to_host(one) for one in state.values)
+    if chosen.learn_labels:
+        state.targets = _last_targets(state.images, k, device, whole, codes, len(classes), chosen)
+    learned, targets = to_host(state.images), to_host(state.targets)
     model = _model(k, device, learned, targets, classes[codes[rows]], chosen)
     _calibrate(model, pixels, codes, chosen)
     entire = model if preprocessing is None else make_pipeline(preprocessing, model)
     return Distilled(to_host(state.before), learned, classes[codes[rows]], targets, state.losses, entire)
 
 
-def kernel_gradients(K: Any, cross: Any, targets: Any, batch: Any, ridge: float) -> tuple[Any, Any, Any, Any]:
-    """The loss, where the arrays are, and its gradients by K(S, S), by K(S, batch) and by the targets of S.
+def kernel_gradients(K: Any, cross: Any, targets: Any, batch: Any, ridge: float) -> tuple[Any, Any, Any]:
+    """The loss, where the arrays are, and its gradients by K(S, S) and by K(S, batch).
 
     >>> rng = np.random.default_rng(0)
     >>> K, cross, own, batch = np.eye(2), rng.random((2, 3)), rng.random((2, 1)), rng.random((3, 1))
-    >>> loss, by_K, by_cross, by_own = kernel_gradients(K, cross, own, batch, 0.1)
+    >>> loss, by_K, by_cross = kernel_gradients(K, cross, own, batch, 0.1)
     >>> moved, *_ = kernel_gradients(K, cross + 1e-6, own, batch, 0.1)
     >>> bool(abs((moved - loss) / 1e-6 - by_cross.sum()) < 1e-5)
     True
     """
-    count = len(K)
-    share = ridge / count
-    matrix = K + share * np.trace(K) * np.diag(np.ones_like(K[0]))
+    matrix = _with_ridge(K, ridge)
     coefficients = np.linalg.solve(matrix, targets)
     errors = cross.T @ coefficients - batch
     loss = (errors**2).sum() / (2 * len(batch))
     errors = errors / len(batch)
-    by_targets = np.linalg.solve(matrix.T, cross @ errors)
-    by_matrix = -by_targets @ coefficients.T
-    by_K = by_matrix + share * np.trace(by_matrix) * np.diag(np.ones_like(K[0]))
-    return loss, by_K, coefficients @ errors.T, by_targets
+    by_matrix = -np.linalg.solve(matrix.T, cross @ errors) @ coefficients.T
+    by_K = by_matrix + ridge / len(K) * np.trace(by_matrix) * _identity(K)
+    return loss, by_K, coefficients @ errors.T
+
+
+def best_targets(K: Any, cross: Any, batch: Any, ridge: float) -> Any:
+    """The targets of S with the least loss: the gradient by K(S, S) is then 0.
+
+    >>> rng = np.random.default_rng(0)
+    >>> K, cross, batch = np.eye(2), rng.random((2, 9)), rng.random((9, 1))
+    >>> best = best_targets(K, cross, batch, 0.1)
+    >>> loss, by_K, _ = kernel_gradients(K, cross, best, batch, 0.1)
+    >>> bool(abs(by_K).max() < 1e-6), bool(loss < kernel_gradients(K, cross, best + 0.1, batch, 0.1)[0])
+    (True, True)
+    """
+    squares = cross @ cross.T
+    return _with_ridge(K, ridge) @ np.linalg.solve(_with_ridge(squares, _TARGET_RIDGE), cross @ batch)
+
+
+def _with_ridge(matrix: Any, ridge: float) -> Any:
+    """The ridge is relative to the mean of the diagonal."""
+    return matrix + ridge / len(matrix) * np.trace(matrix) * _identity(matrix)
+
+
+def _identity(matrix: Any) -> Any:
+    """As large as the matrix, and where that is."""
+    return np.diag(np.ones_like(matrix[0]))
 
 
 def _step(
@@ -190,22 +214,28 @@ def _step(
 ) -> None:
     """One step of Adam on a random batch."""
     batch, labels = _draw(X, codes, step, device, chosen)
-    images, targets = state.values
     wanted = device.algebra.upload(_centred(labels, classes))
-    values, pull = k.values_and_pull(device, np.concatenate([images, batch]), chosen.images)
+    values, pull = k.values_and_pull(device, np.concatenate([state.images, batch]), chosen.images)
     K, cross = np.split(values, [chosen.images], axis=1)
-    loss, by_K, by_cross, by_targets = kernel_gradients(K, cross, targets, wanted, chosen.ridge)
+    if chosen.learn_labels:
+        state.targets = best_targets(K, cross, wanted, chosen.ridge)
+    loss, by_K, by_cross = kernel_gradients(K, cross, state.targets, wanted, chosen.ridge)
     read_loss = device.algebra.later(loss)  # when all else of this step is on its way to the GPU
     gradient = pull(np.concatenate([by_K + by_K.T, by_cross], axis=1))  # K(S, S) has S on both sides
     rate = chosen.rate * 0.5 * (1.0 + math.cos(math.pi * step / chosen.steps))
-    gradients = [gradient, by_targets] if chosen.learn_labels else [gradient]
-    for place, one in enumerate(gradients):
-        state.means[place] = 0.9 * state.means[place] + 0.1 * one
-        state.squares[place] = 0.99 * state.squares[place] + 0.01 * one**2
-        mean = state.means[place] / (1 - 0.9 ** (step + 1))
-        square = state.squares[place] / (1 - 0.99 ** (step + 1))
-        state.values[place] = state.values[place] - rate * mean / (np.sqrt(square) + 1e-12)
+    state.mean = 0.9 * state.mean + 0.1 * gradient
+    state.square = 0.99 * state.square + 0.01 * gradient**2
+    mean, square = state.mean / (1 - 0.9 ** (step + 1)), state.square / (1 - 0.99 ** (step + 1))
+    state.images = state.images - rate * mean / (np.sqrt(square) + 1e-12)
     state.losses.append(read_loss())
+
+
+def _last_targets(images: Any, k: Kernel, device: Device, X: Any, codes: Any, classes: int, chosen: Settings) -> Any:
+    """The best targets for all training images, or for as many as all steps together have seen."""
+    rows = np.random.default_rng(chosen.seed).permutation(len(X))[: chosen.steps * chosen.batch]
+    upload = device.algebra.upload
+    K, cross = k.on_device(device, images), k.on_device(device, images, upload(X[rows]))
+    return best_targets(upload(K), upload(cross), upload(_centred(codes[rows], classes)), chosen.ridge)
 
 
 def _draw(X: Any, codes: Any, step: int, device: Device, chosen: Settings) -> tuple[Any, Any]:
@@ -225,8 +255,7 @@ def _begin(X: Array, codes: Any, rows: Any, classes: int, chosen: Settings) -> _
     if chosen.start == "noise":
         rng = np.random.default_rng((chosen.seed, chosen.steps, 1))
         start = np.asarray(X.mean(axis=0) + X.std() * rng.standard_normal(start.shape))
-    values = [start, _centred(codes[rows], classes)]
-    return _State(start, values, [np.zeros_like(one) for one in values], [np.zeros_like(one) for one in values])
+    return _State(start, start, _centred(codes[rows], classes), np.zeros_like(start), np.zeros_like(start))
 
 
 def _balanced(codes: Any, chosen: Settings) -> Any:
@@ -276,21 +305,23 @@ def _check_settings(chosen: Settings, count: int, classes: int) -> None:
         raise ParameterError(f"{classes} classes need at least as many images, not {chosen.images}")
     if min(chosen.batch, count) < classes:
         raise ParameterError(f"a batch of {chosen.batch} cannot hold {classes} classes; give a larger batch")
+    if chosen.learn_labels and min(chosen.batch, count) < _ROWS_A_TARGET * chosen.images:
+        least = _ROWS_A_TARGET * chosen.images
+        raise ParameterError(f"to learn the labels of {chosen.images} images takes a batch of at least {least} images")
 
 
 def _save(path: Path, header: dict[str, Any], state: _State) -> None:
-    arrays = {"before": to_host(state.before), "losses": np.array(state.losses)}
-    for name, some in zip(_NUMBERS, state.numbers, strict=True):
-        arrays |= {f"{name}{place}": to_host(one) for place, one in enumerate(some)}
-    save_archive(path, FORMAT, VERSION, header, arrays)
+    arrays = {name: to_host(getattr(state, name)) for name in _ARRAYS}
+    save_archive(path, FORMAT, VERSION, header, {**arrays, "losses": np.array(state.losses)})
 
 
 def _load(path: Path, header: dict[str, Any]) -> _State | None:
     if not path.exists():
         return None
     found, arrays = load_archive(path, FORMAT, VERSION)
+    if found["version"] < VERSION:
+        raise InputError(f"{path} is of an earlier release, which learned otherwise; give another checkpoint")
     for name, wanted in header.items():
         if found.get(name) != wanted:
             raise InputError(f"{path} belongs to another distillation: its {name} differ; give another checkpoint")
-    values, means, squares = ([arrays[f"{name}{place}"] for place in range(2)] for name in _NUMBERS)
-    return _State(arrays["before"], values, means, squares, [float(loss) for loss in arrays["losses"]])
+    return _State(**{name: arrays[name] for name in _ARRAYS}, losses=[float(loss) for loss in arrays["losses"]])
