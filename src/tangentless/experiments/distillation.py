@@ -1,9 +1,8 @@
 """Claim: ten learned images classify MNIST and CIFAR-10 far better than ten of the training images.
 
-Kernel inducing points (Nguyen et al., 2021), of flat networks as there. MNIST is standardised; CIFAR-10 is whitened, and
-its training images are mirrored at random. One trial, the whole test set. Beside the record come the
-model, which predicts at the cost of as many kernel evaluations as it has images, and a picture of these before and
-after.
+Kernel inducing points (Nguyen et al., 2021), of flat networks as there. MNIST is standardised; CIFAR-10 is whitened,
+and its training images are mirrored at random. One trial, the whole test set. Beside the record come the model, which
+predicts at the cost of as many kernel evaluations as it has images, and a picture of these before and after.
 """
 
 from __future__ import annotations

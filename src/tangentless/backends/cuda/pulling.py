@@ -281,20 +281,35 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         down, across = (size // 2 for size in self.segment.steps[number].window)
         return f"Windows<{down}, {across}>"
 
-    def _phase(self, number: int | None, lines: Sequence[str]) -> str:
+    def _phase(self, number: int | None, lines: Sequence[str], read: Sequence[tuple[str, str, str]] = ()) -> str:
         """What each thread does with its next row, or with the sum of the windows that the values beside it complete.
 
-        Windows of steps are numbered in the order in which they are used, there and back.
+        Windows of steps are numbered in the order in which they are used, there and back. What a thread can `read`
+        before it waits for others is given by type, name and expression.
         """
-        late, before, add = 0, list[str](), list[str]()
-        if number is not None:
-            there = [0, *self.reach]
-            late = [*there, *(2 * there[-1] - one for one in reversed(there[:-1]))][number + 1]
-            before = ["sync_threads_of_team<TEAM>();"]
-            add.append(f"const Value* beside = lines + (from.line + {number % 2} * STRIDE);")
-            add.append(f"const Value sum = walk.windows{number}.add(walk.own, beside, at, walk.links);")
+        if number is None:
+            return indented(self._each(0, lines), 16) + "\n"
+        there = [0, *self.reach]
+        late = [*there, *(2 * there[-1] - one for one in reversed(there[:-1]))][number + 1]
         inner = [
-            *before,
+            *(f"{kind} {name}s[EACH];" for kind, name, _ in read),
+            *(self._each(late, [f"{name}s[each] = {what};" for _, name, what in read]) if read else []),
+            "sync_threads_of_team<TEAM>();",
+            *self._each(
+                late,
+                [
+                    f"const Value* beside = lines + (from.line + {number % 2} * STRIDE);",
+                    f"const Value sum = walk.windows{number}.add(walk.own, beside, at, walk.links);",
+                    *(f"const {kind}& {name} = {name}s[each];" for kind, name, _ in read),
+                    *lines,
+                ],
+            ),
+        ]
+        return indented(["{", *(f"    {line}" for line in inner), "}"], 16) + "\n"
+
+    def _each(self, late: int, lines: Sequence[str]) -> list[str]:
+        """A loop over a thread's columns, each at the row that entered so many rows earlier."""
+        return [
             "#pragma unroll",
             "for (int each = 0; each < EACH; ++each) {",
             "    const OwnPlace here(threadIdx.x + each * THREADS, first_v);",
@@ -302,10 +317,9 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             f"    const OwnRow at(start + step + BEFORE * HEIGHT - here.team * SKEW - {late});",
             "    [[maybe_unused]] Walk& walk = walks[each];",
             "    [[maybe_unused]] const Sources& from = sources[each];",
-            *(f"    {line}" for line in [*add, *lines]),
+            *(f"    {line}" for line in lines),
             "}",
         ]
-        return indented(inner, 16) + "\n"
 
     def _hand_on(self, number: int, value: str) -> list[str]:
         """Give a value to the threads beside, for windows of that number."""
@@ -342,13 +356,14 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
     def _again(self, number: int) -> str:
         """A step, as it was computed before; the last one then has the cotangents of the pool."""
         last, lines = number == len(self.segment.steps) - 1, ["const Value& value = sum;"]
+        read = list[tuple[str, str, str]]()
         if self._embeds(number):
             place = self.forward.norm_places[self.place, number]
             tables = "".join(f"table{i}, " for i in self.used[number])
             same = "itself && here.v == 0 && at.row == at.partner"
+            read.append(("Lanes", "left", f"(from.a + at.row * WIDTH)[{place}]"))
+            read.append(("real", "right", f"(from.b + at.partner * WIDTH)[{place}]"))
             lines = [
-                f"const Lanes left = (from.a + at.row * WIDTH)[{place}];",
-                f"const real right = (from.b + at.partner * WIDTH)[{place}];",
                 "Value slope, bend;",
                 f"const Value value = embed{number}(sum, left, right, {tables}{same}, slope, bend);",
             ]
@@ -358,7 +373,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             lines += self._hand_on(number + 1, "value")
             if self._embeds(number):
                 lines += [f"walk.{name}{number}.add({name});" for name in ("slope", "bend")]
-        return self._phase(number, lines)
+        return self._phase(number, lines, read)
 
     def _back(self, number: int) -> str:
         """Cotangents of a step's sum from those of the next one's."""
