@@ -225,9 +225,9 @@ def test_threads_wait_for_each_other(
     ("text", "shape"),
     [
         ("conv5 relu pool2 conv3 relu globalpool", (6, 32, 2)),
-        ("conv7 gaussian pool2 conv3(stride=2) relu globalpool", (10, 24, 3)),  # every other offset, and row
+        ("conv7 gaussian pool2 conv3 relu globalpool", (10, 24, 3)),
         ("conv9 relu pool2 conv5 relu globalpool", (12, 20, 5)),
-        ("conv3 gelu pool2 conv3 relu pool3(stride=2) globalpool", (14, 28, 1)),  # odd numbers of norms
+        ("conv3 gelu pool2 conv3 relu globalpool", (14, 28, 1)),
         ("conv3 relu conv3 gaussian pool2 conv3 relu globalpool", (6, 48, 3)),
         ("conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (4, 64, 1)),
         ("conv5 relu conv5 gelu pool2 conv3 relu globalpool", (12, 24, 2)),
@@ -242,6 +242,13 @@ def test_windows_that_slide_match_the_reference(backend: CudaBackend, text: str,
     found = k(X, backend=backend)
     assert relative_error(found, k(X, backend="reference")) < 3e-7
     np.testing.assert_array_equal(k(X[1:3], X[2:], backend=backend), found[1:3, 2:])
+
+
+@pytest.mark.parametrize("text", ["conv7 relu pool2 conv3(stride=2) relu globalpool", "conv3 relu pool2 patch12"])
+def test_windows_slide_only_where_all_offsets_are_needed(text: str) -> None:
+    plan = plan_offsets(kernel(text).graph((24, 24, 1)), "float32", HostMachine.shared_limit)
+    assert isinstance(plan, OffsetPlan)
+    assert not plan.plans[0].slides
 
 
 def general(graph: Graph, precision: str, shared_limit: int) -> str:

@@ -52,10 +52,18 @@ def test_the_loss_of_the_best_targets_has_the_slope_of_fixed_ones():
         return kernel_gradients(K, moved, best_targets(K, moved, batch, 0.01), batch, 0.01)
 
     (higher, *_), (lower, *_), (loss, _, by_cross) = (step(s) for s in (1e-4, -1e-4, 0.0))
-    # The fit has a ridge of its own, 1e-7, so its loss is not the very least.
+    # The fit has a ridge of its own, 1e-12, so its loss is not the very least.
     assert (by_cross * move).sum() == pytest.approx((higher - lower) / 2e-4, rel=1e-5)
     other = best_targets(K, cross, batch, 0.01) + 1e-2 * rng.standard_normal((4, 3))
     assert loss < kernel_gradients(K, cross, other, batch, 0.01)[0]
+
+
+def test_targets_fit_as_least_squares_do_where_kernels_hardly_differ():
+    rng = np.random.default_rng(0)
+    cross, batch = 1 - 1e-3 * rng.random((10, 200)), rng.standard_normal((200, 3))
+    loss, *_ = kernel_gradients(np.eye(10), cross, best_targets(np.eye(10), cross, batch, 1e-6), batch, 1e-6)
+    least = np.linalg.lstsq(cross.T, batch, rcond=None)[0]
+    assert loss == pytest.approx(((cross.T @ least - batch) ** 2).sum() / 400, rel=1e-3)
 
 
 @pytest.mark.parametrize("options", [{}, {"learn_labels": True}, {"start": "noise"}, {"flips": True}], ids=str)

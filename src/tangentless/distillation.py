@@ -43,7 +43,7 @@ _ARRAYS = ("before", "images", "targets", "mean", "square")
 _KEPT_EVERY = 50  # steps between two checkpoints
 _SHARE = 0.25  # of a GPU's free memory that training images may take: batches are then drawn there
 _CALIBRATION = 2000  # training images at most that probabilities are fitted to
-_TARGET_RIDGE = 1e-7  # of a fit of targets, relative: fits stay finite where two images are one
+_TARGET_RIDGE = 1e-12  # of a fit of targets, relative: what lies below a millionth is rounding of kernels in float32
 _ROWS_A_TARGET = 2  # images of a batch, at least, for each target that is fitted to them
 
 
