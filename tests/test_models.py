@@ -331,6 +331,10 @@ def test_a_support_vector_machine_comes_back_as_it_was(path: Path, classes: int)
     assert (loaded.C, loaded.class_weight) == (5.0, {0: 2.0})
     refitted = clone(loaded).fit(IMAGES, CLASSES % classes)
     np.testing.assert_array_equal(refitted.decision_function(IMAGES), model.decision_function(IMAGES))
+    rewrite(path, header={"C": -1.0})
+    with pytest.raises(InputError, match="C must be a finite number above 0"):
+        load_model(path)
+    save_model(path, model, force=True)
     for name, array in (("counts", np.array([-1, 25, 0])[:classes]), ("support", np.zeros(3, int))):
         rewrite(path, **{name: array})
         with pytest.raises(InputError, match=r"do not (go with|belong)"):

@@ -313,6 +313,7 @@ def _restore_ridge(header: Header, arrays: Arrays, images: NDArray[Any], options
 
 def _restore_machine(header: Header, arrays: Arrays, images: NDArray[Any], options: dict[str, Any]) -> KernelSVC:
     model = KernelSVC(C=_choice(header, "C", "scale"), class_weight=_read_weights(header), **options)
+    model._check_parameters()
     _attach(model, images)
     model.C_ = _field(header, "C_" if "C_" in header else "C")
     model.classes_ = _read_classes(arrays)
