@@ -227,6 +227,7 @@ def test_threads_wait_for_each_other(
         ("conv5 relu pool2 conv3 relu globalpool", (6, 32, 2)),
         ("conv7 gaussian pool2 conv3 relu globalpool", (10, 24, 3)),
         ("conv9 relu pool2 conv5 relu globalpool", (12, 20, 5)),
+        ("conv3 relu pool2 conv15 relu globalpool", (4, 20, 1)),  # one pair a thread
         ("conv3 gelu pool2 conv5 relu globalpool", (14, 28, 1)),
         ("conv3 relu conv3 gaussian pool2 conv3 relu globalpool", (6, 48, 3)),
         ("conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (4, 64, 1)),

@@ -78,6 +78,8 @@ def test_a_file_that_is_no_image_is_named(folder, content):
 def test_folders_that_are_missing_or_empty_are_named(tmp_path):
     with pytest.raises(DatasetMissingError, match=r"there is no folder .*nowhere"):
         from_folder(tmp_path / "nowhere")
+    with pytest.raises(DatasetMissingError, match="there is no folder ~nobody"):
+        from_folder("~nobody-of-this-name/photographs")
     with pytest.raises(DatasetMissingError, match="has no folders"):
         from_folder(tmp_path)
     (tmp_path / "empty").mkdir()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,10 +15,10 @@ from typer.testing import CliRunner
 
 import tangentless
 from tangentless import KernelRidgeClassifier, kernel, paper
-from tangentless.classical import Gaussian
+from tangentless.classical import Gaussian, Linear
 from tangentless.cli import app
 from tangentless.datasets import Dataset, Split
-from tangentless.errors import ArchitectureError, InputError, ParameterError
+from tangentless.errors import ArchitectureError, InputError, NotPositiveDefinite, ParameterError
 from tangentless.experiments import cifar10, cifar10_subsets, cifar100, mnist, tables
 from tangentless.experiments.cifar10_subsets import Subsets, draw
 from tangentless.experiments.records import read_record
@@ -355,6 +356,14 @@ class TestTables:
             assert picked["leave-one-out accuracy"] == best
             assert picked["ridge"] == row["ridge"]
             assert row["accuracy"] > 0.5
+
+    def test_a_candidate_without_a_solution_ends_the_choice_and_is_named(self):
+        rows = np.random.default_rng(0).random((60, 6))
+        work = SimpleNamespace(images={None: rows}, train=SimpleNamespace(labels=np.arange(60) % 3), backend="cpu")
+        both = tables.Candidates("linear ones", lambda images: [Linear(), 2.0 * Linear()])
+        method = tables.Method("linear", "pixels", both, ridge=1e-30)
+        with pytest.raises(NotPositiveDefinite, match=r"Linear\(\) is not positive definite at ridge 1e-30"):
+            tables._Work._choose(work, method, 1e-30, 60)
 
     def test_rows_of_learnt_features_choose_among_variants_without_test_labels(self, tmp_path):
         variants = [{"patch": 3, "mirrors": True, "bias": bias, "backend": CPU} for bias in (0.0, 1.0)]

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import tangentless as tl
 from tangentless import kernel
 from tangentless.cli import app
-from tangentless.errors import ParameterError
+from tangentless.errors import InputError, ParameterError
 from tangentless.experiments import recipe as recipes
 from tangentless.experiments import tables
 from tangentless.experiments.law import PowerLaw
@@ -103,6 +103,12 @@ def test_the_command_line_knows_recipes(tmp_path):
     assert (model[0].epsilon, model[1].kernel) == (RECIPES["best"].epsilon, RECIPES["best"].kernel)
     refused = CliRunner().invoke(app, [*arguments, "--force", "--flips"])
     assert refused.exit_code != 0
+
+
+@pytest.mark.parametrize("errors", [[0.4, 0.2, 0.0], [1.0, 0.5, 0.2]])
+def test_a_law_is_not_fitted_to_predictions_that_are_all_right_or_all_wrong(errors):
+    with pytest.raises(InputError, match="above 0 and below 1"):
+        PowerLaw.fit([10, 20, 40], errors, [100, 100, 100])
 
 
 def test_a_law_is_found_again_and_tells_how_sure_it_is():

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
 
 from .backends import AnyDevice, Precision
+from .chunks import spans
 from .devices import Device
 from .errors import InputError, ParameterError
 from .estimators import KernelRidgeClassifier
@@ -39,10 +40,11 @@ from .solve import fit_scale
 Array = NDArray[np.float64]
 Watch = Callable[[int, int, float], None]  # steps done, steps in all, and the loss of the last one
 FORMAT, VERSION = "tangentless distillation", 2
-_ARRAYS = ("before", "images", "targets", "mean", "square")
+_MOVED = ("images", "targets", "mean", "square")  # by every step
 _KEPT_EVERY = 50  # steps between two checkpoints
 _SHARE = 0.25  # of a GPU's free memory that training images may take: batches are then drawn there
 _CALIBRATION = 2000  # training images at most that probabilities are fitted to
+_FITTED_AT_ONCE = 2000  # training images whose kernels are held while the last targets are fitted
 _TARGET_RIDGE = 1e-12  # of a fit of targets, relative: what lies below a millionth is rounding of kernels in float32
 _ROWS_A_TARGET = 2  # images of a batch, at least, for each target that is fitted to them
 
@@ -145,7 +147,7 @@ def distill(
     path = None if checkpoint is None else Path(checkpoint)
     state = (path and _load(path, header)) or _begin(pixels, codes, rows, len(classes), chosen)
     upload = device.algebra.upload
-    state = replace(state, **{name: upload(getattr(state, name)) for name in _ARRAYS})
+    state = replace(state, **{name: upload(getattr(state, name)) for name in _MOVED})
     whole = upload(pixels) if pixels.nbytes <= _SHARE * device.algebra.free_bytes() else pixels
     for step in range(len(state.losses), chosen.steps):
         _step(state, step, k, device, whole, codes, len(classes), chosen)
@@ -157,12 +159,12 @@ def distill(
         if last:
             break
     if chosen.learn_labels:
-        state.targets = _last_targets(state.images, k, device, whole, codes, len(classes), chosen)
+        state.targets = _last_targets(state, k, device, whole, codes, len(classes), chosen)
     learned, targets = to_host(state.images), to_host(state.targets)
     model = _model(k, device, learned, targets, classes[codes[rows]], chosen)
     _calibrate(model, pixels, codes, chosen)
     entire = model if preprocessing is None else make_pipeline(preprocessing, model)
-    return Distilled(to_host(state.before), learned, classes[codes[rows]], targets, state.losses, entire)
+    return Distilled(state.before, learned, classes[codes[rows]], targets, state.losses, entire)
 
 
 def kernel_gradients(K: Any, cross: Any, targets: Any, batch: Any, ridge: float) -> tuple[Any, Any, Any]:
@@ -195,8 +197,16 @@ def best_targets(K: Any, cross: Any, batch: Any, ridge: float) -> Any:
     >>> bool(abs(by_K).max() < 1e-6), bool(loss < kernel_gradients(K, cross, best + 0.1, batch, 0.1)[0])
     (True, True)
     """
-    squares = cross @ cross.T
-    return _with_ridge(K, ridge) @ np.linalg.solve(_with_ridge(squares, _TARGET_RIDGE), cross @ batch)
+    return _best_targets(K, *_products(cross, batch), ridge)
+
+
+def _best_targets(K: Any, squares: Any, products: Any, ridge: float) -> Any:
+    return _with_ridge(K, ridge) @ np.linalg.solve(_with_ridge(squares, _TARGET_RIDGE), products)
+
+
+def _products(cross: Any, batch: Any) -> tuple[Any, Any]:
+    """What the least squares fit of a batch needs: sums over its images."""
+    return cross @ cross.T, cross @ batch
 
 
 def _with_ridge(matrix: Any, ridge: float) -> Any:
@@ -218,8 +228,10 @@ def _step(
     values, pull = k.values_and_pull(device, np.concatenate([state.images, batch]), chosen.images)
     K, cross = np.split(values, [chosen.images], axis=1)
     if chosen.learn_labels:
-        state.targets = best_targets(K, cross, wanted, chosen.ridge)
+        state.targets = _best_targets(K, *_products(cross, wanted), chosen.ridge)
     loss, by_K, by_cross = kernel_gradients(K, cross, state.targets, wanted, chosen.ridge)
+    if chosen.learn_labels:
+        by_K = np.zeros_like(by_K)  # but for rounding: predictions of the best targets do not depend on K(S, S)
     read_loss = device.algebra.later(loss)  # when all else of this step is on its way to the GPU
     gradient = pull(np.concatenate([by_K + by_K.T, by_cross], axis=1))  # K(S, S) has S on both sides
     rate = chosen.rate * 0.5 * (1.0 + math.cos(math.pi * step / chosen.steps))
@@ -230,12 +242,15 @@ def _step(
     state.losses.append(read_loss())
 
 
-def _last_targets(images: Any, k: Kernel, device: Device, X: Any, codes: Any, classes: int, chosen: Settings) -> Any:
-    """The best targets for all training images, or for as many as all steps together have seen."""
-    rows = np.random.default_rng(chosen.seed).permutation(len(X))[: chosen.steps * chosen.batch]
-    upload = device.algebra.upload
-    K, cross = k.on_device(device, images), k.on_device(device, images, upload(X[rows]))
-    return best_targets(upload(K), upload(cross), upload(_centred(codes[rows], classes)), chosen.ridge)
+def _last_targets(state: _State, k: Kernel, device: Device, X: Any, codes: Any, classes: int, chosen: Settings) -> Any:
+    """The best targets for all training images, or for as many as the steps so far have seen."""
+    rows = np.random.default_rng(chosen.seed).permutation(len(X))[: len(state.losses) * chosen.batch]
+    upload, squares, products = device.algebra.upload, 0.0, 0.0
+    for part in spans(len(rows), _FITTED_AT_ONCE):
+        cross = upload(k.on_device(device, state.images, upload(X[rows[part]])))
+        more = _products(cross, upload(_centred(codes[rows[part]], classes)))
+        squares, products = squares + more[0], products + more[1]
+    return _best_targets(upload(k.on_device(device, state.images)), squares, products, chosen.ridge)
 
 
 def _draw(X: Any, codes: Any, step: int, device: Device, chosen: Settings) -> tuple[Any, Any]:
@@ -305,14 +320,19 @@ def _check_settings(chosen: Settings, count: int, classes: int) -> None:
         raise ParameterError(f"{classes} classes need at least as many images, not {chosen.images}")
     if min(chosen.batch, count) < classes:
         raise ParameterError(f"a batch of {chosen.batch} cannot hold {classes} classes; give a larger batch")
-    if chosen.learn_labels and min(chosen.batch, count) < _ROWS_A_TARGET * chosen.images:
-        least = _ROWS_A_TARGET * chosen.images
+    least = _ROWS_A_TARGET * chosen.images if chosen.learn_labels else 0
+    if count < least:
+        raise ParameterError(
+            f"to learn the labels of {chosen.images} images takes {least} training images, not {count}"
+        )
+    if chosen.batch < least:
         raise ParameterError(f"to learn the labels of {chosen.images} images takes a batch of at least {least} images")
 
 
 def _save(path: Path, header: dict[str, Any], state: _State) -> None:
-    arrays = {name: to_host(getattr(state, name)) for name in _ARRAYS}
-    save_archive(path, FORMAT, VERSION, header, {**arrays, "losses": np.array(state.losses)})
+    arrays = {name: to_host(getattr(state, name)) for name in _MOVED}
+    arrays |= {"before": state.before, "losses": np.array(state.losses)}
+    save_archive(path, FORMAT, VERSION, header, arrays)
 
 
 def _load(path: Path, header: dict[str, Any]) -> _State | None:
@@ -320,8 +340,9 @@ def _load(path: Path, header: dict[str, Any]) -> _State | None:
         return None
     found, arrays = load_archive(path, FORMAT, VERSION)
     if found["version"] < VERSION:
-        raise InputError(f"{path} is of an earlier release, which learned otherwise; give another checkpoint")
+        raise InputError(f"{path} is of an earlier release, which learned otherwise; remove it, or go on elsewhere")
     for name, wanted in header.items():
         if found.get(name) != wanted:
             raise InputError(f"{path} belongs to another distillation: its {name} differ; give another checkpoint")
-    return _State(**{name: arrays[name] for name in _ARRAYS}, losses=[float(loss) for loss in arrays["losses"]])
+    moved = {name: arrays[name] for name in _MOVED}
+    return _State(arrays["before"], **moved, losses=[float(loss) for loss in arrays["losses"]])

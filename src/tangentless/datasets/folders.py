@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -142,7 +143,7 @@ def _check_size(size: int | tuple[int, int]) -> tuple[int, int]:
 
 def existing_folder(folder: str | Path, advice: str = "give one that has a folder of images for each class") -> Path:
     """The path of a folder, which must be there."""
-    path = Path(folder).expanduser()
+    path = Path(os.path.expanduser(folder))  # noqa: PTH111  # `Path.expanduser` raises for a user that is not there
     if not path.is_dir():
         problem = f"{path} is no folder" if path.exists() else f"there is no folder {path}"
         raise DatasetMissingError(f"{problem}; {advice}")

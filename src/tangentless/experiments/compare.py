@@ -111,7 +111,7 @@ def compare(
     # Making recipes checks the settings before anything is written.
     recipes = {name: settings.recipe(dataset.name, name) for name in shapes}
     backend, clock, hits = backend_name(backend), Clock(stop_after), []
-    run = Run(EXPERIMENT, folder, configuration=asdict(settings), data=dict(dataset.hashes))
+    run = Run(EXPERIMENT, folder, configuration=asdict(settings), data=dataset.hashes)
     fitted = functools.partial(make_transform, settings.inputs, dataset.train.images, settings.epsilon)
     # The images are transformed once for all architectures.
     data = functools.cache(lambda: prepare(dataset, fitted, settings.train, settings.test, settings.seed))

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InputError
+
 Array = NDArray[np.float64]
 
 
@@ -34,6 +36,8 @@ class PowerLaw:
     def fit(cls, sizes: Sequence[int], errors: Sequence[float], rows: Sequence[int]) -> PowerLaw:
         """To shares of wrong predictions, each of so many rows, by weighted least squares of their logarithms."""
         share = np.asarray(errors, dtype=np.float64)
+        if not ((share > 0) & (share < 1)).all():
+            raise InputError(f"a law is fitted to shares above 0 and below 1, not to {share.tolist()}")
         spread = np.sqrt((1 - share) / (share * np.asarray(rows)))  # of the logarithm
         across = -np.log(np.asarray(sizes, dtype=np.float64))
         (slope, start), covariance = np.polyfit(across, np.log(share), 1, w=1 / spread, cov="unscaled")

@@ -61,7 +61,7 @@ def reproduce(load: Load, settings: Settings, *, machine: Machine, folder: Path)
     def rows() -> Iterator[Row]:
         for name, recipe in recipes.items():
             dataset = load(recipe.data)
-            run.data[recipe.data] = dict(dataset.hashes)
+            run.data = {**run.data, recipe.data: dict(dataset.hashes)}
             fit = functools.partial(make_transform, recipe.inputs, dataset.train.images, recipe.epsilon)
             fitted, pieces = functools.cache(fit), []
             for seed in range(settings.seed, settings.seed + settings.trials):

@@ -116,13 +116,14 @@ class Run:
     folder: Path
     _: KW_ONLY
     configuration: Mapping[str, Any]
-    data: dict[str, Any]
+    data: Mapping[str, Any]
     machine: Machine = describe_machine
     _seconds: dict[str, float] = field(default_factory=dict, init=False)
     _counted: set[Path] = field(default_factory=set, init=False)
     _environments: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
+        self.data = dict(self.data)
         make_folder(self.folder / "pieces")
 
     def piece(

@@ -341,6 +341,11 @@ class _Work:
         images, labels = self.images[None][:some], self.train.labels[:some]
         found = search(kernels, images, labels, ridges=ridges, subset=some, backend=self.backend)
         tried = {repr(trial.kernel): trial for trial in found.trials}
+        if failed := [name for name, trial in tried.items() if trial.accuracy is None]:
+            asked = "any ridge that was tried" if ridge is None else f"ridge {ridge:g}"
+            raise NotPositiveDefinite(
+                f"the matrix of {failed[0]} is not positive definite at {asked}; give a larger one"
+            )
         report = [
             {"kernel": name, "ridge": tried[name].ridge, "leave-one-out accuracy": tried[name].accuracy}
             for name in map(repr, kernels)

@@ -66,9 +66,9 @@ class Kept:
     first: int = 0  # image of the set that number 0 here is
     store: _Store = field(default_factory=_Store)
 
-    def part(self, start: int) -> Kept:
-        """That of a slice of neighbours."""
-        return Kept(self.first + start, self.store)
+    def part(self, numbers: range) -> Kept:
+        """That of a slice of the images; nothing is kept for one that leaves some out."""
+        return Kept(self.first + numbers.start, self.store) if numbers.step == 1 else Kept()
 
     def prepared(self, side: Side, chosen: Any, exact: Exact, batch: int, xp: Any) -> Any:
         """Some images of a side in float64."""

@@ -63,7 +63,7 @@ class FollowedImages:
         return len(self.pixels)
 
     def __getitem__(self, part: slice) -> FollowedImages:
-        return replace(self.take(part), kept=self.kept.part(range(len(self))[part].start))
+        return replace(self.take(part), kept=self.kept.part(range(len(self))[part]))
 
     def take(self, chosen: Any) -> FollowedImages:
         """Some images, given by their numbers, which keep nothing together with these."""

@@ -99,7 +99,7 @@ class FusedImages:
     def __getitem__(self, part: slice) -> FusedImages:
         left, right = (tuple(rows[part] for rows in side) for side in (self.left, self.right))
         pixels, scales, squares = (one[part] for one in (self.pixels, self.scales, self.squares))
-        kept = self.kept.part(range(len(self))[part].start)
+        kept = self.kept.part(range(len(self))[part])
         return FusedImages(self.graph, left, right, pixels, scales, squares, kept)
 
     def pixels_of(self, chosen: Any) -> Any:

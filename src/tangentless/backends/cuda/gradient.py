@@ -68,7 +68,8 @@ class CudaGradient:
 
     def unwanted(self) -> CudaGradient:
         """The same images, of which no cotangents are wanted."""
-        return replace(self, part=self.part.unwanted())
+        with self.path.machine.active():
+            return replace(self, part=self.part.unwanted())
 
     def pull_diagonal(self, cotangent: Any) -> None:
         """Add cotangents of k(x, x)."""
