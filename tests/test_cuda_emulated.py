@@ -17,7 +17,7 @@ from conformance import CHAINS, GRAPHS, LAYOUTS, MORE_LAYOUTS, hostile_images, r
 from cuda_host.machine import COMPILER, ORDERS, EmulationError, HostMachine
 from tangentless.architecture import Architecture
 from tangentless.backends import cuda
-from tangentless.backends.cuda import CudaBackend, close
+from tangentless.backends.cuda import CudaBackend, close, offsets
 from tangentless.backends.cuda.following import OffsetPath
 from tangentless.backends.cuda.layout import LONG_RING, SHORT_RING, FrontPlan
 from tangentless.backends.cuda.offsets import OffsetPlan, plan_offsets
@@ -243,6 +243,14 @@ def test_windows_that_slide_match_the_reference(backend: CudaBackend, text: str,
     found = k(X, backend=backend)
     assert relative_error(found, k(X, backend="reference")) < 3e-7
     np.testing.assert_array_equal(k(X[1:3], X[2:], backend=backend), found[1:3, 2:])
+
+
+def test_sliding_windows_leave_offsets_out(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offsets, "_follows_all", lambda plan: True)
+    text, shape = "conv7 gaussian pool2 conv3(stride=2) relu globalpool", (10, 24, 3)  # every other offset, and row
+    plan_offsets.cache_clear()
+    test_windows_that_slide_match_the_reference(backend, text, shape)
+    plan_offsets.cache_clear()
 
 
 @pytest.mark.parametrize("text", ["conv7 relu pool2 conv3(stride=2) relu globalpool", "conv3 relu pool2 patch12"])

@@ -144,7 +144,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
 {indented(calls, 12)}
         }};
         const Sliding<{numbers}> sliding = {{x, z, a, b, {{{", ".join(map(str, places))}}}}};
-        sliding.run(out, group, embed);
+        sliding.run(out, group, needed, offsets, offset_count, embed);
     }}
 }}
 }}

@@ -118,16 +118,24 @@ struct Sliding {
 
     // Adds all that a group of two u, those from 2 g on, feeds.
     template <class Out, class Embed>
-    __device__ void run(const Out& out, int group, const Embed& embed) const {
-        for (int u = 2 * group; u < 2 * group + 2; ++u)
+    __device__ void run(const Out& out, int group, const signed char* needed, const int* __restrict__ offsets, int count,
+                        const Embed& embed) const {
+        const auto needs = [&](int u) { return needed[u + HEIGHT - 1] || (u > 0 && needed[u - 1]); };
+        const bool all = count == WIDTH && needs(2 * group) && needs(2 * group + 1);  // every sum is then stored before it grows
+        if (!all) out.clear(group);
+        for (int u = 2 * group; u < 2 * group + 2; ++u) {
+            if (!needs(u)) continue;
             for (int odd = 0; odd < 2; ++odd) {
                 sync_block();
                 for (int turn = 0; turn < TURNS; ++turn) {
                     const int V = 2 * (int(threadIdx.x) / TEAM + turn * TEAMS) + odd;
-                    const bool first = odd == 0;  // sums of even V are stored, and then grow
-                    follow(out, u, min(V, WINDOWS - 1), V < WINDOWS, first && u % 2 == 0, first, embed);
+                    bool there = V < WINDOWS && count == WIDTH;
+                    for (int i = 0; i < count && !there && V < WINDOWS; ++i) there = offsets[i] == 2 * V;
+                    const bool first = all && odd == 0;
+                    follow(out, u, min(V, WINDOWS - 1), there, first && u % 2 == 0, first, embed);
                 }
             }
+        }
     }
 
     // All rows at offsets (u, 2 V) and (u, 2 V + 1). What rows leave in the two slots is the first that comes there, or is added.
