@@ -228,7 +228,7 @@ def _step(
     values, pull = k.values_and_pull(device, np.concatenate([state.images, batch]), chosen.images)
     K, cross = np.split(values, [chosen.images], axis=1)
     if chosen.learn_labels:
-        state.targets = _best_targets(K, *_products(cross, wanted), chosen.ridge)
+        state.targets = best_targets(K, cross, wanted, chosen.ridge)
     loss, by_K, by_cross = kernel_gradients(K, cross, state.targets, wanted, chosen.ridge)
     if chosen.learn_labels:
         by_K = np.zeros_like(by_K)  # but for rounding: predictions of the best targets do not depend on K(S, S)
