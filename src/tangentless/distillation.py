@@ -30,10 +30,8 @@ from .devices import Device
 from .errors import InputError, ParameterError
 from .estimators import KernelRidgeClassifier
 from .files import checksum_of, load_archive, save_archive
-from .fitting import AnyKernel
 from .inputs import check_images, to_host, to_numpy
-from .kernel import Kernel
-from .kernel import kernel as kernel_of
+from .kernel import AnyKernel, Kernel, kernel_of
 from .layers import is_whole
 from .solve import fit_scale
 
@@ -140,7 +138,7 @@ def distill(
         fitted = preprocessing if hasattr(preprocessing, "n_features_in_") else preprocessing.fit(pixels)
         pixels = fitted.transform(pixels)
     pixels = pixels.astype(np.float64)
-    k = kernel if isinstance(kernel, Kernel) else kernel_of(kernel)
+    k = kernel_of(kernel)
     device = Device.of(backend, precision, n_jobs)
     rows = _balanced(codes, chosen)
     header = {"settings": asdict(chosen), "kernel": repr(k), "data": checksum_of(pixels)}
