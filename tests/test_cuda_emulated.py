@@ -17,7 +17,7 @@ from conformance import CHAINS, GRAPHS, LAYOUTS, MORE_LAYOUTS, hostile_images, r
 from cuda_host.machine import COMPILER, ORDERS, EmulationError, HostMachine
 from tangentless.architecture import Architecture
 from tangentless.backends import cuda
-from tangentless.backends.cuda import CudaBackend, close, offsets
+from tangentless.backends.cuda import CudaBackend, close, offset_writer
 from tangentless.backends.cuda.following import OffsetPath
 from tangentless.backends.cuda.layout import LONG_RING, SHORT_RING, FrontPlan
 from tangentless.backends.cuda.offsets import OffsetPlan, plan_offsets
@@ -232,6 +232,7 @@ def test_threads_wait_for_each_other(
         ("conv3 relu conv3 gaussian pool2 conv3 relu globalpool", (6, 48, 3)),
         ("conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (4, 64, 1)),
         ("conv5 relu conv5 gelu pool2 conv3 relu globalpool", (12, 24, 2)),
+        ("conv7 gaussian pool2 conv3(stride=2) relu globalpool", (10, 24, 3)),  # offsets are left out
     ],
 )
 def test_windows_that_slide_match_the_reference(backend: CudaBackend, text: str, shape: tuple) -> None:
@@ -245,19 +246,32 @@ def test_windows_that_slide_match_the_reference(backend: CudaBackend, text: str,
     np.testing.assert_array_equal(k(X[1:3], X[2:], backend=backend), found[1:3, 2:])
 
 
-def test_sliding_windows_leave_offsets_out(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offsets, "_follows_all", lambda plan: True)
-    text, shape = "conv7 gaussian pool2 conv3(stride=2) relu globalpool", (10, 24, 3)  # every other offset, and row
-    plan_offsets.cache_clear()
-    test_windows_that_slide_match_the_reference(backend, text, shape)
-    plan_offsets.cache_clear()
-
-
-@pytest.mark.parametrize("text", ["conv7 relu pool2 conv3(stride=2) relu globalpool", "conv3 relu pool2 patch12"])
-def test_windows_slide_only_where_all_offsets_are_needed(text: str) -> None:
+@pytest.mark.parametrize("text", ["conv7 relu pool2 conv3(stride=4) relu globalpool", "conv3 relu pool2 patch12"])
+def test_windows_do_not_slide_where_few_offsets_are_needed(text: str) -> None:
     plan = plan_offsets(kernel(text).graph((24, 24, 1)), "float32", HostMachine.shared_limit)
     assert isinstance(plan, OffsetPlan)
     assert not plan.plans[0].slides
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "precision"),
+    [
+        ("conv3 relu conv3 relu pool2 conv3 relu pool2 conv3 gaussian globalpool", (32, 2), "float32"),
+        ("conv3 relu pool2 conv3 relu pool2 conv5 relu globalpool", (24, 3), "float64"),
+        ("conv3 relu pool2 conv3(stride=2) relu globalpool", (40, 1), "float32"),  # offsets are left out
+        ("conv3 relu pool2 conv3 relu pool2 pool9", (36, 1), "float32"),
+    ],
+)
+def test_pools_of_two_positions_of_a_row_match_the_reference(
+    backend: CudaBackend, text: str, shape: tuple, precision: str
+) -> None:
+    k, X = kernel(text), conformance.images(shape, 7)
+    plan = plan_offsets(k.graph(shape), precision, HostMachine.shared_limit)
+    assert isinstance(plan, OffsetPlan)
+    assert "RowExit<" in offset_writer.write(plan)[0]
+    found = k(X[:6], X[2:], backend=CudaBackend(precision, (0,)))
+    limit = 3e-7 if precision == "float32" else 1e-13
+    assert relative_error(found, k(X[:6], X[2:], backend="reference")) < limit
 
 
 def general(graph: Graph, precision: str, shared_limit: int) -> str:

@@ -238,3 +238,40 @@ struct Exit {
         *place = before + sum;
     }
 };
+
+// A row that pairs of positions tile, at STACK neighbouring offsets in a plane, from a multiple of STACK on. Each of the windows
+// that they feed is whole but for what the offset before them feeds to the first one, which its thread has kept since then; the
+// last one keeps what goes around to V = 0. So every sum is stored once, and none is read.
+template <class Across, int STACK, int THREADS>
+struct RowExit {
+    static constexpr int WIDE = Across::length, WIDTH = Across::positions;
+    static constexpr int ITEMS = WIDE * (STACK / 2), SHARE = (ITEMS + THREADS - 1) / THREADS;
+    static_assert(Across::tiles && Across::size == 2 && STACK % 2 == 0 && WIDTH % STACK == 0);
+    Value* __restrict__ values;  // (V, window)
+    Value kept[SHARE];
+
+    __device__ explicit RowExit(Value* values) : values(values) {
+        for (int i = 0; i < SHARE; ++i) kept[i] = nothing();
+    }
+    template <int STRIDE, int PAD>
+    __device__ void add(const Value* plane, int v) {
+#pragma unroll
+        for (int i = 0; i < SHARE; ++i) {
+            const int item = threadIdx.x + i * THREADS, window = item % WIDE, first = item / WIDE * 2;  // of its offsets
+            const auto at = [&](int which, int j) {
+                const int k = 2 * window + j;
+                return plane[which * STRIDE + PAD + k + (k >= WIDTH - v - which ? PAD : 0)];
+            };
+            if (item >= ITEMS) continue;
+            const Value before = first ? at(first - 1, 1) : kept[i];
+            values[(v + first) / 2 * WIDE + window] = before + at(first, 0) + (at(first, 1) + at(first + 1, 0));
+            if (!first) kept[i] = at(STACK - 1, 1);
+        }
+    }
+    __device__ void finish() const {
+        for (int i = 0; i < SHARE; ++i) {
+            const int item = threadIdx.x + i * THREADS;
+            if (item < WIDE) values[item] = values[item] + kept[i];
+        }
+    }
+};

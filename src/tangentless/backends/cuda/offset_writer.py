@@ -114,14 +114,10 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         """The kernel of a first segment that needs no planes."""
         (height, width), shape, (one,), steps = self.segment.grid, self.shape, self.segment.exits, self.segment.steps
         axes = ", ".join(axis_type(one, axis, self.segment) for axis in range(2))
-        reach, places = (
-            [max(taps) for taps in steps[0].terms[0].taps],
-            [self.plan.norm_places[0, n] for n in range(len(steps))],
-        )
+        high, reach = (max(taps) for taps in steps[0].terms[0].taps)
+        places = [self.plan.norm_places[0, number] for number in range(len(steps))]
         even = str(not any(number % 2 for number in [*places, self.plan.norm_count])).lower()
-        numbers = (
-            f"{self.plan.graph.channels}, {len(steps)}, {reach[1]}, {reach[0]}, {height}, {width}, {even}, THREADS"
-        )
+        numbers = f"{self.plan.graph.channels}, {len(steps)}, {reach}, {high}, {height}, {width}, {even}, THREADS"
         calls = []
         for number, step in enumerate(steps):
             weight = "" if step.terms[0].weight == 1.0 else f"{real(step.terms[0].weight)} * "
@@ -172,23 +168,36 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return indented(lines, 8)
 
     def _exits(self, exits: Sequence[Exit]) -> tuple[str, str]:
-        """What clears exits, and what adds to them."""
+        """What opens exits, and what adds to them."""
         opened, closed = [], []
         for i, one in enumerate(exits):
-            axes = ", ".join(axis_type(one, axis, self.segment) for axis in range(2))
             values = f"exit{i} + number * {self.plan.exit_numbers(self.place, one)}"
-            opened.append(f"const Exit<{axes}, THREADS> out{i} = {{{values}}};")
-            opened.append(f"out{i}.clear(group);")
             plane = f"planes + {self.shape.planes[one.value]} * PLANE"
-            layout = "COLUMNS, 0, 0" if self.shape.by_warps else "STRIDE, PAD, STACK"
-            closed.append(f"out{i}.add<{layout}>({plane}, group, u, here, count);")
+            down, across = (axis_type(one, axis, self.segment) for axis in range(2))
+            if self._stores_once:
+                opened.append(f"RowExit<{across}, STACK, THREADS> out{i}({values});")
+                closed.append(f"out{i}.template add<STRIDE, PAD>({plane}, here[0]);")
+            else:
+                opened.append(f"const Exit<{down}, {across}, THREADS> out{i} = {{{values}}};")
+                opened.append(f"out{i}.clear(group);")
+                layout = "COLUMNS, 0, 0" if self.shape.by_warps else "STRIDE, PAD, STACK"
+                closed.append(f"out{i}.add<{layout}>({plane}, group, u, here, count);")
         if closed:
             closed.insert(0, "sync_block();")
         if self.shape.by_warps:
             opened.append("sync_block();  // warps read zeros that others stored")
         return indented(opened, 8), indented(closed, 16)
 
+    @property
+    def _stores_once(self) -> bool:
+        """Whether every sum of an exit is complete when it is stored: pools of two positions of a row."""
+        stack, width = self.shape.stack, self.segment.grid[1]
+        pairs = all(one.size == one.stride == (1, 2) and one.grid == (1, width // 2) for one in self.segment.exits)
+        return pairs and not self.last and stack > 0 and stack % 2 == width % stack == 0
+
     def _finish(self) -> str:
+        if self._stores_once:
+            return indented([f"out{i}.finish();" for i in range(len(self.segment.exits))], 8)
         if not self.last:
             return ""
         lines = [

@@ -220,28 +220,32 @@ __device__ inline void line_sums(const Lanes* __restrict__ x, const real* __rest
                     if (which > 0) plane[row_of(i) * STRIDE + start] = nothing();
                 }
             }
+        const auto inside = [&](int share, int j) {  // whether there is a sum at a place of a run
+            const bool there = WHOLE || top + (lane + share * WARP) % TEAM < rows.end;
+            return there && (RUN * (RUNS - 1) + j < PLACES || run(share) * RUN + j < PLACES);
+        };
         sync_warp();
         Value pairs[SHARE][TAPS - 1], newest[SHARE], beyond[SHARE][HIGH];  // what other lanes are about to store over
 #pragma unroll
         for (int share = 0; share < SHARE; ++share) {
             const Value* from = plane + place(share);
-            newest[share] = from[LOW];
+            newest[share] = inside(share, 0) ? from[LOW] : nothing();
 #pragma unroll
             for (int i = 1; i < TAPS - 1; ++i) {
-                const Value next = from[LOW + i];
+                const Value next = inside(share, 0) ? from[LOW + i] : nothing();
                 pairs[share][i] = newest[share] + next;
                 newest[share] = next;
             }
 #pragma unroll
-            for (int i = 0; i < HIGH; ++i) beyond[share][i] = from[RUN + i];
+            for (int i = 0; i < HIGH; ++i) beyond[share][i] = inside(share, RUN + i - HIGH) ? from[RUN + i] : nothing();
         }
         sync_warp();
 #pragma unroll
         for (int share = 0; share < SHARE; ++share) {
             Value* to = plane + place(share);
-            const bool there = WHOLE || top + (lane + share * WARP) % TEAM < rows.end;
 #pragma unroll
             for (int j = 0; j < RUN; ++j) {
+                if (!inside(share, j)) continue;
 #pragma unroll
                 for (int i = 0; i + 2 < TAPS; ++i) pairs[share][i] = pairs[share][i + 1];
                 const Value next = j + HIGH < RUN ? to[j + HIGH] : beyond[share][max(0, j + HIGH - RUN)];
@@ -250,8 +254,7 @@ __device__ inline void line_sums(const Lanes* __restrict__ x, const real* __rest
                 Value sum = pairs[share][0];
 #pragma unroll
                 for (int i = 2; i + 1 < TAPS; i += 2) sum = sum + pairs[share][i];
-                const bool inside = RUN * (RUNS - 1) + j < PLACES || run(share) * RUN + j < PLACES;
-                if (there && inside) to[j] = TAPS % 2 ? sum + next : sum;
+                to[j] = TAPS % 2 ? sum + next : sum;
             }
         }
     }

@@ -154,7 +154,7 @@ def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: in
     dtype = "float64" if graph.tangent or graph.delicate or keeps_scales(graph) else precision
     if exceeds(segments, dtype):
         return f"a segment sums over more windows than {dtype} can hold"
-    sliding = dtype == "float32" and slides(segments) and _follows_all(Segmented(graph, segments, dtype))
+    sliding = dtype == "float32" and slides(segments) and _follows_most(Segmented(graph, segments, dtype))
     most_lanes = most_lanes or (_SLIDING_LANES if sliding else 4)
     for lanes in (n for n in (4, 2, 1) if n <= most_lanes) if dtype == "float32" else (1,):
         size = lanes * (1 + graph.tangent) * np.dtype(dtype).itemsize
@@ -248,10 +248,10 @@ def slides(segments: Sequence[Segment]) -> bool:
     )
 
 
-def _follows_all(plan: Segmented) -> bool:
-    """Whether the first segment is needed at all offsets: kernels without planes were measured there alone."""
+def _follows_most(plan: Segmented) -> bool:
+    """Whether the first segment is needed at half of all offsets or more: with fewer, planes were faster."""
     needed = plan.needed(len(plan.segments) - 1)[0]
-    return all(len(some) == 2 * n - 1 for some, n in zip(needed, plan.segments[0].grid, strict=True))
+    return all(len(some) >= n for some, n in zip(needed, plan.segments[0].grid, strict=True))
 
 
 def _is_chain(segment: Segment) -> bool:
