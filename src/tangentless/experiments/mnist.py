@@ -59,6 +59,9 @@ def table() -> Table:
             "pixels": Preprocessing(
                 "pixels in [0, 1]", lambda data, *_: Standardize([0], [1], 255).fit(data.train.images)
             ),
-            "gabor": Preprocessing({"gabor filters": filters}, lambda *_: FunctionTransformer(gabor_features)),
+            "gabor": Preprocessing(
+                {"gabor filters": filters},
+                lambda _, __, backend: FunctionTransformer(gabor_features, kw_args={"backend": backend}),
+            ),
         },
     )

@@ -6,12 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..chunks import spans
+from ..devices import Device
 
 WAVELENGTHS, ORIENTATIONS, CELLS = (4.0, 6.0, 10.0), 8, 7
-_IMAGES_AT_ONCE = 256
+_IMAGES_AT_ONCE = {"cpu": 256, "cuda": 2048}
 
 
-def gabor_features(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+def gabor_features(images: NDArray[np.uint8], backend: str = "cpu") -> NDArray[np.float32]:
     """How strongly Gabor filters answer around the cells of a grid, from grey images: (N, cells, cells, filters).
 
     A filter is a wave under a Gaussian window. Of every wavelength and orientation, the even and the odd wave make an
@@ -21,17 +22,18 @@ def gabor_features(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     >>> gabor_features(np.zeros((2, 28, 28, 1), np.uint8)).shape
     (2, 7, 7, 24)
     """
-    side = images.shape[1]
-    waves = np.fft.fft2(_gabor_waves(side), axes=(1, 2))
-    pool = _pooling(side)
-    features = np.empty((len(images), CELLS, CELLS, len(waves)), np.float32)
-    for part in spans(len(images), _IMAGES_AT_ONCE):
-        pixels = (images[part, :, :, 0] / 255).astype(np.float32)
-        spectra = np.fft.fft2(pixels, waves.shape[1:], axes=(1, 2))
-        energies = np.abs(np.fft.ifft2(spectra[:, None] * waves, axes=(2, 3)))[:, :, :side, :side]
-        cells = np.einsum("ai,nfij,bj->nabf", pool, energies, pool, optimize=True)
-        lengths = np.linalg.norm(cells.reshape(len(pixels), -1), axis=1)
-        features[part] = cells / np.where(lengths > 0, lengths, 1.0)[:, None, None, None]
+    side, on = images.shape[1], Device(backend).algebra
+    xp = on.xp
+    with on.working():
+        waves, pool = on.upload(np.fft.fft2(_gabor_waves(side), axes=(1, 2))), on.upload(_pooling(side))
+        features = np.empty((len(images), CELLS, CELLS, len(waves)), np.float32)
+        for part in spans(len(images), _IMAGES_AT_ONCE[on.name]):
+            pixels = on.upload((images[part, :, :, 0] / 255).astype(np.float32))
+            spectra = xp.fft.fft2(pixels, waves.shape[1:], axes=(1, 2))
+            energies = xp.abs(xp.fft.ifft2(spectra[:, None] * waves, axes=(2, 3)))[:, :, :side, :side]
+            cells = xp.einsum("ai,nfij,bj->nabf", pool, energies, pool, optimize=True)
+            lengths = xp.sqrt(xp.square(cells).sum(axis=(1, 2, 3), keepdims=True))
+            features[part] = on.download(cells / xp.where(lengths > 0, lengths, 1.0))
     return features
 
 
