@@ -6,8 +6,8 @@
 // columns beside each other meet, in a row of shared memory. `pulling.py` writes one kernel for every segment.
 //
 // Cotangents of logarithms of norms, and of pixels, are added up for either image in shared memory, by all teams of a block.
-// Teams are SKEW rows apart, and a barrier follows every SKEW rows: between two barriers no two teams add to the same row of
-// the left image, nor of the right one. So the order of sums is fixed.
+// Teams are SKEW rows apart, and wait for each other every SKEW rows or more often: no two teams add to the same row of the left
+// image, nor of the right one, at the same time. So the order of sums is fixed.
 #pragma once
 
 #ifdef __CUDACC__  // the tests provide these names themselves
@@ -22,6 +22,10 @@ __device__ inline T* opaque(T* pointer) {
     __builtin_assume(__isGlobal(pointer));
     return pointer;
 }
+// Four warps wait for each other.
+__device__ inline void sync_four(int barrier) { asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory"); }
+#else
+inline void sync_four(int) { sync_block(); }
 #endif
 
 __device__ inline Value operator*(const Value& a, const Value& b) {
@@ -51,14 +55,25 @@ struct Found {
             right[i] = 0;
         }
     }
-    // What both images get of number `which`, at places of a plane without its zeros.
-    __device__ void add(int which, int mine, int others, const Value& cotangent) const {
-        if constexpr (BOTH) left[which * PLACES + mine] = left[which * PLACES + mine] + cotangent;
-        right[which * PLACES + others] += added(cotangent);
+    // What both images have of number `which` so far, at places of a plane without its zeros.
+    struct Sums {
+        Value left;
+        real right;
+    };
+    __device__ Sums sums(int which, int mine, int others) const {
+        Sums so_far;
+        if constexpr (BOTH) so_far.left = left[which * PLACES + mine];
+        so_far.right = right[which * PLACES + others];
+        return so_far;
     }
-    __device__ void add_pixels(int channel, int mine, int others, const Value& cotangent, const Lanes x, real z) const {
-        if constexpr (BOTH) left[channel * PLACES + mine] = left[channel * PLACES + mine] + z * cotangent;
-        real total = right[channel * PLACES + others];
+    __device__ void add(int which, int mine, int others, const Sums& so_far, const Value& cotangent) const {
+        if constexpr (BOTH) left[which * PLACES + mine] = so_far.left + cotangent;
+        right[which * PLACES + others] = so_far.right + added(cotangent);
+    }
+    __device__ void add_pixels(int channel, int mine, int others, const Sums& so_far, const Value& cotangent, const Lanes x,
+                               real z) const {
+        if constexpr (BOTH) left[channel * PLACES + mine] = so_far.left + z * cotangent;
+        real total = so_far.right;
         for (int i = 0; i < LANES; ++i) total += cotangent.v[i] * x.v[i];
         right[channel * PLACES + others] = total;
     }
@@ -187,6 +202,32 @@ __device__ inline void sync_threads_of_team() {
         sync_warp();
 }
 
+// How teams wait for each other, so that they add to a row in a fixed order. If teams are warps and there are enough of them,
+// pairs of teams stand in a ring, and each pair waits only for the one before and the one after it. Elsewhere the block waits.
+//
+// A pair is then at most one turn of SKEW rows ahead of its neighbours, and a row passes from team to team one turn at a time.
+// If the block is CROWDED, with teams at all rows, the first team follows the last one after a single row, so the pairs that
+// share barrier `second`, the last and the first among them, wait after every row.
+template <int TEAM, int TEAMS, int SKEW, int HEIGHT>
+struct Order {
+    static constexpr int PAIRS = TEAMS / 2;
+    static constexpr bool CROWDED = TEAMS * SKEW >= HEIGHT, RING = TEAM == 32 && TEAMS % 4 == 0 && TEAMS > 4;
+    int first, second;  // barriers with the two neighbours: every one is `first`, or `second`, for both of its pairs
+
+    __device__ explicit Order(int team) {
+        const int own = team / 2, before = own > 0 ? own : PAIRS, after = own + 1;
+        first = opaque(own % 2 ? before : after), second = opaque(own % 2 ? after : before);
+    }
+    __device__ void wait(int step) const {
+        if constexpr (!RING) {
+            if (step == 0 || CROWDED) sync_block();
+        } else {
+            if (step == 0) sync_four(first);
+            if (step == 0 || CROWDED) sync_four(second);  // of the last pair and the first, among others
+        }
+    }
+};
+
 // Where the cotangent of two windows of SIZE stands along an axis of exits: offset U and place J, where offsets go around.
 template <int SIZE, int LENGTH>
 struct OfWindows {
@@ -194,6 +235,7 @@ struct OfWindows {
     __device__ OfWindows(int place, int partner) : U(partner / SIZE - place / SIZE), J(place / SIZE) {
         if (U < 0) U += LENGTH;
     }
+    __device__ int place(int of_offset, int of_place) const { return U * of_offset + J * of_place; }
 };
 
 // What a thread reads in its columns: pixels and norms of both images, cotangents of exits, and where it has its value in the

@@ -28,10 +28,12 @@ _MOST_THREADS = 1024
 _PLACES = "at.row * COLUMNS + here.mine, at.partner * COLUMNS + here.others"  # of a row's cotangents in both images
 # Measured on an H200, on 32×32 positions.
 _COLUMNS = 32  # of a team, at least
-_TEAMS = (4, 8)  # of a block, at most: more of them only where a multiprocessor has no room for enough small blocks
-_SKEW = 2  # rows from one team to the next, and between barriers
+_TEAMS = (4, 8, 16)  # of a block, at most: more of them where sums of small blocks leave too little of the L1 cache
+_SKEW = 2  # rows from one team to the next; half of a turn of the loop
 _RESIDENT = 512  # threads of all blocks of a multiprocessor: each then has 128 registers
 _SHARED = 227 << 10  # bytes of all blocks of a multiprocessor
+_CACHED = 100 << 10  # bytes of them that should be left to the L1 cache, where rows of both images are read again
+_EARLY = 4  # channels whose pixels a thread reads before it waits, at most: they need registers
 _KEPT = 64  # registers of a thread for what it remembers of earlier rows, at most
 
 
@@ -128,18 +130,18 @@ def _counts(forward: OffsetPlan, place: int) -> int:
 
 def _shape(forward: OffsetPlan, segment: Segment, place: int, both: bool) -> Shape:
     shapes = [_shape_with(forward, segment, place, both, teams) for teams in _TEAMS]
-    return next((one for one in shapes if one.resident * one.threads == _RESIDENT), shapes[-1])
+    full = [one for one in shapes if one.resident * one.threads == _RESIDENT] or shapes
+    return next((one for one in full if one.resident * one.shared_bytes <= _SHARED - _CACHED), full[-1])
 
 
 def _shape_with(forward: OffsetPlan, segment: Segment, place: int, both: bool, teams: int) -> Shape:
-    lanes, item = forward.lanes, np.dtype(forward.dtype).itemsize
-    height, width = segment.grid
+    (height, width), lanes, item = segment.grid, forward.lanes, np.dtype(forward.dtype).itemsize
     beside = max(1, min(width, _COLUMNS // width))
     rows, others = forward.needed(len(forward.segments) - 1)[place]
     reach = max(map(abs, rows)), max(map(abs, others))
     columns, offsets = beside * width, -(-min(width, 2 * reach[1] + 1) // beside)
     # Threads of a larger team meet at the barrier of the block. All teams must be at different rows of both images.
-    most = 1 if columns > _COLUMNS else max(1, min(teams, (height - 1) // _SKEW))
+    most = 1 if columns > _COLUMNS else max(1, min(teams, height // _SKEW))
     groups = -(-offsets // most)
     teams = -(-offsets // groups)
     pad = max((step.window[1] // 2 for step in segment.steps), default=0)
@@ -161,6 +163,26 @@ def write_pulling(plan: PullPlan) -> tuple[str, list[list[NDArray[Any]]]]:
     return "\n".join(texts), [writer.tables for writer in writers]
 
 
+@dataclass(frozen=True)
+class _Read:
+    """What a phase needs from memory, and in which phase, before threads wait for each other, it is read."""
+
+    kind: str
+    name: str
+    what: str
+    phase: int
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """What each thread does with the row that entered so many rows earlier; its number is that of its windows."""
+
+    number: int
+    late: int
+    lines: Sequence[str]
+    reads: Sequence[_Read] = ()
+
+
 class _Writer:
     """Writes the kernel of one segment."""
 
@@ -179,10 +201,14 @@ class _Writer:
 
     def kernel(self) -> str:
         (height, width), shape, steps = self.segment.grid, self.shape, len(self.segment.steps)
-        phases = [self._enter(), *(self._again(number) for number in range(steps))]
-        phases += [self._back(number) for number in reversed(range(steps - 1))]
         if steps:
-            phases.append(self._phase(2 * steps - 1, ["const Value& g = sum;", *self._leave()]))
+            phases = [self._again(number) for number in range(steps)]
+            phases += [self._back(number) for number in reversed(range(steps - 1))]
+            phases.append(self._leaving())
+            phases.append(_Phase(2 * steps, -1, self._enter(read=True), self._entrance(2 * steps - 1)))  # the next row
+            before, step = self._each("BEFORE * HEIGHT - here.team * SKEW", self._enter()), self._step(phases)
+        else:
+            before, step = [], self._each(self._time(0), [f"const Value g = {self._given()};", *self._leave()])
         parameters = [
             "const Lanes* __restrict__ left_pixels, const real* __restrict__ right_pixels",
             "const Lanes* __restrict__ left_norms, const real* __restrict__ right_norms",
@@ -207,6 +233,7 @@ constexpr int FIRST_U = DOWN < HEIGHT ? HEIGHT - DOWN / 2 : 0, FIRST_V = ACROSS 
 using OwnPlace = Place<WIDTH, ACROSS, FIRST_V, PAD, COLUMNS, TEAM, TEAMS>;
 using OwnRow = Row<HEIGHT, DOWN, FIRST_U, BEFORE>;
 constexpr bool BOTH = {str(self.plan.both).lower()};
+using OwnFound = Found<COUNT, HEIGHT, WIDTH, COLUMNS, THREADS, BOTH>;
 struct Walk {{
     Value own;
     Neighbours<PAD> links;
@@ -219,10 +246,11 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
     SHARED(Value, lines);
     Walk walks[EACH];  // in registers
     Sources sources[EACH];
+    const Order<TEAM, TEAMS, SKEW, HEIGHT> order(threadIdx.x / TEAM);
     for (index block = blockIdx.x; block < blocks; block += gridDim.x) {{
         const index number = block / GROUPS;
         const Unit unit = units[number];
-        const Found<COUNT, HEIGHT, WIDTH, COLUMNS, THREADS, BOTH> found(lines + 2 * TEAMS * STRIDE);
+        const OwnFound found(lines + 2 * TEAMS * STRIDE);
         const int first_v = int(block % GROUPS) * (TEAMS * COLUMNS / WIDTH);
         sync_block();
         for (int i = threadIdx.x; i < 2 * TEAMS * STRIDE; i += THREADS) lines[i] = nothing();
@@ -234,11 +262,13 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             walks[each].links.find(here.k, here.n, WIDTH);
 {indented(self._sources(), 12)}
         }}
-        for (int start = 0; start < DOWN * HEIGHT + LATE; start += SKEW) {{
-            sync_block();
+        sync_block();
+{indented(before, 8)}
+        for (int start = 0; start < DOWN * HEIGHT + LATE; start += 2 * SKEW) {{
 #pragma unroll
-            for (int step = 0; step < SKEW; ++step) {{
-{"".join(phases)}
+            for (int step = 0; step < 2 * SKEW; ++step) {{
+                order.wait(step % SKEW);
+{indented(step, 16)}
             }}
         }}
         sync_block();
@@ -281,40 +311,42 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         down, across = (size // 2 for size in self.segment.steps[number].window)
         return f"Windows<{down}, {across}>"
 
-    def _phase(self, number: int | None, lines: Sequence[str], read: Sequence[tuple[str, str, str]] = ()) -> str:
-        """What each thread does with its next row, or with the sum of the windows that the values beside it complete.
-
-        Windows of steps are numbered in the order in which they are used, there and back. What a thread can `read`
-        before it waits for others is given by type, name and expression.
-        """
-        if number is None:
-            return indented(self._each(0, lines), 16) + "\n"
+    def _late(self, phase: int) -> int:
+        """Rows that entered since the one of a phase; the last phase is that of the row which enters next."""
         there = [0, *self.reach]
-        late = [*there, *(2 * there[-1] - one for one in reversed(there[:-1]))][number + 1]
-        inner = [
-            *(f"{kind} {name}s[EACH];" for kind, name, _ in read),
-            *(self._each(late, [f"{name}s[each] = {what};" for _, name, what in read]) if read else []),
-            "sync_threads_of_team<TEAM>();",
-            *self._each(
-                late,
-                [
-                    f"const Value* beside = lines + (from.line + {number % 2} * STRIDE);",
-                    f"const Value sum = walk.windows{number}.add(walk.own, beside, at, walk.links);",
-                    *(f"const {kind}& {name} = {name}s[each];" for kind, name, _ in read),
-                    *lines,
-                ],
-            ),
-        ]
-        return indented(["{", *(f"    {line}" for line in inner), "}"], 16) + "\n"
+        return [*there[1:], *(2 * there[-1] - one for one in reversed(there[:-1])), -1][phase]
 
-    def _each(self, late: int, lines: Sequence[str]) -> list[str]:
-        """A loop over a thread's columns, each at the row that entered so many rows earlier."""
+    def _step(self, phases: Sequence[_Phase]) -> list[str]:
+        """All phases of a step, of which only the one that enters a row waits for nobody."""
+        reads = [(phase, read) for phase in phases for read in phase.reads]
+        lines = [f"{read.kind} {read.name}{phase.number}[EACH];" for phase, read in reads]
+        for phase in phases:
+            for reader in phases:
+                now = [read for read in reader.reads if read.phase == phase.number]
+                if now:
+                    taken = [f"{read.name}{reader.number}[each] = {read.what};" for read in now]
+                    lines += self._each(self._time(reader.late), taken)
+            inner = [f"const {read.kind}& {read.name} = {read.name}{phase.number}[each];" for read in phase.reads]
+            if phase.late >= 0:
+                lines.append("sync_threads_of_team<TEAM>();")
+                inner += [
+                    f"const Value* beside = lines + (from.line + {phase.number % 2} * STRIDE);",
+                    f"const Value sum = walk.windows{phase.number}.add(walk.own, beside, at, walk.links);",
+                ]
+            lines += self._each(self._time(phase.late), [*inner, *phase.lines])
+        return lines
+
+    def _time(self, late: int) -> str:
+        return f"start + step + BEFORE * HEIGHT - here.team * SKEW - ({late})"
+
+    def _each(self, time: str, lines: Sequence[str]) -> list[str]:
+        """A loop over a thread's columns, each at the row of that time."""
         return [
             "#pragma unroll",
             "for (int each = 0; each < EACH; ++each) {",
             "    const OwnPlace here(threadIdx.x + each * THREADS, first_v);",
             "    if (here.idle) continue;",
-            f"    const OwnRow at(start + step + BEFORE * HEIGHT - here.team * SKEW - {late});",
+            f"    const OwnRow at({time});",
             "    [[maybe_unused]] Walk& walk = walks[each];",
             "    [[maybe_unused]] const Sources& from = sources[each];",
             *(f"    {line}" for line in lines),
@@ -325,96 +357,128 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         """Give a value to the threads beside, for windows of that number."""
         return [f"lines[from.line + {number % 2} * STRIDE] = walk.own = {value};"]
 
-    def _enter(self) -> str:
-        """Inner products of pixels, or what the pool before has collected."""
-        grid, channels = math.prod(self.segment.grid), self.forward.graph.channels
+    def _entrance(self, phase: int) -> list[_Read]:
+        """What a row that enters is made of: pixels, or what the pool before has collected."""
         if self.place == 0:
-            lines = [
-                "const Lanes* p = from.x + at.row * WIDTH;",
-                "const real* q = from.z + at.partner * WIDTH;",
-                "Value value = nothing();",
-                f"#pragma unroll {min(4, channels)}",
-                f"for (int c = 0; c < {channels}; ++c) {{",
-                f"    const Lanes left = p[c * {grid}];",
-                f"    const real right = q[c * {grid}];",
-                "    for (int i = 0; i < LANES; ++i) value.v[i] += left.v[i] * right;",
-                "}",
-            ]
-        else:
-            one = self.forward.segments[self.place - 1].exits[0]
-            read = self.forward.entered(self.place, 0, "at.u(), here.v, at.row, here.k")
-            scaled = f"{real(self.forward.exit_scale(self.place - 1, one))} * {read}"
-            far = zip(("at.partner - at.row", "here.n - here.k"), self.shape.reach, self.segment.grid, strict=True)
-            near = [f"abs({offset}) <= {reach}" for offset, reach, n in far if reach < n - 1]
-            if near:  # other offsets are not needed, and not known
-                scaled = f"{' && '.join(near)} ? {scaled} : nothing()"
-            lines = [f"const Value value = {scaled};"]
-        if not self.segment.steps:
-            return self._phase(None, [*self._given(), *self._leave()])
-        return self._phase(None, [*lines, *self._hand_on(0, "value")])
+            return self._pixels(phase)
+        one = self.forward.segments[self.place - 1].exits[0]
+        read = self.forward.entered(self.place, 0, "at.u(), here.v, at.row, here.k")
+        scaled = f"{real(self.forward.exit_scale(self.place - 1, one))} * {read}"
+        far = zip(("at.partner - at.row", "here.n - here.k"), self.shape.reach, self.segment.grid, strict=True)
+        near = [f"abs({offset}) <= {reach}" for offset, reach, n in far if reach < n - 1]
+        if near:  # other offsets are not needed, and not known
+            scaled = f"{' && '.join(near)} ? {scaled} : nothing()"
+        return [_Read("Value", "value", scaled, phase)]
 
-    def _again(self, number: int) -> str:
+    def _pixels(self, phase: int) -> list[_Read]:
+        """Pixels of both images, if they are few."""
+        grid, channels = math.prod(self.segment.grid), self.forward.graph.channels
+        if channels > _EARLY:
+            return []
+        left = [_Read("Lanes", f"x{c}_", f"(from.x + at.row * WIDTH)[{c * grid}]", phase) for c in range(channels)]
+        right = [_Read("real", f"z{c}_", f"(from.z + at.partner * WIDTH)[{c * grid}]", phase) for c in range(channels)]
+        return [*left, *right]
+
+    def _each_pixel(self, early: bool, lines: Sequence[str]) -> list[str]:
+        """These lines for every channel c, with the pixels `left` and `right`, which may have been read."""
+        grid, channels = math.prod(self.segment.grid), self.forward.graph.channels
+        if early and channels <= _EARLY:
+            names = "constexpr int c = CHANNEL; const Lanes& left = xCHANNEL_; const real right = zCHANNEL_;"
+            bodies = [[line.replace("CHANNEL", str(c)) for line in (names, *lines)] for c in range(channels)]
+            return [line for body in bodies for line in ("{", *(f"    {one}" for one in body), "}")]
+        return [
+            "const Lanes* p = from.x + at.row * WIDTH;",
+            "const real* q = from.z + at.partner * WIDTH;",
+            f"#pragma unroll {min(4, channels)}",
+            f"for (int c = 0; c < {channels}; ++c) {{",
+            f"    const Lanes left = p[c * {grid}];",
+            f"    const real right = q[c * {grid}];",
+            *(f"    {line}" for line in lines),
+            "}",
+        ]
+
+    def _enter(self, read: bool = False) -> list[str]:
+        """A row's inner products of pixels, or what the pool before has collected."""
+        if self.place:
+            lines = [] if read else [f"const Value value = {self._entrance(0)[0].what};"]
+        else:
+            each = "for (int i = 0; i < LANES; ++i) value.v[i] += left.v[i] * right;"
+            lines = ["Value value = nothing();", *self._each_pixel(read, [each])]
+        return [*lines, *self._hand_on(0, "value")]
+
+    def _again(self, number: int) -> _Phase:
         """A step, as it was computed before; the last one then has the cotangents of the pool."""
         last, lines = number == len(self.segment.steps) - 1, ["const Value& value = sum;"]
-        read = list[tuple[str, str, str]]()
+        reads = list[_Read]()
         if self._embeds(number):
             place = self.forward.norm_places[self.place, number]
             tables = "".join(f"table{i}, " for i in self.used[number])
             same = "itself && here.v == 0 && at.row == at.partner"
-            read.append(("Lanes", "left", f"(from.a + at.row * WIDTH)[{place}]"))
-            read.append(("real", "right", f"(from.b + at.partner * WIDTH)[{place}]"))
+            reads.append(_Read("Lanes", "left", f"(from.a + at.row * WIDTH)[{place}]", number))
+            reads.append(_Read("real", "right", f"(from.b + at.partner * WIDTH)[{place}]", number))
             lines = [
                 "Value slope, bend;",
                 f"const Value value = embed{number}(sum, left, right, {tables}{same}, slope, bend);",
             ]
         if last:
-            lines += [*self._given(), *self._pull(number)]
+            reads.append(_Read("Value", "g", self._given(), 0))  # from far: a whole step before its use
+            lines += self._pull(number)
+            reads += [self._sums(self._norm(number), number)] * self._embeds(number)
         else:
             lines += self._hand_on(number + 1, "value")
             if self._embeds(number):
                 lines += [f"walk.{name}{number}.add({name});" for name in ("slope", "bend")]
-        return self._phase(number, lines, read)
+        return _Phase(number, self._late(number), lines, reads)
 
-    def _back(self, number: int) -> str:
+    def _back(self, number: int) -> _Phase:
         """Cotangents of a step's sum from those of the next one's."""
-        lines = ["const Value& g = sum;"]
+        lines, phase = ["const Value& g = sum;"], 2 * len(self.segment.steps) - 2 - number
+        reads = list[_Read]()
         if self._embeds(number):
             lines += [f"const Value& {name} = walk.{name}{number}.due;" for name in ("slope", "bend")]
-        return self._phase(2 * len(self.segment.steps) - 2 - number, [*lines, *self._pull(number)])
+            reads.append(self._sums(self._norm(number), phase))
+        return _Phase(phase, self._late(phase), [*lines, *self._pull(number)], reads)
 
-    def _leave(self) -> list[str]:
+    def _leaving(self) -> _Phase:
+        """Cotangents of the entrance, with pixels read one phase earlier."""
+        phase = 2 * len(self.segment.steps) - 1
+        reads = self._pixels(max(0, phase - 1)) if self.place == 0 else []
+        sums = [f"const OwnFound::Sums sums{c}_ = found.sums({c}, {_PLACES});" for c in range(len(reads) // 2)]
+        return _Phase(phase, self._late(phase), ["const Value& g = sum;", *sums, *self._leave(read=True)], reads)
+
+    def _leave(self, read: bool = False) -> list[str]:
         """Cotangents g of the entrance: of pixels, or of what the pool before has collected."""
         if self.place:
             scale = real(self.forward.exit_scale(self.place - 1, self.forward.segments[self.place - 1].exits[0]))
             where = "(number * HEIGHT + at.u()) * WIDTH + here.v) * (HEIGHT * WIDTH) + at.row * WIDTH + here.k"
             return [f"if (at.used) pulled[({where}] = {scale} * g;"]
-        grid = math.prod(self.segment.grid)
-        return [
-            "const Lanes* p = from.x + at.row * WIDTH;",
-            "const real* q = from.z + at.partner * WIDTH;",
-            f"for (int c = 0; c < {self.forward.graph.channels}; ++c)",
-            f"    found.add_pixels(c, {_PLACES}, g, p[c * {grid}], q[c * {grid}]);",
-        ]
+        sums = "sumsCHANNEL_" if read and self.forward.graph.channels <= _EARLY else f"found.sums(c, {_PLACES})"
+        return self._each_pixel(read, [f"found.add_pixels(c, {_PLACES}, {sums}, g, left, right);"])
 
-    def _given(self) -> list[str]:
+    def _given(self) -> str:
         """The cotangent g of the pool that a position lies in; zero at rows that are not in use."""
         one = self.segment.exits[0]
         if self.last:
             counts = "at.used && here.v == 0 && at.row == at.partner" if self.plan.flat else "at.used"
-            return [f"const Value g = {counts} ? *from.given : nothing();"]
-        place = f"of.U * {math.prod(one.grid) * one.grid[1]} + of.J * {one.grid[1]}"
-        return [
-            f"const OfWindows<{one.size[0]}, {one.grid[0]}> of(at.row, at.partner);",
-            f"const Value g = at.used ? from.given[{place}] : nothing();",
-        ]
+            return f"{counts} ? *from.given : nothing()"
+        of = f"OfWindows<{one.size[0]}, {one.grid[0]}>(at.row, at.partner)"
+        return f"at.used ? from.given[{of}.place({math.prod(one.grid) * one.grid[1]}, {one.grid[1]})] : nothing()"
 
     def _pull(self, number: int) -> list[str]:
         """Multiply cotangents g by slopes, and add their products with bends to those of norms."""
         to = 2 * len(self.segment.steps) - 1 - number
         if not self._embeds(number):
             return self._hand_on(to, "g")
-        which = sum(map(self._embeds, range(number))) + (self.place == 0) * self.forward.graph.channels
-        return [*self._hand_on(to, "g * slope"), f"found.add({which}, {_PLACES}, g * bend);"]
+        which = self._norm(number)
+        return [*self._hand_on(to, "g * slope"), f"found.add({which}, {_PLACES}, sums{which}_, g * bend);"]
+
+    def _sums(self, which: int, phase: int) -> _Read:
+        """What both images have of a number so far: no other thread changes it until the block waits."""
+        return _Read("OwnFound::Sums", f"sums{which}_", f"found.sums({which}, {_PLACES})", phase)
+
+    def _norm(self, number: int) -> int:
+        """Which of the numbers a position is the norm of a step."""
+        return sum(map(self._embeds, range(number))) + (self.place == 0) * self.forward.graph.channels
 
     def _embedding(self, number: int) -> str:
         """The function that embeds a value, with its slope and bend."""
@@ -422,15 +486,13 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         if embedding is None:
             return ""
         parameters = "".join(f"const real* table{i}, " for i in range(len(self.used[number])))
-        dtype = self.forward.dtype
-        lines = pull_lines(embedding, dtype)
         return f"""
 __device__ inline Value embed{number}(const Value& sum, const Lanes& left, real right, {parameters}bool same,
                                       Value& slope_out, Value& bend_out) {{
     Value value;
     for (int i = 0; i < LANES; ++i) {{
         const real s = sum.v[i], a = left.v[i] * right;
-{indented(lines, 8)}
+{indented(pull_lines(embedding, self.forward.dtype), 8)}
         value.v[i] = k, slope_out.v[i] = slope, bend_out.v[i] = bend;
     }}
     return value;
