@@ -12,7 +12,10 @@ Kernel entries, in millions (an H200 makes 0.5 to 0.75 a second):
     first     2,500 images, all ingredients: about 300      best     10,000 and 20,000 images with flips: 800
     recipe    5,000 images, all ingredients: about 900      subsets  20 × 1,280 images, 2,000 tests, flips: 135
     flips     20,000 images, both rows, 5,000 tests: 600    mnist    30,000 images, 10,000 tests: 750
-    rows      20,000 images, four rows, 2,000 tests: 960
+    rows      20,000 images, four rows, 2,000 tests: 960    ensemble 10,000 images, 4 draws, shifts, 10,000 tests: 4,400
+
+The others take a minute or a few: `classical`, `gabor` and `ckn` of MNIST, `gaussian` and `coates` of 50,000 images of
+CIFAR-10, and `networks`, its convolutional kernel network.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 RESERVE = 15.0  # seconds kept for copies
@@ -36,6 +40,14 @@ PARTS = {
     "--record cifar10-20000",
     "rows": "cifar10 --kernels myrtle5-no-zca,myrtle5,myrtle7,myrtle10 --train 20000 --test 2000 "
     "--record cifar10-rows-20000",
+    "ensemble": "cifar10 --kernels best --train 10000 --augment crop=2 --ensemble 4 --average shifts1 "
+    "--record cifar10-best-10000",
+    "classical": "mnist --kernels gaussian,arc-cosine,ntk --train 30000 --record mnist-classical-30000",
+    "gabor": "mnist --kernels gabor-gaussian --train 30000 --record mnist-gabor-gaussian-30000",
+    "ckn": "mnist --kernels ckn --train 30000 --record mnist-ckn-30000",
+    "gaussian": "cifar10 --kernels gaussian --train 50000 --record cifar10-gaussian-50000",
+    "coates": "cifar10 --kernels coates-ng+flips --train 50000 --record cifar10-coates-50000",
+    "networks": "cifar10 --kernels ckn --train 20000 --record cifar10-ckn-20000",
 }
 TOY = {
     "first": "recipe --train 20 --validation 10 --record recipe-20 --ingredients",
@@ -45,7 +57,7 @@ TOY = {
     "mnist": "mnist --kernels myrtle5 --train 20 --test 10 --record mnist-20",
 }
 TOY_INGREDIENTS = "tilt by leave-one-out;head gamma 2;+ myrtle5;averaging over shifts"  # the cheap ones
-STORED = ("recipe", "cifar10", "mnist")  # commands that keep matrices
+STORED = ("recipe", *(["cifar10", "mnist"] if find_spec("zarr") else []))  # commands that keep matrices
 
 
 def main() -> None:

@@ -301,6 +301,27 @@ class TestTables:
         assert row["leave-one-out accuracy"] == model.loo_score_
         assert row["method"] == "myrtle5+extras"
 
+    def test_an_ensemble_that_was_cut_off_goes_on_with_the_next_member(self, tmp_path, monkeypatch):
+        copies = Augmentation(crop=1)
+        two, four = (tables.Extras(copies, count) for count in (2, 4))
+        run_table(tmp_path, "myrtle5", ridge=1e-2, extras=two)
+        fits, fit = [], KernelRidgeClassifier.fit
+        monkeypatch.setattr(KernelRidgeClassifier, "fit", lambda self, *data: fits.append(self) or fit(self, *data))
+        (row,) = run_table(tmp_path, "myrtle5", ridge=1e-2, extras=four).rows
+        assert len(fits) == 2
+        (again,) = run_table(tmp_path / "anew", "myrtle5", ridge=1e-2, extras=four).rows
+        assert len(fits) == 6
+        same = ("accuracy", "leave-one-out accuracy", "tilt", "kernel", "flips", "ridge")
+        assert [row[name] for name in same] == [again[name] for name in same]
+
+    def test_training_images_of_two_classes_make_an_ensemble_too(self, tmp_path):
+        data = toy()
+        train = data.train.take(np.flatnonzero(data.train.labels < 2))
+        extras = tables.Extras(Augmentation(crop=1), 2)
+        some = dataclasses.replace(data, train=train)
+        (row,) = run_table(tmp_path, "myrtle5", dataset=some, train=16, ridge=1e-2, extras=extras).rows
+        assert row["leave-one-out accuracy"] > 0.5
+
     def test_randaugment_changes_images_before_they_are_whitened(self, tmp_path):
         copies = Augmentation(crop=1, randaugment=RandAugment(1, 9))
         (row,) = run_table(tmp_path, "myrtle5", ridge=1e-2, extras=tables.Extras(copies, 2)).rows

@@ -6,7 +6,8 @@ are (K) and with one of the two mirrored (M). Training on K + M is training on t
 Each matrix is computed once, in memory, or in a store that outlives the process. A learning curve takes one matrix too:
 it grows from size to size, and each leading block is solved when it is complete.
 
-With an augmentation, a method is an ensemble: the estimator fits random draws one after the other (see `regression`).
+With an augmentation, a method is an ensemble over random draws (see `regression`). Its members are pieces of their own,
+with what each says of every image: a run that is cut off goes on with the next one, and a larger ensemble has them too.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from ..solve.path import DECADES
 from ..solve.scores import accuracy
 from ..statistics import Score
 from ..timing import describe_machine, symmetric_pairs, timed
-from .records import Outcome, Row, Run, View, backend_name, digest
+from .records import Outcome, Piece, Row, Run, View, backend_name, digest
 from .whitening import BytesFirst
 
 Array = NDArray[np.float64]
@@ -145,6 +146,17 @@ class Extras:
             return {}
         about = None if self.augmentation is None else self.augmentation.to_json()
         return {"extras": {"augmentation": about, "ensemble": self.ensemble, "averaging": self.averaging}}
+
+
+@dataclass(frozen=True)
+class Draw(Augmentation):
+    """One draw of an augmentation, for a member that is fitted alone."""
+
+    of: Augmentation = field(default_factory=Augmentation)
+    number: int = 0
+
+    def copy(self, images: NDArray[Any], *key: int) -> NDArray[Any]:
+        return self.of.copy(images, self.number)
 
 
 @dataclass(frozen=True)
@@ -254,8 +266,10 @@ class _Work:
                 **method.choice(ridge),
                 **extras,
             }
-            evaluate = self.evaluate_extras if extras else self.evaluate
-            piece = run.piece(of, functools.partial(evaluate, method, ridge, size))
+            if extras:
+                piece = self.ensemble(run, of, method, ridge, size)
+            else:
+                piece = run.piece(of, functools.partial(self.evaluate, method, ridge, size))
             # With extras it is no row of the paper's any more.
             about = {"table": self.table.name, "method": f"{name}+extras" if extras else name, "train": size, **extras}
             about |= {"preprocessing": of["preprocessing"], "seconds": piece.seconds}
@@ -299,30 +313,55 @@ class _Work:
             "scores": scores,
         }
 
-    def evaluate_extras(self, method: Method, ridge: float | None, size: int) -> dict[str, Any]:
-        """The same by the estimator, with random copies and averaged predictions; tilted by leave-one-out."""
+    def ensemble(self, run: Run, of: Row, method: Method, ridge: float | None, size: int) -> Piece:
+        """The same with random copies and averaged predictions; tilted by the leave-one-out of the first member."""
+        members, tilt = list[Piece](), "loo"
+        alone = {**of, "extras": {**of["extras"], "ensemble": 1}}
+        for number in range(self.settings.extras.ensemble):
+            fit = functools.partial(self._member, method, ridge, size, number, tilt)
+            members.append(run.piece({**alone, "member": number}, fit))
+            tilt = members[0].value["tilt"]
+        first, values = members[0].value, [member.value for member in members]
+        left_out, *tested = (np.sum([one["values"][name] for one in values], axis=0) for name in ("", *self.tests))
+        about = {"tilt asked": "loo", "tilt": tilt, "leave-one-out accuracy": accuracy(self.targets[:size], left_out)}
+        scores = []
+        for (name, split), found in zip(self.tests.items(), tested, strict=True):
+            score = Score.of(found.argmax(axis=1), split.labels)
+            scores.append({"test set": name, **score.to_json(), **about})
+        spent = {name: sum(one["spent"][name] for one in values) for name in first["spent"]}
+        shared = {name: first[name] for name in ("kernel", "flips", "ridge", "candidates")}
+        seconds = sum(member.seconds for member in members)
+        return replace(members[-1], value={**shared, "spent": spent, "scores": scores}, seconds=seconds)
+
+    def _member(self, method: Method, ridge: float | None, size: int, number: int, tilt: Tilt) -> dict[str, Any]:
+        """What a member of an ensemble says of all images: of training images ("") with their copies left out."""
         self._preprocess(method.preprocessing)
         (kernel, ridge, candidates), choosing = timed(lambda: self._choose(method, ridge, size))
-        extras, labels = self.settings.extras, self.train.labels[:size]
-        copies = extras.augmentation
+        copies = self.settings.extras.augmentation
         if copies is not None and copies.randaugment is not None:
-            first = BytesFirst(**vars(copies), rows=self.train.images, whiten=self.fitted.transform)
-            extras = replace(extras, augmentation=first)
-        how: dict[str, Any] = {"ridge": ridge, "flips": method.flips, "tilt": "loo", "backend": self.backend}
-        model = KernelRidgeClassifier(kernel, **how, **vars(extras), verbose=True)
-        _, fitting = timed(lambda: model.fit(self.images[None][:size], labels))
-        scores, about = [], {"tilt asked": "loo", "tilt": model.tilt_, "leave-one-out accuracy": model.loo_score_}
-        guesses, predicting = timed(lambda: {name: model.predict(self.images[name]) for name in self.tests})
-        for name, split in self.tests.items():
-            scores.append({"test set": name, **Score.of(guesses[name], split.labels).to_json(), **about})
+            copies = BytesFirst(**vars(copies), rows=self.train.images, whiten=self.fitted.transform)
+        draw = None if copies is None else Draw(of=copies, number=number)
+        how: dict[str, Any] = {"ridge": ridge, "flips": method.flips, "tilt": tilt, "backend": self.backend}
+        how |= {"augmentation": draw, "averaging": self.settings.extras.averaging, "verbose": True}
+        model = KernelRidgeClassifier(kernel, **how)
+        _, fitting = timed(lambda: model.fit(self.images[None][:size], self.train.labels[:size]))
+        found, predicting = timed(lambda: {name: model.decision_function(self.images[name]) for name in self.tests})
+        found = {"": model.loo_decision_, **found}
         return {
             "kernel": repr(kernel),
             "flips": method.flips,
             "ridge": ridge,
             "candidates": candidates,
+            "tilt": model.tilt_,
             "spent": {"choosing": choosing, "fitting": fitting, "predicting": predicting},
-            "scores": scores,
+            "values": {name: self._by_class(one, model.classes_).round(9).tolist() for name, one in found.items()},
         }
+
+    def _by_class(self, values: Array, classes: NDArray[np.intp]) -> Array:
+        """A column for every class of the data, also those without a training image; two classes may share one."""
+        by_class = np.zeros((len(values), len(self.dataset.classes)))
+        by_class[:, classes] = values if values.ndim == 2 else np.stack([-values, values], axis=1) / 2
+        return by_class
 
     def _preprocess(self, name: str) -> None:
         if self.kept[0] == name:
