@@ -10,7 +10,8 @@ import threading
 import pytest
 
 from tangentless import aside
-from tangentless.backends.cpu.compiling import compiling
+from tangentless.backends.cpu.compiling import compiling, started_aside
+from tangentless.backends.workers import count_workers
 from tangentless.timing import timed
 
 # Numba looks for folders by these classes; without them it is as if none could be written.
@@ -69,3 +70,17 @@ def test_without_a_folder_for_compiled_code_one_line_names_the_remedy(work):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("set NUMBA_CACHE_DIR") == 1
     assert done.stdout.count("compiling for this processor") == ("kernel" in work)
+
+
+@pytest.mark.skipif(count_workers(None) == 1, reason="a second process needs a second core")
+def test_another_process_compiles_the_driver_only_where_it_is_not_on_disk(tmp_path):
+    work = "from tangentless.backends.cpu import sweep\naside = sweep.compile_driver_aside()\n"
+    first = run(f"{work}print(aside.wait(), sweep.compile_driver_aside())", NUMBA_CACHE_DIR=str(tmp_path))
+    assert (first.stdout, first.stderr) == ("0 None\n", "")
+    assert run(f"{WITHOUT_FOLDERS}{work}print(aside)").stdout == "None\n"
+
+
+@pytest.mark.parametrize("executable", ["", "/usr/bin/blender", "/no/folder/python3"])
+def test_without_an_interpreter_to_start_no_other_process_compiles(executable, monkeypatch):
+    monkeypatch.setattr(sys, "executable", executable)
+    assert started_aside("pass") is None

@@ -1,20 +1,26 @@
 """Compiling, told as soon as it begins, kept out of rates, and left at once on Ctrl-C.
 
 The first call of a new kind of kernel waits for the compiler. That works in a thread of its own, because an interrupt
-does not reach a thread that is inside LLVM; a compiler that is interrupted ends its work behind the scenes.
+does not reach a thread that is inside LLVM; a compiler that is interrupted ends its work behind the scenes. Numba
+compiles in one thread at a time, so a second core helps only in a process of its own.
 """
 
 from __future__ import annotations
 
 import functools
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from numba.core import event
 
 from ...aside import announce, count_compiling
+from ..workers import count_workers
 
 T = TypeVar("T")
 _SECONDS = 8
@@ -57,6 +63,18 @@ def compiling(work: Callable[[], T]) -> T:
     if errors:
         raise errors[0]
     return outcome[0]
+
+
+def started_aside(code: str) -> subprocess.Popen[bytes] | None:
+    """A process that runs Python code meanwhile, or None where there is no core for it or no interpreter to start."""
+    if count_workers(None) == 1 or not Path(sys.executable or "").stem.startswith("python"):
+        return None
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command, nothing = [sys.executable, "-c", code], subprocess.DEVNULL
+    try:
+        return subprocess.Popen(command, env=environment, stdin=nothing, stdout=nothing, stderr=nothing)
+    except OSError:  # processes may be forbidden
+        return None
 
 
 @functools.cache

@@ -19,12 +19,14 @@ for all kernels. Arrays are plain addresses: counting references to them, which 
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import leaves as f
-from .simd import call_address, compiled, inlined, integer, put, reader
+from .compiling import started_aside
+from .simd import call_address, compiled, inlined, integer, internal, must_compile, put, reader
 
 # Columns of the tables. Places in rings, lines and slots count vectors.
 (
@@ -116,6 +118,21 @@ class View(NamedTuple):
     kept_bytes: int
 
 
+_NO_ROWS = (View(*(0,) * len(View._fields)), 0, 0, (0,) * 4, np.zeros(1), np.zeros((1, 1)), 0)
+
+
+def compile_driver() -> None:
+    """Compile all that is here, or take it from disk, by a call without rows."""
+    run_rows(*_NO_ROWS)
+
+
+def compile_driver_aside() -> subprocess.Popen[bytes] | None:
+    """A process that compiles the driver into the cache on disk, if that is to be done and can be."""
+    if not must_compile(run_rows, _NO_ROWS):
+        return None
+    return started_aside(f"from {__name__} import compile_driver; compile_driver()")
+
+
 @compiled
 def run_rows(view: Any, first: Any, end: Any, left: Any, total: Any, totals: Any, column: Any) -> None:
     """Run all stages for left images [first, end): sums after the last pool, into `totals` from a column on.
@@ -144,7 +161,7 @@ def run_rows(view: Any, first: Any, end: Any, left: Any, total: Any, totals: Any
             totals[row, column + lane] = total[lane]
 
 
-@compiled
+@internal
 def forget(view: Any, stage: Any, u: Any) -> None:
     """Empty the slots of an offset that no one reads: it must not leak into the next of its parity."""
     for exit_ in range(of_stage(view.stages, stage, FIRST_EXIT), of_stage(view.stages, stage, END_EXIT)):
@@ -156,7 +173,7 @@ def forget(view: Any, stage: Any, u: Any) -> None:
         call_address(view.clear_leaf, view.frame)
 
 
-@compiled
+@internal
 def follow_offsets(view: Any, stage: Any, u: Any) -> None:
     """Stream the rows of offsets (u, v), some v together, through the steps of one stage."""
     frame, rows = view.frame, of_stage(view.stages, stage, HEIGHT) - abs(u)
@@ -183,7 +200,7 @@ def follow_offsets(view: Any, stage: Any, u: Any) -> None:
         first += view.together
 
 
-@compiled
+@internal
 def enter_row(view: Any, stage: Any, entrance: Any, u: Any, row: Any) -> None:
     """Put one row of inner products at the entrance of a stage into the rings that read it: of pixels, or of slots."""
     frame, lanes, down = view.frame, view.lanes, max(0, -u) + row
@@ -209,7 +226,7 @@ def enter_row(view: Any, stage: Any, entrance: Any, u: Any, row: Any) -> None:
     hand_on(view, sink, last, u, row, np.int64(1), view.line * lanes)
 
 
-@compiled
+@internal
 def step_rows(view: Any, stage: Any, step: Any, u: Any, top: Any, bottom: Any, rows: Any) -> None:
     """Evaluate one or two rows of a step, and hand them to the rings that read them, to the exits or to the total."""
     frame, lanes = view.frame, view.lanes
@@ -264,7 +281,7 @@ def set_sinks(view: Any, step: Any, u: Any, row: Any) -> None:
         put(frame, f.PLAIN2, ring_place(view, ring, mask, row + 1))
 
 
-@compiled
+@internal
 def hand_on(view: Any, sink: Any, last: Any, u: Any, row: Any, height: Any, line: Any) -> None:
     """Lines to all that read them: rings, exits or the total."""
     frame, stride = view.frame, view.line_stride * view.lanes
@@ -294,7 +311,7 @@ def hand_on(view: Any, sink: Any, last: Any, u: Any, row: Any, height: Any, line
         sink += 1
 
 
-@compiled
+@internal
 def set_chunk(view: Any, chunk: Any, row: Any, height: Any, rows: Any, line: Any) -> None:
     """The rows of a ring that a chunk adds up, for one or two rows, and what is added to them."""
     frame, count = view.frame, of_chunk(view.chunks, chunk, CHUNK_ROWS)

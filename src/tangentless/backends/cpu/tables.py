@@ -312,9 +312,11 @@ def tables_of(fused: Fused, kept: bool = False) -> tuple[Tables, Tables]:
     """Tables for pairs of images, and for images with themselves, with all code compiled."""
 
     def compile_all() -> tuple[Tables, Tables]:
+        aside = t.compile_driver_aside()
         pairs, alone = (Tables(fused, paired, kept) for paired in (False, True))
-        scratch = Scratch(pairs, fused.needed(0))
-        t.run_rows(scratch.view, 0, 0, (0,) * 4, scratch.total, np.zeros((1, fused.width)), 0)
+        if aside is not None:
+            aside.wait()
+        t.compile_driver()
         return pairs, alone
 
     return compiling(compile_all)
