@@ -24,6 +24,7 @@ from .simd import (
     choose,
     compiled,
     inlined,
+    internal,
     is_paired,
     lane_count,
     load,
@@ -89,7 +90,7 @@ def put_along(view: Any, out: Any, k: Any, width: Any, reach: Any, before: Any, 
     return now, value
 
 
-@compiled
+@internal
 def end_row(lanes: Any, view: Any, out: Any, count: Any, reach: Any, before: Any, now: Any) -> None:
     """What a row lacks after its last value."""
     width = lane_count(lanes)
@@ -103,7 +104,7 @@ def end_row(lanes: Any, view: Any, out: Any, count: Any, reach: Any, before: Any
             store(view.rings, out + k * width, value)
 
 
-@compiled
+@internal
 def around(lanes: Any, view: Any, slot: Any, ring: Any, row: Any, rows: Any, count: Any, reach: Any) -> Any:
     """Three rows whose sum is that of the rows a window reaches; zeros stand for those outside."""
     width = lane_count(lanes)
@@ -126,7 +127,7 @@ def add_three(lanes: Any, view: Any, three: Any, place: Any) -> Any:
     return above + here + load(lanes, view.rings, three[2] + place)
 
 
-@compiled
+@internal
 def enter(
     lanes: Any, view: Any, stage: Any, u: Any, first: Any, end: Any, row: Any, reach: Any, pixels: Any, pooled: Any
 ) -> None:
@@ -165,7 +166,7 @@ def enter(
         end_row(lanes, view, out, count, reach, before, now)
 
 
-@compiled
+@internal
 def embed_row(
     lanes: Any,
     kinds: Any,
@@ -247,7 +248,7 @@ def next_window(windows: Any) -> Any:
     return first, second, split, phase, broad
 
 
-@compiled
+@internal
 def spread(lanes: Any, view: Any, stage: Any, u: Any, first: Any, end: Any, row: Any, pooled: Any) -> None:
     """The cotangents of the pairs of windows that positions lie in, into the first ring."""
     width, wide, pool = (
@@ -263,7 +264,7 @@ def spread(lanes: Any, view: Any, stage: Any, u: Any, first: Any, end: Any, row:
             windows = next_window(windows)
 
 
-@compiled
+@internal
 def turn(
     lanes: Any,
     kinds: Any,
@@ -310,7 +311,7 @@ def turn(
         end_row(lanes, view, out, count, wider, before, now)
 
 
-@compiled
+@internal
 def pull_row(
     lanes: Any, view: Any, stage: Any, step: Any, u: Any, first: Any, end: Any, row: Any, ring: Any, kept: Any
 ) -> None:
@@ -339,7 +340,7 @@ def pull_row(
         end_row(lanes, view, out, count, wider, before, now)
 
 
-@compiled
+@internal
 def leave_pooled(
     lanes: Any, view: Any, stage: Any, u: Any, first: Any, end: Any, row: Any, ring: Any, reach: Any, pooled: Any
 ) -> None:
@@ -354,7 +355,7 @@ def leave_pooled(
             store(pooled, out + k * width, add_three(lanes, view, three, k * width) * factor)
 
 
-@compiled
+@internal
 def leave_pixels(
     lanes: Any, view: Any, u: Any, first: Any, end: Any, row: Any, ring: Any, reach: Any, pixels: Any
 ) -> None:
