@@ -240,8 +240,8 @@ struct Exit {
 };
 
 // A row that pairs of positions tile, at STACK neighbouring offsets in a plane, from a multiple of STACK on. Each of the windows
-// that they feed is whole but for what the offset before them feeds to the first one, which its thread has kept since then; the
-// last one keeps what goes around to V = 0. So every sum is stored once, and none is read.
+// that they feed is whole but for what the offset before them feeds to the first one, which its thread has kept since then. So
+// every sum is stored once, and none is read again but those of V = 0, to which the last offset goes around.
 template <class Across, int STACK, int THREADS>
 struct RowExit {
     static constexpr int WIDE = Across::length, WIDTH = Across::positions;
