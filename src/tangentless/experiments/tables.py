@@ -46,6 +46,7 @@ from .whitening import BytesFirst
 Array = NDArray[np.float64]
 Images = NDArray[np.float32]
 Tilt = float | str
+Choice = tuple[Kernel, float, list[Any]]  # a kernel, a ridge, and what was tried
 
 TILTS: tuple[Tilt, ...] = (0.0, 0.3, "loo")
 CHOSEN_ON = 4000  # training images that choose the kernel or ridge, where a method leaves it open
@@ -317,8 +318,9 @@ class _Work:
         """The same with random copies and averaged predictions; tilted by the leave-one-out of the first member."""
         members, tilt = list[Piece](), "loo"
         alone = {**of, "extras": {**of["extras"], "ensemble": 1}}
+        choose = functools.cache(lambda: self._choose(method, ridge, size))  # once for all members
         for number in range(self.settings.extras.ensemble):
-            fit = functools.partial(self._member, method, ridge, size, number, tilt)
+            fit = functools.partial(self._member, method, choose, size, number, tilt)
             members.append(run.piece({**alone, "member": number}, fit))
             tilt = members[0].value["tilt"]
         first, values = members[0].value, [member.value for member in members]
@@ -333,10 +335,12 @@ class _Work:
         seconds = sum(member.seconds for member in members)
         return replace(members[-1], value={**shared, "spent": spent, "scores": scores}, seconds=seconds)
 
-    def _member(self, method: Method, ridge: float | None, size: int, number: int, tilt: Tilt) -> dict[str, Any]:
+    def _member(
+        self, method: Method, choose: Callable[[], Choice], size: int, number: int, tilt: Tilt
+    ) -> dict[str, Any]:
         """What a member of an ensemble says of all images: of training images ("") with their copies left out."""
         self._preprocess(method.preprocessing)
-        (kernel, ridge, candidates), choosing = timed(lambda: self._choose(method, ridge, size))
+        (kernel, ridge, candidates), choosing = timed(choose)
         copies = self.settings.extras.augmentation
         if copies is not None and copies.randaugment is not None:
             copies = BytesFirst(**vars(copies), rows=self.train.images, whiten=self.fitted.transform)
@@ -371,7 +375,7 @@ class _Work:
         self.images = {place: self.fitted.transform(split.images).astype(np.float32) for place, split in splits.items()}
         self.kept, self.matrices = (name, ""), {}
 
-    def _choose(self, method: Method, ridge: float | None, size: int) -> tuple[Kernel, float, list[Any]]:
+    def _choose(self, method: Method, ridge: float | None, size: int) -> Choice:
         """The kernel and ridge of the best leave-one-out accuracy on some of the training images."""
         kernels = method.candidates(self.images[None])
         if len(kernels) == 1 and ridge is not None:

@@ -37,9 +37,12 @@ _DIGEST = hashlib.sha256(
 ).hexdigest()[:16]
 
 
+_OPTIONS: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+
+
 def compiled(function: Callable[..., Any], inline: bool = False) -> Callable[..., Any]:
     """Compile without the interpreter lock, with disk cache where there is a folder to write to."""
-    options = {"nogil": True, "boundscheck": False, "error_model": "numpy", "inline": "always" if inline else "never"}
+    options = {**_OPTIONS, "inline": "always" if inline else "never"}
     try:
         return one_at_a_time(njit(cache=True, **options)(function))
     except (RuntimeError, AttributeError):  # no writable cache folder, or none that we know: compile in every process
@@ -72,8 +75,8 @@ def internal(function: Callable[..., Any]) -> Callable[..., Any]:
 
     A way in, and a file of its own on disk, took a third of the time that LLVM needs for the driver.
     """
-    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return njit(nogil=True, boundscheck=False, error_model="numpy", **options)(function)  # type: ignore[no-any-return]
+    without = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return njit(**_OPTIONS, **without)(function)  # type: ignore[no-any-return]
 
 
 def must_compile(function: Any, arguments: tuple[Any, ...]) -> bool:
