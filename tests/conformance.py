@@ -58,6 +58,9 @@ LAYOUTS = [
     ("conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (4, 32, 3)),
     ("conv3 gaussian globalpool normalize", (17, 13, 1)),  # rows of more lanes than it needs
     ("conv3 abs conv3 erf pool2 conv3 tanh globalpool", (8, 8, 2)),  # a longer polynomial, and fitted series
+    ("conv3 gaussian pool2 conv3 gaussian pool3(stride=1) globalpool normalize gaussian", (12, 16, 2)),  # weights
+    ("conv3 relu conv3 polynomial3 pool2(stride=3) pool2(stride=1) globalpool", (11, 8, 1)),  # of nothing for some
+    ("conv3 relu conv3 relu pool4 globalpool normalize relu", (8, 12, 2)),  # one pool of the whole grid
 ]
 MORE_LAYOUTS = [
     ("conv3 relu conv3 relu conv3 relu pool2 conv3 gaussian globalpool", (8, 32, 3)),

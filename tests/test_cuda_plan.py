@@ -68,3 +68,11 @@ def test_every_grid_has_a_plan_or_a_reason(text, kilobytes):
             assert "shared memory" in plans or "is not two-dimensional" in plans or "window; 3×3 fits" in plans
         else:
             assert all(plan.height % plan.offsets == 0 and (plan.last or plan.offsets % 2 == 0) for plan in plans)
+
+
+@pytest.mark.parametrize(("last", "fits"), [("gaussian", True), ("polynomial3", True), ("relu", False), ("", False)])
+def test_weights_of_a_last_pool_are_carried_by_norms_or_refused(last, fits):
+    architecture = Architecture.parse(f"conv3 relu conv3 {last} pool3(stride=1) globalpool")
+    plans = plan_graph(compile_graph(architecture, (8, 8), 3), 227 * 1024)
+    assert isinstance(plans, tuple) == fits
+    assert fits or "weights" in plans

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from ..layers import Nonlinearity, Normalize, Windows
 
 Array = NDArray[np.float64]
 Embedding = Nonlinearity | Normalize | None
+Weights = tuple[float, ...]  # of positions along an axis; their mean is 1
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Exit:
     stride: Pair
     grid: Pair
     pooled: bool  # its squared norms need each image's kernel with itself
+    weights: tuple[Weights, Weights] | None = None  # of positions in a window, along both axes; None: all are 1
 
     @property
     def tiles(self) -> bool:
@@ -186,11 +188,41 @@ def chain(graph: Graph) -> tuple[Segment, ...] | str:
 
 
 def patched_chain(graph: Graph) -> tuple[tuple[Segment, ...], Pair] | str:
-    """The segments of a graph that is a plain chain behind patches, and the size of these; or why it is none."""
+    """The segments of a graph that is a plain chain behind patches, and the size of these; or why it is none.
+
+    Pools that follow each other at its end are one pool of the whole grid, with weights.
+    """
     segments = cut(graph)
-    rest, patch = (segments, (1, 1)) if isinstance(segments, str) else without_patch(segments)
+    rest, patch = (segments, (1, 1)) if isinstance(segments, str) else without_patch(with_one_pool(segments))
     found = _chained(rest)
     return found if isinstance(found, str) else (found, patch)
+
+
+def with_one_pool(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    """Segments with one pool of the whole grid in place of several that follow each other at the end.
+
+    Means of overlapping windows, averaged, are a weighted mean: positions that more windows hold count more.
+    """
+    while len(segments) > 1 and not segments[-1].steps and len(segments[-2].exits) == 1:
+        *others, before, last = segments
+        (first,), (final,) = before.exits, last.exits
+        if final.size != last.grid or not first.pooled:
+            break
+        weights = _weights_before(first, 0, before, final), _weights_before(first, 1, before, final)
+        alike = all(set(axis) == {1.0} for axis in weights)
+        exits = (Exit(first.value, before.grid, before.grid, (1, 1), True, None if alike else weights),)
+        segments = (*others, replace(before, exits=exits))
+    return segments
+
+
+def _weights_before(pool: Exit, axis: int, segment: Segment, final: Exit) -> Weights:
+    """Of positions along an axis, if their means are averaged with the weights of a final pool."""
+    after = np.ones(pool.grid[axis]) if final.weights is None else np.array(final.weights[axis])
+    weights = np.zeros(segment.grid[axis])
+    for window, weight in enumerate(after):
+        start = window * pool.stride[axis]
+        weights[start : start + pool.size[axis]] += weight
+    return tuple((weights / weights.mean()).tolist())
 
 
 def flat_chain(graph: Graph) -> tuple[tuple[Segment, ...], bool] | str:

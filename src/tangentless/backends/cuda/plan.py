@@ -93,6 +93,8 @@ def _plan_stage(
         return layers
     if stage.pool != (stage.grid if last else (2, 2)):
         return f"a {stage.pool[0]}×{stage.pool[1]} pool; 2×2 and a final global one fit"
+    if stage.exits[0].weights is not None and layers[-1].form not in (EXPONENTIAL, SERIES):
+        return "positions of its last pool have weights, which norms carry only after a Gaussian or a polynomial"
     for patch_steps, given in _entrances(channels, width, len(layers)):
         plan = _shares(height, width, channels, layers, last, patch_steps, source, given)
         if plan.shared_bytes > shared_limit:
