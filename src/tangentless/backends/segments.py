@@ -85,6 +85,13 @@ class Exit:
         """Whether windows are disjoint and leave no gaps, or are single positions."""
         return self.size in ((1, 1), self.stride)
 
+    def weigh(self, norms: Any, xp: Any) -> Any:
+        """Norms (N, H, W) of features before it, times their weights: the pool then adds up what it should."""
+        if self.weights is None:
+            return norms
+        rows, columns = map(xp.asarray, self.weights)
+        return norms * (rows[:, None] * columns)
+
 
 @dataclass(frozen=True)
 class Segment:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...graph import Graph
 from ..segmented import SMALLEST_NORM, Segmented, exceeds
-from ..segments import Exit, Segment, cut
+from ..segments import Exit, Segment, cut, with_one_pool
 from .duals import Lowered, lower_step
 
 Array = NDArray[np.float64]
@@ -49,6 +49,8 @@ def fuse(graph: Graph, dtype: str, lanes: int) -> Fused | str:
     segments = cut(graph)
     if isinstance(segments, str):
         return segments
+    weights = None if graph.tangent else with_one_pool(segments)[-1].exits[0].weights
+    segments = segments if weights is None else with_one_pool(segments)
     lowered = []
     for segment in segments:
         forms = [lower_step(step, dtype, graph.tangent) for step in segment.steps]
@@ -57,6 +59,8 @@ def fuse(graph: Graph, dtype: str, lanes: int) -> Fused | str:
         lowered.append(tuple(one for one in forms if one is not None))
     if any(not one.tiles for segment in segments for one in segment.exits):
         return "the windows of a pool overlap, or leave gaps"
+    if weights is not None and not _carries_weights(segments[-1], lowered[-1]):
+        return "the windows of its last pools overlap, and only norms before a Gaussian or a polynomial carry weights"
     if exceeds(segments, dtype):
         return f"a segment sums over more windows than {dtype} can hold"
     slots = sum(map(slot_count, (one for segment in segments[:-1] for one in segment.exits)))
@@ -64,6 +68,12 @@ def fuse(graph: Graph, dtype: str, lanes: int) -> Fused | str:
         height, width = segments[0].grid
         return f"its {height}×{width} images need more room between segments than a thread may take"
     return Fused(graph, segments, dtype, lanes, tuple(lowered))
+
+
+def _carries_weights(last: Segment, lowered: tuple[Lowered, ...]) -> bool:
+    """Whether the last segment ends in an embedding to which norms are plain factors, so that they may have others."""
+    embedded = last.sum_of(len(last.steps) - 1) + 1
+    return bool(lowered) and last.exits[0].value == embedded and lowered[-1].kind[0] in ("exp", "exp2", "series")
 
 
 def slot_count(exit_: Exit) -> int:
@@ -138,6 +148,7 @@ def norms_of(fused: Fused, place: int, squares: list[Array]) -> Iterator[tuple[s
         norms = np.sqrt(squares[segment.sum_of(number)])
         norms[norms < SMALLEST_NORM[fused.dtype]] = 0.0
         both = np.zeros((*norms.shape, 2), fused.dtype)
-        both[..., 0] = norms
+        is_last = (place, number) == (len(fused.segments) - 1, len(segment.steps) - 1)
+        both[..., 0] = segment.exits[0].weigh(norms, np) if is_last else norms
         np.divide(math.sqrt(lowered.scale), norms, out=both[..., 1], where=norms > 0, casting="same_kind")
         yield slice(2 * start, 2 * (start + math.prod(segment.grid))), both.reshape(len(norms), -1)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..segments import Embedding, Exit, Segment
+from ..segments import Embedding, Segment
 from .layout import ARC, EXPONENTIAL, IDENTITY, FrontPlan, StagePlan
 
 NEVER = -1e30  # an exponent: two to this power is zero
@@ -93,7 +93,7 @@ def stage_rows(
         inverse = xp.where(nonzero, entering / safe, 0.0)
         outer = xp.where(nonzero, (safe if layer.keep_norms else 1.0) / leaving, 0.0)
         if i + 1 == len(stage.steps):
-            outer = _weighted(outer, stage.exits[0], xp)
+            outer = stage.exits[0].weigh(outer, xp)
         if i == 0 and images is not None and not plan.given:
             for some, first in zip(rows, _first_rows(plan, images, sides, xp), strict=True):
                 some.append(first)
@@ -106,14 +106,6 @@ def stage_rows(
             wide = [_widened(p, plan.spans[side], xp, value) for p, value in zip(planes, beyond, strict=True)]
             some += _layer_planes(plan, side, wide, xp)
     return [_joined(some, plan.row_floats[side], xp) for some, side in zip(rows, sides, strict=True)]
-
-
-def _weighted(values: Any, pool: Exit, xp: Any) -> Any:
-    """What every position adds to a pool, times its weight there."""
-    if pool.weights is None:
-        return values
-    rows, columns = map(xp.asarray, pool.weights)
-    return values * (rows[:, None] * columns)
 
 
 def _embedded(squares: Any, embedding: Embedding) -> Any:
