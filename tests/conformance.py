@@ -44,6 +44,7 @@ GRAPHS = [
     ("conv3 abs conv3 sin globalpool normalize cos", (6, 5, 2)),
     ("conv3 relu conv3 gaussian pool3(stride=1) pool2(stride=2) globalpool", (9, 7, 2)),  # one last pool, with weights
     ("pool3(stride=1) globalpool", (6, 5, 2)),
+    ("conv3 relu halfpool conv3 relu halfpool globalpool", (7, 6, 2)),
 ]
 # Chains on grids that share out the threads of a GPU in every way there is, all of which the fused kernels take there.
 LAYOUTS = [

@@ -18,7 +18,7 @@ LAYERS = st.one_of(
     st.builds(tl.LeakyReLU, st.floats(0, 1)),
     st.builds(tl.Gaussian, st.floats(1e-6, 1e6)),
     st.builds(tl.Polynomial, st.integers(1, 30)),
-    st.sampled_from([tl.ReLU(), tl.GlobalPool(), tl.Normalize(), tl.GELU(), tl.Abs(), tl.Step()]),
+    st.sampled_from([tl.ReLU(), tl.HalfPool(), tl.GlobalPool(), tl.Normalize(), tl.GELU(), tl.Abs(), tl.Step()]),
 )
 BRANCHES = st.recursive(
     LAYERS,

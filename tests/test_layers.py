@@ -24,6 +24,7 @@ from tangentless.layers import (
     Erf,
     Gaussian,
     GlobalPool,
+    HalfPool,
     LeakyReLU,
     Nonlinearity,
     Normalize,
@@ -71,6 +72,7 @@ EXAMPLES = [
     Pool(1),
     Pool(4),
     Pool(3, stride=2),
+    HalfPool(),
     GlobalPool(),
     Normalize(),
 ]

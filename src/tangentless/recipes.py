@@ -48,9 +48,10 @@ class KernelRecipe:
 
 
 _DEEP = kernel("myrtle10-gaussian")
+_CENTRED = kernel(str(_DEEP.architecture).replace("globalpool", "halfpool globalpool"))  # the centre counts more
 RECIPES: dict[str, KernelRecipe] = {
     "paper": KernelRecipe(_DEEP, epsilon=1e-5),  # its best row of CIFAR-10 but for tilting, which used test images
-    "best": KernelRecipe(_DEEP, epsilon=1e-4, ridge=1e-4, tilt="loo"),
+    "best": KernelRecipe(_CENTRED, epsilon=1e-4, ridge=1e-4, tilt="loo"),
 }
 
 

@@ -94,9 +94,10 @@ class KernelRidge(KernelEstimator):
             raise ParameterError(f"ensemble is how many draws are fitted, a whole number from 1, not {self.ensemble!r}")
         if self.averaging is not None:
             Symmetry.parse(self.averaging)
-        if self.augmentation is None and self.ensemble > 1:
+        if self.ensemble > (1 if self.augmentation is None else self.augmentation.draws):
             raise ParameterError(
-                f"all {self.ensemble} members would be the same without augmentation=Augmentation(...)"
+                f"some of {self.ensemble} members would be the same with augmentation={self.augmentation}; let it draw "
+                "random copies, such as Augmentation(crop=2)"
             )
         if self._precomputed and (self.augmentation is not None or self.averaging is not None):
             raise ParameterError("augmentation and averaging need images, and a precomputed matrix has none")
@@ -205,18 +206,18 @@ class KernelRidge(KernelEstimator):
         """Predicted targets, averaged over members of the ensemble and copies of the rows."""
         check_is_fitted(self)
         rows, found = self._read(X), []
-        for coefficients, known, transform in self._views():
-            panels = self._panels(transform(rows), len(coefficients), known)
+        for coefficients, known, view in self._views():
+            panels = self._panels(view(rows), len(coefficients), known)
             found.append(np.concatenate([to_host(panel @ put_beside(coefficients, panel)) for panel in panels]))
         return np.asarray(found[0] if len(found) == 1 else sum(found) / len(found))
 
-    def _views(self) -> Iterator[tuple[Array, Any, Transform]]:
-        """Coefficients and training rows of every member, with every transform of the rows to predict for."""
+    def _views(self) -> Iterator[tuple[Array, Any, _View]]:
+        """Coefficients and training rows of every member, with every view of the rows to predict for."""
         members = [self.dual_coef_] if self.augmentation_ is None else self.dual_coef_
         for member, coefficients in enumerate(members):
             known = None if self.X_fit_ is None else self._copies(self.X_fit_, member)
             for transform in self._transforms:
-                yield coefficients, known, transform
+                yield coefficients, known, _View(transform, self.augmentation_, member)
 
     @property
     def _transforms(self) -> tuple[Transform, ...]:
@@ -234,12 +235,12 @@ class KernelRidge(KernelEstimator):
             raise ParameterError("a precomputed matrix has no pixels; fit the model to images")
         rows = self._read(X).astype(np.float64)
         device, total = self._device().at(self.precision_), np.zeros_like(rows)
-        for coefficients, known, transform in self._views():
-            copies = transform(rows)
+        for coefficients, known, view in self._views():
+            copies = view(rows)
             for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // len(coefficients))):
                 by = np.asarray(weights)[part] @ coefficients.reshape(len(coefficients), -1).T
                 found = self.kernel_.vjp(copies[part], known, by, wrt="X", backend=device)[0]
-                total[part] += transform.back(found)
+                total[part] += view.back(found)
         return np.asarray(total / self._view_count)
 
 
@@ -251,6 +252,25 @@ class _Problem:
     targets: Array
     weights: Array | None
     criterion: Criterion
+
+
+@dataclass(frozen=True)
+class _View:
+    """Rows to predict for, moved, and as a member of an ensemble sees them."""
+
+    transform: Transform
+    augmentation: Augmentation | None
+    member: int
+
+    def __call__(self, rows: Any) -> Any:
+        return self._seen(self.transform(rows))
+
+    def back(self, gradients: Any) -> Any:
+        """Gradients by rows from those by what is seen of them; taking colours away is its own transpose."""
+        return self.transform.back(self._seen(gradients))
+
+    def _seen(self, rows: Any) -> Any:
+        return rows if self.augmentation is None else self.augmentation.seen_by(self.member, rows)
 
 
 def _has_duplicates(X: NDArray[Any], flips: bool) -> bool:

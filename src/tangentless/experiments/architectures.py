@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..architecture import Architecture
-from ..layers import Conv, GlobalPool, Grid, Nonlinearity, Pool, format_grid
+from ..layers import Conv, GlobalPool, Grid, HalfPool, Nonlinearity, Pool, format_grid
 from ..plots import COLOURS, new_figure, save_pictures
 
 NAMES = ("myrtle5", "myrtle7", "myrtle10")
@@ -43,7 +43,7 @@ def _labels(architecture: Architecture, grid: Grid) -> list[tuple[str, str]]:
                 labels.append((f"{layer.size}×{layer.size} convolution", "#d5e3f0"))
             case Nonlinearity():
                 labels.append((str(layer), "#f6dcd9"))
-            case Pool() | GlobalPool():
+            case Pool() | HalfPool() | GlobalPool():
                 labels.append((f"average to {format_grid(after)}", "#d9ecdf"))
             case _:
                 labels.append((str(layer), "#eef1f4"))

@@ -98,12 +98,18 @@ def with_head(k: Kernel, gamma: float) -> Kernel:
     return k
 
 
-def _groups(*gammas: float, sizes: tuple[int, ...] = (3, 3, 3), first: str = "conv3", pool: str = "pool2") -> str:
+def _groups(
+    *gammas: float,
+    sizes: tuple[int, ...] = (3, 3, 3),
+    first: str = "conv3",
+    pool: str = "pool2",
+    last: str = "globalpool",
+) -> str:
     """A Myrtle of Gaussians, with a gamma for each group of convolutions and one for the head."""
     words = [f"gaussian({gamma:g})" for gamma in gammas]
     groups = [" ".join([f"conv3 {word}"] * size) for word, size in zip(words, sizes, strict=False)]
     groups[0] = groups[0].replace("conv3", first, 1)
-    return f"{f' {pool} '.join(groups)} globalpool normalize {words[-1]}"
+    return f"{f' {pool} '.join(groups)} {last} normalize {words[-1]}"
 
 
 _GROUP = "conv3 gaussian residual(conv3 gaussian conv3 gaussian)"
@@ -124,6 +130,8 @@ INGREDIENTS = (
     Ingredient("epsilon 3e-5", _set(epsilon=3e-5)),
     Ingredient("averaging over shifts", _set(averaging="shifts1"), share=0.6, new=True),
     Ingredient("4 draws, crops by 2", _set(augmentation=Augmentation(crop=2), ensemble=4), share=0.6, new=True),
+    Ingredient("the centre counts more", _shape(_groups(1, 1, 1, 1, last="halfpool globalpool"))),
+    Ingredient("2 members, one without colours", _set(augmentation=Augmentation(gray=True), ensemble=2), new=True),
     Ingredient("+ myrtle10", _plus("myrtle10")),
     Ingredient("depth 7", _shape("myrtle7-gaussian")),
     Ingredient("depth 13", _shape(_groups(1, 1, 1, 1, sizes=(4, 4, 4)))),

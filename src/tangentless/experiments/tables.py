@@ -159,6 +159,9 @@ class Draw(Augmentation):
     def copy(self, images: NDArray[Any], *key: int) -> NDArray[Any]:
         return self.of.copy(images, self.number)
 
+    def seen_by(self, member: int, images: Any) -> Any:
+        return self.of.seen_by(self.number, images)
+
 
 @dataclass(frozen=True)
 class Settings:

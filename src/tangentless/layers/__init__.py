@@ -20,7 +20,7 @@ from .base import (
 from .branches import Residual, Sum, branches_of, walk
 from .nonlinearities import GELU, Abs, Cos, Erf, Gaussian, LeakyReLU, Normalize, Polynomial, ReLU, Sin, Step, Tanh
 from .registry import LAYERS, register
-from .windows import Conv, GlobalPool, Patch, Pool
+from .windows import Conv, GlobalPool, HalfPool, Patch, Pool
 
 __all__ = [
     "GELU",
@@ -33,6 +33,7 @@ __all__ = [
     "Gaussian",
     "GlobalPool",
     "Grid",
+    "HalfPool",
     "Layer",
     "LeakyReLU",
     "Nonlinearity",

@@ -9,7 +9,7 @@ from typing import TypeVar, get_type_hints
 from ..errors import ParameterError
 from .base import Average, Layer, Nonlinearity, Stack
 from .nonlinearities import GELU, Abs, Cos, Erf, Gaussian, LeakyReLU, Normalize, Polynomial, ReLU, Sin, Step, Tanh
-from .windows import Conv, GlobalPool, Patch, Pool
+from .windows import Conv, GlobalPool, HalfPool, Patch, Pool
 
 LAYERS: dict[str, type[Layer]] = {}
 _L = TypeVar("_L", bound=type[Layer])
@@ -55,7 +55,7 @@ def register(layer: _L) -> _L:
     return layer
 
 
-_WINDOWS = (Conv, Patch, Pool, GlobalPool)
+_WINDOWS = (Conv, Patch, Pool, HalfPool, GlobalPool)
 _NONLINEARITIES = (ReLU, LeakyReLU, Gaussian, Polynomial, Erf, GELU, Tanh, Sin, Cos, Abs, Step)
 for _layer in (*_WINDOWS, *_NONLINEARITIES):
     register(_layer)

@@ -83,6 +83,24 @@ class Pool(Average):
 
 
 @dataclass(frozen=True)
+class HalfPool(Average):
+    """Averages over all windows of half the grid's length. `halfpool globalpool` is a mean over the grid in which
+
+    positions count the more the nearer they are to its centre, as what photographs show usually is.
+
+    >>> HalfPool().output_grid((8, 7))
+    (5, 4)
+    """
+
+    name: ClassVar[str] = "halfpool"
+    keeps_mirrors = True
+
+    def windows(self, length: int) -> Windows:
+        size = -(-length // 2)
+        return Windows(size, length - size + 1)
+
+
+@dataclass(frozen=True)
 class GlobalPool(Average):
     """The average over the whole grid.
 

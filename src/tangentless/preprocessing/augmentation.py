@@ -6,6 +6,7 @@ is written once, in the functions that both libraries share.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -34,6 +35,8 @@ class Augmentation:
         Before all these, what `RandAugment` does; images must then be bytes.
     seed
         Any whole number from 0.
+    gray
+        Every second member of an ensemble sees no colours: the mean of the channels instead of each, of new images too.
 
     Examples
     --------
@@ -48,6 +51,7 @@ class Augmentation:
     cutout: int = 0
     randaugment: RandAugment | None = None
     seed: int = 0
+    gray: bool = False
 
     def __post_init__(self) -> None:
         for name in ("crop", "cutout", "seed"):
@@ -55,7 +59,8 @@ class Augmentation:
             if not is_whole(value) or value < 0:
                 raise ParameterError(f"{name} must be a whole number from 0, not {value!r}")
             object.__setattr__(self, name, int(value))
-        check_switch("flips", self.flips)
+        for name in ("flips", "gray"):
+            check_switch(name, getattr(self, name))
         if self.randaugment is not None:
             self.randaugment.check_parameters()
 
@@ -64,19 +69,19 @@ class Augmentation:
         """Read a text such as `crop=2, flips, cutout=8`; `randaugment` has its usual parameters.
 
         >>> Augmentation.parse("flips, crop=2")
-        Augmentation(crop=2, flips=True, cutout=0, randaugment=None, seed=0)
+        Augmentation(crop=2, flips=True, cutout=0, randaugment=None, seed=0, gray=False)
         """
         found: dict[str, Any] = {}
         for word in text.split(","):
             name, equals, value = (part.strip() for part in word.partition("="))
             if name in ("crop", "cutout", "seed") and value.isdecimal():
                 found[name] = int(value)
-            elif name in ("flips", "randaugment") and not equals:
-                found[name] = True if name == "flips" else RandAugment()
+            elif name in ("flips", "gray", "randaugment") and not equals:
+                found[name] = RandAugment() if name == "randaugment" else True
             else:
                 raise ParameterError(
                     f"cannot read {word.strip()!r} in the augmentation {text!r}; write crop=2, flips, cutout=8, "
-                    "randaugment or seed=1, separated by commas"
+                    "gray, randaugment or seed=1, separated by commas"
                 )
         return cls(**found)
 
@@ -88,7 +93,23 @@ class Augmentation:
             operations = RandAugment(**self.randaugment.get_params(deep=False) | {"seed": self.seed})
             images = operations.copy(images, *key)
         copies: NDArray[Any] = augment(images, self, NumpyDraws(np.random.default_rng([self.seed, *key])))
-        return copies
+        return copies if not key else self.seen_by(key[0], copies)
+
+    def seen_by(self, member: int, images: Any) -> Any:
+        """Images, old or new, as a member of an ensemble sees them: without colours, where `gray` says so.
+
+        >>> Augmentation(gray=True).seen_by(1, np.array([[[[1.0, 2.0, 6.0]]]]))
+        array([[[[3., 3., 3.]]]])
+        """
+        if not self.gray or member % 2 == 0:
+            return images
+        return np.broadcast_to(images.mean(axis=-1, keepdims=True), images.shape).copy()
+
+    @property
+    def draws(self) -> float:
+        """How many members of an ensemble can differ."""
+        random = self.crop or self.flips or self.cutout or self.randaugment is not None
+        return math.inf if random else 1 + self.gray
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
