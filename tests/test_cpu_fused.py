@@ -33,6 +33,8 @@ def fused(text, shape, dtype="float32"):
         "patch4 relu conv3 relu globalpool",
         "conv3 relu pool3(stride=3) relu globalpool",
         "conv3 relu sum(pool2 | conv3(stride=2) | patch2) relu globalpool",
+        "conv3 relu pool2 conv3 gaussian halfpool globalpool",
+        "conv3 relu residual(conv3) gaussian pool3(stride=1) halfpool globalpool",
         RESNET,
         "resnet8",
         "resnet14-gaussian",
@@ -46,6 +48,8 @@ def test_the_graphs_of_this_field_are_fused(text):
     ("text", "reason"),
     [
         ("conv3 relu pool3(stride=2) relu globalpool", "overlap"),
+        ("conv3 gaussian conv3 relu halfpool globalpool", "carry weights"),
+        ("conv3 gaussian residual(conv3) halfpool globalpool", "carry weights"),
         ("conv3 relu pool2(stride=3) relu globalpool", "gaps"),
         ("conv3 relu sum(pool2 pool2 | pool4) relu globalpool", "different numbers of pools and strides"),
         ("conv3 relu sum(globalpool relu | globalpool)", "several values"),

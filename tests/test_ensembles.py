@@ -151,3 +151,28 @@ def test_vectors_have_no_copies():
 def test_texts_that_are_no_augmentation_are_refused(text):
     with pytest.raises(ParameterError, match="augmentation"):
         Augmentation.parse(text)
+
+
+def test_every_second_member_sees_no_colours():
+    rng = np.random.default_rng(2)
+    X, y, Z = rng.standard_normal((9, 4, 4, 3)), np.arange(9) % 3, rng.standard_normal((5, 4, 4, 3))
+    model = fitted((X, y, Z), augmentation=Augmentation(gray=True), ensemble=2, averaging="mirror")
+    alone = [fitted((part, y, Z), augmentation=None, ensemble=1, averaging="mirror") for part in (X, gray(X))]
+    expected = (alone[0].decision_function(Z) + alone[1].decision_function(gray(Z))) / 2
+    np.testing.assert_allclose(model.decision_function(Z), expected, atol=1e-12)
+    np.testing.assert_allclose(model.loo_decision_, (alone[0].loo_decision_ + alone[1].loo_decision_) / 2, atol=1e-12)
+    step, towards = 1e-6, rng.standard_normal(Z.shape)
+    ends = (model.decision_function(Z + sign * step * towards).sum() for sign in (1, -1))
+    slope = (model.value_gradient(Z, np.ones((5, 3))) * towards).sum()
+    assert np.subtract(*ends) / (2 * step) == pytest.approx(slope, rel=1e-5)
+
+
+def gray(images):
+    return np.repeat(images.mean(axis=-1, keepdims=True), 3, axis=-1)
+
+
+def test_members_that_would_be_the_same_are_refused(data):
+    with pytest.raises(ParameterError, match="would be the same"):
+        fitted(data, augmentation=Augmentation(gray=True), ensemble=3)
+    with pytest.raises(InputError, match="one channel"):
+        fitted(data, augmentation=Augmentation(gray=True), ensemble=2)

@@ -34,7 +34,7 @@ class KernelRecipe:
         """The classifier or regressor, for images that are whitened already."""
         own = {name: getattr(self, name) for name in ("ridge", "flips", "averaging", "augmentation", "ensemble")}
         kind = KernelRidgeRegressor if regression else KernelRidgeClassifier
-        return kind(self.kernel, **own, tilt=self.tilt, **options)
+        return kind(self.kernel, **{**own, "tilt": self.tilt, **options})
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -67,7 +67,7 @@ def recipe_of(name: str) -> KernelRecipe:
 
 
 def recipe(name: str = "best", *, regression: bool = False, **options: Any) -> Pipeline:
-    """The pipeline of a recipe: whitening and estimator; options such as `backend` are the estimator's.
+    """The pipeline of a recipe: whitening and estimator; options such as `backend` are the estimator's, and come first.
 
     >>> [type(step).__name__ for _, step in recipe("best").steps]
     ['ZCA', 'KernelRidgeClassifier']

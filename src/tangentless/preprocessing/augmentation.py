@@ -89,6 +89,8 @@ class Augmentation:
         """A random copy of each image; another one for another key, which is any whole numbers from 0."""
         if images.ndim != 4:
             raise InputError(f"augmentation changes images (N, H, W, C), and X is of shape {images.shape}")
+        if self.gray and images.shape[-1] == 1:
+            raise InputError("gray takes colours away, and these images have one channel; leave it out")
         if self.randaugment is not None:
             operations = RandAugment(**self.randaugment.get_params(deep=False) | {"seed": self.seed})
             images = operations.copy(images, *key)
