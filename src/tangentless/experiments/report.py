@@ -220,13 +220,16 @@ def _beyond(records: Iterable[Row], rows: Iterable[Row]) -> Iterator[str]:
         )
         lines = ((*tables.cells(row)[:-1], _took(row)) for row in own)
         yield _section("Beyond the paper", words, *markdown((*tables.COLUMNS[:-1], "took"), lines))
-    for record in _records(records, recipe.EXPERIMENT):
+    found = list(_records(records, recipe.EXPERIMENT))
+    if found:
+        machines = sorted({machine for record in found for machine in record["seconds_by_machine"]})
         words = (
             f"What ingredients bring, each added to Myrtle10-Gaussian with flips and ZCA of epsilon 1e-4, on "
-            f"training images of CIFAR-10 alone ({', '.join(record['seconds_by_machine'])}). The gain is that of "
-            "leave-one-out or, for what acts on new images, of validation; its error is that of paired predictions."
+            f"training images of CIFAR-10 alone ({', '.join(machines)}). The gain is that of leave-one-out or, for what "
+            "acts on new images, of validation; its error is that of paired predictions."
         )
-        yield _section("The recipe", words, *markdown(recipe.COLUMNS, map(recipe.cells, record["results"])))
+        lines = (recipe.cells(row) for record in found for row in record["results"])
+        yield _section("The recipe", words, *markdown(recipe.COLUMNS, lines))
 
 
 def _networks(records: Iterable[Row]) -> Iterator[str]:
