@@ -225,8 +225,8 @@ def _beyond(records: Iterable[Row], rows: Iterable[Row]) -> Iterator[str]:
         machines = sorted({machine for record in found for machine in record["seconds_by_machine"]})
         words = (
             f"What ingredients bring, each added to Myrtle10-Gaussian with flips and ZCA of epsilon 1e-4, on "
-            f"training images of CIFAR-10 alone ({', '.join(machines)}). The gain is that of leave-one-out or, for what "
-            "acts on new images, of validation; its error is that of paired predictions."
+            f"training images of CIFAR-10 alone ({', '.join(machines)}). The gain is that of leave-one-out or, for "
+            "what acts on new images, of validation; its error is that of paired predictions."
         )
         lines = (recipe.cells(row) for record in found for row in record["results"])
         yield _section("The recipe", words, *markdown(recipe.COLUMNS, lines))
