@@ -62,7 +62,7 @@ def test_times_are_without_compiling():
     "work",
     [
         "tl.kernel('conv1 polynomial2 globalpool')(np.ones((2, 3, 3, 1)), backend='cpu')",
-        "from tangentless.solve import smo; smo._gain(1.0, 0.5, 1.0, 2.0, 1.0)",
+        "from tangentless.solve import smo; smo.sort_by_class(np.eye(2), np.arange(2), np.arange(1))",
     ],
 )
 def test_without_a_folder_for_compiled_code_one_line_names_the_remedy(work):

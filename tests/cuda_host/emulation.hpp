@@ -9,18 +9,7 @@
 //
 // A shuffle synchronises the lanes of a warp here. The GPU promises less about the order of memory accesses.
 #pragma once
-#include <setjmp.h>
-#include <ucontext.h>
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <functional>
-#include <limits>
-#include <map>
-#include <memory>
-#include <vector>
+#include "standard.hpp"
 
 #define DEVICE inline
 #define KERNEL(threads, blocks) extern "C" void

@@ -24,6 +24,7 @@ from tangentless.backends import cuda
 from tangentless.backends.cuda.layout import FrontPlan, StagePlan
 
 HERE = Path(__file__).parent
+STANDARD = HERE / "standard.hpp"
 SOURCES = Path(cuda.__file__).parent
 ONE_AT_A_TIME = threading.Lock()  # the emulation has one block of threads
 # Files that are no part of a stage.
@@ -189,7 +190,6 @@ def _argument(value: Any) -> Any:
 @functools.cache
 def compiled_text(text: str, all_threads: bool) -> ctypes.CDLL:
     """Kernels that a backend has written, as functions of the host."""
-    assert COMPILER is not None
     runs: list[str] = []
 
     def in_threads(match: re.Match[str]) -> str:
@@ -203,34 +203,59 @@ def compiled_text(text: str, all_threads: bool) -> ctypes.CDLL:
     text = re.sub(kernel, in_threads, text)
     spaces = re.findall(r"^namespace (segment\d+)", text, re.MULTILINE)
     using = [f"using namespace {space};" for space in spaces]
-    with tempfile.TemporaryDirectory() as folder:
-        file, library = Path(folder) / "nodes.cpp", Path(folder) / "nodes.so"
-        file.write_text("\n".join(['#include "nodes.hpp"', text, *using, *runs]))
-        options = ["-std=c++20", "-O1", "-shared", "-fPIC", "-w", "-pthread", f"-I{HERE}"]
-        options += ["-DALL_THREADS"] * all_threads
-        subprocess.run([COMPILER, *options, str(file), "-o", str(library)], check=True)
-        return ctypes.CDLL(str(library))
+    return _library("\n".join(['#include "nodes.hpp"', text, *using, *runs]), ["-DALL_THREADS"] * all_threads)
 
 
 @functools.cache
 def compiled(file: str, defines: tuple[str, ...], mistake: tuple[str, str] | None = None) -> ctypes.CDLL:
-    """A shared library of one of the `.cpp` files here; kept for the next run as long as nothing changes."""
-    assert COMPILER is not None
+    """A shared library of one of the `.cpp` files here."""
+    chosen = [f"#define {name} {value}" for name, value in (one[2:].split("=", 1) for one in defines)]
+    return _library("\n".join([*chosen, f'#include "{file}"']), ["-DHOST_EMULATION", "-include", _header()], mistake)
+
+
+def _library(text: str, options: list[str], mistake: tuple[str, str] | None = None) -> ctypes.CDLL:
+    """A library of a text, kept for the next process and the next run as long as nothing changes."""
     files = [*HERE.glob("*.?pp"), *SOURCES.glob("*.cu*")]
-    text = "".join(path.read_text() for path in sorted(files)) + " ".join(defines) + file + str(mistake)
-    folder = Path(tempfile.gettempdir()) / "tangentless-cuda-host"
-    folder.mkdir(exist_ok=True)
-    library = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.so"
+    everything = "".join([*(path.read_text() for path in sorted(files)), text, *options, str(mistake)])
+    folder = _folder()
+    library = folder / f"{hashlib.sha256(everything.encode()).hexdigest()[:24]}.so"
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=folder) as scratch:  # another process may make the same library
             if mistake is not None:
                 _copy_with(mistake, Path(scratch))
-            options = ["-std=c++20", "-O1", "-shared", "-fPIC", "-w", "-DHOST_EMULATION", "-U_FORTIFY_SOURCE"]
+            file, beside = Path(scratch) / "library.cpp", Path(scratch) / library.name
+            file.write_text(text)
             folders = [f"-I{scratch}", f"-I{SOURCES}", f"-I{HERE}"]
-            beside = Path(scratch) / library.name
-            subprocess.run([COMPILER, *options, *folders, *defines, str(HERE / file), "-o", str(beside)], check=True)
+            _compile([*options, *folders, str(file), "-shared", "-o", str(beside)])
             beside.rename(library)
     return ctypes.CDLL(str(library))
+
+
+def _folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / "tangentless-cuda-host"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _header() -> str:
+    """The standard library's headers, compiled once: to read them takes a third of a library's time."""
+    text, folder = STANDARD.read_bytes(), _folder()
+    header = folder / f"{hashlib.sha256(text).hexdigest()[:24]}.hpp"
+    done = folder / f"{header.name}.gch"
+    if not done.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            copy, beside = Path(scratch) / header.name, Path(scratch) / done.name
+            copy.write_bytes(text)
+            _compile(["-DHOST_EMULATION", "-x", "c++-header", str(copy), "-o", str(beside)])
+            copy.rename(header)
+            beside.rename(done)
+    return str(header)
+
+
+def _compile(arguments: list[str]) -> None:
+    assert COMPILER is not None
+    options = ["-std=c++20", "-O1", "-fPIC", "-w", "-pthread", "-U_FORTIFY_SOURCE"]
+    subprocess.run([COMPILER, *options, *arguments], check=True)
 
 
 def _copy_with(mistake: tuple[str, str], folder: Path) -> None:

@@ -45,7 +45,7 @@ class Plan:
 
     fused: Fused
     stages: tuple[Segment, ...]
-    kinds: Tag
+    kinds: tuple[Tag, ...]  # of all steps
     table: NDArray[Any]
     scales: NDArray[Any]
     stage_table: NDArray[np.int64]
@@ -104,7 +104,6 @@ def plan_back(fused: Fused) -> Plan | None:
     if any(one is None for one in flat):
         return None
     known = [one for one in flat if one is not None]
-    kinds = sorted({kind for kind, _ in known}) or [("linear",)]
     stage_rows: list[tuple[int, ...]] = []
     step_rows: list[tuple[int, ...]] = []
     table: list[float] = []
@@ -113,8 +112,8 @@ def plan_back(fused: Fused) -> Plan | None:
     for stage in stages:
         first = len(step_rows)
         for step in stage.steps:
-            kind, parameters = next(places)
-            step_rows.append((step.window[0] // 2, step.window[1] // 2, kinds.index(kind), len(table), norms))
+            _, parameters = next(places)
+            step_rows.append((step.window[0] // 2, step.window[1] // 2, len(table), norms))
             table += parameters
             norms += math.prod(stage.grid)
         stage_rows.append((*stage.grid, *stage.pool, first, len(step_rows), pooled))
@@ -122,11 +121,11 @@ def plan_back(fused: Fused) -> Plan | None:
     if pooled * fused.lanes * np.dtype(fused.dtype).itemsize > _LARGEST_POOLS:
         return None
     scales = [fused.exit_scale(i, segment.exits[0]) for i, segment in enumerate(fused.segments)]
-    steps = np.array(step_rows, dtype=np.int64).reshape(-1, 5)
+    steps = np.array(step_rows, dtype=np.int64).reshape(-1, 4)
     return Plan(
         fused,
         stages,
-        Tag(("back", *kinds)),
+        tuple(Tag(("back", *kind)) for kind, _ in known),
         np.array([*table, 0.0], fused.dtype),
         np.array(scales, fused.dtype),
         np.array(stage_rows, dtype=np.int64),
@@ -206,6 +205,7 @@ class FusedGradient:
             pixels[part] = _pull_alone(self, part, squares[part], room)
             return 0
 
+        _code_of(plan, _ALONE)
         parts = (slice(start, min(start + lanes, len(self))) for start in range(0, len(self), lanes))
         run_parallel(parts, work, lambda: _Room(plan, 1, _ALONE), self.n_jobs, None)
         scales = np.where(self.images.scales > 0, self.images.scales, 1.0)
@@ -223,13 +223,10 @@ def pull_fused(
     left: FusedGradient, right: FusedGradient, cotangent: Array, *, upper: bool, advance: Advance | None
 ) -> None:
     """Add what the cotangents of the entries between two sets give."""
-    from .back_sweep import backward_rows
-
     plan, graph = left.plan, left.graph
     lanes = plan.fused.lanes
     near, far = ((*expand(side.images), *_expand(plan, side.images)) for side in (left, right))
     blocks = list(zip(*(in_lanes(one, plan.fused) for one in far), strict=True))
-    tag, count = lanes_tag(plan.fused.dtype, lanes, paired=False), len(plan.stages)
 
     def add(task: tuple[int, int, int], found: Any) -> None:
         first, end, block = task
@@ -246,7 +243,7 @@ def pull_fused(
         columns = slice(block * lanes, min((block + 1) * lanes, len(right)))
         by = np.zeros((end - first, lanes))
         by[:, : columns.stop - columns.start] = cotangent[first:end, columns]
-        wanted = by.any(axis=1).astype(np.int64)
+        wanted = np.any(by, axis=1).astype(np.int64)
         pairs = (end - first) * (columns.stop - columns.start)
         if not wanted.any():
             order.put(number, (first, end, block), room.nothing(end - first, columns.stop - columns.start))
@@ -261,29 +258,53 @@ def pull_fused(
         seeds = np.zeros_like(totals)
         seeds[:, : len(others)], by_near, by_far = pull_totals(graph, *given)
         top = power_of_two(seeds)
-        scaled = (seeds / top).astype(plan.fused.dtype)
+        room.pooled[: end - first, -lanes:] = seeds / top
         out = np.zeros((end - first, plan.pixel_count + plan.norm_count))
-        task_rows = 0, count, _addresses(near[2:]), first, end, room.pooled.ctypes.data, room.row_bytes
-        backward_rows(tag, plan.kinds, room.view(), *task_rows, scaled.ctypes.data, wanted, room.left_found, out)
+        room.pull((0, len(plan.stages)), near[2:], first, end, wanted.ctypes.data, out.ctypes.data)
         beside = room.right_found.reshape(-1, lanes).T[: columns.stop - columns.start].astype(np.float64)
         found = (out * top, by_near.sum(axis=1)), (beside * top, by_far.sum(axis=0))
         order.put(number, (first, end, block), found)
         return pairs
 
     tasks = enumerate(_tasks(plan, len(left), len(right), upper))
-
-    def compile_all() -> None:
-        """By rows that are none: compiling is announced, and can be interrupted."""
-        room = _Room(plan, 1, _PAIRS)
-        room.set_right(*blocks[0])
-        none = 0, count, _addresses(near[2:]), 0, 0, room.pooled.ctypes.data, room.row_bytes
-        by, out = np.zeros(0, np.int64), np.zeros((0, plan.pixel_count + plan.norm_count))
-        backward_rows(tag, plan.kinds, room.view(), *none, room.pooled.ctypes.data, by, room.left_found, out)
-
-    compiling(compile_all)
+    _code_of(plan, _PAIRS)  # in one thread
     run_parallel(iter(list(tasks)), work, lambda: _Room(plan, plan.rows, _PAIRS), left.n_jobs, None)
     if advance is not None:
         advance(len(left) * (len(left) - 1) // 2 if upper else cotangent.size)
+
+
+@functools.lru_cache(maxsize=64)
+def _code_of(plan: Plan, which: int) -> tuple[NDArray[np.int64], tuple[int, ...]]:
+    """The table of steps with the addresses of their code, and those of all other code, which is compiled then."""
+    from . import back_leaves as f
+    from .back_sweep import compile_driver
+    from .simd import leaf
+    from .tables import tables_of
+
+    tables_of(plan.fused, kept=True)
+    plain, own = (lanes_tag(plan.fused.dtype, plan.fused.lanes, paired) for paired in (False, which == _ALONE))
+    colours, several = plan.graph.channels == 3, len(plan.stages) > 1
+    counts = [len(stage.steps) for stage in plan.stages]
+    turns = {end - 1 for end in plan.stage_table[:, f.END_STEP].tolist()}
+
+    def compile_all() -> tuple[NDArray[np.int64], tuple[int, ...]]:
+        steps = [[*row, 0, 0] for row in plan.step_table.tolist()]
+        for i, (row, kind) in enumerate(zip(steps, plan.kinds, strict=True)):
+            place, make = (f.TURN_LEAF, f.turn) if i in turns else (f.EMBED_LEAF, f.embed_row)
+            row[place] = leaf(make, own, kind).address
+        others: list[tuple[bool, Any]] = [
+            (counts[0] > 0, (f.enter_pixels, own, colours)),
+            (several, (f.enter_pooled, plain)),
+            (min(counts) == 0, (f.spread, plain)),
+            (max(counts) > 1, (f.pull_row, plain)),
+            (True, (f.leave_pixels, own, colours)),
+            (several, (f.leave_pooled, plain)),
+            (which == _PAIRS, (f.gather, plain)),
+        ]
+        compile_driver()
+        return np.array(steps, np.int64), tuple(leaf(*one).address if needed else 0 for needed, one in others)
+
+    return compiling(compile_all)
 
 
 def _tasks(plan: Plan, rows: int, columns: int, upper: bool) -> Iterator[tuple[int, int, int]]:
@@ -296,19 +317,14 @@ def _tasks(plan: Plan, rows: int, columns: int, upper: bool) -> Iterator[tuple[i
 
 def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Room) -> Array:
     """Pixels' cotangents of at most a vector of images, from their norms' and from each one's pair with itself."""
-    from .back_sweep import backward_rows
-
     plan, images = gradient.plan, gradient.images[part]
     lanes, count, last = plan.fused.lanes, len(images), len(plan.stages) - 1
-    tag = lanes_tag(plan.fused.dtype, lanes, paired=True)
     sides = tuple(in_lanes(one, plan.fused)[:1] for one in (*expand(images), *_expand(plan, images)))
     room.set_right(*(one[0] for one in sides))
     room.left_found[:] = 0
     room.run_forward(sides[:2], 0, 1)
     cotangents = room.pooled.reshape(-1, lanes)
     cotangents[-1] = 0
-    view, rows = room.view(), (_addresses(sides[2:]), 0, 1, room.pooled.ctypes.data, room.row_bytes)
-    nothing = 0, np.zeros(0, dtype=np.int64), room.left_found, np.zeros((0, 0))
     entrances = _entrances(plan, images)
     pixels, norms = np.split(gradient.found[part], [plan.pixel_count], axis=1)
     by, end, top = squares.reshape(count, 1), plan.norm_count, power_of_two(squares)
@@ -322,7 +338,7 @@ def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Roo
         stage = plan.stages[place]
         positions, start = math.prod(stage.exits[0].grid), int(plan.stage_table[place, -1])
         cotangents[start : start + positions, :count] += (by.T / top).astype(cotangents.dtype)
-        backward_rows(tag, plan.kinds, view, place, place + 1, *rows, *nothing)
+        room.pull((place, place + 1), sides[2:], 0, 1)
         begin = end - len(stage.steps) * math.prod(stage.grid)
         scales = norms[:, begin:end] + own(plan.pixel_count + begin, plan.pixel_count + end)
         by_step = scales.reshape(count, len(stage.steps), *stage.grid)
@@ -338,23 +354,37 @@ class _Room:
     """What one thread needs: rings, what pools of some rows give and later get, and cotangents."""
 
     def __init__(self, plan: Plan, rows: int, which: int) -> None:
+        from . import back_leaves as f
+        from .back_sweep import View
         from .tables import Scratch, tables_of
 
-        lanes, dtype = plan.fused.lanes, plan.fused.dtype
+        lanes, dtype, count = plan.fused.lanes, plan.fused.dtype, plan.pixel_count + plan.norm_count
         self.plan = plan
         self.rings = aligned_zeros((1 + _BAND * plan.ring_rows * plan.band_rings + 3, plan.line, lanes), dtype)
         self.pooled = aligned_zeros((rows, plan.pooled * lanes), dtype)
         self.scratch = Scratch(tables_of(plan.fused, kept=True)[which], plan.fused.needed(len(plan.stages) - 1))
         self.scratch.keep(self.pooled)
-        size = (plan.pixel_count + plan.norm_count) * lanes
-        self.left_found, self.right_found = (aligned_zeros((size,), dtype) for _ in range(2))
+        self.left_found, self.right_found = (aligned_zeros((count * lanes,), dtype) for _ in range(2))
         self.row_bytes = self.pooled.strides[0]
-        self._right: tuple[NDArray[Any], ...] = ()
+        self.frame, (self._steps, leaves) = np.zeros(f.FRAME_FIELDS, np.int64), _code_of(plan, which)
+        arrays = plan.stage_table, self._steps, plan.table, plan.scales
+        self.frame[: len(arrays)] = [one.ctypes.data for one in arrays]
+        self.frame[f.CHANNELS] = plan.graph.channels
+        line, norms = plan.line * lanes, plan.pixel_count * lanes * self.rings.itemsize
+        spare = _BAND * plan.ring_rows * plan.band_rings * line
+        rows_of_rings = spare, spare + line, spare + 2 * line
+        rings = self.rings[1:].ctypes.data, plan.band_rings, plan.ring_rows - 1, line, *rows_of_rings
+        found = self.left_found.ctypes.data, self.right_found.ctypes.data
+        self.frame[f.RINGS : f.PIXELS] = *rings, *found, *(one + norms for one in found), count
+        self.view = View(self.frame.ctypes.data, self.frame.item(f.STAGES), self.frame.item(f.STEPS), _BAND, *leaves)
 
     def set_right(self, *right: NDArray[Any]) -> None:
         """The right images to come, as the fused kernel reads them, and as the sweep; nothing is found of them yet."""
-        self._right = right
+        from . import back_leaves as f
+
+        self._right = right  # read by address
         self.scratch.set_right(*right[:2])
+        self.frame[f.RIGHT_PIXELS : f.RINGS] = [one.ctypes.data for one in right[2:]]
         self.right_found[:] = 0
 
     def run_forward(self, left: tuple[NDArray[Any], ...], first: int, end: int) -> Array:
@@ -366,37 +396,14 @@ class _Room:
         run_rows(self.scratch.view, 0, end - first, rows, self.scratch.total, totals, 0)
         return totals
 
-    def view(self) -> Any:
-        """Addresses for the sweep."""
-        from .back_sweep import View
+    def pull(
+        self, stages: tuple[int, int], left: Sequence[NDArray[Any]], first: int, end: int, wanted: int = 0, out: int = 0
+    ) -> None:
+        """Back through some stages, for left images [first, end)."""
+        from .back_sweep import backward_rows
 
-        plan, width = self.plan, self.plan.fused.lanes * self.rings.itemsize
-        pixels, norms, inverses = self._right[2:]
-        line = plan.line * plan.fused.lanes
-        spare = _BAND * plan.ring_rows * plan.band_rings * line
-        left, right = self.left_found.ctypes.data, self.right_found.ctypes.data
-        return View(
-            plan.stage_table.ctypes.data,
-            plan.step_table.ctypes.data,
-            plan.table.ctypes.data,
-            plan.scales.ctypes.data,
-            plan.graph.channels,
-            pixels.ctypes.data,
-            norms.ctypes.data,
-            inverses.ctypes.data,
-            self.rings[1:].ctypes.data,
-            _BAND,
-            plan.band_rings,
-            plan.ring_rows - 1,
-            line,
-            spare,
-            spare + line,
-            spare + 2 * line,
-            left + plan.pixel_count * width,
-            right + plan.pixel_count * width,
-            left,
-            right,
-        )
+        kept = self.pooled.ctypes.data, self.row_bytes
+        backward_rows(self.view, *stages, _addresses(left), first, end, *kept, wanted, out)
 
     def nothing(self, rows: int, columns: int) -> Any:
         """What pairs without cotangents give."""

@@ -13,7 +13,6 @@ Given s, the inner product, a = A A' and r = 1 / a (0 for zero features), an emb
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -24,49 +23,20 @@ from .duals import Emitter
 
 
 @intrinsic
-def embed_both(typing: Any, tag: Any, kind: Any, table: Any, start: Any, s: Any, a: Any, r: Any) -> Any:
-    """Embedded inner products of one vector, slopes and bends; `kind` is the place among the tag's kinds."""
-    kinds = tag.choices[1:]
+def embed_both(typing: Any, tag: Any, table: Any, start: Any, s: Any, a: Any, r: Any) -> Any:
+    """Embedded inner products of one vector, slopes and bends, for the kind of the tag."""
     result = types.UniTuple(s, 3)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, chosen, table_value, start_value, *values = arguments
+        _, table_value, start_value, *values = arguments
         emitter = BackEmitter(builder, s, table_value, start_value)
-        found = emitter.choose(chosen, kinds, lambda one: emitter.embedded(one, *values))
-        return context.make_tuple(builder, result, found)
+        return context.make_tuple(builder, result, emitter.embedded(tag.choices[1:], *values))
 
-    return result(tag, types.intp, types.intp, types.intp, s, a, r), generate
+    return result(tag, types.intp, types.intp, s, a, r), generate
 
 
 class BackEmitter(Emitter):
-    """Writes the instructions of all kinds, of which one is chosen at run time."""
-
-    def choose(
-        self, chosen: ir.Value, kinds: Sequence[Any], emit: Callable[[Any], tuple[ir.Value, ...]]
-    ) -> tuple[ir.Value, ...]:
-        """The vectors that `emit` gives for the kind which is chosen."""
-        builder = self.builder
-        if len(kinds) == 1:
-            return emit(kinds[0])
-        done = builder.append_basic_block("embedded")
-        switch = builder.switch(chosen, done)
-        slots: list[ir.Value] = []
-        for place, one in enumerate(kinds):
-            block = builder.append_basic_block(f"{one[0]}{place}")
-            switch.add_case(ir.Constant(chosen.type, place), block)
-            builder.position_at_end(block)
-            values = emit(one)
-            slots = slots or [self._stack_slot() for _ in values]
-            for slot, value in zip(slots, values, strict=True):
-                builder.store(value, slot)
-            builder.branch(done)
-        builder.position_at_end(done)
-        return tuple(builder.load(slot) for slot in slots)
-
-    def _stack_slot(self) -> ir.Value:
-        """Room for a vector in the entry block, where LLVM can turn it into a register."""
-        with self.builder.goto_entry_block():
-            return self.builder.alloca(self.vector.llvm)
+    """Writes the instructions of one kind."""
 
     def embedded(self, kind: tuple[Any, ...], s: Any, a: Any, r: Any) -> tuple[ir.Value, ...]:
         """The value of an embedding, its slope and its bend."""

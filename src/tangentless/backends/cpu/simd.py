@@ -407,6 +407,21 @@ def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 @intrinsic
+def add_lanes(typing: Any, value: Any) -> Any:
+    """The sum of all lanes in their order, as a vector of one float64."""
+    total = VectorType("float64", 1)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        found, first = ir.Constant(ir.DoubleType(), 0.0), ir.Constant(ir.IntType(32), 0)
+        for lane in range(value.lanes):
+            one = builder.extract_element(arguments[0], ir.Constant(ir.IntType(32), lane))
+            found = builder.fadd(found, one if value.dtype == "float64" else builder.fpext(one, ir.DoubleType()))
+        return builder.insert_element(ir.Constant(total.llvm, ir.Undefined), found, first)
+
+    return total(value), generate
+
+
+@intrinsic
 def choose(typing: Any, condition: Any, a: Any, b: Any) -> Any:
     """One of two vectors."""
 
