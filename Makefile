@@ -8,7 +8,7 @@ TOOLS := $(VENV)/.tools
 SITE := $(VENV)/.site
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo docs linkcheck test test-slow test-processors test-browser test-wheel test-lowest test-gpu lint bench clean
+.PHONY: demo docs linkcheck test suite test-slow test-processors test-browser test-wheel test-lowest test-gpu lint bench clean
 
 demo: $(READY)           ## digits, end to end
 	$(BIN)/tangentless demo --output out/demo
@@ -20,8 +20,11 @@ docs: $(SITE)            ## the documentation site, in out/site: examples execut
 linkcheck: $(SITE)       ## external links of the site, which needs a network
 	$(BIN)/python -m sphinx -b linkcheck -D plot_gallery=0 -d out/doctrees docs out/linkcheck
 
+test: $(TOOLS)           ## everything that runs in minutes; the type checker has one thread, so tests run beside it
+	$(MAKE) --no-print-directory --jobs 2 lint suite
+
 # Each of two workers solves on one thread: with two each, they wait for one another.
-test: lint               ## everything that runs in minutes
+suite: $(TOOLS)
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu and not browser" -n 2 --dist worksteal
 
 test-slow: $(TOOLS)      ## the long ones

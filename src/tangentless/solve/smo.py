@@ -7,7 +7,7 @@ disappear from the long loops, which then are branchless and vectorised. The ord
 values rounded to float32 and the moments of shrinking are libsvm's, so the answer is libsvm's to the last bit; a study
 that compares with published figures needs that, since where points repeat the solution is not unique.
 
-Loops stand where NumPy has an expression for the whole array: those took half of the time to compile.
+Loops stand where NumPy has an expression for the whole array, because those take longer to compile.
 
 A solution whose variables never touched C on their way is the solution for every larger C as well, and says so.
 """
