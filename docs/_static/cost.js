@@ -34,6 +34,7 @@ const Cost = (() => {
     }
     if (data.nonlinearities.includes(name)) return { kind: "embed", name };
     if (name === "globalpool") return { kind: "pool", global: true };
+    if (name === "halfpool") return { kind: "pool", half: true, stride: 1 };
     if (!["conv", "patch", "pool"].includes(name)) fail(`“${name}” is no layer of this calculator`);
     const options = {};
     for (const part of split(inside || "", ",").filter(Boolean)) {
@@ -55,6 +56,7 @@ const Cost = (() => {
   // Windows of a layer along an axis: how many, how long, how far apart.
   function windows(layer, length) {
     if (layer.global) return { size: length, count: 1, stride: length, dilation: 1 };
+    if (layer.half) return windows({ kind: "pool", size: Math.ceil(length / 2), stride: 1 }, length);
     if (layer.disjoint && length % layer.size) fail(`windows of ${layer.size} do not divide an axis of ${length}`);
     if (layer.kind === "window" && !layer.disjoint) {
       if (layer.size % 2 === 0) fail(`conv needs an odd size, not ${layer.size}`);
@@ -138,6 +140,7 @@ const Cost = (() => {
   // What keeps an architecture off the fastest path, as names of measured rows.
   function features(text, shape, data) {
     const found = new Set();
+    const carried = /(gaussian|polynomial)\S*\s+halfpool\s+globalpool/.test(text); // norms carry the weights of such a pool
     const walk = (layers) => layers.forEach((layer) => {
       if (layer.kind === "sum") { found.add("branches"); layer.branches.forEach(walk); }
       if (layer.kind === "window") {
@@ -147,7 +150,7 @@ const Cost = (() => {
         else if (layer.size > 3) found.add("window5");
       }
       if (layer.kind === "pool" && !layer.global) {
-        if (!layer.disjoint) found.add("overlap");
+        if (layer.half ? !carried : !layer.disjoint) found.add("overlap");
         else if (layer.size !== 2) found.add("pool");
       }
     });

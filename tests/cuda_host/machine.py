@@ -210,7 +210,9 @@ def compiled_text(text: str, all_threads: bool) -> ctypes.CDLL:
 def compiled(file: str, defines: tuple[str, ...], mistake: tuple[str, str] | None = None) -> ctypes.CDLL:
     """A shared library of one of the `.cpp` files here."""
     chosen = [f"#define {name} {value}" for name, value in (one[2:].split("=", 1) for one in defines)]
-    return _library("\n".join([*chosen, f'#include "{file}"']), ["-O1", "-DHOST_EMULATION", "-include", _header()], mistake)
+    return _library(
+        "\n".join([*chosen, f'#include "{file}"']), ["-O1", "-DHOST_EMULATION", "-include", _header()], mistake
+    )
 
 
 def _library(text: str, options: list[str], mistake: tuple[str, str] | None = None) -> ctypes.CDLL:
@@ -238,7 +240,7 @@ def _folder() -> Path:
 
 
 def _header() -> str:
-    """The standard library's headers, compiled once: to read them takes a sixth of the time of the tests that need them."""
+    """The standard library's headers, compiled once: to read them takes a sixth of such a test's time."""
     text, folder = STANDARD.read_bytes(), _folder()
     header = folder / f"{hashlib.sha256(text).hexdigest()[:24]}.hpp"
     done = folder / f"{header.name}.gch"

@@ -49,8 +49,9 @@ def fuse(graph: Graph, dtype: str, lanes: int) -> Fused | str:
     segments = cut(graph)
     if isinstance(segments, str):
         return segments
-    weights = None if graph.tangent else with_one_pool(segments)[-1].exits[0].weights
-    segments = segments if weights is None else with_one_pool(segments)
+    merged = segments if graph.tangent else with_one_pool(segments)
+    weights = merged[-1].exits[0].weights
+    segments = segments if weights is None else merged  # pools without weights stay apart, as gradients know them
     lowered = []
     for segment in segments:
         forms = [lower_step(step, dtype, graph.tangent) for step in segment.steps]
