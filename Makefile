@@ -23,10 +23,9 @@ linkcheck: $(SITE)       ## external links of the site, which needs a network
 test: $(TOOLS)           ## everything that runs in minutes; the type checker has one thread, so tests run beside it
 	$(MAKE) --no-print-directory --jobs 2 lint suite
 
-# Workers solve on one thread: with two each, they wait for one another. Tests that wait, for a server say, leave a core
-# idle, so there is a worker more than there are cores here.
+# Each of two workers solves on one thread: with two each, they wait for one another.
 suite: $(TOOLS)
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu and not browser" -n 3 --dist worksteal
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu and not browser" -n 2 --dist worksteal
 
 test-slow: $(TOOLS)      ## the long ones
 	$(BIN)/python -m pytest -m slow
