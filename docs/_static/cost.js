@@ -34,7 +34,7 @@ const Cost = (() => {
     }
     if (data.nonlinearities.includes(name)) return { kind: "embed", name };
     if (name === "globalpool") return { kind: "pool", global: true };
-    if (name === "halfpool") return { kind: "pool", half: true, stride: 1 };
+    if (name === "halfpool") return { kind: "pool", half: true };
     if (!["conv", "patch", "pool"].includes(name)) fail(`“${name}” is no layer of this calculator`);
     const options = {};
     for (const part of split(inside || "", ",").filter(Boolean)) {

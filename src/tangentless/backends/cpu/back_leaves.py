@@ -116,6 +116,17 @@ def add_three(lanes: Any, rings: Any, three: Any, place: Any) -> Any:
 
 
 @inlined
+def to_embed(lanes: Any, frame: Any, s: Any, x: Any, z: Any, exact: Any) -> Any:
+    """What an embedding reads at a position of the left image, x, and of the right ones, z: s, a = A A' and r = 1 / a.
+
+    `exact`: a feature with itself, whose cosine is one, whatever rounding says.
+    """
+    a = load_left(lanes, integer(frame, NORMS), x) * load(lanes, integer(frame, RIGHT_NORMS), z)
+    r = load_left(lanes, integer(frame, INVERSES), x) * load(lanes, integer(frame, RIGHT_INVERSES), z)
+    return choose(exact, a, s), a, r
+
+
+@inlined
 def windows_row(frame: Any, stage: Any, u: Any, row: Any) -> Any:
     """Where the pool of a stage holds what a row of offsets (u, v) lies in, the size of its grid and of its windows."""
     stages = integer(frame, STAGES)
@@ -221,11 +232,7 @@ def embed_row(lanes: Any, kind: Any) -> Leaf:
             before, now, exact = zero(lanes), zero(lanes), is_paired(lanes) and u == 0 and v == 0
             for k in range(count):
                 here = k * width
-                s = add_three(lanes, rings, three, here)
-                a = load_left(lanes, integer(frame, NORMS), x + k) * load(lanes, integer(frame, RIGHT_NORMS), z + here)
-                r = load(lanes, integer(frame, RIGHT_INVERSES), z + here)
-                r = load_left(lanes, integer(frame, INVERSES), x + k) * r
-                s = choose(exact, a, s)  # a feature with itself: its cosine is one, whatever rounding says
+                s, a, r = to_embed(lanes, frame, add_three(lanes, rings, three, here), x + k, z + here, exact)
                 value, slope, bend = embed_both(kind, integer(frame, TABLE), start, s, a, r)
                 store(rings, slopes + here, slope)
                 store(rings, bends + here, bend)
@@ -269,11 +276,7 @@ def turn(lanes: Any, kind: Any) -> Leaf:
             before, now, exact = zero(lanes), zero(lanes), is_paired(lanes) and u == 0 and v == 0
             for k in range(count):
                 here = k * width
-                s = add_three(lanes, rings, three, here)
-                a = load_left(lanes, integer(frame, NORMS), x + k) * load(lanes, integer(frame, RIGHT_NORMS), z + here)
-                r = load(lanes, integer(frame, RIGHT_INVERSES), z + here)
-                r = load_left(lanes, integer(frame, INVERSES), x + k) * r
-                s = choose(exact, a, s)
+                s, a, r = to_embed(lanes, frame, add_three(lanes, rings, three, here), x + k, z + here, exact)
                 _, slope, bend = embed_both(kind, integer(frame, TABLE), start, s, a, r)
                 pair = windows[0] if windows[3] < windows[2] else windows[1]
                 g = load(lanes, integer(frame, POOLED), pair * width)
