@@ -9,11 +9,10 @@ finished is done again. `--toy` tries everything at the smallest size, on any ma
 
 Kernel entries, in millions (an H200 makes 0.5 to 0.75 a second):
 
-    first     2,500 images, all ingredients: about 300      best     10,000 and 20,000 images with flips: 800
-    recipe    5,000 images, all ingredients: about 900      subsets  20 × 1,280 images, 2,000 tests, flips: 135
-    flips     20,000 images, both rows, 5,000 tests: 600    mnist    30,000 images, 10,000 tests: 750
-    rows      20,000 images, four rows, 2,000 tests: 960    ensemble 10,000 images, two members, 10,000 tests: 600
-    large     20,000 images, two members, 2,000 tests: 960
+    first     2,500 images, all ingredients: about 300      best     10,000 images, 10,000 tests, flips: 300
+    recipe    5,000 images, all ingredients: about 900      large    20,000 images, 2,000 tests, flips: 480
+    flips     20,000 images, both rows, 5,000 tests: 600    subsets  20 × 1,280 images, 2,000 tests, flips: 135
+    rows      20,000 images, four rows, 2,000 tests: 960    mnist    30,000 images, 10,000 tests: 750
 
 The others take a minute or a few: `classical`, `gabor` and `ckn` of MNIST, `gaussian` and `coates` of 50,000 images of
 CIFAR-10, and `networks`, its convolutional kernel network.
@@ -34,15 +33,14 @@ RESERVE = 15.0  # seconds kept for copies
 PARTS = {
     "first": "recipe --train 2500 --validation 2000 --record recipe-2500",
     "recipe": "recipe --train 5000 --validation 2000 --record recipe-5000",
-    "best": "cifar10 --kernels best --sizes 10000,20000 --record cifar10-best-alone-20000",
     "subsets": "cifar10-subsets --kernels best --sizes 1280 --draws balanced --test 2000 --record cifar10-subsets-best",
     "mnist": "mnist --kernels myrtle5 --train 30000 --record mnist-30000",
     "flips": "cifar10 --kernels myrtle10-gaussian,myrtle10-gaussian+flips --train 20000 --test 5000 "
     "--record cifar10-20000",
     "rows": "cifar10 --kernels myrtle5-no-zca,myrtle5,myrtle7,myrtle10 --train 20000 --test 2000 "
     "--record cifar10-rows-20000",
-    "ensemble": "cifar10 --kernels best --train 10000 --augment gray --ensemble 2 --record cifar10-best-10000",
-    "large": "cifar10 --kernels best --train 20000 --test 2000 --augment gray --ensemble 2 --record cifar10-best-20000",
+    "best": "cifar10 --kernels best --train 10000 --record cifar10-best-10000",
+    "large": "cifar10 --kernels best --train 20000 --test 2000 --record cifar10-best-20000",
     "classical": "mnist --kernels gaussian,arc-cosine,ntk --train 30000 --record mnist-classical-30000",
     "gabor": "mnist --kernels gabor-gaussian --train 30000 --record mnist-gabor-gaussian-30000",
     "ckn": "mnist --kernels ckn --train 30000 --record mnist-ckn-30000",
@@ -52,7 +50,7 @@ PARTS = {
 }
 TOY = {
     "first": "recipe --train 20 --validation 10 --record recipe-20 --ingredients",
-    "best": "cifar10 --kernels best --sizes 20,30 --test 10 --record cifar10-best-30",
+    "best": "cifar10 --kernels best --train 30 --test 10 --record cifar10-best-30",
     "subsets": "cifar10-subsets --kernels best --sizes 20 --draws balanced --test 10 --trials 2 "
     "--record cifar10-subsets-best",
     "mnist": "mnist --kernels myrtle5 --train 20 --test 10 --record mnist-20",

@@ -133,7 +133,7 @@ class TestSubsets:
     def test_singular_matrix_loses_its_ridge_only(self):
         tested = Split(np.zeros((3, 1), np.uint8), np.zeros(3, np.int64))
         scorer = cifar10_subsets._Scorer("linear", Whitening(1e-4), toy(), tested, (0.0, 1.0), CPU, Path())
-        found = scorer._fit(np.ones((4, 4)), np.ones((4, 3)), np.eye(2)[[0, 0, 0, 1]])
+        found = scorer._fit([(np.ones((4, 4)), np.ones((4, 3)))], np.eye(2)[[0, 0, 0, 1]])
         assert found["right"][0] is None
         assert found["right"][1] == 3
         assert cifar10_subsets._choose([found]) == 1

@@ -1,7 +1,7 @@
 """Reading a kernel back from its text, as model files and stores need it.
 
-The text is an expression of calls, numbers, `+`, `*`, `.mirrored()` and `.symmetrized(...)`. Only constructors of
-kernels are called.
+The text is an expression of calls, numbers, `+`, `*`, `.mirrored()`, `.symmetrized(...)` and `.seen(...)`. Only
+constructors of kernels are called.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def _evaluate(node: ast.expr, known: Makers) -> Any:
             return left + right if isinstance(operation, ast.Add) else left * right
         case ast.Call(func=ast.Attribute(attr="mirrored", value=base), args=[], keywords=[]):
             return _evaluate(base, known).mirrored()
-        case ast.Call(func=ast.Attribute(attr="symmetrized", value=base), args=[symmetry], keywords=[]):
-            return _evaluate(base, known).symmetrized(_evaluate(symmetry, known))
+        case ast.Call(func=ast.Attribute(attr="symmetrized" | "seen" as method, value=base), args=[how], keywords=[]):
+            return getattr(_evaluate(base, known), method)(_evaluate(how, known))
         case ast.Call(func=ast.Name(id=name)):
             positional = [_evaluate(value, known) for value in node.args]
             named = {word.arg: _evaluate(word.value, known) for word in node.keywords if word.arg}

@@ -159,8 +159,10 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
             raise InputError("all sample weights are zero; at least two rows must count")
         return weights
 
-    def _kernel_object(self) -> Kernel:
+    def _kernel_object(self, view: str | None = None) -> Kernel:
+        """The kernel of images, or of a view of them, with flips."""
         base = kernel_of(self.kernel)
+        base = base if view is None else base.seen(view)
         # The sum over an image and its mirror, not their average: a ridge then means what it does on the doubled set.
         return 2.0 * base.symmetrized(MIRROR) if self.flips else base
 
@@ -171,7 +173,7 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
     def _training_matrix(self, device: Device, X: NDArray[Any]) -> Any:
         """The kernel matrix of the training rows, in the memory of the device or, with `store`, kept there."""
         self._prepare_kernel(device)
-        return self._kept_too(X if self.kernel_ is None else self._matrix(device, X, store=self.store))
+        return self._kept_too(X if self.kernel_ is None else self._matrix(self.kernel_, device, X, store=self.store))
 
     def _kept_too(self, K: Any) -> Any:
         """A training matrix, of which a copy stays where `keeping_matrix` asked for one."""
@@ -179,11 +181,13 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
             self._kept.append(np.array(to_host(K)))  # the solver works in place
         return K
 
-    def _matrix(self, device: Device, X: NDArray[Any], others: NDArray[Any] | None = None, *, store: Any) -> Any:
+    def _matrix(
+        self, kernel: Kernel, device: Device, X: NDArray[Any], others: NDArray[Any] | None = None, *, store: Any
+    ) -> Any:
         """The matrix of rows with others, or among themselves, in memory or in a store."""
         if store is None:
             with device.algebra.working(), self._shown("training kernel") as progress:
-                return self.kernel_.on_device(device, X, others, progress=progress)
+                return kernel.on_device(device, X, others, progress=progress)
         from .gram import gram
 
         options: dict[str, Any] = {
@@ -192,7 +196,7 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
             "progress": bool(self.verbose),
             "storage_options": self.storage_options,
         }
-        return gram(self.kernel_, X, others, store=store, backend=device.given or device.name, **options)
+        return gram(kernel, X, others, store=store, backend=device.given or device.name, **options)
 
     def _device(self) -> Device:
         """What the parameters ask for; a precomputed matrix is solved by the CPU, unless they say otherwise."""
@@ -204,22 +208,22 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
         shape = (self.n_features_in_,) if self.X_fit_ is None else self.X_fit_.shape[1:]
         return read_rows(self, X, shape, finite=self.X_fit_ is None)  # of images, the kernel checks that
 
-    def _panels(self, X: Any, columns: int, known: Any = None) -> Iterator[Any]:
+    def _panels(self, X: Any, columns: int, known: Any = None, kernel: Kernel | None = None) -> Iterator[Any]:
         """Kernel values of rows against those of the fit, or others, as many rows at a time as bounded memory allows.
 
         They are where the device computes them, in the precision of the fit, whatever the parameters say since.
         """
         check_is_fitted(self)
         rows = self._read(X)
-        known = self.X_fit_ if known is None else known
+        known, kernel = self.X_fit_ if known is None else known, kernel or self.kernel_
         device = self._device().at(self.precision_)
         with self._shown("kernel") as progress:
             for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // columns)):
-                if self.kernel_ is None:
+                if kernel is None:
                     yield rows[part]
                 else:
                     report = progress and _continued(progress, part, len(rows))
-                    yield self.kernel_.on_device(device, rows[part], known, progress=report)
+                    yield kernel.on_device(device, rows[part], known, progress=report)
 
     @contextmanager
     def _shown(self, label: str) -> Iterator[Progress | None]:

@@ -3,7 +3,8 @@
 Each member of an ensemble is fitted to its own draw of an `Augmentation`, one after the other, and predictions are
 averaged. An image left out of an ensemble is left out of every member, with the copy that the member has of it:
 what the others predict for the copies, averaged, is the ensemble's leave-one-out prediction, in closed form since that
-of every member is. Draws follow from a seed, so that only the images and the coefficients are kept.
+of every member is. Draws follow from a seed, so that only the images and the coefficients are kept. Members that see a
+view of images count as much in the mean as makes its leave-one-out predictions best, by their squared error.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from .solve import (
     solve_ridge,
 )
 from .solve.pivoted import check_count, choose_rows
+from .solve.scores import member_shares
 from .symmetries import Symmetry, Transform
 
 Array = NDArray[np.float64]
@@ -118,18 +120,23 @@ class KernelRidge(KernelEstimator):
         # Ridge and tilt are picked on the first draw, so that all members mean the same.
         ridge, tilt, fits = self.ridge, self.tilt, []
         for member in range(self.ensemble):
-            fits.append(self._solve_member(problem, self._copies(X, member), self._store(member), ridge, tilt))
+            fits.append(self._solve_member(problem, X, member, ridge, tilt))
             ridge, tilt = fits[0].ridge, fits[0].tilt
         self.ridge_, self.tilt_ = float(ridge), float(tilt)
-        coefficients = np.stack([fit.coefficients for fit in fits])
+        views, left_out = map(self._view_of, range(self.ensemble)), [fit.leave_one_out for fit in fits]
+        shares = member_shares(targets, left_out, list(views), weights)
+        # Predictions are the mean over members, so their shares are in the coefficients.
+        coefficients = np.stack([len(fits) * share * fit.coefficients for share, fit in zip(shares, fits, strict=True)])
         self.dual_coef_ = coefficients[0] if self.augmentation_ is None else coefficients
-        return np.asarray(sum(fit.leave_one_out for fit in fits) / len(fits))
+        return np.asarray(sum(share * one for share, one in zip(shares, left_out, strict=True)))
 
     def _solve_member(
-        self, problem: _Problem, X: NDArray[Any], store: Any, ridge: float | str, tilt: float | str
+        self, problem: _Problem, X: NDArray[Any], member: int, ridge: float | str, tilt: float | str
     ) -> RidgeSolution:
         """One fit. Its matrix is gone when this returns, so that no two are ever held."""
-        K = self._kept_too(X if self.kernel_ is None else self._matrix(problem.device, X, store=store))
+        X, kernel = self._copies(X, member), self._kernel_of(member)
+        K = X if kernel is None else self._matrix(kernel, problem.device, X, store=self._store(member))
+        K = self._kept_too(K)
         targets, weights = problem.targets, problem.weights
         kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
         partial = len(kept) < len(X)  # rows without weight take no part
@@ -155,6 +162,14 @@ class KernelRidge(KernelEstimator):
         """What a member of the ensemble is fitted to: its own random copies, the same whenever they are asked for."""
         return X if self.augmentation_ is None else self.augmentation_.copy(X, member)
 
+    def _kernel_of(self, member: int) -> Any:
+        """The kernel of a member of the ensemble, which may see less of images than others."""
+        view = self._view_of(member)
+        return self.kernel_ if view is None else self._kernel_object(view)
+
+    def _view_of(self, member: int) -> str | None:
+        return None if self.augmentation_ is None else self.augmentation_.view_of(member)
+
     def _store(self, member: int) -> str | os.PathLike[str] | None:
         if self.store is None or self.augmentation is None:
             return self.store
@@ -171,7 +186,7 @@ class KernelRidge(KernelEstimator):
             C, W = X[:, chosen], X[np.ix_(chosen, chosen)]
         else:
             W = to_host(self.kernel_.on_device(device, X[chosen]))
-            C = to_host(self._matrix(device, X, X[chosen], store=self.store))
+            C = to_host(self._matrix(self.kernel_, device, X, X[chosen], store=self.store))
         solution = solve_nystroem(C, W, targets, self.ridge, weights=weights, criterion=criterion)
         self.ridge_, self.tilt_, self.landmarks_ = solution.ridge, 0.0, chosen
         self.X_fit_, self.dual_coef_ = None if self._precomputed else X[chosen], solution.coefficients
@@ -206,18 +221,18 @@ class KernelRidge(KernelEstimator):
         """Predicted targets, averaged over members of the ensemble and copies of the rows."""
         check_is_fitted(self)
         rows, found = self._read(X), []
-        for coefficients, known, view in self._views():
-            panels = self._panels(view(rows), len(coefficients), known)
+        for coefficients, known, kernel, transform in self._views():
+            panels = self._panels(transform(rows), len(coefficients), known, kernel)
             found.append(np.concatenate([to_host(panel @ put_beside(coefficients, panel)) for panel in panels]))
         return np.asarray(found[0] if len(found) == 1 else sum(found) / len(found))
 
-    def _views(self) -> Iterator[tuple[Array, Any, _View]]:
-        """Coefficients and training rows of every member, with every view of the rows to predict for."""
+    def _views(self) -> Iterator[tuple[Array, Any, Any, Transform]]:
+        """Coefficients, training rows and kernel of every member, with every copy of the rows to predict for."""
         members = [self.dual_coef_] if self.augmentation_ is None else self.dual_coef_
         for member, coefficients in enumerate(members):
             known = None if self.X_fit_ is None else self._copies(self.X_fit_, member)
             for transform in self._transforms:
-                yield coefficients, known, _View(transform, self.augmentation_, member)
+                yield coefficients, known, self._kernel_of(member), transform
 
     @property
     def _transforms(self) -> tuple[Transform, ...]:
@@ -235,12 +250,12 @@ class KernelRidge(KernelEstimator):
             raise ParameterError("a precomputed matrix has no pixels; fit the model to images")
         rows = self._read(X).astype(np.float64)
         device, total = self._device().at(self.precision_), np.zeros_like(rows)
-        for coefficients, known, view in self._views():
-            copies = view(rows)
+        for coefficients, known, kernel, transform in self._views():
+            copies = transform(rows)
             for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // len(coefficients))):
                 by = np.asarray(weights)[part] @ coefficients.reshape(len(coefficients), -1).T
-                found = self.kernel_.vjp(copies[part], known, by, wrt="X", backend=device)[0]
-                total[part] += view.back(found)
+                found = kernel.vjp(copies[part], known, by, wrt="X", backend=device)[0]
+                total[part] += transform.back(found)
         return np.asarray(total / self._view_count)
 
 
@@ -252,25 +267,6 @@ class _Problem:
     targets: Array
     weights: Array | None
     criterion: Criterion
-
-
-@dataclass(frozen=True)
-class _View:
-    """Rows to predict for, moved, and as a member of an ensemble sees them."""
-
-    transform: Transform
-    augmentation: Augmentation | None
-    member: int
-
-    def __call__(self, rows: Any) -> Any:
-        return self._seen(self.transform(rows))
-
-    def back(self, gradients: Any) -> Any:
-        """Gradients by rows from those by what is seen of them; taking colours away is its own transpose."""
-        return self.transform.back(self._seen(gradients))
-
-    def _seen(self, rows: Any) -> Any:
-        return rows if self.augmentation is None else self.augmentation.seen_by(self.member, rows)
 
 
 def _has_duplicates(X: NDArray[Any], flips: bool) -> bool:

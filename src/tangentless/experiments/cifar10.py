@@ -21,7 +21,7 @@ from ..features import ConvolutionalKernelNetwork, RandomPatchFeatures
 from ..preprocessing import CIFAR10, Standardize
 from ..recipes import recipe_of
 from .mnist import GAUSSIANS
-from .tables import TILTS, Method, Preprocessing, Table, learnt
+from .tables import TILTS, Extras, Method, Preprocessing, Table, learnt
 from .whitening import Whitening
 
 _USUAL: Any = CIFAR10  # means and deviations of the channels
@@ -44,7 +44,7 @@ def table(copies: int = 0) -> Table:
     kernels = [Method(name, "zca", name, ridge=0.0) for name in ("myrtle5", "myrtle7", "myrtle10", "myrtle10-gaussian")]
     deepest, zca = kernels[-1], Whitening(epsilon=1e-5, copies=copies)
     best = recipe_of("best")
-    own = Whitening(best.epsilon, copies=copies)
+    own, extras = Whitening(best.epsilon, copies=copies), Extras(best.augmentation, best.ensemble, best.averaging)
     return Table(
         "cifar10",
         (
@@ -55,7 +55,7 @@ def table(copies: int = 0) -> Table:
             Method("myrtle5-no-zca", "standardised", kernels[0].kernels, ridge=0.0),
             *kernels,
             Method(f"{deepest.name}+flips", "zca", deepest.kernels, ridge=0.0, flips=True),
-            Method("best", "zca of best", best.kernel, ridge=best.ridge, flips=best.flips),
+            Method("best", "zca of best", best.kernel, best.ridge, best.flips, extras),
         ),
         {
             "zca": Preprocessing(zca.to_json(), zca.fit),

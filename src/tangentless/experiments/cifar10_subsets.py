@@ -32,15 +32,15 @@ from ..classical import Linear
 from ..console import say, with_deviation
 from ..datasets import Dataset, Split
 from ..errors import NotPositiveDefinite, ParameterError
-from ..kernel import kernel
+from ..kernel import Kernel, kernel
 from ..networks.inputs import balanced
 from ..paper import SUBSETS
 from ..plots import COLOURS, new_axes, save_pictures
 from ..preprocessing import ZCA
 from ..progress import progress_bar
 from ..recipes import RECIPES
-from ..solve import solve_ridge
-from ..solve.scores import accuracy, squared_error
+from ..solve import RidgeSolution, solve_ridge
+from ..solve.scores import accuracy, member_shares, squared_error
 from ..statistics import deviation, mean_interval
 from ..timing import describe_machine, format_seconds
 from .records import Outcome, Row, Run, View, backend_name
@@ -86,7 +86,7 @@ def reproduce(
     """Run what is not there yet, and write the record and the plot; other kernels have another record by default."""
     backend, tested = backend_name(backend), dataset.test.take(slice(test))
     for name in subsets.kernels:
-        for leaf in _kernel(name).leaves():
+        for leaf in (leaf for one in _kernels(name) for leaf in one.leaves()):
             leaf.elements(dataset.train.images.shape[1:])  # refuses architectures that do not fit the images
     asked = {**asdict(subsets), "test images": len(tested)}
     common = {name: value for name, value in asked.items() if name not in ("kernels", "trials")}
@@ -172,7 +172,8 @@ class _Scorer:
     ridges: Sequence[float]
     backend: str
     folder: Path
-    beside: dict[int, Array] = field(default_factory=dict)  # kernel values with the test images, by training image
+    # Values of the kernels with the test images, by training image.
+    beside: dict[int, list[Array]] = field(default_factory=dict)
 
     @functools.cached_property
     def zca(self) -> ZCA:
@@ -188,48 +189,58 @@ class _Scorer:
         """For every draw, size and ridge: how many test images come out right, and the leave-one-out scores."""
         union = np.unique(np.concatenate([indices for sizes in draws.values() for indices in sizes.values()]))
         images = self._whiten(self.dataset.train.images[union])
-        K = self._matrix("among themselves", images)
+        matrices = self._matrices("among themselves", images)
         new = np.array([index not in self.beside for index in union.tolist()])
         if new.any():
-            rows = self._matrix("with test images", images[new], self.tested)
-            self.beside.update(zip(union[new].tolist(), rows, strict=True))
-        beside = np.stack([self.beside[index] for index in union.tolist()])
+            rows = zip(*self._matrices("with test images", images[new], self.tested), strict=True)
+            self.beside.update(zip(union[new].tolist(), map(list, rows), strict=True))
+        beside = [np.stack(rows) for rows in zip(*(self.beside[index] for index in union.tolist()), strict=True)]
         targets = np.eye(len(self.dataset.classes))[self.dataset.train.labels]
 
         def fit(indices: Indices) -> dict[str, list[Any]]:
             at = np.searchsorted(union, indices)
-            return self._fit(K[np.ix_(at, at)], beside[at], targets[indices])
+            return self._fit(
+                [(K[np.ix_(at, at)], rows[at]) for K, rows in zip(matrices, beside, strict=True)], targets[indices]
+            )
 
         return {kind: {str(size): fit(indices) for size, indices in sizes.items()} for kind, sizes in draws.items()}
 
-    def _fit(self, K: Array, beside: Array, targets: Array) -> dict[str, list[Any]]:
-        """Scores at each ridge; None where the matrix is not positive definite."""
-        tilt = RECIPES[self.name].tilt if self.name in RECIPES else 0.0
-        found: list[tuple[Any, ...]] = []
+    def _fit(self, members: Sequence[tuple[Array, Array]], targets: Array) -> dict[str, list[Any]]:
+        """Scores of the members' mean at each ridge; None where a matrix is not positive definite."""
+        recipe, found = RECIPES.get(self.name), list[tuple[Any, ...]]()
         for ridge in self.ridges:
+            solutions, tilt = list[RidgeSolution](), 0.0 if recipe is None else recipe.tilt
             try:
-                solution = solve_ridge(K, targets, ridge, tilt=tilt, criterion="accuracy")
+                for K, _ in members:
+                    solutions.append(solve_ridge(K, targets, ridge, tilt=tilt, criterion="accuracy"))
+                    tilt = solutions[0].tilt
             except NotPositiveDefinite:
                 found.append((None, None, None))
                 continue
-            right = (beside.T @ solution.coefficients).argmax(axis=1) == self.test.labels
-            loo = solution.leave_one_out
+            left_out = [solution.leave_one_out for solution in solutions]
+            shares = member_shares(targets, left_out, [None] if recipe is None else recipe.views)
+            values = [beside.T @ one.coefficients for one, (_, beside) in zip(solutions, members, strict=True)]
+            right = np.tensordot(shares, values, axes=1).argmax(axis=1) == self.test.labels
+            loo = np.tensordot(shares, left_out, axes=1)
             found.append((int(right.sum()), accuracy(targets, loo), squared_error(targets, loo)))
         return dict(zip(("right", *_SCORES), map(list, zip(*found, strict=True)), strict=True))
 
     def _whiten(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         return self.zca.transform(images).astype(np.float32)
 
-    def _matrix(self, label: str, *images: NDArray[np.float32]) -> Array:
-        with progress_bar(f"{self.name}, {label}") as progress:
-            values: Array = _kernel(self.name)(*images, backend=self.backend, progress=progress)
-        return values
+    def _matrices(self, label: str, *images: NDArray[np.float32]) -> list[Array]:
+        """One for each member."""
+        found = []
+        for one in _kernels(self.name):
+            with progress_bar(f"{self.name}, {label}") as progress:
+                found.append(one(*images, backend=self.backend, progress=progress))
+        return found
 
 
-def _kernel(name: str) -> Any:
+def _kernels(name: str) -> list[Kernel]:
     if name in RECIPES:
-        return RECIPES[name].estimator()._kernel_object()
-    return Linear() if name == "linear" else kernel(name)
+        return RECIPES[name].kernels()
+    return [Linear() if name == "linear" else kernel(name)]
 
 
 def _whitening(name: str) -> Whitening:

@@ -37,7 +37,7 @@ from ..progress import progress_bar
 from ..searching import search
 from ..solve import factorise
 from ..solve.path import DECADES
-from ..solve.scores import accuracy
+from ..solve.scores import accuracy, member_shares
 from ..statistics import Score
 from ..timing import describe_machine, symmetric_pairs, timed
 from .records import Outcome, Piece, Row, Run, View, backend_name, digest
@@ -87,6 +87,22 @@ def learnt(kind: type[PatchFeatures], variants: Sequence[dict[str, Any]], images
 
 
 @dataclass(frozen=True)
+class Extras:
+    """What a method has besides: random copies or a view to train on too, and copies to average predictions over."""
+
+    augmentation: Augmentation | None = None
+    ensemble: int = 1
+    averaging: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, empty where there is nothing."""
+        if self == Extras():
+            return {}
+        about = None if self.augmentation is None else self.augmentation.to_json()
+        return {"extras": {"augmentation": about, "ensemble": self.ensemble, "averaging": self.averaging}}
+
+
+@dataclass(frozen=True)
 class Method:
     """A row: a kernel, by its text or as an object, or candidates to choose from; a ridge of None is chosen too."""
 
@@ -95,6 +111,7 @@ class Method:
     kernels: str | Kernel | Candidates
     ridge: float | None
     flips: bool = False
+    extras: Extras = Extras()
 
     def candidates(self, images: Images) -> Sequence[Kernel]:
         """The kernels, of which there may be one."""
@@ -134,22 +151,6 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Extras:
-    """What every method has besides: random copies to train on, and copies to average predictions over."""
-
-    augmentation: Augmentation | None = None
-    ensemble: int = 1
-    averaging: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values, empty where there is nothing."""
-        if self == Extras():
-            return {}
-        about = None if self.augmentation is None else self.augmentation.to_json()
-        return {"extras": {"augmentation": about, "ensemble": self.ensemble, "averaging": self.averaging}}
-
-
-@dataclass(frozen=True)
 class Draw(Augmentation):
     """One draw of an augmentation, for a member that is fitted alone."""
 
@@ -159,8 +160,8 @@ class Draw(Augmentation):
     def copy(self, images: NDArray[Any], *key: int) -> NDArray[Any]:
         return self.of.copy(images, self.number)
 
-    def seen_by(self, member: int, images: Any) -> Any:
-        return self.of.seen_by(self.number, images)
+    def view_of(self, member: int) -> str | None:
+        return self.of.view_of(self.number)
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class Settings:
     record: str | None = None
     store: Path | None = None
     sizes: tuple[int, ...] = ()  # numbers of training images, in place of `train`
-    extras: Extras = Extras()
+    extras: Extras = Extras()  # in place of the methods' own
 
 
 def reproduce(
@@ -259,7 +260,7 @@ class _Work:
         for name, size in itertools.product(self.settings.methods, sizes):
             method = self.table.method(name)
             ridge = method.ridge if self.settings.ridge is None else self.settings.ridge
-            extras = self.settings.extras.to_json()
+            asked, extras = self.settings.extras != Extras(), self._extras(method).to_json()
             of = {
                 **common,
                 "train": size,
@@ -274,8 +275,8 @@ class _Work:
                 piece = self.ensemble(run, of, method, ridge, size)
             else:
                 piece = run.piece(of, functools.partial(self.evaluate, method, ridge, size))
-            # With extras it is no row of the paper's any more.
-            about = {"table": self.table.name, "method": f"{name}+extras" if extras else name, "train": size, **extras}
+            # With extras that were asked for it is no row of the paper's any more.
+            about = {"table": self.table.name, "method": f"{name}+extras" if asked else name, "train": size, **extras}
             about |= {"preprocessing": of["preprocessing"], "seconds": piece.seconds}
             about |= {"machine": piece.machine, "date": piece.date}
             about |= {key: value for key, value in piece.value.items() if key != "scores"}
@@ -322,13 +323,19 @@ class _Work:
         members, tilt = list[Piece](), "loo"
         alone = {**of, "extras": {**of["extras"], "ensemble": 1}}
         choose = functools.cache(lambda: self._choose(method, ridge, size))  # once for all members
-        for number in range(self.settings.extras.ensemble):
+        extras = self._extras(method)
+        for number in range(extras.ensemble):
             fit = functools.partial(self._member, method, choose, size, number, tilt)
             members.append(run.piece({**alone, "member": number}, fit))
             tilt = members[0].value["tilt"]
         first, values = members[0].value, [member.value for member in members]
-        left_out, *tested = (np.sum([one["values"][name] for one in values], axis=0) for name in ("", *self.tests))
+        views = [extras.augmentation and extras.augmentation.view_of(number) for number in range(extras.ensemble)]
+        shares = member_shares(self.targets[:size], [np.array(one["values"][""]) for one in values], views)
+        left_out, *tested = (
+            np.tensordot(shares, [one["values"][name] for one in values], axes=1) for name in ("", *self.tests)
+        )
         about = {"tilt asked": "loo", "tilt": tilt, "leave-one-out accuracy": accuracy(self.targets[:size], left_out)}
+        about["shares"] = shares.tolist()
         scores = []
         for (name, split), found in zip(self.tests.items(), tested, strict=True):
             score = Score.of(found.argmax(axis=1), split.labels)
@@ -344,12 +351,13 @@ class _Work:
         """What a member of an ensemble says of all images: of training images ("") with their copies left out."""
         self._preprocess(method.preprocessing)
         (kernel, ridge, candidates), choosing = timed(choose)
-        copies = self.settings.extras.augmentation
+        extras = self._extras(method)
+        copies = extras.augmentation
         if copies is not None and copies.randaugment is not None:
             copies = BytesFirst(**vars(copies), rows=self.train.images, whiten=self.fitted.transform)
         draw = None if copies is None else Draw(of=copies, number=number)
         how: dict[str, Any] = {"ridge": ridge, "flips": method.flips, "tilt": tilt, "backend": self.backend}
-        how |= {"augmentation": draw, "averaging": self.settings.extras.averaging, "verbose": True}
+        how |= {"augmentation": draw, "averaging": extras.averaging, "verbose": True}
         model = KernelRidgeClassifier(kernel, **how)
         _, fitting = timed(lambda: model.fit(self.images[None][:size], self.train.labels[:size]))
         found, predicting = timed(lambda: {name: model.decision_function(self.images[name]) for name in self.tests})
@@ -363,6 +371,9 @@ class _Work:
             "spent": {"choosing": choosing, "fitting": fitting, "predicting": predicting},
             "values": {name: self._by_class(one, model.classes_).round(9).tolist() for name, one in found.items()},
         }
+
+    def _extras(self, method: Method) -> Extras:
+        return method.extras if self.settings.extras == Extras() else self.settings.extras
 
     def _by_class(self, values: Array, classes: NDArray[np.intp]) -> Array:
         """A column for every class of the data, also those without a training image; two classes may share one."""

@@ -62,5 +62,5 @@ class BytesFirst(Augmentation):
 
     def copy(self, images: NDArray[Any], *key: int) -> NDArray[Any]:
         changed = Augmentation(randaugment=self.randaugment, seed=self.seed).copy(self.rows[: len(images)], *key)
-        rest = Augmentation(self.crop, self.flips, self.cutout, seed=self.seed, gray=self.gray)
+        rest = Augmentation(self.crop, self.flips, self.cutout, seed=self.seed)
         return rest.copy(self.whiten(changed).astype(images.dtype), *key)

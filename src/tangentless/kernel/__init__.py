@@ -18,6 +18,7 @@ from .base import Elementary, Kernel
 from .combined import Product, Scaled, Sum
 from .compositional import AnyKernel, CompositionalKernel, kernel, kernel_of
 from .symmetrized import Crossed, Symmetrized
+from .viewed import Viewed
 
 __all__ = [
     "AnyKernel",
@@ -29,6 +30,7 @@ __all__ = [
     "Scaled",
     "Sum",
     "Symmetrized",
+    "Viewed",
     "kernel",
     "kernel_of",
 ]

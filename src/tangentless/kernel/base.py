@@ -17,6 +17,7 @@ from ..inputs import check_images, check_pair, device_of, take
 from ..progress import Forecast
 from ..symmetries import MIRROR, Symmetry
 from ..tiles import Progress, counter, fill
+from ..views import View
 
 if TYPE_CHECKING:
     from .symmetrized import Symmetrized
@@ -127,6 +128,17 @@ class Kernel(Differentiable):
         kernel('myrtle5').mirrored()
         """
         return self.symmetrized(MIRROR)
+
+    def seen(self, view: str | View) -> Kernel:
+        """The kernel of what a view shows of images: "gray", "edges" or "edges(full)" (see `tangentless.views`).
+
+        >>> from tangentless import kernel
+        >>> kernel("myrtle5").seen("edges").mirrored()
+        kernel('myrtle5').seen('edges').mirrored()
+        """
+        from .viewed import seen
+
+        return seen(self, View.parse(view))
 
     @property
     def invariant(self) -> bool:

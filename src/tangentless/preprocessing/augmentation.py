@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..errors import InputError, ParameterError
 from ..inputs import check_switch
 from ..layers import is_whole
+from ..views import VIEWS, View
 from .randaugment import RandAugment
 
 
@@ -35,8 +36,9 @@ class Augmentation:
         Before all these, what `RandAugment` does; images must then be bytes.
     seed
         Any whole number from 0.
-    gray
-        Every second member of an ensemble sees no colours: the mean of the channels instead of each, of new images too.
+    view
+        Every second member of an ensemble sees this of images, new ones too: "gray", "edges" or "edges(full)" (see
+        `Kernel.seen`).
 
     Examples
     --------
@@ -51,7 +53,7 @@ class Augmentation:
     cutout: int = 0
     randaugment: RandAugment | None = None
     seed: int = 0
-    gray: bool = False
+    view: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("crop", "cutout", "seed"):
@@ -59,8 +61,9 @@ class Augmentation:
             if not is_whole(value) or value < 0:
                 raise ParameterError(f"{name} must be a whole number from 0, not {value!r}")
             object.__setattr__(self, name, int(value))
-        for name in ("flips", "gray"):
-            check_switch(name, getattr(self, name))
+        check_switch("flips", self.flips)
+        if self.view is not None:
+            object.__setattr__(self, "view", str(View.parse(self.view)))
         if self.randaugment is not None:
             self.randaugment.check_parameters()
 
@@ -69,19 +72,21 @@ class Augmentation:
         """Read a text such as `crop=2, flips, cutout=8`; `randaugment` has its usual parameters.
 
         >>> Augmentation.parse("flips, crop=2")
-        Augmentation(crop=2, flips=True, cutout=0, randaugment=None, seed=0, gray=False)
+        Augmentation(crop=2, flips=True, cutout=0, randaugment=None, seed=0, view=None)
         """
         found: dict[str, Any] = {}
         for word in text.split(","):
             name, equals, value = (part.strip() for part in word.partition("="))
             if name in ("crop", "cutout", "seed") and value.isdecimal():
                 found[name] = int(value)
-            elif name in ("flips", "gray", "randaugment") and not equals:
+            elif name in ("flips", "randaugment") and not equals:
                 found[name] = RandAugment() if name == "randaugment" else True
+            elif name in VIEWS and not equals:
+                found["view"] = name
             else:
                 raise ParameterError(
                     f"cannot read {word.strip()!r} in the augmentation {text!r}; write crop=2, flips, cutout=8, "
-                    "gray, randaugment or seed=1, separated by commas"
+                    f"randaugment, seed=1 or one of {', '.join(VIEWS)}, separated by commas"
                 )
         return cls(**found)
 
@@ -89,29 +94,25 @@ class Augmentation:
         """A random copy of each image; another one for another key, which is any whole numbers from 0."""
         if images.ndim != 4:
             raise InputError(f"augmentation changes images (N, H, W, C), and X is of shape {images.shape}")
-        if self.gray and images.shape[-1] == 1:
-            raise InputError("gray takes colours away, and these images have one channel; leave it out")
         if self.randaugment is not None:
             operations = RandAugment(**self.randaugment.get_params(deep=False) | {"seed": self.seed})
             images = operations.copy(images, *key)
         copies: NDArray[Any] = augment(images, self, NumpyDraws(np.random.default_rng([self.seed, *key])))
-        return copies if not key else self.seen_by(key[0], copies)
+        return copies
 
-    def seen_by(self, member: int, images: Any) -> Any:
-        """Images, old or new, as a member of an ensemble sees them: without colours, where `gray` says so.
+    def view_of(self, member: int) -> str | None:
+        """What a member of an ensemble sees of images.
 
-        >>> Augmentation(gray=True).seen_by(1, np.array([[[[1.0, 2.0, 6.0]]]]))
-        array([[[[3., 3., 3.]]]])
+        >>> Augmentation(view="edges").view_of(0), Augmentation(view="edges").view_of(1)
+        (None, 'edges')
         """
-        if not self.gray or member % 2 == 0:
-            return images
-        return np.broadcast_to(images.mean(axis=-1, keepdims=True), images.shape).copy()
+        return self.view if member % 2 else None
 
     @property
     def draws(self) -> float:
         """How many members of an ensemble can differ."""
         random = self.crop or self.flips or self.cutout or self.randaugment is not None
-        return math.inf if random else 1 + self.gray
+        return math.inf if random else 1 + (self.view is not None)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""

@@ -12,7 +12,7 @@ changes, and there is little to overfit (temperature scaling).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,6 +47,31 @@ def accuracy(Y: Array, predictions: Array, weights: Array | None = None) -> floa
     0.5
     """
     return float(np.average(Y.argmax(axis=1) == predictions.argmax(axis=1), weights=weights))
+
+
+def member_shares(Y: Array, left_out: Sequence[Array], views: Sequence[Any], weights: Array | None = None) -> Array:
+    """The shares of members in the mean of their predictions, which are those of rows left out, and add up to one.
+
+    Members that see the same share alike. Between those with a view and those without, None, the shares are those of
+    the least squared error: a view that tells little counts little.
+
+    >>> Y = np.array([0.0, 1.0, 2.0])
+    >>> member_shares(Y, [Y + [1, 0, 1], Y - [1, 0, 1], Y + 9], [None, "edges", None]).round(3)
+    array([0.065, 0.87 , 0.065])
+    """
+    seen = np.array([view is not None for view in views])
+    shares = np.full(len(seen), 1.0 / len(seen))
+    if seen.all() or not seen.any():
+        return shares
+    plain, other = (
+        np.mean([one for one, own in zip(left_out, seen, strict=True) if own == kind], axis=0) for kind in (0, 1)
+    )
+    rows = np.ones(len(Y)) if weights is None else weights
+    apart = plain - other
+    slope = squared_error(np.zeros_like(apart), apart, rows)
+    towards = np.average(((Y - other) * apart).reshape(len(Y), -1).mean(axis=1), weights=rows)
+    part = float(np.clip(towards / slope, 0, 1)) if slope > 0 else 0.5
+    return np.where(seen, (1 - part) / seen.sum(), part / (~seen).sum())
 
 
 def check_criterion(criterion: Any, Y: Array) -> None:
