@@ -61,7 +61,7 @@ _DEEP = kernel("myrtle10-gaussian")
 _CENTRED = kernel(str(_DEEP.architecture).replace("globalpool", "halfpool globalpool"))  # the centre counts more
 RECIPES: dict[str, KernelRecipe] = {
     "paper": KernelRecipe(_DEEP, epsilon=1e-5),  # its best row of CIFAR-10 but for tilting, which used test images
-    # Half of its mean sees edges, on a quarter of the positions: a sixteenth of the time, for two points and more.
+    # Its second member sees edges, on a quarter of the positions: a sixteenth of the work, for two points.
     "best": KernelRecipe(_CENTRED, ridge=1e-4, tilt="loo", augmentation=Augmentation(view="edges"), ensemble=2),
 }
 

@@ -50,28 +50,24 @@ def accuracy(Y: Array, predictions: Array, weights: Array | None = None) -> floa
 
 
 def member_shares(Y: Array, left_out: Sequence[Array], views: Sequence[Any], weights: Array | None = None) -> Array:
-    """The shares of members in the mean of their predictions, which are those of rows left out, and add up to one.
+    """How much each member counts in the mean of predictions, from what all predict for rows left out; the sum is one.
 
-    Members that see the same share alike. Between those with a view and those without, None, the shares are those of
-    the least squared error: a view that tells little counts little.
+    Members that see the same count alike. Those with a view and those without (None) count as much as makes the squared
+    error least: a view that tells little counts little.
 
     >>> Y = np.array([0.0, 1.0, 2.0])
     >>> member_shares(Y, [Y + [1, 0, 1], Y - [1, 0, 1], Y + 9], [None, "edges", None]).round(3)
     array([0.065, 0.87 , 0.065])
     """
-    seen = np.array([view is not None for view in views])
-    shares = np.full(len(seen), 1.0 / len(seen))
-    if seen.all() or not seen.any():
-        return shares
-    plain, other = (
-        np.mean([one for one, own in zip(left_out, seen, strict=True) if own == kind], axis=0) for kind in (0, 1)
-    )
-    rows = np.ones(len(Y)) if weights is None else weights
-    apart = plain - other
-    slope = squared_error(np.zeros_like(apart), apart, rows)
-    towards = np.average(((Y - other) * apart).reshape(len(Y), -1).mean(axis=1), weights=rows)
-    part = float(np.clip(towards / slope, 0, 1)) if slope > 0 else 0.5
-    return np.where(seen, (1 - part) / seen.sum(), part / (~seen).sum())
+    seen, predicted = np.array([view is not None for view in views]), np.stack(left_out)
+    part = (~seen).mean()  # of those without a view, together
+    if seen.any() and not seen.all():
+        plain, other = predicted[~seen].mean(axis=0), predicted[seen].mean(axis=0)
+        square = squared_error(plain, other, weights)
+        products = ((Y - other) * (plain - other)).reshape(len(Y), -1).mean(axis=1)
+        part = np.clip(np.average(products, weights=weights) / square, 0, 1) if square > 0 else 0.5
+    shares: Array = np.where(seen, (1 - part) / max(1, seen.sum()), part / max(1, (~seen).sum()))
+    return shares
 
 
 def check_criterion(criterion: Any, Y: Array) -> None:
