@@ -1,6 +1,7 @@
 """What every backend must compute as the reference does: one list of graphs, one list of hostile images."""
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from conftest import frozen
@@ -84,6 +85,11 @@ def name(case):
     """Of a graph, for the ids of tests."""
     text, shape = case
     return f"{text[:48]}-{'x'.join(map(str, shape))}"
+
+
+def slow_where(cases, *texts):
+    """Graphs, of which those that begin with one of the texts are left to `make test-slow`."""
+    return [pytest.param(case, marks=pytest.mark.slow) if case[0].startswith(texts) else case for case in cases]
 
 
 def images(shape, count=5, seed=0):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 import tangentless as tl
-from conformance import GRAPHS, graphs, hostile_images, images, name, relative_error
+from conformance import GRAPHS, graphs, hostile_images, images, name, relative_error, slow_where
 from tangentless.backends import get_backend
 from tangentless.backends.cpu import CpuBackend
 from tangentless.backends.cpu.plan import Fused, fuse
@@ -96,15 +96,19 @@ def test_any_graph_agrees_with_the_reference(case):
     check_with_reference(tl.kernel(case[0]), case[1])
 
 
+@pytest.mark.slow  # half a minute of compiling; the next test has tangents of graphs of most kinds
 @settings(max_examples=8, deadline=None)
 @given(graphs(layers=("conv1", "conv3", "relu")))
 def test_tangents_of_any_graph_agree_with_the_reference(case):
     check_with_reference(ConvolutionalNTK(case[0]), case[1])
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in GRAPHS if isinstance(plan := fused(*case, "float64"), Fused) and is_plain(plan)], ids=name
-)
+PLAIN = [case for case in GRAPHS if isinstance(plan := fused(*case, "float64"), Fused) and is_plain(plan)]
+# Code of their own, to be compiled for seconds; others have sums, strides and patches too.
+OWN_CODE = "resnet14-gaussian", "sum(normalize", "patch2 relu residual", "residual(conv3"
+
+
+@pytest.mark.parametrize("case", slow_where(PLAIN, *OWN_CODE), ids=name)
 def test_tangents_are_fused_where_kernels_in_float64_are(case):
     text, shape = case
     kernel, X, Z = ConvolutionalNTK(text), images(shape), images(shape, 9, seed=1)
