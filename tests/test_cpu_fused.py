@@ -90,6 +90,13 @@ def check_with_reference(kernel, shape):
     assert relative_error(kernel(X, Z, backend="cpu", precision="float64"), exact) < 1e-12
 
 
+@settings(max_examples=15, deadline=None)
+@given(graphs(layers=("conv1", "conv3", "relu"), depth=1))
+def test_any_shallow_graph_agrees_with_the_reference(case):
+    check_with_reference(tl.kernel(case[0]), case[1])
+
+
+@pytest.mark.slow  # more kinds of layers, each with code of its own
 @settings(max_examples=25, deadline=None)
 @given(graphs(layers=("conv1", "conv3", "conv5", "conv3(dilation=2)", "relu")))
 def test_any_graph_agrees_with_the_reference(case):
