@@ -1,6 +1,7 @@
 """What every backend must compute as the reference does: one list of graphs, one list of hostile images."""
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from conftest import frozen
@@ -52,15 +53,15 @@ LAYOUTS = [
     ("conv3 relu conv3 gaussian pool2 conv3 relu globalpool normalize relu", (8, 8, 3)),
     ("conv3 leakyrelu(0.2) conv3 pool2 conv3 polynomial3 pool2 conv3 gaussian(0.5) globalpool", (16, 12, 2)),
     ("conv3 normalize conv3 relu pool2 conv3 relu globalpool normalize", (14, 10, 5)),
-    ("conv3 gaussian conv3 gaussian conv3 gaussian pool2 conv3 gaussian globalpool normalize gaussian", (12, 16, 3)),
     ("conv3 polynomial3 conv3 gaussian(1.5) globalpool", (9, 13, 2)),
-    ("conv3 relu conv3 gaussian conv3 relu pool2 conv3 relu pool2 conv3 gaussian globalpool normalize", (8, 32, 3)),
     ("conv3 gaussian globalpool normalize", (17, 13, 1)),  # rows of more lanes than it needs
     ("conv3 abs conv3 erf pool2 conv3 tanh globalpool", (8, 8, 2)),  # a longer polynomial, and fitted series
     ("conv3 gaussian pool2 conv3 gaussian pool3(stride=1) globalpool normalize gaussian", (12, 16, 2)),  # weights
     ("conv3 relu conv3 polynomial3 pool2(stride=3) pool2(stride=1) globalpool", (11, 8, 1)),  # of nothing for some
 ]
 MORE_LAYOUTS = [
+    ("conv3 gaussian conv3 gaussian conv3 gaussian pool2 conv3 gaussian globalpool normalize gaussian", (12, 16, 3)),
+    ("conv3 relu conv3 gaussian conv3 relu pool2 conv3 relu pool2 conv3 gaussian globalpool normalize", (8, 32, 3)),
     ("conv3 relu conv3 relu globalpool normalize relu", (7, 7, 2)),
     ("conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu", (10, 20, 1)),
     ("conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (4, 32, 3)),
@@ -84,6 +85,11 @@ def name(case):
     """Of a graph, for the ids of tests."""
     text, shape = case
     return f"{text[:48]}-{'x'.join(map(str, shape))}"
+
+
+def slow_where(cases, *texts):
+    """Graphs, of which those that begin with one of the texts are left to `make test-slow`."""
+    return [pytest.param(case, marks=pytest.mark.slow) if case[0].startswith(texts) else case for case in cases]
 
 
 def images(shape, count=5, seed=0):

@@ -1,5 +1,6 @@
 """What several tests share. Inputs are read-only, so that code which writes to its input fails."""
 
+import gc
 import os
 import shutil
 import signal
@@ -15,6 +16,12 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # A busy machine is no failure: examples may take any time to run and to generate.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+def pytest_collection_finish():
+    """What has been imported and collected stays: nothing is gained by looking for garbage in it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def frozen(values):

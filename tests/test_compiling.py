@@ -61,7 +61,9 @@ def test_times_are_without_compiling():
 @pytest.mark.parametrize(
     "work",
     [
-        "tl.kernel('conv1 polynomial2 globalpool')(np.ones((2, 3, 3, 1)), backend='cpu')",
+        pytest.param(  # ten seconds of compiling
+            "tl.kernel('conv1 polynomial2 globalpool')(np.ones((2, 3, 3, 1)), backend='cpu')", marks=pytest.mark.slow
+        ),
         "from tangentless.solve import smo; smo.sort_by_class(np.eye(2), np.arange(2), np.arange(1))",
     ],
 )

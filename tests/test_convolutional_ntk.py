@@ -42,8 +42,21 @@ def relative_error(values, reference):
     return np.abs(values - reference) / np.where(scale > 0, scale, 1.0)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+# Code of their own on the CPU, which the next test holds against the reference.
+OWN_CODE = ("leaky", "myrtle5-gaussian", "sequence")
+
+
+def on(backend, *slow):
+    """Every case on a backend; some are left to `make test-slow`."""
+    return [
+        pytest.param(
+            case, backend, id=f"{backend}-{case['name']}", marks=[pytest.mark.slow] * case["name"].startswith(slow)
+        )
+        for case in CASES
+    ]
+
+
+@pytest.mark.parametrize(("case", "backend"), [*on("reference"), *on("cpu", *OWN_CODE)])
 def test_tangent_kernels_agree_with_neural_tangents(case, backend):
     X, name = GOLDENS[f"inputs/{case['inputs']}"], case["name"]
     text = case["architecture"].replace("dense ", "")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 import tangentless as tl
-from conformance import GRAPHS, graphs, hostile_images, images, name, relative_error
+from conformance import GRAPHS, graphs, hostile_images, images, name, relative_error, slow_where
 from tangentless.backends import get_backend
 from tangentless.backends.cpu import CpuBackend
 from tangentless.backends.cpu.plan import Fused, fuse
@@ -90,21 +90,32 @@ def check_with_reference(kernel, shape):
     assert relative_error(kernel(X, Z, backend="cpu", precision="float64"), exact) < 1e-12
 
 
+@settings(max_examples=15, deadline=None)
+@given(graphs(layers=("conv1", "conv3", "relu"), depth=1))
+def test_any_shallow_graph_agrees_with_the_reference(case):
+    check_with_reference(tl.kernel(case[0]), case[1])
+
+
+@pytest.mark.slow  # more kinds of layers, each with code of its own
 @settings(max_examples=25, deadline=None)
 @given(graphs(layers=("conv1", "conv3", "conv5", "conv3(dilation=2)", "relu")))
 def test_any_graph_agrees_with_the_reference(case):
     check_with_reference(tl.kernel(case[0]), case[1])
 
 
+@pytest.mark.slow  # half a minute of compiling; the next test has tangents of graphs of most kinds
 @settings(max_examples=8, deadline=None)
 @given(graphs(layers=("conv1", "conv3", "relu")))
 def test_tangents_of_any_graph_agree_with_the_reference(case):
     check_with_reference(ConvolutionalNTK(case[0]), case[1])
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in GRAPHS if isinstance(plan := fused(*case, "float64"), Fused) and is_plain(plan)], ids=name
-)
+PLAIN = [case for case in GRAPHS if isinstance(plan := fused(*case, "float64"), Fused) and is_plain(plan)]
+# Code of their own, to be compiled for seconds; others have sums, strides and patches too.
+OWN_CODE = "resnet14-gaussian", "sum(normalize", "patch2 relu residual", "residual(conv3"
+
+
+@pytest.mark.parametrize("case", slow_where(PLAIN, *OWN_CODE), ids=name)
 def test_tangents_are_fused_where_kernels_in_float64_are(case):
     text, shape = case
     kernel, X, Z = ConvolutionalNTK(text), images(shape), images(shape, 9, seed=1)
@@ -114,7 +125,9 @@ def test_tangents_are_fused_where_kernels_in_float64_are(case):
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in GRAPHS if isinstance(fused(*case), Fused)][:6], ids=lambda case: case[0][:30]
+    "case",
+    slow_where([case for case in GRAPHS if isinstance(fused(*case), Fused)][:6], "resnet14-gaussian"),
+    ids=lambda case: case[0][:30],
 )
 def test_entries_do_not_depend_on_what_was_computed_before(case):
     # Slots between segments are emptied by those who read them: what stayed would leak into the next row.

@@ -90,7 +90,7 @@ def test_a_first_call_says_on_the_terminal_that_it_compiles_and_keeps_what_it_co
 
 def test_the_command_line_goes_from_folders_to_predictions(home):
     model, table = home / "model", home / "out.csv"
-    options = ("--size", 32, "--zca", "--flips", "--ridge", "loo", "-o", model)
+    options = ("--size", 16, "--zca", "--flips", "--ridge", "loo", "-o", model)
     told = succeed("fit", ARCHITECTURE, home / "photos", *options)
     assert re.search(r"leave-one-out accuracy \d+\.\d+ % on 60 images, ridge", told)
     assert model.stat().st_size < 1e6

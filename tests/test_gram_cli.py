@@ -117,7 +117,7 @@ def test_damage_reaches_the_shell_as_a_typed_error(data: Path) -> None:
 
 def start_command(data: Path, tmp_path: Path) -> tuple[list[str], subprocess.Popen[bytes]]:
     """A command that has written some tiles, and is halted there."""
-    np.save(data, vectors(250))
+    np.save(data, vectors(150))
     command = [*PROGRAM, "run", KERNEL, str(data), "k.zarr", *REFERENCE]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(command, cwd=tmp_path, **pipes, preexec_fn=hear_interrupts)
@@ -137,7 +137,7 @@ def test_a_command_that_is_killed_is_resumed_by_the_same_command(data: Path, tmp
     before = finished_tiles(tmp_path / "k.zarr")
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     assert all(finished_tiles(tmp_path / "k.zarr")[name] == tile for name, tile in before.items())
-    assert np.array_equal(np.asarray(open_gram(tmp_path / "k.zarr")), expected(250))
+    assert np.array_equal(np.asarray(open_gram(tmp_path / "k.zarr")), expected(150))
 
 
 def test_an_interrupt_from_the_keyboard_leaves_a_good_store(data: Path, tmp_path: Path) -> None:

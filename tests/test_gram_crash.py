@@ -91,11 +91,11 @@ def run_extension_kills(writers: Writers, tmp_path: Path, seconds: float, kills:
 
 
 def test_killed_runs_resume_to_the_same_bytes(writers: Writers, tmp_path: Path, seconds: float) -> None:
-    run_kills(writers, tmp_path, seconds, 8)
+    run_kills(writers, tmp_path, seconds, 3)
 
 
 def test_killed_extensions_resume_to_the_same_bytes(writers: Writers, tmp_path: Path, seconds: float) -> None:
-    run_extension_kills(writers, tmp_path, seconds, 5)
+    run_extension_kills(writers, tmp_path, seconds, 2)
 
 
 @pytest.mark.slow

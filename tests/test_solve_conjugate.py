@@ -21,7 +21,7 @@ def digits(rows):
 def stored(tmp_path_factory):
     X, Y = digits(300)
     place = tmp_path_factory.mktemp("store") / "k.zarr"
-    return gram(KERNEL, X, store=place, backend="reference", tile=64, progress=False), Y
+    return gram(KERNEL, X, store=place, backend="cpu", tile=64, progress=False), Y
 
 
 @pytest.mark.parametrize("kind", ["array", "store", "dask"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -24,7 +25,6 @@ from tangentless.backends import cuda
 from tangentless.backends.cuda.layout import FrontPlan, StagePlan
 
 HERE = Path(__file__).parent
-STANDARD = HERE / "standard.hpp"
 SOURCES = Path(cuda.__file__).parent
 ONE_AT_A_TIME = threading.Lock()  # the emulation has one block of threads
 # Files that are no part of a stage.
@@ -203,20 +203,19 @@ def compiled_text(text: str, all_threads: bool) -> ctypes.CDLL:
     text = re.sub(kernel, in_threads, text)
     spaces = re.findall(r"^namespace (segment\d+)", text, re.MULTILINE)
     using = [f"using namespace {space};" for space in spaces]
-    return _library("\n".join(['#include "nodes.hpp"', text, *using, *runs]), ["-O0", *["-DALL_THREADS"] * all_threads])
+    return _library("\n".join([text, *using, *runs]), "nodes.hpp", ["-O0", *["-DALL_THREADS"] * all_threads])
 
 
 @functools.cache
 def compiled(file: str, defines: tuple[str, ...], mistake: tuple[str, str] | None = None) -> ctypes.CDLL:
     """A shared library of one of the `.cpp` files here."""
     chosen = [f"#define {name} {value}" for name, value in (one[2:].split("=", 1) for one in defines)]
-    return _library(
-        "\n".join([*chosen, f'#include "{file}"']), ["-O1", "-DHOST_EMULATION", "-include", _header()], mistake
-    )
+    text = "\n".join([*chosen, f'#include "{file}"'])
+    return _library(text, "emulation.hpp", ["-O1", "-DHOST_EMULATION"], mistake)
 
 
-def _library(text: str, options: list[str], mistake: tuple[str, str] | None = None) -> ctypes.CDLL:
-    """A library of a text, kept for the next process and the next run as long as nothing changes."""
+def _library(text: str, header: str, options: list[str], mistake: tuple[str, str] | None = None) -> ctypes.CDLL:
+    """A library of a header and a text, kept for the next process and the next run as long as nothing changes."""
     files = [*HERE.glob("*.?pp"), *SOURCES.glob("*.cu*")]
     everything = "".join([*(path.read_text() for path in sorted(files)), text, *options, str(mistake)])
     folder = _folder()
@@ -227,8 +226,9 @@ def _library(text: str, options: list[str], mistake: tuple[str, str] | None = No
                 _copy_with(mistake, Path(scratch))
             file, beside = Path(scratch) / "library.cpp", Path(scratch) / library.name
             file.write_text(text)
-            folders = [f"-I{scratch}", f"-I{SOURCES}", f"-I{HERE}"]
-            _compile([*options, *folders, str(file), "-shared", "-o", str(beside)])
+            ready = _precompiled(header, options)
+            folders = [f"-I{place}" for place in (scratch, ready.parent, SOURCES, HERE)]
+            _compile([*options, "-include", str(ready), *folders, str(file), "-shared", "-o", str(beside)])
             beside.rename(library)
     return ctypes.CDLL(str(library))
 
@@ -239,19 +239,19 @@ def _folder() -> Path:
     return folder
 
 
-def _header() -> str:
-    """The standard library's headers, compiled once: to read them takes a sixth of such a test's time."""
-    text, folder = STANDARD.read_bytes(), _folder()
-    header = folder / f"{hashlib.sha256(text).hexdigest()[:24]}.hpp"
-    done = folder / f"{header.name}.gch"
-    if not done.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            copy, beside = Path(scratch) / header.name, Path(scratch) / done.name
-            copy.write_bytes(text)
-            _compile(["-O1", "-DHOST_EMULATION", "-x", "c++-header", str(copy), "-o", str(beside)])
-            copy.rename(header)
-            beside.rename(done)
-    return str(header)
+def _precompiled(header: str, options: list[str]) -> Path:
+    """A header here, compiled once: to read it again would take half the time of most libraries."""
+    texts = [(HERE / name).read_text() for name in ("standard.hpp", header)]
+    folder = _folder() / hashlib.sha256("".join([*texts, *options]).encode()).hexdigest()[:24]
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=_folder()) as scratch:
+            made = Path(scratch) / "made"
+            shutil.copytree(HERE, made, ignore=lambda _, names: [one for one in names if not one.endswith(".hpp")])
+            copy = made / header
+            _compile([*options, "-x", "c++-header", str(copy), "-o", f"{copy}.gch"])
+            with contextlib.suppress(OSError):  # another process was first
+                made.rename(folder)
+    return folder / header
 
 
 def _compile(arguments: list[str]) -> None:
