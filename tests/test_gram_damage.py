@@ -64,7 +64,7 @@ def test_every_bit_and_every_length_of_the_manifest_is_checked_on_opening(store:
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", METADATA)
-def test_verify_checks_every_byte_and_every_length_of_the_metadata(store: Path, name: str, every: int) -> None:
+def test_verify_finds_damage_all_over_the_metadata(store: Path, name: str, every: int) -> None:
     data, chance = (store / name).read_bytes(), random.Random(0)
     flipped = [flip(data, 8 * place + chance.randrange(8)) for place in range(0, len(data), every)]
     files = LocalFiles(store)

@@ -241,8 +241,8 @@ def _folder() -> Path:
 
 def _precompiled(header: str, options: list[str]) -> Path:
     """A header here, compiled once: to read it again would take half the time of most libraries."""
-    texts = [(HERE / name).read_text() for name in ("standard.hpp", header)]
-    folder = _folder() / hashlib.sha256("".join([*texts, *options]).encode()).hexdigest()[:24]
+    texts = [one.read_text() for one in sorted(HERE.glob("*.hpp"))]  # it may include the others
+    folder = _folder() / hashlib.sha256("".join([*texts, header, *options]).encode()).hexdigest()[:24]
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=_folder()) as scratch:
             made = Path(scratch) / "made"
