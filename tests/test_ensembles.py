@@ -6,7 +6,7 @@ from sklearn.base import clone
 
 import tangentless as tl
 from tangentless.classical import Gaussian
-from tangentless.errors import InputError, ParameterError
+from tangentless.errors import ArchitectureError, InputError, NotPositiveDefinite, ParameterError
 from tangentless.models import load_model, save_model
 from tangentless.preprocessing import Augmentation, RandAugment
 from tangentless.solve import solve_ridge
@@ -147,44 +147,98 @@ def test_vectors_have_no_copies():
         tl.KernelRidgeClassifier("relu", averaging="mirror", **EXACT).fit(X, y)
 
 
-@pytest.mark.parametrize("text", ["", "crop", "crop=-1", "cut=3", "flips=yes"])
+@pytest.mark.parametrize("text", ["", "crop", "crop=-1", "cut=3", "flips=yes", "edges,gray"])
 def test_texts_that_are_no_augmentation_are_refused(text):
     with pytest.raises(ParameterError, match="augmentation"):
         Augmentation.parse(text)
 
 
+@pytest.fixture(scope="module")
+def colours():
+    images = np.random.default_rng(2).standard_normal((14, 4, 4, 3))
+    return images[:9], np.arange(9) % 3, images[9:]
+
+
+EDGES = {"augmentation": Augmentation(view="edges"), "ensemble": 2}
+
+
 @pytest.mark.parametrize(("view", "flips"), [("gray", False), ("edges", True)])
-def test_every_second_member_sees_a_view(view, flips):
-    rng = np.random.default_rng(2)
-    X, y, Z = rng.standard_normal((9, 4, 4, 3)), np.arange(9) % 3, rng.standard_normal((5, 4, 4, 3))
+def test_every_second_member_sees_a_view(colours, view, flips):
+    X, y, Z = colours
     options = {"averaging": "mirror", "flips": flips}
-    model = fitted((X, y, Z), augmentation=Augmentation(view=view), ensemble=2, **options)
+    model = fitted(colours, augmentation=Augmentation(view=view), ensemble=2, **options)
     alone = [tl.KernelRidgeClassifier(k, ridge=0.1, **EXACT, **options).fit(X, y) for k in (KERNEL, KERNEL.seen(view))]
     left_out, Y = [member.loo_decision_ for member in alone], np.eye(3)[y]
-    grid = np.linspace(0, 1, 2001)
-    share = grid[np.argmin([np.square(Y - a * left_out[0] - (1 - a) * left_out[1]).sum() for a in grid])]
+    errors = [np.square(Y - a * left_out[0] - (1 - a) * left_out[1]).sum() for a in np.linspace(0, 1, 2001)]
+    share = np.argmin(errors) / 2000
+    np.testing.assert_allclose(model.shares_, [share, 1 - share], atol=1e-3)  # the grid's
+    share = model.shares_[0]
     expected = share * alone[0].decision_function(Z) + (1 - share) * alone[1].decision_function(Z)
-    np.testing.assert_allclose(model.decision_function(Z), expected, atol=1e-3)  # the grid's
-    np.testing.assert_allclose(model.loo_decision_, share * left_out[0] + (1 - share) * left_out[1], atol=1e-3)
-    step, towards = 1e-6, rng.standard_normal(Z.shape)
+    np.testing.assert_allclose(model.decision_function(Z), expected, atol=1e-12)
+    np.testing.assert_allclose(model.loo_decision_, share * left_out[0] + (1 - share) * left_out[1], atol=1e-12)
+    step, towards = 1e-6, np.random.default_rng(1).standard_normal(Z.shape)
     ends = (model.decision_function(Z + sign * step * towards).sum() for sign in (1, -1))
     slope = (model.value_gradient(Z, np.ones((5, 3))) * towards).sum()
     assert np.subtract(*ends) / (2 * step) == pytest.approx(slope, rel=1e-5)
 
 
-def test_files_keep_views(tmp_path):
-    rng = np.random.default_rng(3)
-    X, y, Z = rng.standard_normal((9, 4, 4, 3)), np.arange(9) % 3, rng.standard_normal((5, 4, 4, 3))
-    model = fitted((X, y, Z), augmentation=Augmentation(view="edges"), ensemble=2)
+def test_parameters_that_are_set_after_the_fit_change_no_prediction(colours):
+    model = fitted(colours, flips=True, **EDGES)
+    before = model.decision_function(colours[2])
+    model.set_params(flips=False, kernel="relu", ensemble=1, augmentation=None)
+    np.testing.assert_array_equal(model.decision_function(colours[2]), before)
+
+
+def test_targets_of_a_regressor_have_shares_of_their_own(colours):
+    X, _, Z = colours
+    several = np.random.default_rng(3).standard_normal((9, 2)) * [1, 1000]
+    one, both = (fitted((X, y, Z), tl.KernelRidgeRegressor, **EDGES) for y in (several[:, 0], several))
+    np.testing.assert_allclose(one.predict(Z), both.predict(Z)[:, 0], atol=1e-12)
+    assert (one.shares_.shape, both.shares_.shape) == ((2,), (2, 2))
+
+
+@pytest.mark.parametrize("kind", [tl.KernelRidgeClassifier, tl.KernelRidgeRegressor])
+def test_files_keep_views_and_shares(colours, tmp_path, kind):
+    model = fitted(colours, kind, **EDGES)
     save_model(tmp_path / "model.npz", model)
     again = load_model(tmp_path / "model.npz", backend="reference")
-    np.testing.assert_array_equal(again.decision_function(Z), model.decision_function(Z))
+    np.testing.assert_array_equal(again.predict(colours[2]), model.predict(colours[2]))
+    np.testing.assert_array_equal(again.shares_, model.shares_)
 
 
 def test_members_that_would_be_the_same_are_refused(data):
     with pytest.raises(ParameterError, match="would be the same"):
         fitted(data, augmentation=Augmentation(view="gray"), ensemble=3)
-    with pytest.raises(InputError, match="one channel"):
-        fitted(data, augmentation=Augmentation(view="gray"), ensemble=2)
+    with pytest.raises(ParameterError, match="set ensemble=2"):
+        fitted(data, augmentation=Augmentation(view="gray"), ensemble=1)
     with pytest.raises(ParameterError, match="there is no view"):
         Augmentation(view="colours")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "shape", "view", "message"),
+    [
+        (KERNEL, (4, 4, 1), "gray", "sees gray: .* one channel"),
+        (KERNEL, (5, 4, 3), "edges", "sees edges: .* not even"),
+        (KERNEL, (5, 3), "edges", "sees edges: .* leave the view out"),
+        ("conv3 relu pool2 pool2 pool2 globalpool", (8, 8, 3), "edges", "sees edges: .* does not divide"),
+    ],
+)
+def test_images_that_a_member_cannot_see_are_refused_before_any_kernel_is_computed(kernel, shape, view, message):
+    model, seen = tl.KernelRidgeClassifier(kernel, augmentation=Augmentation(view=view), ensemble=2, **EXACT), []
+    X = np.random.default_rng(0).standard_normal((6, *shape))
+    with (
+        model.reporting(lambda *counts: seen.append(counts)),
+        pytest.raises((ArchitectureError, InputError), match=message),
+    ):
+        model.fit(X, np.arange(6) % 2)
+    assert not seen
+
+
+def test_rows_that_look_the_same_in_a_view_are_no_want_of_digits(colours):
+    X = colours[0].copy()
+    X[1] = X[0] + 1  # brighter, with the same edges
+    model = tl.KernelRidgeClassifier("conv3 relu globalpool normalize gaussian", ridge=0, backend="cpu", **EDGES)
+    with pytest.raises(NotPositiveDefinite, match="sees edges") as caught:
+        model.fit(X, colours[1])
+    assert "more digits" not in str(caught.value)

@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 
 import tangentless as tl
+from tangentless.classical import Gaussian
 from tangentless.errors import InputError, ParameterError
 from tangentless.expression import read_kernel
+from tangentless.features import FeatureKernel, RandomPatchFeatures
+from tangentless.features.saving import features_of
+from tangentless.refining import with_parameters
 from tangentless.views import VIEWS, Edges, View
 
 KERNEL = "conv3 relu pool2 conv3 gaussian globalpool normalize gaussian"
@@ -103,9 +107,17 @@ def test_images_that_have_no_such_view_are_refused(view, shape, message):
         tl.kernel("relu").seen(view)(np.ones((2, *shape)))
 
 
+def test_what_is_known_of_a_kernel_is_known_of_its_view():
+    k, rows = tl.kernel("conv3 gaussian globalpool").seen("edges"), RandomPatchFeatures(filters=2, patch=2).fit(IMAGES)
+    assert with_parameters(k, {"base.1.gaussian.gamma": 2.0}) == tl.kernel("conv3 gaussian(2) globalpool").seen("edges")
+    assert features_of(FeatureKernel(rows).seen("gray") + k) == [rows]
+    assert [type(leaf.core) for leaf in (Gaussian(0.1).seen("edges") + k).leaves()] == [Gaussian, type(k.base)]
+
+
 def test_views_come_after_copies_and_once():
     for k in (tl.kernel("myrtle5").mirrored(), tl.kernel("myrtle5").seen("gray")):
         with pytest.raises(ParameterError, match="one view"):
             k.seen("edges")
-    with pytest.raises(ParameterError, match="there is no view"):
-        tl.kernel("myrtle5").seen("edge")
+    for unknown in ("edge", Edges(full="yes"), None):
+        with pytest.raises(ParameterError, match="there is no view"):
+            tl.kernel("myrtle5").seen(unknown)

@@ -104,10 +104,11 @@ class KernelRidgeClassifier(_Classifier, KernelRidge):
     verbose
         Show how far `fit` and `predict` are: a bar, or stamped lines where there is no terminal.
     augmentation, ensemble
-        Fit to random copies of the training images, an `Augmentation`, in as many draws, one after the other, and
-        average what they predict. A draw costs what a fit costs, and no two matrices are ever in memory. Leaving an
-        image out leaves out all its copies; what is predicted for it is the mean over its copies. Ridge and tilt are
-        picked on the first draw.
+        Fit to random copies of the training images, or to views of them such as their edges, an `Augmentation`, in as
+        many members, one after the other, and average what they predict. A member costs what a fit costs, and no two
+        matrices are ever in memory. Leaving an image out leaves out all its copies; what is predicted for it is the
+        mean over its copies. Ridge and tilt are picked on the first member, and how much those with a view count by
+        leave-one-out.
     averaging
         Predict the mean over copies of each row, such as "mirror" or "mirror shifts1" (see `Kernel.symmetrized`), at
         as many times the cost. Leave-one-out values are without it.
@@ -118,7 +119,9 @@ class KernelRidgeClassifier(_Classifier, KernelRidge):
         The labels, sorted.
     dual_coef_
         The coefficients of the training rows, or of the landmarks, (N, classes); with an augmentation those of all
-        draws, (ensemble, N, classes).
+        members, (ensemble, N, classes).
+    shares_
+        How much every member counts in the mean, (ensemble,); of a regressor with several targets, (ensemble, targets).
     ridge_, tilt_
         Those used.
     landmarks_
@@ -127,7 +130,7 @@ class KernelRidgeClassifier(_Classifier, KernelRidge):
         The calibration: probabilities are `softmax(scale_ * values)`.
     loo_decision_, loo_predictions_, loo_score_
         `decision_function` and `predict` of each training row by a model trained on all others, and the accuracy. Where
-        ridge or tilt were picked by it, the accuracy is a little optimistic.
+        ridge, tilt or shares were picked by it, the accuracy is a little optimistic.
     X_fit_, kernel_
         The training rows, or the landmarks, and the kernel object, mirrored if `flips`; None if precomputed.
     precision_

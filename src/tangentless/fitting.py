@@ -98,7 +98,7 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
 
     @contextmanager
     def keeping_matrix(self) -> Iterator[list[Array]]:
-        """A context in which `fit` leaves a copy of its kernel matrix, (N, N), in the list; reports show it.
+        """A context in which `fit` leaves a copy of its first kernel matrix, (N, N), in the list; reports show it.
 
         >>> from tangentless import KernelRidgeClassifier
         >>> model = KernelRidgeClassifier("relu", backend="reference")
@@ -177,7 +177,7 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
 
     def _kept_too(self, K: Any) -> Any:
         """A training matrix, of which a copy stays where `keeping_matrix` asked for one."""
-        if self._kept is not None:
+        if self._kept is not None and not self._kept:  # of an ensemble, that of the first member
             self._kept.append(np.array(to_host(K)))  # the solver works in place
         return K
 
@@ -215,7 +215,7 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
         """
         check_is_fitted(self)
         rows = self._read(X)
-        known, kernel = self.X_fit_ if known is None else known, kernel or self.kernel_
+        known, kernel = self.X_fit_ if known is None else known, self.kernel_ if kernel is None else kernel
         device = self._device().at(self.precision_)
         with self._shown("kernel") as progress:
             for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // columns)):

@@ -188,7 +188,7 @@ def _describe(model: Any) -> tuple[Header, Arrays]:
     given = {name: value if value == "loo" else float(value) for name, value in asked.items()}
     arrays["coefficients"] = model.dual_coef_
     if model.augmentation_ is not None:
-        header["augmentation"] = model.augmentation_.to_json()
+        header["augmentation"], arrays["shares"] = model.augmentation_.to_json(), model.shares_
     if model.averaging is not None:
         header["averaging"] = str(Symmetry.parse(model.averaging))
     if model.landmarks is not None:
@@ -287,6 +287,10 @@ def _restore_ridge(header: Header, arrays: Arrays, images: NDArray[Any], options
     model._check_parameters()
     model.landmarks_, model.augmentation_ = landmarks, model.augmentation
     _attach(model, images)
+    model._prepare_members(images.shape[1:])
+    model.shares_ = (
+        np.full(model.ensemble, 1 / model.ensemble) if "shares" not in arrays else _numbers(arrays, "shares", "f")
+    )
     model.dual_coef_ = coefficients
     model.ridge_, model.tilt_ = _field(header, "ridge_"), _field(header, "tilt_")
     model.loo_score_ = _field(header, "leave_one_out_score")
@@ -294,6 +298,8 @@ def _restore_ridge(header: Header, arrays: Arrays, images: NDArray[Any], options
     expected = coefficients.shape if model.augmentation is None else coefficients.shape[1:]
     if expected[:1] != (len(images),):
         raise InputError(f"{len(images)} images do not go with coefficients of shape {coefficients.shape}")
+    if model.shares_.shape not in ((model.ensemble,), (model.ensemble, *expected[1:])):
+        raise InputError(f"shares of shape {model.shares_.shape} do not go with {model.ensemble} members")
     if isinstance(model, KernelRidgeClassifier):
         model.classes_, model.scale_ = _read_classes(arrays), _field(header, "scale_")
         if expected[1:] != (len(model.classes_),):

@@ -39,8 +39,7 @@ class KernelRecipe:
     @property
     def views(self) -> list[str | None]:
         """What every member sees; None: images as they are."""
-        about = self.augmentation
-        return [None if about is None else about.view_of(member) for member in range(self.ensemble)]
+        return [None] if self.augmentation is None else self.augmentation.views(self.ensemble)
 
     def kernels(self) -> list[Kernel]:
         """The kernel of every member, with flips."""

@@ -24,7 +24,7 @@ from .classical.slopes import DifferentiableVectors
 from .devices import Device
 from .errors import ParameterError
 from .inputs import to_host
-from .kernel import CompositionalKernel, Crossed, Kernel, Product, Scaled, Sum, Symmetrized
+from .kernel import CompositionalKernel, Kernel, Product, Scaled, Sum, Symmetrized, Viewed
 from .layers import Layer, Nonlinearity, Residual
 from .layers import Sum as SumLayer
 
@@ -84,7 +84,7 @@ def parameters_of(kernel: Kernel) -> dict[str, float]:
     {'factor': 0.5, 'base.1.gaussian.gamma': 0.7}
     """
     found: dict[str, float] = {}
-    if any(isinstance(leaf, ConvolutionalNTK) for leaf in kernel.leaves()):
+    if any(isinstance(leaf.core, ConvolutionalNTK) for leaf in kernel.leaves()):
         return found
 
     def note(name: str, value: float) -> float:
@@ -110,7 +110,9 @@ def _rebuilt(kernel: Kernel, change: Change, prefix: str = "") -> Kernel:
     if isinstance(kernel, Scaled):
         factor = change(f"{prefix}factor", kernel.factor)
         return Scaled(factor, _rebuilt(kernel.base, change, f"{prefix}base."))
-    if isinstance(kernel, Symmetrized | Crossed):
+    if isinstance(kernel, Viewed):
+        return _rebuilt(kernel.base, change, f"{prefix}base.").seen(kernel.view)
+    if isinstance(kernel, Symmetrized):
         return replace(kernel, base=_rebuilt(kernel.base, change, f"{prefix}base."))
     if isinstance(kernel, Sum | Product):
         parts = (_rebuilt(getattr(kernel, name), change, f"{prefix}{name}.") for name in ("first", "second"))

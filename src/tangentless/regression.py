@@ -4,7 +4,8 @@ Each member of an ensemble is fitted to its own draw of an `Augmentation`, one a
 averaged. An image left out of an ensemble is left out of every member, with the copy that the member has of it:
 what the others predict for the copies, averaged, is the ensemble's leave-one-out prediction, in closed form since that
 of every member is. Draws follow from a seed, so that only the images and the coefficients are kept. Members that see a
-view of images count as much in the mean as makes its leave-one-out predictions best, by their squared error.
+view of images count as much in the mean as makes its leave-one-out predictions best, by their squared error; for
+numbers that are predicted, target by target.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .backends import AnyDevice, Precision
 from .choosing import BLOCK, choose_images
 from .chunks import spans
 from .devices import Device
-from .errors import NotPositiveDefinite, ParameterError
+from .errors import ArchitectureError, InputError, NotPositiveDefinite, ParameterError
 from .fitting import ENTRIES_AT_ONCE, AnyKernel, KernelEstimator, part_of
 from .inputs import put_beside, to_host
 from .layers import is_whole
@@ -40,6 +41,7 @@ from .solve import (
 from .solve.pivoted import check_count, choose_rows
 from .solve.scores import member_shares
 from .symmetries import Symmetry, Transform
+from .views import View
 
 Array = NDArray[np.float64]
 
@@ -55,7 +57,10 @@ class KernelRidge(KernelEstimator):
     ensemble: int
     averaging: str | Symmetry | None
     landmarks_: NDArray[np.intp] | None
-    augmentation_: Augmentation | None = None  # that of the fit, whatever the parameter says since
+    # Those of the fit, whatever the parameters say since:
+    augmentation_: Augmentation | None = None
+    kernels_: list[Any]  # of every member
+    shares_: Array  # of every member in the mean of predictions, (members,) or (members, targets)
 
     def __init__(
         self,
@@ -86,9 +91,9 @@ class KernelRidge(KernelEstimator):
             raise ParameterError(f"landmarks_by is 'variance' or 'random', not {self.landmarks_by!r}")
         if self.landmarks is not None and self.tilt != 0.0:
             raise ParameterError("landmarks have no tilt; leave it at 0")
-        self._check_copies()
+        self.check_copies()
 
-    def _check_copies(self) -> None:
+    def check_copies(self) -> None:
         """Refuse copies of images where there are none, and ensembles of equal members."""
         if self.augmentation is not None and not isinstance(self.augmentation, Augmentation):
             raise ParameterError(f"augmentation is an Augmentation, or None; not {self.augmentation!r}")
@@ -99,21 +104,31 @@ class KernelRidge(KernelEstimator):
         if self.ensemble > (1 if self.augmentation is None else self.augmentation.draws):
             raise ParameterError(
                 f"some of {self.ensemble} members would be the same with augmentation={self.augmentation}; let it draw "
-                "random copies, such as Augmentation(crop=2)"
+                "random copies, such as Augmentation(crop=2), or set ensemble=1"
+            )
+        if self.augmentation is not None and self.augmentation.views(self.ensemble) == [None] != [
+            self.augmentation.view
+        ]:
+            raise ParameterError(
+                f"every second member sees {self.augmentation.view}, and ensemble=1 has one member; set ensemble=2, or "
+                "leave the view out"
             )
         if self._precomputed and (self.augmentation is not None or self.averaging is not None):
             raise ParameterError("augmentation and averaging need images, and a precomputed matrix has none")
         if self.augmentation is not None and self.landmarks is not None:
-            raise ParameterError("an ensemble of augmented images has no landmarks; leave out one of the two")
+            raise ParameterError(
+                "an ensemble has no landmarks; leave them out, or set augmentation=None and ensemble=1"
+            )
 
     def _solve(self, X: NDArray[Any], targets: Array, weights: Array | None, criterion: Criterion) -> Array:
         """Fit the coefficients; returns the leave-one-out values of the targets."""
         device = self._device()
         if self.landmarks is not None:
             return self._solve_on_landmarks(device, X, targets, weights, criterion)
-        self._prepare_kernel(device)
-        self.X_fit_, self.landmarks_ = None if self._precomputed else X, None
         self.augmentation_ = self.augmentation
+        self._prepare_kernel(device)
+        self._prepare_members(X.shape[1:])
+        self.X_fit_, self.landmarks_ = None if self._precomputed else X, None
         problem = _Problem(device, targets, weights, criterion)
         if self.averaging is not None:
             Symmetry.parse(self.averaging).check(X)
@@ -123,24 +138,36 @@ class KernelRidge(KernelEstimator):
             fits.append(self._solve_member(problem, X, member, ridge, tilt))
             ridge, tilt = fits[0].ridge, fits[0].tilt
         self.ridge_, self.tilt_ = float(ridge), float(tilt)
-        views, left_out = map(self._view_of, range(self.ensemble)), [fit.leave_one_out for fit in fits]
-        shares = member_shares(targets, left_out, list(views), weights)
-        # Predictions are the mean over members, so their shares are in the coefficients.
-        coefficients = np.stack([len(fits) * share * fit.coefficients for share, fit in zip(shares, fits, strict=True)])
+        left_out, classes = [fit.leave_one_out for fit in fits], criterion == "accuracy"
+        self.shares_ = member_shares(targets, left_out, self._views, weights, apart=not classes)
+        coefficients = np.stack([fit.coefficients for fit in fits])
         self.dual_coef_ = coefficients[0] if self.augmentation_ is None else coefficients
-        return np.asarray(sum(share * one for share, one in zip(shares, left_out, strict=True)))
+        return np.asarray(sum(share * one for share, one in zip(self.shares_, left_out, strict=True)))
+
+    @property
+    def _views(self) -> list[str | None]:
+        return [None] if self.augmentation_ is None else self.augmentation_.views(self.ensemble)
+
+    def _prepare_members(self, shape: tuple[int, ...]) -> None:
+        """The kernels of all members, before any of them takes its time: images of this shape must suit them."""
+        self.kernels_ = [self.kernel_ if view is None else self._kernel_object(view) for view in self._views]
+        for view, kernel in zip(self._views, self.kernels_, strict=True):
+            if view is not None:
+                with _naming(view):
+                    for leaf in kernel.leaves():
+                        leaf.elements(shape)
 
     def _solve_member(
         self, problem: _Problem, X: NDArray[Any], member: int, ridge: float | str, tilt: float | str
     ) -> RidgeSolution:
         """One fit. Its matrix is gone when this returns, so that no two are ever held."""
-        X, kernel = self._copies(X, member), self._kernel_of(member)
+        X, kernel, view = self._copies(X, member), self.kernels_[member], self._views[member]
         K = X if kernel is None else self._matrix(kernel, problem.device, X, store=self._store(member))
         K = self._kept_too(K)
         targets, weights = problem.targets, problem.weights
         kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
         partial = len(kept) < len(X)  # rows without weight take no part
-        with self._shown("solution"), self._advice(X):
+        with self._shown("solution"), _naming(view), self._advice(X, view):
             solution = solve_ridge(
                 part_of(K, kept, kept) if partial else K,
                 targets[kept],
@@ -162,14 +189,6 @@ class KernelRidge(KernelEstimator):
         """What a member of the ensemble is fitted to: its own random copies, the same whenever they are asked for."""
         return X if self.augmentation_ is None else self.augmentation_.copy(X, member)
 
-    def _kernel_of(self, member: int) -> Any:
-        """The kernel of a member of the ensemble, which may see less of images than others."""
-        view = self._view_of(member)
-        return self.kernel_ if view is None else self._kernel_object(view)
-
-    def _view_of(self, member: int) -> str | None:
-        return None if self.augmentation_ is None else self.augmentation_.view_of(member)
-
     def _store(self, member: int) -> str | os.PathLike[str] | None:
         if self.store is None or self.augmentation is None:
             return self.store
@@ -178,8 +197,9 @@ class KernelRidge(KernelEstimator):
     def _solve_on_landmarks(
         self, device: Device, X: NDArray[Any], targets: Array, weights: Array | None, criterion: Criterion
     ) -> Array:
-        self._prepare_kernel(device)
         self.augmentation_ = None
+        self._prepare_kernel(device)
+        self.kernels_, self.shares_ = [self.kernel_], np.ones(1)
         kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
         chosen = kept[self._choose_landmarks(device, X, kept)]
         if self.kernel_ is None:
@@ -206,12 +226,15 @@ class KernelRidge(KernelEstimator):
         return choose_rows(lambda rows, columns: K[rows][:, columns], K.diagonal(), count)
 
     @contextmanager
-    def _advice(self, X: NDArray[Any]) -> Iterator[None]:
-        """Adds to the error of a singular matrix that more digits would do, where no two rows are the same."""
+    def _advice(self, X: NDArray[Any], view: str | None) -> Iterator[None]:
+        """Adds to the error of a singular matrix that more digits would do, where no two rows look the same."""
         try:
             yield
         except NotPositiveDefinite as error:
-            if self._precomputed or self.precision_ == "float64" or _has_duplicates(X, self.flips):
+            if self._precomputed or self.precision_ == "float64":
+                raise
+            shown = X if view is None else View.parse(view)(X).astype(np.float32)  # equal but for rounding
+            if _has_duplicates(shown, self.flips):
                 raise
             raise NotPositiveDefinite(
                 f"{error}; or compute with more digits, precision='float64': no two rows are the same"
@@ -221,27 +244,27 @@ class KernelRidge(KernelEstimator):
         """Predicted targets, averaged over members of the ensemble and copies of the rows."""
         check_is_fitted(self)
         rows, found = self._read(X), []
-        for coefficients, known, kernel, transform in self._views():
+        for coefficients, known, kernel, transform in self._terms():
             panels = self._panels(transform(rows), len(coefficients), known, kernel)
             found.append(np.concatenate([to_host(panel @ put_beside(coefficients, panel)) for panel in panels]))
-        return np.asarray(found[0] if len(found) == 1 else sum(found) / len(found))
+        return np.asarray(sum(found[1:], found[0]))
 
-    def _views(self) -> Iterator[tuple[Array, Any, Any, Transform]]:
-        """Coefficients, training rows and kernel of every member, with every copy of the rows to predict for."""
-        members = [self.dual_coef_] if self.augmentation_ is None else self.dual_coef_
-        for member, coefficients in enumerate(members):
+    def _terms(self) -> Iterator[tuple[Array, Any, Any, Transform]]:
+        """What predictions are a sum of: coefficients, training rows and kernel of each member, for each copy of rows.
+
+        Members that count for nothing are left out.
+        """
+        members, transforms = [self.dual_coef_] if self.augmentation_ is None else self.dual_coef_, self._transforms
+        for member, (share, coefficients) in enumerate(zip(self.shares_, members, strict=True)):
+            if not np.any(share):
+                continue
             known = None if self.X_fit_ is None else self._copies(self.X_fit_, member)
-            for transform in self._transforms:
-                yield coefficients, known, self._kernel_of(member), transform
+            for transform in transforms:
+                yield share / len(transforms) * coefficients, known, self.kernels_[member], transform
 
     @property
     def _transforms(self) -> tuple[Transform, ...]:
         return (Transform(),) if self.averaging is None else Symmetry.parse(self.averaging).transforms
-
-    @property
-    def _view_count(self) -> int:
-        """Kernel values that a prediction needs for each training row."""
-        return (1 if self.augmentation_ is None else len(self.dual_coef_)) * len(self._transforms)
 
     def value_gradient(self, X: Any, weights: Any) -> Array:
         """The gradient by pixels of each row's predicted values, added up with weights (M, targets)."""
@@ -250,13 +273,13 @@ class KernelRidge(KernelEstimator):
             raise ParameterError("a precomputed matrix has no pixels; fit the model to images")
         rows = self._read(X).astype(np.float64)
         device, total = self._device().at(self.precision_), np.zeros_like(rows)
-        for coefficients, known, kernel, transform in self._views():
+        for coefficients, known, kernel, transform in self._terms():
             copies = transform(rows)
             for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // len(coefficients))):
                 by = np.asarray(weights)[part] @ coefficients.reshape(len(coefficients), -1).T
                 found = kernel.vjp(copies[part], known, by, wrt="X", backend=device)[0]
                 total[part] += transform.back(found)
-        return np.asarray(total / self._view_count)
+        return total
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,6 +290,17 @@ class _Problem:
     targets: Array
     weights: Array | None
     criterion: Criterion
+
+
+@contextmanager
+def _naming(view: str | None) -> Iterator[None]:
+    """Errors of a member that sees a view say so."""
+    try:
+        yield
+    except (ArchitectureError, InputError, NotPositiveDefinite) as error:
+        if view is None:
+            raise
+        raise type(error)(f"a member of the ensemble sees {view}: {error}") from None
 
 
 def _has_duplicates(X: NDArray[Any], flips: bool) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from .chunks import spans
 from .errors import InputError, ParameterError
 
-_AT_ONCE = 2**20  # pixels
+_AT_ONCE = 2**20  # numbers
 _ORIENTATIONS = 6
 _TURN = _ORIENTATIONS / math.pi  # orientations in a radian
 
@@ -31,11 +31,10 @@ class View(ABC):
         >>> str(View.parse("edges"))
         'edges'
         """
-        if isinstance(text, View):
-            return text
-        if not isinstance(text, str) or text not in VIEWS:
-            raise ParameterError(f"there is no view {text!r}; there are {', '.join(VIEWS)}")
-        return VIEWS[text]
+        for name, view in VIEWS.items():
+            if text in (name, view):
+                return view
+        raise ParameterError(f"there is no view {text!r}; there are {', '.join(VIEWS)}")
 
     def __str__(self) -> str:
         return next(text for text, view in VIEWS.items() if view == self)
@@ -93,8 +92,9 @@ class Edges(View):
     orientations that it lies between; a gradient and its opposite are one edge. Then 2×2 pixels are averaged, unless
     `full`. Where half a side is even but no multiple of four, a line of zeros goes around, so that two pools fit.
 
-    Mirroring or turning an image moves what is shown of it and permutes the channels. Where there is no gradient, which
-    is where the root has no derivative, `back` takes zero.
+    Mirroring or turning an image moves what is shown of it and permutes the channels. Where there is no gradient, the
+    root has no derivative, and `back` takes zero; next to that it is steep: nearly flat pixels dominate cotangents. Of
+    channels with gradients of one length, the first counts.
 
     >>> image = np.tile(np.arange(8.0) ** 2, (8, 1))[None, :, :, None]  # it gets brighter to the right
     >>> Edges()(image)[0, 0, :2].round(2)
@@ -106,7 +106,9 @@ class Edges(View):
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if len(shape) != 3:
-            raise InputError(f"edges are those of images (N, H, W, C), and X is of shape (N, {str(shape)[1:]}")
+            raise InputError(
+                f"edges are those of images (N, H, W, C), and X is of shape (N, {str(shape)[1:]}; leave the view out"
+            )
         if self.full:
             return *shape[:2], _ORIENTATIONS
         if shape[0] % 2 or shape[1] % 2:

@@ -99,9 +99,13 @@ def _add_table(name: str, text: str) -> None:
             str, typer.Option(metavar="N,N,...", help="A learning curve: sizes of training sets, from one matrix.")
         ] = "",
         augment: Annotated[
-            str, typer.Option(metavar="TEXT", help="Train on random copies: crop=2,flips,cutout=8, for example.")
+            str,
+            typer.Option(
+                metavar="TEXT",
+                help="Train on random copies, views or both: crop=2,flips,cutout=8,edges; in place of what best has.",
+            ),
         ] = "",
-        ensemble: Annotated[int, typer.Option(min=1, help="Draws of random copies to fit and average.")] = 1,
+        ensemble: Annotated[int, typer.Option(min=1, help="Fits to random copies or views to average.")] = 1,
         average: Annotated[
             str, typer.Option(metavar="TEXT", help="Average predictions over copies: mirror shifts1, for example.")
         ] = "",
@@ -118,7 +122,9 @@ def _add_table(name: str, text: str) -> None:
             raise ParameterError("give --sizes or --train, not both")
         copies = Augmentation.parse(augment) if augment else None
         if copies is None and ensemble > 1:
-            raise ParameterError("--ensemble averages fits to random copies; say which by --augment flips,crop=2")
+            raise ParameterError(
+                "--ensemble averages fits to random copies or views; say which by --augment flips,crop=2"
+            )
         extras = Extras(copies, ensemble, str(Symmetry.parse(average)) if average else None)
 
         module = importlib.import_module(f".{name}", __package__)

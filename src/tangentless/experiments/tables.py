@@ -160,8 +160,8 @@ class Draw(Augmentation):
     def copy(self, images: NDArray[Any], *key: int) -> NDArray[Any]:
         return self.of.copy(images, self.number)
 
-    def view_of(self, member: int) -> str | None:
-        return self.of.view_of(self.number)
+    def views(self, members: int) -> list[str | None]:
+        return self.of.views(self.number + 1)[-1:]
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Settings:
     record: str | None = None
     store: Path | None = None
     sizes: tuple[int, ...] = ()  # numbers of training images, in place of `train`
-    extras: Extras = Extras()  # in place of the methods' own
+    extras: Extras = Extras()  # where they are asked for, in place of the methods' own
 
 
 def reproduce(
@@ -191,6 +191,8 @@ def reproduce(
     """Run the methods that are not there yet, and write the record; `others` are tested on besides."""
     backend = backend_name(backend)
     work = _Work(table, dataset, settings, backend, folder / "pieces", others)
+    for method in map(table.method, settings.methods):
+        KernelRidgeClassifier(**vars(work.extras(method))).check_copies()
     sizes = settings.sizes or (len(work.train),)
     common = {
         "seed": settings.seed,
@@ -260,7 +262,7 @@ class _Work:
         for name, size in itertools.product(self.settings.methods, sizes):
             method = self.table.method(name)
             ridge = method.ridge if self.settings.ridge is None else self.settings.ridge
-            asked, extras = self.settings.extras != Extras(), self._extras(method).to_json()
+            asked, extras = self.settings.extras != Extras(), self.extras(method).to_json()
             of = {
                 **common,
                 "train": size,
@@ -323,13 +325,13 @@ class _Work:
         members, tilt = list[Piece](), "loo"
         alone = {**of, "extras": {**of["extras"], "ensemble": 1}}
         choose = functools.cache(lambda: self._choose(method, ridge, size))  # once for all members
-        extras = self._extras(method)
+        extras = self.extras(method)
         for number in range(extras.ensemble):
             fit = functools.partial(self._member, method, choose, size, number, tilt)
             members.append(run.piece({**alone, "member": number}, fit))
             tilt = members[0].value["tilt"]
         first, values = members[0].value, [member.value for member in members]
-        views = [extras.augmentation and extras.augmentation.view_of(number) for number in range(extras.ensemble)]
+        views = [None] if extras.augmentation is None else extras.augmentation.views(extras.ensemble)
         shares = member_shares(self.targets[:size], [np.array(one["values"][""]) for one in values], views)
         left_out, *tested = (
             np.tensordot(shares, [one["values"][name] for one in values], axes=1) for name in ("", *self.tests)
@@ -351,7 +353,7 @@ class _Work:
         """What a member of an ensemble says of all images: of training images ("") with their copies left out."""
         self._preprocess(method.preprocessing)
         (kernel, ridge, candidates), choosing = timed(choose)
-        extras = self._extras(method)
+        extras = self.extras(method)
         copies = extras.augmentation
         if copies is not None and copies.randaugment is not None:
             copies = BytesFirst(**vars(copies), rows=self.train.images, whiten=self.fitted.transform)
@@ -372,8 +374,11 @@ class _Work:
             "values": {name: self._by_class(one, model.classes_).round(9).tolist() for name, one in found.items()},
         }
 
-    def _extras(self, method: Method) -> Extras:
-        return method.extras if self.settings.extras == Extras() else self.settings.extras
+    def extras(self, method: Method) -> Extras:
+        """What was asked for, and where nothing was, what the method has."""
+        asked, own = self.settings.extras, method.extras
+        copies = own if asked.augmentation is None else asked
+        return Extras(copies.augmentation, copies.ensemble, asked.averaging or own.averaging)
 
     def _by_class(self, values: Array, classes: NDArray[np.intp]) -> Array:
         """A column for every class of the data, also those without a training image; two classes may share one."""

@@ -70,7 +70,7 @@ def through(step: AnyStep, inputs: NDArray[Any] | None) -> NDArray[Any] | None:
 
 def features_of(kernel: Kernel | None) -> list[PatchFeatures]:
     """The different features that a kernel is made of, in order."""
-    leaves = [] if kernel is None else kernel.leaves()
+    leaves = [] if kernel is None else [leaf.core for leaf in kernel.leaves()]
     return list({repr(leaf): leaf.features for leaf in leaves if isinstance(leaf, FeatureKernel)}.values())
 
 

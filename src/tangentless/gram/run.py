@@ -280,7 +280,7 @@ class _Run:
     def identity(self) -> dict[str, Any]:
         """What decides the bits of the entries, besides data and precision: values of the manifest."""
         leaves, name = list(self.kernel.leaves()), self.engine.device.name
-        parts = ["vectors" if isinstance(leaf, VectorKernel) and name != "cuda" else name for leaf in leaves]
+        parts = ["vectors" if isinstance(leaf.core, VectorKernel) and name != "cuda" else name for leaf in leaves]
         return {
             "kernel": repr(self.kernel),
             "architectures": tuple(leaf.definition for leaf in leaves),

@@ -177,6 +177,11 @@ class Elementary(Kernel):
         return None
 
     @property
+    def core(self) -> Elementary:
+        """The kernel itself, or that of which this one is a view's."""
+        return self
+
+    @property
     @abstractmethod
     def definition(self) -> str:
         """All there is to it, in a line: a store is only continued with the same."""

@@ -34,6 +34,10 @@ class Viewed(Elementary):
         return self.base.drawn
 
     @property
+    def core(self) -> Elementary:
+        return self.base
+
+    @property
     def definition(self) -> str:
         return f"{self.base.definition}, of {self.view}"
 

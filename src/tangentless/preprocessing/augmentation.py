@@ -81,7 +81,7 @@ class Augmentation:
                 found[name] = int(value)
             elif name in ("flips", "randaugment") and not equals:
                 found[name] = RandAugment() if name == "randaugment" else True
-            elif name in VIEWS and not equals:
+            elif name in VIEWS and not equals and "view" not in found:
                 found["view"] = name
             else:
                 raise ParameterError(
@@ -92,6 +92,8 @@ class Augmentation:
 
     def copy(self, images: NDArray[Any], *key: int) -> NDArray[Any]:
         """A random copy of each image; another one for another key, which is any whole numbers from 0."""
+        if self.draws < math.inf:
+            return images
         if images.ndim != 4:
             raise InputError(f"augmentation changes images (N, H, W, C), and X is of shape {images.shape}")
         if self.randaugment is not None:
@@ -100,17 +102,17 @@ class Augmentation:
         copies: NDArray[Any] = augment(images, self, NumpyDraws(np.random.default_rng([self.seed, *key])))
         return copies
 
-    def view_of(self, member: int) -> str | None:
-        """What a member of an ensemble sees of images.
+    def views(self, members: int) -> list[str | None]:
+        """What each of so many members of an ensemble sees of images.
 
-        >>> Augmentation(view="edges").view_of(0), Augmentation(view="edges").view_of(1)
-        (None, 'edges')
+        >>> Augmentation(view="edges").views(3)
+        [None, 'edges', None]
         """
-        return self.view if member % 2 else None
+        return [self.view if member % 2 else None for member in range(members)]
 
     @property
     def draws(self) -> float:
-        """How many members of an ensemble can differ."""
+        """How many members of an ensemble can differ; without end, if copies are random."""
         random = self.crop or self.flips or self.cutout or self.randaugment is not None
         return math.inf if random else 1 + (self.view is not None)
 

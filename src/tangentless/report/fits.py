@@ -229,7 +229,7 @@ def _matrix(estimator: Any, steps: list[Any], X: Any, shown: Indices, matrix: An
     if matrix is None and estimator.kernel_ is None:
         matrix = X
     elif matrix is None and estimator.store is not None and estimator.landmarks is None:
-        matrix = open_gram(estimator.store)
+        matrix = open_gram(estimator._store(0))
     if matrix is not None:
         count = len(estimator.loo_predictions_)
         if tuple(matrix.shape) != (count, count):

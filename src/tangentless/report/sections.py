@@ -38,7 +38,8 @@ def fit_page(fit: Fit, title: str | None = None, configuration: Mapping[str, Any
     shape = " × ".join(map(str, fit.images.shape[1:]))
     return Page(
         title=title or f"{name}: {_kernel_name(fit)}",
-        lead=f"Trained on {count:,} rows of {shape}. Every number of a training image is by leave-one-out.",
+        lead=f"Trained on {count:,} rows of {shape}. Every number of a training image is by leave-one-out."
+        + _members(fit),
         sections=sections,
         configuration={**(configuration or {}), **_parameters(fit)},
         tiles=_tiles(fit),
@@ -47,6 +48,16 @@ def fit_page(fit: Fit, title: str | None = None, configuration: Mapping[str, Any
         styles=[*draw.styles(), read_asset("fit.css")],
         data=_data(fit, sprite, packed),
         blobs={"matrix-values": packed.text},
+    )
+
+
+def _members(fit: Fit) -> str:
+    """What is shown of an ensemble."""
+    if fit.estimator.augmentation_ is None:
+        return ""
+    return (
+        f" This is the mean of {fit.estimator.ensemble} fits ({fit.estimator.augmentation}); the matrix, neighbours, "
+        "ridge path and learning curve are those of the first."
     )
 
 

@@ -49,25 +49,30 @@ def accuracy(Y: Array, predictions: Array, weights: Array | None = None) -> floa
     return float(np.average(Y.argmax(axis=1) == predictions.argmax(axis=1), weights=weights))
 
 
-def member_shares(Y: Array, left_out: Sequence[Array], views: Sequence[Any], weights: Array | None = None) -> Array:
+def member_shares(
+    Y: Array, left_out: Sequence[Array], views: Sequence[Any], weights: Array | None = None, *, apart: bool = False
+) -> Array:
     """How much each member counts in the mean of predictions, from what all predict for rows left out; the sum is one.
 
     Members that see the same count alike. Those with a view and those without (None) count as much as makes the squared
-    error least: a view that tells little counts little.
+    error least: a view that tells little counts little. With `apart`, every column of Y has shares of its own.
 
     >>> Y = np.array([0.0, 1.0, 2.0])
     >>> member_shares(Y, [Y + [1, 0, 1], Y - [1, 0, 1], Y + 9], [None, "edges", None]).round(3)
     array([0.065, 0.87 , 0.065])
     """
     seen, predicted = np.array([view is not None for view in views]), np.stack(left_out)
-    part = (~seen).mean()  # of those without a view, together
+    columns: Any = 0 if apart else tuple(range(Y.ndim))  # what is averaged over
+    part: Any = (~seen).mean()  # of those without a view, together
     if seen.any() and not seen.all():
         plain, other = predicted[~seen].mean(axis=0), predicted[seen].mean(axis=0)
-        square = squared_error(plain, other, weights)
-        products = ((Y - other) * (plain - other)).reshape(len(Y), -1).mean(axis=1)
-        part = np.clip(np.average(products, weights=weights) / square, 0, 1) if square > 0 else 0.5
-    shares: Array = np.where(seen, (1 - part) / max(1, seen.sum()), part / max(1, (~seen).sum()))
-    return shares
+        counts = np.ones(len(Y)) if weights is None else weights
+        across = counts.reshape(-1, *(1,) * (Y.ndim - 1)) * (plain - other)
+        square = ((plain - other) * across).sum(axis=columns)
+        part = np.clip(((Y - other) * across).sum(axis=columns) / np.where(square > 0, square, 1), 0, 1)
+        part = np.where(square > 0, part, 0.5)
+    halves = part / max(1, (~seen).sum()), (1 - part) / max(1, seen.sum())
+    return np.stack([np.asarray(halves[int(own)]) for own in seen])
 
 
 def check_criterion(criterion: Any, Y: Array) -> None:
