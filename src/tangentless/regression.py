@@ -106,9 +106,7 @@ class KernelRidge(KernelEstimator):
                 f"some of {self.ensemble} members would be the same with augmentation={self.augmentation}; let it draw "
                 "random copies, such as Augmentation(crop=2), or set ensemble=1"
             )
-        if self.augmentation is not None and self.augmentation.views(self.ensemble) == [None] != [
-            self.augmentation.view
-        ]:
+        if self.ensemble == 1 and self.augmentation is not None and self.augmentation.view is not None:
             raise ParameterError(
                 f"every second member sees {self.augmentation.view}, and ensemble=1 has one member; set ensemble=2, or "
                 "leave the view out"
@@ -138,8 +136,8 @@ class KernelRidge(KernelEstimator):
             fits.append(self._solve_member(problem, X, member, ridge, tilt))
             ridge, tilt = fits[0].ridge, fits[0].tilt
         self.ridge_, self.tilt_ = float(ridge), float(tilt)
-        left_out, classes = [fit.leave_one_out for fit in fits], criterion == "accuracy"
-        self.shares_ = member_shares(targets, left_out, self._views, weights, apart=not classes)
+        left_out = [fit.leave_one_out for fit in fits]
+        self.shares_ = member_shares(targets, left_out, self._views, weights, apart=criterion == "squared error")
         coefficients = np.stack([fit.coefficients for fit in fits])
         self.dual_coef_ = coefficients[0] if self.augmentation_ is None else coefficients
         return np.asarray(sum(share * one for share, one in zip(self.shares_, left_out, strict=True)))

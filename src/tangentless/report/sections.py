@@ -53,11 +53,12 @@ def fit_page(fit: Fit, title: str | None = None, configuration: Mapping[str, Any
 
 def _members(fit: Fit) -> str:
     """What is shown of an ensemble."""
-    if fit.estimator.augmentation_ is None:
+    about = fit.estimator.augmentation_
+    if about is None:
         return ""
     return (
-        f" This is the mean of {fit.estimator.ensemble} fits ({fit.estimator.augmentation}); the matrix, neighbours, "
-        "ridge path and learning curve are those of the first."
+        f" This is the mean of {len(fit.estimator.shares_)} fits ({about}); the matrix, neighbours, ridge path and "
+        "learning curve are those of the first."
     )
 
 
