@@ -11,8 +11,9 @@ Kernel entries, in millions (an H200 makes 0.5 to 0.75 a second):
 
     first     2,500 images, all ingredients: about 300      best     10,000 images, 10,000 tests, flips: 300
     recipe    5,000 images, all ingredients: about 900      large    20,000 images, 2,000 tests, flips: 480
-    flips     20,000 images, both rows, 5,000 tests: 600    subsets  20 × 1,280 images, 2,000 tests, flips: 135
-    rows      20,000 images, four rows, 2,000 tests: 960    mnist    30,000 images, 10,000 tests: 750
+    myrtle5   20,000 images, two rows, 2,000 tests: 480     subsets  20 × 1,280 images, 2,000 tests, flips: 135
+    deeper    20,000 images, two rows, 2,000 tests: 480     mnist    20,000 images, 2,000 tests: 240
+    flips     20,000 images, 2,000 tests: 480
 
 The others take a minute or a few: `classical`, `gabor` and `ckn` of MNIST, `gaussian` and `coates` of 50,000 images of
 CIFAR-10, and `networks`, its convolutional kernel network.
@@ -34,11 +35,10 @@ PARTS = {
     "first": "recipe --train 2500 --validation 2000 --record recipe-2500",
     "recipe": "recipe --train 5000 --validation 2000 --record recipe-5000",
     "subsets": "cifar10-subsets --kernels best --sizes 1280 --draws balanced --test 2000 --record cifar10-subsets-best",
-    "mnist": "mnist --kernels myrtle5 --train 30000 --record mnist-30000",
-    "flips": "cifar10 --kernels myrtle10-gaussian,myrtle10-gaussian+flips --train 20000 --test 5000 "
-    "--record cifar10-20000",
-    "rows": "cifar10 --kernels myrtle5-no-zca,myrtle5,myrtle7,myrtle10 --train 20000 --test 2000 "
-    "--record cifar10-rows-20000",
+    "mnist": "mnist --kernels myrtle5 --train 20000 --test 2000 --record mnist-20000",
+    "flips": "cifar10 --kernels myrtle10-gaussian+flips --train 20000 --test 2000 --record cifar10-flips-20000",
+    "myrtle5": "cifar10 --kernels myrtle5-no-zca,myrtle5 --train 20000 --test 2000 --record cifar10-myrtle5-20000",
+    "deeper": "cifar10 --kernels myrtle7,myrtle10 --train 20000 --test 2000 --record cifar10-deeper-20000",
     "best": "cifar10 --kernels best --train 10000 --record cifar10-best-10000",
     "large": "cifar10 --kernels best --train 20000 --test 2000 --record cifar10-best-20000",
     "classical": "mnist --kernels gaussian,arc-cosine,ntk --train 30000 --record mnist-classical-30000",
