@@ -1,7 +1,7 @@
-"""Charts as SVG inside a page. Lines differ in dashes as well as in colour, and every point says its values.
+"""Charts as SVG inside a page. Lines differ in dashes as well as in colour, and every point has a tooltip.
 
-Colours are those of Okabe and Ito, which people with any kind of colour vision tell apart. They are classes of the
-style sheet, so that a chart follows the page from light to dark.
+The colours are those of Okabe and Ito, which people with any kind of colour vision can tell apart. They are classes of
+the style sheet (c0 to c5), so a chart switches between light and dark with the page.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 10, 42
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """A line: name, places, and where there are any, bounds around it and the sizes of its points in pixels."""
+    """A line of points (x, y), optionally with a band from `low` to `high` around it."""
 
     name: str
     x: Array
     y: Array
     low: Array | None = None
     high: Array | None = None
-    sizes: Array | None = None
-    joined: bool = True
+    sizes: Array | None = None  # radii of the points in pixels, by default 3
+    joined: bool = True  # False: points without a line
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over one pair of axes; `marks` are vertical lines with a text, such as an optimum."""
+    """Lines over one pair of axes. Ranges that are not given cover the data."""
 
     title: str
-    across: str
-    up: str
+    across: str  # label of the x axis
+    up: str  # label of the y axis
     series: Sequence[Series]
-    log: bool = False
-    percent: bool = False  # shares, shown as per cent
+    log: bool = False  # logarithmic x axis
+    percent: bool = False  # y holds shares from 0 to 1, shown in per cent
     x_range: Range | None = None
     y_range: Range | None = None
-    diagonal: bool = False
-    marks: Sequence[tuple[float, str]] = field(default_factory=tuple)
+    diagonal: bool = False  # draw the line y = x
+    marks: Sequence[tuple[float, str]] = field(default_factory=tuple)  # vertical lines at x, each with a text
     note: str = ""
 
     def draw(self) -> Markup:
-        """The chart as a figure, with a legend below where it has several lines.
+        """The chart as a figure. With several lines it has a legend below.
 
         >>> chart = Chart("t", "x", "y", [Series("a", np.array([1.0, 2.0]), np.array([3.0, 4.0]))])
         >>> chart.draw().count("<circle")
@@ -98,7 +98,7 @@ def _key(place: int, series: Series) -> Markup:
 
 @dataclass(frozen=True)
 class _Axes:
-    """Where values lie in the picture."""
+    """Maps values to pixels, and draws axes, lines and points with them."""
 
     chart: Chart
     x_range: Range
@@ -189,7 +189,7 @@ def _ticks(bounds: Range) -> list[float]:
 
 
 def _decades(bounds: Range) -> list[float]:
-    """Powers of ten, at most seven; of a short range, their doubles and halves too.
+    """At most seven ticks of a logarithmic axis: powers of ten, in a short range also 2 and 5 times those.
 
     >>> _decades((1e-10, 1e3)), _decades((18, 600))
     ([1e-10, 1e-08, 1e-06, 0.0001, 0.01, 1.0, 100.0], [20.0, 50.0, 100.0, 200.0, 500.0])
@@ -203,7 +203,7 @@ def _decades(bounds: Range) -> list[float]:
 
 
 def _number(value: float) -> str:
-    """A number as an axis shows it.
+    """A number as axes and tooltips show it.
 
     >>> [_number(v) for v in (0.0, 1e-10, 0.25, 2000, 1e6)]
     ['0', '1e-10', '0.25', '2,000', '1e+06']

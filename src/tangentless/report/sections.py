@@ -1,4 +1,4 @@
-"""The report of a fit, from its numbers: every section as HTML, and the data that its script works on."""
+"""The page of a fit, from its numbers: every section as HTML, and the data for its script."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .encoding import Packed, Sprite, make_sprite, pack_matrix, picture_values
 from .fits import NEIGHBOURS, SURE, UNLIKELY, Fit, Items
 from .pages import Page, Section, read_asset
 
-_CLASSES_SHOWN = 20  # rows of a confusion table that still can be read
-_POINTS = 2000  # of a scatter plot
-_SMALL, _LARGE = 56, 112  # pixels that the longer side of a picture takes
+_CLASSES_SHOWN = 20  # most rows of a confusion table: more cannot be read
+_POINTS = 2000  # most points of a scatter plot
+_SMALL, _LARGE = 56, 112  # pixels on the screen of the longer side of a picture
 _KEYS = (
     "Point at an entry, or use the keys: arrows move (with shift by ten), + and − zoom, 0 shows all, enter picks the "
-    "image of the row. Click once and the wheel zooms; drag to move."
+    "image of the row. After a click the wheel zooms; drag to move."
 )
 
 
 def fit_page(fit: Fit, title: str | None = None, configuration: Mapping[str, Any] | None = None) -> Page:
-    """The page of a fit. `configuration` comes before the parameters of the model."""
+    """The page of a fit. In its table of parameters, `configuration` comes before those of the model."""
     pictures = picture_values(fit.images)
     sprite = None if pictures is None else make_sprite(pictures)
     packed, draw = pack_matrix(fit.K), _Thumbs(fit, sprite)
@@ -38,7 +38,7 @@ def fit_page(fit: Fit, title: str | None = None, configuration: Mapping[str, Any
     shape = " × ".join(map(str, fit.images.shape[1:]))
     return Page(
         title=title or f"{name}: {_kernel_name(fit)}",
-        lead=f"Trained on {count:,} rows of {shape}. Every number of a training image is by leave-one-out."
+        lead=f"Trained on {count:,} rows of {shape}. Predictions for training images are leave-one-out."
         + _members(fit),
         sections=sections,
         configuration={**(configuration or {}), **_parameters(fit)},
@@ -52,7 +52,7 @@ def fit_page(fit: Fit, title: str | None = None, configuration: Mapping[str, Any
 
 
 def _members(fit: Fit) -> str:
-    """What is shown of an ensemble."""
+    """A sentence on which member of an ensemble is shown; empty for a single fit."""
     about = fit.estimator.augmentation_
     if about is None:
         return ""
@@ -111,13 +111,13 @@ def _notes(fit: Fit, sprite: Sprite | None, packed: Packed) -> list[str]:
 
 
 class _Thumbs:
-    """Pictures of items, from the sprite sheet; where there are none, the numbers of rows."""
+    """Thumbnails of items: cells of the sprite sheet, or, for rows that are not images, the row number."""
 
     def __init__(self, fit: Fit, sprite: Sprite | None) -> None:
         self.fit, self.sprite = fit, sprite
 
     def styles(self) -> Iterator[str]:
-        """Where the pictures are, for the style sheet."""
+        """CSS with the sheet as a data URL, and its sizes as the variables that `fit.css` uses."""
         if self.sprite is None:
             return
         s = self.sprite
@@ -135,7 +135,7 @@ class _Thumbs:
         return tag("span", class_="thumb", style=place)
 
     def list(self, items: NDArray[np.intp], words: Any) -> Markup:
-        """Buttons with a picture and words about it."""
+        """Buttons with a picture and `words(item)` below it."""
         buttons = (
             tag("button", self(item), tag("span", words(item)), class_="example", type="button", data_item=item)
             for item in items.tolist()
@@ -180,7 +180,7 @@ def _neighbours() -> Section:
 
 
 def _judgement(fit: Fit) -> Section:
-    """What was predicted beside what is true: counts of classes, or a scatter of values."""
+    """Predictions against labels: confusion tables, or scatter plots of values."""
     sets = [("leave-one-out", fit.everything, 0)]
     if fit.tested is not None:
         sets.append(("test", fit.tested, 1))
@@ -204,7 +204,7 @@ def _scatter(name: str, items: Items) -> Chart:
 
 
 def _confusion(fit: Fit, name: str, items: Items, test: int) -> Markup:
-    """Counts of labels and predictions; of many classes, those with the most mistakes."""
+    """Counts of labels and predictions. Of more than 20 classes, those with the most mistakes are shown."""
     codes = np.arange(len(fit.classes))
     counts = confusion_matrix(items.truth, items.guess, labels=codes)
     wrong = counts - np.diag(counts.diagonal())
@@ -305,7 +305,7 @@ def _reliability(fit: Fit) -> Chart:
 
 
 def _data(fit: Fit, sprite: Sprite | None, packed: Packed) -> dict[str, Any]:
-    """What the scripts need, in JSON values."""
+    """The data for `fit.js` and `matrix.js`, as JSON values."""
     from matplotlib import colormaps
 
     items = fit.items
