@@ -141,7 +141,7 @@ def test_what_cannot_be_is_refused(data, options, message):
 
 def test_vectors_have_no_copies():
     X, y = np.random.default_rng(0).standard_normal((6, 3)), np.arange(6) % 2
-    with pytest.raises(InputError, match="augmentation changes images"):
+    with pytest.raises(InputError, match="augmentation needs images"):
         tl.KernelRidgeClassifier("relu", augmentation=AUGMENTATION, **EXACT).fit(X, y)
     with pytest.raises(InputError, match="vectors have no mirror image"):
         tl.KernelRidgeClassifier("relu", averaging="mirror", **EXACT).fit(X, y)

@@ -1,4 +1,4 @@
-"""Fitted transformers as plain data, parameters in JSON and arrays beside them, for the files of models."""
+"""Fitted transformers in model files: parameters as JSON, and arrays."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _FORMS: dict[str, tuple[type[Form], tuple[str, ...]]] = {
     "low rank": (LowRank, ("images", "inner", "scale")),
     "patches": (Patches, ("filters",)),
 }
-_HERE = ("backend", "verbose")  # parameters of a process, not of a fit
+_HERE = ("backend", "verbose")  # parameters that are not saved: they do not change results
 
 
 def describe_step(step: Step) -> tuple[dict[str, Any], Arrays]:
-    """The parameters of a fitted transformer as JSON has them, and its arrays."""
+    """The parameters of a fitted transformer as JSON values, and its arrays by name."""
     kind = next(name for name, kind in STEPS.items() if isinstance(step, kind))
     if isinstance(step, Standardize):
         return {"kind": kind} | _plain(step), {"mean": step.mean_, "std": step.std_}
@@ -36,14 +36,14 @@ def describe_step(step: Step) -> tuple[dict[str, Any], Arrays]:
 
 
 def restore_step(text: Any, array: Callable[[str], NDArray[Any]], shape: tuple[int, ...]) -> Step:
-    """The transformer of images of a shape that was described, with a function that gives its arrays by name."""
+    """The transformer that `describe_step` described, for images of a shape; `array` returns arrays by name."""
     step, form = _unfitted(text, shape)
     if isinstance(step, ZCA):
         step.form_ = _restore_form(step, form, array, shape)
         return step
     step.mean_, step.std_ = (_shaped(array(name), shape[-1:], shape) for name in ("mean", "std"))
     if not (step.std_ > 0).all():
-        raise InputError("its standard deviations are not all above 0")
+        raise InputError("preprocessing has standard deviations that are not above 0")
     return step
 
 
@@ -62,7 +62,7 @@ def _unfitted(text: Any, shape: tuple[int, ...]) -> tuple[Step, str]:
     try:
         entries = {"kind": "zca", "form": "dense"} | text
         kind, form = STEPS[str(entries.pop("kind"))], str(entries.pop("form"))
-        if kind is ZCA:  # the first files leave these out, and kind and form
+        if kind is ZCA:  # the oldest files have none of these, nor kind and form
             entries = {"copies": 0, "augmentation": None, "patch": None} | entries
         step = kind(**entries)
         if missing := step.get_params(deep=False).keys() - entries.keys() - set(_HERE):
@@ -80,7 +80,7 @@ def _unfitted(text: Any, shape: tuple[int, ...]) -> tuple[Step, str]:
 
 
 def _plain(value: Any) -> Any:
-    """Parameters as JSON has them; numbers of NumPy, from a search over parameters, have none."""
+    """Parameters as JSON values. NumPy numbers, from a search over parameters, become Python's."""
     if isinstance(value, ZCA | Standardize | RandAugment):
         parameters = value.get_params(deep=False)
         return {name: _plain(own) for name, own in parameters.items() if name not in _HERE}
@@ -91,5 +91,5 @@ def _plain(value: Any) -> Any:
 
 def _shaped(array: NDArray[Any], expected: tuple[int, ...], shape: tuple[int, ...]) -> NDArray[Any]:
     if array.shape != expected:
-        raise InputError(f"preprocessing by an array of shape {array.shape} does not go with images of {shape}")
+        raise InputError(f"preprocessing has an array of shape {array.shape}, but images of {shape} need {expected}")
     return array
