@@ -275,7 +275,7 @@ def test_models_with_features_come_back_as_they_were(make, precision, tmp_path):
         (random_patches, {"mirrors": 1}, ParameterError, "mirrors"),
         (kernel_network, {"patches": (3, 4)}, InputError, "patch=4 is larger than the maps of layer 1, which are 4×3"),
         (kernel_network, {"filters": (5, 10**6)}, InputError, "more than the 72 patches"),
-        (kernel_network, {"filters": (5,)}, ParameterError, "as many as there are layers"),
+        (kernel_network, {"filters": (5,)}, ParameterError, "of one length"),
         (kernel_network, {"filters": 5}, ParameterError, "one number for each layer"),
         (kernel_network, {"pools": (2, 0)}, ParameterError, "pools must be a whole number from 1"),
         (kernel_network, {"width": 0.0}, ParameterError, "width must be a finite number above 0"),
@@ -307,6 +307,6 @@ def test_damaged_descriptions_are_refused(make):
     for change in ({"shape": [9, 8, 0]}, {"kind": "other"}, {"unknown": 1}, {"mirrors": 3}, {"shape": 3}):
         with pytest.raises(InputError, match="header"):
             kind.restore(text | change, arrays.__getitem__)
-    with pytest.raises(InputError, match="do not go with"):
+    with pytest.raises(InputError, match="must be finite floats of shape"):
         kind.restore(text, lambda name: arrays[name][..., :-1])
     assert isinstance(kind.restore(text, arrays.__getitem__).kernel(), FeatureKernel)
