@@ -24,7 +24,7 @@ from tangentless.errors import InputError, ParameterError, StoreMismatchError
 from tangentless.expression import read_kernel
 from tangentless.features import ConvolutionalKernelNetwork, FeatureKernel, RandomPatchFeatures
 from tangentless.features.kernel_network import spherical_means
-from tangentless.features.maps import even_cells, soft_cells
+from tangentless.features.maps import box_cells, gaussian_cells
 from tangentless.features.saving import kernel_makers
 from tangentless.models import load_model, save_model
 
@@ -57,7 +57,7 @@ def test_random_patch_features_are_what_loops_over_patches_give(shape):
     X, features = images(shape=shape), random_patches(bias=0.3)
     found = features.fit(X).transform(X)
     positions = [range(side - 2) for side in shape[:-1]]
-    cells = [even_cells(len(one), 3) for one in positions]
+    cells = [box_cells(len(one), 3) for one in positions]
     wanted = np.zeros((len(X), *(len(one) for one in cells), 2, 6))
     for image, corner in itertools.product(range(len(X)), itertools.product(*positions)):
         patch = X[(image, *(slice(start, start + 3) for start in corner))].ravel()
@@ -107,7 +107,7 @@ def test_a_kernel_network_is_what_loops_over_patches_give(shape):
             length = np.linalg.norm(patch)
             answers[at] = length * np.exp((patch / length @ anchors - 1) / 0.25) @ root
         for axis, side in enumerate(grid, 1):
-            answers = np.moveaxis(np.tensordot(soft_cells(side, 2), answers, (1, axis)), 0, axis)
+            answers = np.moveaxis(np.tensordot(gaussian_cells(side, 2), answers, (1, axis)), 0, axis)
         maps = answers
     np.testing.assert_allclose(found, maps.reshape(len(X), -1), atol=1e-6 * np.abs(maps).max())
 

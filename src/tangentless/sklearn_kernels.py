@@ -51,13 +51,13 @@ class SklearnKernel(TheirKernel):  # type: ignore[misc]  # scikit-learn is untyp
         """The kernel matrix, (N, N) or (N, M); with `eval_gradient` also an empty array of derivatives, (N, N, 0)."""
         if Y is not None and eval_gradient:
             raise ParameterError("eval_gradient works for k(X, X) only; leave Y out")
-        made, device = self._made()
+        made, device = self._kernel_and_device()
         K = to_host(made.on_device(device, self._images(X), None if Y is None else self._images(Y)))
         return (K, np.empty((*K.shape, 0))) if eval_gradient else K
 
     def diag(self, X: Any) -> Array:
         """k(x, x) of each row, (N,)."""
-        made, device = self._made()
+        made, device = self._kernel_and_device()
         return np.asarray(to_host(made.diag(self._images(X), backend=device)))
 
     def is_stationary(self) -> bool:
@@ -67,7 +67,7 @@ class SklearnKernel(TheirKernel):  # type: ignore[misc]  # scikit-learn is untyp
     def __repr__(self) -> str:
         return f"sklearn_kernel({self.kernel!r}, {self.shape!r})"
 
-    def _made(self) -> tuple[Kernel, Device]:
+    def _kernel_and_device(self) -> tuple[Kernel, Device]:
         return kernel_of(self.kernel), Device.of(self.backend, self.precision, self.n_jobs)
 
     def _images(self, X: Any) -> NDArray[Any]:

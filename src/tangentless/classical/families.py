@@ -35,7 +35,7 @@ def ntk_family(
     [(1, 0), (3, 0), (3, 1), (3, 2)]
     """
     pairs: list[Pair] = []
-    for depth in dict.fromkeys(_several(depths, "depths")):
+    for depth in dict.fromkeys(_as_list(depths, "depths")):
         check_depth(depth)
         pairs += [(int(depth), fixed) for fixed in range(depth)]
     if not pairs:
@@ -67,7 +67,7 @@ def gaussian_family(X: Any, Z: Any = None, *, gammas: Iterable[float]) -> Iterat
     >>> [(gamma, K.shape) for gamma, K in gaussian_family(X, gammas=[0.1, 1.0])]
     [(0.1, (20, 20)), (1.0, (20, 20))]
     """
-    kernels = [Gaussian(gamma) for gamma in _several(gammas, "gammas")]  # checks gammas before anything is computed
+    kernels = [Gaussian(gamma) for gamma in _as_list(gammas, "gammas")]  # checks gammas before anything is computed
     distances = squared_distances(X, Z)
     return ((kernel.gamma, bell(distances, kernel.gamma)) for kernel in kernels)
 
@@ -93,7 +93,7 @@ def median_squared_distance(X: Any, *, rows: int = _ROWS_OF_MEDIAN) -> float:
     return median
 
 
-def _several(values: Any, name: str) -> list[Any]:
+def _as_list(values: Any, name: str) -> list[Any]:
     try:
         return list(values)
     except TypeError:

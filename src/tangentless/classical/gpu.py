@@ -56,7 +56,9 @@ class GpuVectors:
         """Values as the kind of array that the diagonal is."""
         return self.machine.deliver(values, self.diagonal)
 
-    def replace(self, products: Any, right: GpuVectors, name: str, factors: tuple[Any, Any], *last: Any) -> None:
+    def replace_products(
+        self, products: Any, right: GpuVectors, name: str, factors: tuple[Any, Any], *last: Any
+    ) -> None:
         """Replace inner products by entries, in place: call the CUDA kernel `name`."""
         sizes = np.int64(products.size), len(right), self.rows.shape[1]
         arguments = [products, self.rows, right.rows, *factors, *sizes, *last]
@@ -84,7 +86,7 @@ def block(left: GpuVectors, right: GpuVectors, call: Call | None, upper: bool, a
         values = machine.xp.ascontiguousarray(left.rows @ right.rows.T)
         if call is not None:
             name, last = call
-            left.replace(values, right, name, (left.factors, right.factors), *last)
+            left.replace_products(values, right, name, (left.factors, right.factors), *last)
         if advance is not None:
             machine.mark()()  # wait for the GPU: progress counts finished pairs
             advance(len(left) * (len(left) + 1) // 2 if upper else values.size)

@@ -62,7 +62,7 @@ def to_distances(products: Array, left: Any, right: Any) -> Array:
 
         squared_distances(products, left.rows, right.rows, *squares)
     else:
-        left.replace(products, right, "squared_distances", squares)
+        left.replace_products(products, right, "squared_distances", squares)
     return products
 
 
@@ -73,5 +73,5 @@ def to_gaps(products: Array, left: Any, right: Any) -> Array:
 
         gaps(products, left.rows, right.rows)
     else:
-        left.replace(products, right, "gaps", (left.norms, right.norms))
+        left.replace_products(products, right, "gaps", (left.norms, right.norms))
     return products

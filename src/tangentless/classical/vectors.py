@@ -317,7 +317,7 @@ class ArcCosine(AngleKernel):
     def _angular(self, cosine: Array, sine: Array) -> tuple[Array, Array]:
         share = 1.0 - np.arctan2(sine, cosine) / np.pi
         if self.order == 0:
-            return share, _inverse(np.pi * sine)
+            return share, _reciprocal(np.pi * sine)
         if self.order == 1:
             return sine / np.pi + share * cosine, share
         values = share * (1.0 + 2.0 * cosine**2) + 3.0 / np.pi * sine * cosine
@@ -368,7 +368,7 @@ class NTK(AngleKernel):
         tangent, by_tangent = (cosine, by_cosine) if self.fixed == 0 else (0.0 * cosine, 0.0 * cosine)
         for layer in range(1, self.depth):
             share = 1.0 - np.arctan2(sine, cosine) / np.pi
-            bent = by_cosine * _inverse(np.pi * sine)
+            bent = by_cosine * _reciprocal(np.pi * sine)
             by_cosine = by_cosine * share
             cosine = sine / np.pi + share * cosine
             sine = np.sqrt(np.maximum(1.0 - cosine * cosine, 0.0))
@@ -407,7 +407,7 @@ class NNGP(AngleKernel):
         return NTK(self.depth, self.depth - 1)._angular(cosine, sine)
 
 
-def _inverse(values: Array) -> Array:
+def _reciprocal(values: Array) -> Array:
     """1 / x where x > 0, else 0."""
     return np.where(values > 0, 1.0 / np.where(values > 0, values, 1.0), 0.0)
 

@@ -87,7 +87,7 @@ def from_folder(
 
 def labelled_files(path: str | Path) -> list[Path]:
     """The files of all classes; the class of a file is the name of the folder it is in."""
-    classes = [below for below in _inside(existing_folder(path)) if below.is_dir()]
+    classes = [below for below in _entries(existing_folder(path)) if below.is_dir()]
     if not classes:
         raise DatasetMissingError(f"{path} has no folders in it; put the images of each class in a folder of their own")
     return [file for folder in classes for file in _files(folder)]
@@ -150,12 +150,12 @@ def existing_folder(folder: str | Path, advice: str = "give one that has a folde
     return path
 
 
-def _inside(folder: Path) -> list[Path]:
+def _entries(folder: Path) -> list[Path]:
     return sorted(one for one in folder.iterdir() if one.name[0] != "." and one.name.lower() not in _LEFTOVERS)
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    for one in _inside(folder):
+    for one in _entries(folder):
         if one.is_dir():
             yield from _walk(one)
         elif one.is_file():
@@ -163,7 +163,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _files(folder: Path) -> list[Path]:
-    inside = _inside(folder)
+    inside = _entries(folder)
     if below := next((file for file in inside if file.is_dir()), None):
         raise DatasetError(f"{below} is a folder within a class; move its images to {folder}, or remove it")
     files = [file for file in inside if file.is_file()]

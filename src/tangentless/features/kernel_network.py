@@ -21,7 +21,7 @@ from ..chunks import spans
 from ..devices import Device
 from ..errors import ParameterError
 from .base import NUMBERS_AT_ONCE, Map, PatchFeatures, check_above, check_filters, check_patch, check_whole
-from .maps import draw_patches, even_out, patch_rows, pool, soft_cells, soft_count, whitening
+from .maps import count_gaussian_cells, draw_patches, gaussian_cells, normalise_contrast, patch_rows, pool, whitening
 
 _SAMPLED = 50_000  # patches that anchors are learnt from: at least so many,
 _PATCHES_AN_ANCHOR = 50  # and at least so many for each anchor
@@ -47,12 +47,12 @@ class _Layer:
     @property
     def cells(self) -> list[NDArray[np.float64]]:
         """The matrices of the pooling, one for each axis of the grid."""
-        return [soft_cells(side, self.pool) for side in self.positions]
+        return [gaussian_cells(side, self.pool) for side in self.positions]
 
     @property
     def pooled(self) -> tuple[int, ...]:
         """The grid after pooling: that of the next layer."""
-        return tuple(soft_count(side, self.pool) for side in self.positions)
+        return tuple(count_gaussian_cells(side, self.pool) for side in self.positions)
 
     @property
     def numbers(self) -> int:
@@ -210,7 +210,7 @@ class ConvolutionalKernelNetwork(PatchFeatures):
                 rows = patch_rows(xp, images, patch)
                 grid, rows = rows.shape[:-1], rows.reshape(-1, rows.shape[-1])
                 if place == 0 and self.contrast is not None:
-                    even_out(xp, rows, self.contrast)
+                    normalise_contrast(xp, rows, self.contrast)
                 if place == 0 and self.epsilon is not None:
                     rows = (rows - mean) @ white
                 lengths = xp.sqrt(xp.square(rows).sum(axis=1, keepdims=True))

@@ -27,7 +27,7 @@ def patch_rows(xp: Any, images: Any, size: int) -> Any:
     return rows.reshape(len(images), *grid, -1)
 
 
-def even_out(xp: Any, rows: Any, contrast: float) -> None:
+def normalise_contrast(xp: Any, rows: Any, contrast: float) -> None:
     """Subtract the mean of each patch and divide by hypot(standard deviation, contrast), in place.
 
     Constant patches become zero.
@@ -60,16 +60,16 @@ def draw_patches(
     window = tuple(start + offset for start, offset in zip(corner, offsets, strict=True))
     rows: Array = images[(image, *window)].astype(np.float64).reshape(len(image), -1)
     if contrast is not None:
-        even_out(np, rows, contrast)
+        normalise_contrast(np, rows, contrast)
     return rows
 
 
-def even_cells(side: int, cells: int) -> Array:
+def box_cells(side: int, cells: int) -> Array:
     """Means over windows of equal size that cover a line, (cells, side).
 
     The windows overlap if `side` is not a multiple of `cells`.
 
-    >>> even_cells(5, 2).round(2)
+    >>> box_cells(5, 2).round(2)
     array([[0.33, 0.33, 0.33, 0.  , 0.  ],
            [0.  , 0.  , 0.33, 0.33, 0.33]])
     """
@@ -80,17 +80,17 @@ def even_cells(side: int, cells: int) -> Array:
     return ((places >= starts) & (places < starts + size)) / size
 
 
-def soft_cells(side: int, step: float) -> Array:
+def gaussian_cells(side: int, step: float) -> Array:
     """Weights of Gaussian windows about a step apart on a line, (cells, side). The weights of a cell add up to one."""
-    cells = soft_count(side, step)
+    cells = count_gaussian_cells(side, step)
     centres = (np.arange(cells) + 0.5) * side / cells - 0.5
     weights = np.exp(-(((np.arange(side) - centres[:, None]) / step) ** 2))
     pooled: Array = weights / weights.sum(axis=1, keepdims=True)
     return pooled
 
 
-def soft_count(side: int, step: float) -> int:
-    """The number of cells of `soft_cells`."""
+def count_gaussian_cells(side: int, step: float) -> int:
+    """The number of cells of `gaussian_cells`."""
     return max(1, round(side / step))
 
 

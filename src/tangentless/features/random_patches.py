@@ -17,7 +17,7 @@ from ..algebra import Algebra
 from ..chunks import spans
 from ..devices import Device
 from .base import Map, PatchFeatures, check_above, check_filters, check_patch, check_whole
-from .maps import draw_patches, even_cells, even_out, patch_rows, pool, whitening
+from .maps import box_cells, draw_patches, normalise_contrast, patch_rows, pool, whitening
 
 _SAMPLED = 100_000  # patches that whitening is fitted to; more if there are more than half as many filters
 _FILTERS_AT_ONCE = {"cpu": 1024, "cuda": 4096}
@@ -125,12 +125,12 @@ class RandomPatchFeatures(PatchFeatures):
     def _map(self, on: Algebra, dtype: np.dtype[Any]) -> Map:
         xp, bias = on.xp, float(self.bias)
         filters, offsets = (xp.asarray(one.astype(dtype)) for one in (self.filters_, self.offsets_))
-        cells = [xp.asarray(even_cells(side, self.pool).astype(dtype)) for side in self._positions()]
+        cells = [xp.asarray(box_cells(side, self.pool).astype(dtype)) for side in self._positions()]
         contrast, blocks = float(self.contrast), list(spans(self.filters, _FILTERS_AT_ONCE[on.name]))
 
         def features(images: Any) -> Any:
             patches = patch_rows(xp, images, self.patch)
-            even_out(xp, patches, contrast)
+            normalise_contrast(xp, patches, contrast)
             flat = patches.reshape(-1, patches.shape[-1])
             found = xp.empty((len(images), *(len(one) for one in cells), 2, self.filters), dtype)
             for block in blocks:

@@ -42,11 +42,11 @@ def restore_steps(
     transformed by the steps before, which stand for images that the file does not repeat.
     """
     steps: list[AnyStep] = []
-    first = next((text.get("shape") for text in texts if _is_ours(text)), shape)
+    first = next((text.get("shape") for text in texts if _is_features(text)), shape)
     now = tuple(first) if isinstance(first, list) else shape
     for place, text in enumerate(texts):
         own: Read = lambda name, place=place, rows=inputs: read(f"{name}{place}", rows)  # type: ignore[misc]  # noqa: E731
-        step = _restore(text, own) if _is_ours(text) else saving.restore_step(text, own, now)
+        step = _restore(text, own) if _is_features(text) else saving.restore_step(text, own, now)
         steps.append(step)
         if isinstance(step, PatchFeatures):
             if step.shape_ != now:
@@ -87,7 +87,7 @@ def describe_features(kernel: Kernel | None) -> tuple[list[Any], Arrays]:
 
 def restore_features(texts: Any, read: Read) -> list[PatchFeatures]:
     """The features that `describe_features` described."""
-    if not isinstance(texts, list) or not all(map(_is_ours, texts)):
+    if not isinstance(texts, list) or not all(map(_is_features, texts)):
         raise InputError("its header has no valid 'features'")
     return [
         _restore(text, lambda name, place=place: read(f"features{place}-{name}"))  # type: ignore[misc]
@@ -107,7 +107,7 @@ def kernel_makers(features: Iterable[PatchFeatures]) -> Makers:
     return {"features": make}
 
 
-def _is_ours(text: Any) -> bool:
+def _is_features(text: Any) -> bool:
     return isinstance(text, dict) and text.get("kind") in list(_KINDS)  # `in list`: the value may not be hashable
 
 

@@ -205,11 +205,11 @@ def random_flips(images: Any, draws: Draws) -> Any:
 def random_holes(images: Any, side: int, draws: Draws) -> Any:
     """Each image with a square of zeros, centred on any pixel; part of it may be outside the image."""
     count, height, width, _ = images.shape
-    rows, columns = (_inside(length, count, side, draws) for length in (height, width))
+    rows, columns = (_in_square(length, count, side, draws) for length in (height, width))
     return draws.xp.where((rows[:, :, None] & columns[:, None, :])[..., None], 0, images)
 
 
-def _inside(length: int, count: int, side: int, draws: Draws) -> Any:
+def _in_square(length: int, count: int, side: int, draws: Draws) -> Any:
     """Which positions along an axis are within the square of each image, (count, length)."""
     distance = draws.positions(length) - (draws.below(length, count) - side // 2)
     return (distance >= 0) & (distance < side)

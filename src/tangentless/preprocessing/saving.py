@@ -37,7 +37,7 @@ def describe_step(step: Step) -> tuple[dict[str, Any], Arrays]:
 
 def restore_step(text: Any, array: Callable[[str], NDArray[Any]], shape: tuple[int, ...]) -> Step:
     """The transformer that `describe_step` described, for images of a shape; `array` returns arrays by name."""
-    step, form = _unfitted(text, shape)
+    step, form = _parse_step(text, shape)
     if isinstance(step, ZCA):
         step.form_ = _restore_form(step, form, array, shape)
         return step
@@ -58,7 +58,7 @@ def _restore_form(step: ZCA, form: str, array: Callable[[str], NDArray[Any]], sh
     return LowRank(_shaped(images, (len(images), *shape), shape), _shaped(array("inner"), (rows, rows), shape), scale)
 
 
-def _unfitted(text: Any, shape: tuple[int, ...]) -> tuple[Step, str]:
+def _parse_step(text: Any, shape: tuple[int, ...]) -> tuple[Step, str]:
     try:
         entries = {"kind": "zca", "form": "dense"} | text
         kind, form = STEPS[str(entries.pop("kind"))], str(entries.pop("form"))

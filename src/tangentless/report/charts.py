@@ -67,7 +67,7 @@ class Chart:
             parts += axes.draw(series, place % COLOURS)
         words = f"{self.title}: {self.up} against {self.across}"
         picture = svg(_WIDTH, _HEIGHT, words, *parts, class_="chart")
-        legend = tag("ul", *map(_key, range(len(self.series)), self.series), class_="legend")
+        legend = tag("ul", *map(_legend_entry, range(len(self.series)), self.series), class_="legend")
         note = [tag("p", self.note, class_="note")] if self.note else []
         shown = [legend] if len(self.series) > 1 else []
         return tag("figure", tag("h3", self.title), picture, *shown, *note)
@@ -91,7 +91,7 @@ def draw_bars(title: str, values: Sequence[tuple[str, float]]) -> Markup:
     return tag("figure", svg(_WIDTH, row * max(len(values), 1), title, *parts, class_="chart"))
 
 
-def _key(place: int, series: Series) -> Markup:
+def _legend_entry(place: int, series: Series) -> Markup:
     line = tag("line", x1=1, y1=5, x2=27, y2=5, class_=f"line c{place % COLOURS}")
     return tag("li", tag("svg", line, viewBox="0 0 28 10", aria_hidden="true"), series.name)
 
@@ -108,8 +108,8 @@ class _Axes:
     def of(cls, chart: Chart) -> _Axes:
         x = np.concatenate([series.x for series in chart.series])
         y = np.concatenate([part for s in chart.series for part in (s.y, s.low, s.high) if part is not None])
-        across = chart.x_range or _span(np.append(x, [place for place, _ in chart.marks]), chart.log)
-        up = chart.y_range or _span(y, False, room=0.06)
+        across = chart.x_range or _range_of(np.append(x, [place for place, _ in chart.marks]), chart.log)
+        up = chart.y_range or _range_of(y, False, room=0.06)
         return cls(chart, across, (max(up[0], 0.0), min(up[1], 1.0)) if chart.percent else up)
 
     def x(self, value: float) -> float:
@@ -131,7 +131,9 @@ class _Axes:
         for value in _ticks(self.y_range):
             place = f"{self.y(value):.1f}"
             yield tag("line", x1=_LEFT, x2=right, y1=place, y2=place, class_="grid")
-            yield tag("text", self._share(value), x=_LEFT - 5, y=place, text_anchor="end", dominant_baseline="central")
+            yield tag(
+                "text", self._format_y(value), x=_LEFT - 5, y=place, text_anchor="end", dominant_baseline="central"
+            )
         middle = (_LEFT + right) / 2
         yield tag("text", self.chart.across, x=middle, y=_HEIGHT - 8, text_anchor="middle", class_="label")
         turned = f"translate(11 {(_TOP + bottom) / 2:g}) rotate(-90)"
@@ -152,7 +154,7 @@ class _Axes:
             yield self.line(series.x, series.y, f"line c{colour}")
         sizes = np.full(len(series.x), 3.0) if series.sizes is None else series.sizes
         for x, y, size in zip(series.x, series.y, sizes, strict=True):
-            words = f"{series.name}: {_number(x)}, {self._share(y)}"
+            words = f"{series.name}: {_number(x)}, {self._format_y(y)}"
             at = {"cx": f"{self.x(x):.1f}", "cy": f"{self.y(y):.1f}", "r": f"{size:.1f}"}
             yield tag("circle", tag("title", words), **at, class_=f"point c{colour}")
 
@@ -162,11 +164,11 @@ class _Axes:
     def _points(self, points: Iterator[tuple[float, float]] | list[tuple[float, float]]) -> Markup:
         return join((f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points), " ")
 
-    def _share(self, value: float) -> str:
+    def _format_y(self, value: float) -> str:
         return f"{100 * value:.4g} %" if self.chart.percent else _number(value)
 
 
-def _span(values: Array, log: bool, room: float = 0.0) -> Range:
+def _range_of(values: Array, log: bool, room: float = 0.0) -> Range:
     low, high = float(np.min(values)), float(np.max(values))
     if log:
         return (low, high) if high > low else (low / 2, high * 2)

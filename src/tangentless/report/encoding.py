@@ -41,7 +41,7 @@ class Sprite:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedMatrix:
     """The triangle above the diagonal, row by row: an entry is `low + step * code`.
 
     `text` holds the codes, compressed by zlib, in base64: first the high bytes of all, if there are more than 8 bits,
@@ -123,7 +123,7 @@ def _compress(sheet: Any, budget: int) -> tuple[str, bytes]:
     return "jpeg", content.getvalue()
 
 
-def pack_matrix(K: Array, budget: int = MATRIX_BYTES) -> Packed:
+def pack_matrix(K: Array, budget: int = MATRIX_BYTES) -> PackedMatrix:
     """A symmetric matrix with as many bits per entry, 16 to 8, as the budget allows.
 
     >>> K = np.array([[1.0, 0.25, 0.5], [0.25, 1.0, 0.75], [0.5, 0.75, 1.0]])
@@ -140,7 +140,7 @@ def pack_matrix(K: Array, budget: int = MATRIX_BYTES) -> Packed:
         data = zlib.compress(b"".join(plane.astype(np.uint8).tobytes() for plane in planes), 6)
         if len(data) <= budget:
             break
-    return Packed(base64.b64encode(data).decode(), low, step, bits)
+    return PackedMatrix(base64.b64encode(data).decode(), low, step, bits)
 
 
 def data_url(kind: str, data: bytes) -> str:

@@ -121,8 +121,8 @@ def gather(model: Any, train: Data, test: Data | None, matrix: Any, limit: int) 
     *steps, estimator = [step for _, step in model.steps] if isinstance(model, Pipeline) else [model]
     check_model(estimator, len(train.y))
     classifies = isinstance(estimator, KernelRidgeClassifier)
-    everything = _judge(estimator, train.y, _left_out(estimator), tested=False)
-    examples = _choose(everything, classifies)
+    everything = _make_items(estimator, train.y, _leave_one_out(estimator), tested=False)
+    examples = _choose_examples(everything, classifies)
     shown = np.sort(np.random.default_rng(0).permutation(len(everything))[:limit])
     listed = np.concatenate([examples.hardest, examples.typical, examples.suspects])
     rows = np.concatenate([shown, np.setdiff1d(listed, shown)])
@@ -131,12 +131,12 @@ def gather(model: Any, train: Data, test: Data | None, matrix: Any, limit: int) 
     items, images, tested = everything.take(rows), train.images[rows], None
     if test is not None:
         values = model.predict_proba(test.X) if classifies else model.predict(test.X)
-        tested = _judge(estimator, test.y, np.asarray(values), tested=True)
-        some = _some(tested)
-        items, images = items + tested.take(some), _beside(images, test.images[some])
+        tested = _make_items(estimator, test.y, np.asarray(values), tested=True)
+        some = _shown_tests(tested)
+        items, images = items + tested.take(some), _stack_images(images, test.images[some])
     K = _matrix(estimator, steps, train.X, shown, matrix)
     targets = np.eye(len(estimator.classes_))[everything.truth] if classifies else train.y.astype(np.float64)
-    path, curve, trouble = _solve_again(estimator, K, targets[shown])
+    path, curve, trouble = _path_and_curve(estimator, K, targets[shown])
     return Fit(
         model=model,
         estimator=estimator,
@@ -148,7 +148,7 @@ def gather(model: Any, train: Data, test: Data | None, matrix: Any, limit: int) 
         K=K,
         neighbours=nearest(K),
         examples=examples.places(where),
-        calibration=calibration(_left_out(estimator), everything.truth) if classifies else None,
+        calibration=calibration(_leave_one_out(estimator), everything.truth) if classifies else None,
         path=path,
         curve=curve,
         trouble=trouble,
@@ -182,7 +182,7 @@ def nearest(K: Array) -> Indices:
     return np.argsort(distances, axis=1, kind="stable")[:, : min(NEIGHBOURS, len(K) - 1)]
 
 
-def _left_out(estimator: Any) -> Array:
+def _leave_one_out(estimator: Any) -> Array:
     """Leave-one-out probabilities (N, classes), or the leave-one-out predictions of a regressor."""
     if not isinstance(estimator, KernelRidgeClassifier):
         return np.asarray(estimator.loo_predictions_)
@@ -191,7 +191,7 @@ def _left_out(estimator: Any) -> Array:
     return probabilities(values, estimator.scale_)
 
 
-def _judge(estimator: Any, y: NDArray[Any], values: Array, *, tested: bool) -> Items:
+def _make_items(estimator: Any, y: NDArray[Any], values: Array, *, tested: bool) -> Items:
     """Items from labels and probabilities (or predicted values). Labels of unknown classes are refused."""
     rows, test = np.arange(len(y)), np.full(len(y), tested)
     if not isinstance(estimator, KernelRidgeClassifier):
@@ -204,7 +204,7 @@ def _judge(estimator: Any, y: NDArray[Any], values: Array, *, tested: bool) -> I
     return Items(rows, test, codes, values.argmax(axis=1), values.max(axis=1), values[rows, codes])
 
 
-def _choose(items: Items, classifies: bool) -> Examples:
+def _choose_examples(items: Items, classifies: bool) -> Examples:
     order = np.argsort(items.own, kind="stable")
     if not classifies:
         return Examples(order[:LISTED], order[::-1][:LISTED], order[:0], 0)
@@ -216,13 +216,13 @@ def _choose(items: Items, classifies: bool) -> Examples:
     return Examples(order[:LISTED], typical, ranked[:LISTED], len(doubtful))
 
 
-def _some(tested: Items) -> Indices:
+def _shown_tests(tested: Items) -> Indices:
     """Test images to show: the first wrong ones, and the first right ones."""
     wrong = tested.guess != tested.truth
     return np.sort(np.concatenate([np.flatnonzero(kind)[:_TESTED] for kind in (wrong, ~wrong)]))
 
 
-def _beside(images: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
+def _stack_images(images: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
     if images.shape[1:] != others.shape[1:]:
         raise InputError(
             f"training images have shape {images.shape[1:]}, test images {others.shape[1:]}; the two must be the same"
@@ -248,7 +248,7 @@ def _matrix(estimator: Any, steps: list[Any], X: Any, shown: Indices, matrix: An
     return np.asarray(estimator.kernel_(rows, **options))
 
 
-def _solve_again(estimator: Any, K: Array, targets: Array) -> tuple[RidgePath | None, Series | None, str]:
+def _path_and_curve(estimator: Any, K: Array, targets: Array) -> tuple[RidgePath | None, Series | None, str]:
     """The ridge path and the learning curve, and why they are missing. They ignore sample weights and landmarks."""
     try:
         return ridge_path(K, targets), _learning_curve(estimator, K, targets), ""

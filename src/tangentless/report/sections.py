@@ -14,7 +14,7 @@ from ..console import percent
 from ..markup import Markup, html_table, join, tag
 from ..timing import format_bytes
 from .charts import Chart, Series
-from .encoding import Packed, Sprite, make_sprite, pack_matrix, picture_values
+from .encoding import PackedMatrix, Sprite, make_sprite, pack_matrix, picture_values
 from .fits import NEIGHBOURS, SURE, UNLIKELY, Fit, Items
 from .pages import Page, Section, read_asset
 
@@ -32,14 +32,14 @@ def fit_page(fit: Fit, title: str | None = None, configuration: Mapping[str, Any
     pictures = picture_values(fit.images)
     sprite = None if pictures is None else make_sprite(pictures)
     packed, draw = pack_matrix(fit.K), _Thumbs(fit, sprite)
-    sections = [_matrix(fit), _neighbours(), _judgement(fit), _examples(fit, draw), _curves(fit)]
+    sections = [_matrix(fit), _neighbours(), _predictions(fit), _examples(fit, draw), _curves(fit)]
     name = type(fit.estimator).__name__
     count = len(fit.everything)
     shape = " × ".join(map(str, fit.images.shape[1:]))
     return Page(
         title=title or f"{name}: {_kernel_name(fit)}",
         lead=f"Trained on {count:,} rows of {shape}. Predictions for training images are leave-one-out."
-        + _members(fit),
+        + _ensemble_note(fit),
         sections=sections,
         configuration={**(configuration or {}), **_parameters(fit)},
         tiles=_tiles(fit),
@@ -51,7 +51,7 @@ def fit_page(fit: Fit, title: str | None = None, configuration: Mapping[str, Any
     )
 
 
-def _members(fit: Fit) -> str:
+def _ensemble_note(fit: Fit) -> str:
     """A sentence on which member of an ensemble is shown; empty for a single fit."""
     about = fit.estimator.augmentation_
     if about is None:
@@ -91,7 +91,7 @@ def _tiles(fit: Fit) -> list[tuple[str, str]]:
     return tiles
 
 
-def _notes(fit: Fit, sprite: Sprite | None, packed: Packed) -> list[str]:
+def _notes(fit: Fit, sprite: Sprite | None, packed: PackedMatrix) -> list[str]:
     count, shown = len(fit.everything), len(fit.K)
     notes = [
         f"Matrix, neighbours, ridge path and learning curve: {shown:,} of {count:,} training rows"
@@ -179,7 +179,7 @@ def _neighbours() -> Section:
     return Section("neighbours", "Nearest neighbours", join([*body, tag("div", id="nearest", aria_live="polite")]))
 
 
-def _judgement(fit: Fit) -> Section:
+def _predictions(fit: Fit) -> Section:
     """Predictions against labels: confusion tables, or scatter plots of values."""
     sets = [("leave-one-out", fit.everything, 0)]
     if fit.tested is not None:
@@ -304,7 +304,7 @@ def _reliability(fit: Fit) -> Chart:
     return Chart("Reliability", "confidence", "accuracy", [series], **options)
 
 
-def _data(fit: Fit, sprite: Sprite | None, packed: Packed) -> dict[str, Any]:
+def _data(fit: Fit, sprite: Sprite | None, packed: PackedMatrix) -> dict[str, Any]:
     """The data for `fit.js` and `matrix.js`, as JSON values."""
     from matplotlib import colormaps
 
@@ -319,10 +319,10 @@ def _data(fit: Fit, sprite: Sprite | None, packed: Packed) -> dict[str, Any]:
         "items": {
             "row": items.row.tolist(),
             "test": items.test.astype(int).tolist(),
-            "truth": _short(items.truth) if values else items.truth.tolist(),
-            "guess": _short(items.guess) if values else items.guess.tolist(),
-            "sure": _short(items.sure),
-            "own": _short(items.own),
+            "truth": _rounded(items.truth) if values else items.truth.tolist(),
+            "guess": _rounded(items.guess) if values else items.guess.tolist(),
+            "sure": _rounded(items.sure),
+            "own": _rounded(items.own),
         },
         "neighbours": fit.neighbours.tolist(),
         "matrix": {
@@ -332,11 +332,11 @@ def _data(fit: Fit, sprite: Sprite | None, packed: Packed) -> dict[str, Any]:
             "bits": packed.bits,
             "darkest": float(low),
             "lightest": float(high),
-            "diagonal": _short(fit.K.diagonal(), 6),
+            "diagonal": _rounded(fit.K.diagonal(), 6),
             "colours": colours.tolist(),
         },
     }
 
 
-def _short(values: NDArray[Any], digits: int = 4) -> list[float]:
+def _rounded(values: NDArray[Any], digits: int = 4) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in values.tolist()]
