@@ -1,5 +1,7 @@
 """Ensembles over random copies of training images, and predictions averaged over copies of new ones."""
 
+import json
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -119,6 +121,11 @@ def test_randaugment_changes_bytes_before_all_else():
     first = RandAugment(number=1, seed=4).copy(images, 7)
     np.testing.assert_array_equal(both.copy(images, 7), Augmentation(flips=True, seed=4).copy(first, 7))
     assert Augmentation.from_json(both.to_json()).to_json() == both.to_json()
+
+
+def test_parameters_that_are_numbers_of_numpy_are_json():
+    found = Augmentation(crop=np.int64(1), flips=np.bool_(True), randaugment=RandAugment(number=np.int64(3)))
+    assert Augmentation.from_json(json.loads(json.dumps(found.to_json()))).to_json() == found.to_json()
 
 
 @pytest.mark.parametrize(

@@ -22,16 +22,15 @@ from ..errors import InputError, ParameterError
 from ..files import Arrays
 from ..inputs import check_switch
 from ..layers import is_whole
-from ..preprocessing.rows import read_rows
+from ..preprocessing.parameters import NOT_SAVED, to_json
+from ..preprocessing.rows import read_rows, set_shape
 from ..progress import shown
-from ..solve import is_number
 
 if TYPE_CHECKING:
     from ..classical.vectors import VectorKernel
     from .kernels import FeatureKernel
 
 NUMBERS_AT_ONCE = {"cpu": 2**22, "cuda": 2**28}  # intermediate numbers in a chunk: fit a CPU's cache, or fill a GPU
-_HERE = ("backend", "verbose")  # parameters that are not saved: they do not change results
 Map = Callable[[Any], Any]
 
 
@@ -49,7 +48,7 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         """Learn the filters from images X; y is ignored."""
         self.check_parameters()
         rows = read_rows(self, X)
-        self._set_shape(rows.shape[1:])
+        set_shape(self, rows.shape[1:])
         self._check_shape(rows.shape)
         device = self._device()
         with device.algebra.working(), shown(self.verbose, "learning filters"):
@@ -90,9 +89,8 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def describe(self) -> tuple[dict[str, Any], Arrays]:
         """Parameters and the shape of an image as JSON values, and the learnt arrays by name."""
         check_is_fitted(self)
-        parameters = {name: _plain(own) for name, own in self.get_params().items() if name not in _HERE}
-        parameters["random_state"] = None if not is_whole(self.random_state) else int(self.random_state)
-        text = {"kind": type(self).__name__, "shape": list(self.shape_), **parameters}
+        seed = int(self.random_state) if is_whole(self.random_state) else None
+        text = {"kind": type(self).__name__, "shape": list(self.shape_), **to_json(self), "random_state": seed}
         return text, {name: getattr(self, name + "_") for name in self._array_shapes()}
 
     def digest(self) -> str:
@@ -113,12 +111,12 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             if entries.pop("kind") != cls.__name__ or not all(is_whole(side) and side > 0 for side in shape):
                 raise KeyError("kind")
             made = cls(**{name: _restored(own) for name, own in entries.items()})
-            if made.get_params().keys() - entries.keys() - set(_HERE):
+            if made.get_params().keys() - entries.keys() - NOT_SAVED:
                 raise KeyError("parameters")
             made.check_parameters()
         except (TypeError, KeyError, AttributeError, ParameterError):
             raise InputError(f"its header has no valid {cls.__name__}") from None
-        made._set_shape(shape)
+        set_shape(made, shape)
         made._check_shape((1 << 40, *shape))  # enough images for any number of filters
         for name, expected in made._array_shapes().items():
             found = array(name)
@@ -152,11 +150,6 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         """Refuse images (N, *grid, channels) that do not fit the parameters, and set `_n_features_out`."""
 
-    def _set_shape(self, shape: tuple[int, ...]) -> None:
-        self.shape_, self.n_features_in_ = shape, math.prod(shape)
-        if self.mirrors and len(shape) < 2:
-            raise InputError("vectors have no mirror image; mirrors=True needs sequences or images")
-
     def _device(self) -> Device:
         return Device.of(self.backend, self.precision)
 
@@ -164,20 +157,6 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = []  # features have the precision of the arithmetic
         return tags
-
-
-def check_whole(name: str, value: Any, least: int = 1) -> int:
-    """The value as an int if it is a whole number from `least`; otherwise an error that names the parameter."""
-    if not is_whole(value) or value < least:
-        raise ParameterError(f"{name} must be a whole number from {least}, not {value!r}")
-    return int(value)
-
-
-def check_above(name: str, value: Any, *, zero: bool = False) -> float:
-    """The value as a float if it is finite and above 0, or with `zero` also 0; otherwise an error."""
-    if not is_number(value) or value < 0 or (value == 0 and not zero):
-        raise ParameterError(f"{name} must be a finite number {'from' if zero else 'above'} 0, not {value!r}")
-    return float(value)
 
 
 def check_patch(shape: tuple[int, ...], patch: int, layer: str = "") -> None:
@@ -201,12 +180,6 @@ def check_filters(filters: int, images: int, positions: tuple[int, ...]) -> None
 def _seed(random_state: Any) -> Any:
     """A seed for NumPy from a scikit-learn `random_state`: a number, None or a generator."""
     return random_state if random_state is None else int(check_random_state(random_state).randint(2**31))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def _restored(value: Any) -> Any:

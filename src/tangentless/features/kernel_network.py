@@ -20,7 +20,8 @@ from ..algebra import Algebra
 from ..chunks import spans
 from ..devices import Device
 from ..errors import ParameterError
-from .base import NUMBERS_AT_ONCE, Map, PatchFeatures, check_above, check_filters, check_patch, check_whole
+from ..preprocessing.parameters import check_above, check_whole
+from .base import NUMBERS_AT_ONCE, Map, PatchFeatures, check_filters, check_patch
 from .maps import count_gaussian_cells, draw_patches, gaussian_cells, normalise_contrast, patch_rows, pool, whitening
 
 _SAMPLED = 50_000  # patches that anchors are learnt from: at least so many,

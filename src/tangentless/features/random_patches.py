@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from ..algebra import Algebra
 from ..chunks import spans
 from ..devices import Device
-from .base import Map, PatchFeatures, check_above, check_filters, check_patch, check_whole
+from ..preprocessing.parameters import check_above, check_whole
+from .base import Map, PatchFeatures, check_filters, check_patch
 from .maps import box_cells, draw_patches, normalise_contrast, patch_rows, pool, whitening
 
 _SAMPLED = 100_000  # patches that whitening is fitted to; more if there are more than half as many filters

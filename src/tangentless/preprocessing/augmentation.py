@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from ..errors import InputError, ParameterError
 from ..inputs import check_switch
-from ..layers import is_whole
 from ..views import VIEWS, View
+from .parameters import check_whole, to_json
 from .randaugment import RandAugment
 
 
@@ -58,11 +58,9 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         for name in ("crop", "cutout", "seed"):
-            value = getattr(self, name)
-            if not is_whole(value) or value < 0:
-                raise ParameterError(f"{name} must be a whole number from 0, not {value!r}")
-            object.__setattr__(self, name, int(value))
+            object.__setattr__(self, name, check_whole(name, getattr(self, name), least=0))
         check_switch("flips", self.flips)
+        object.__setattr__(self, "flips", bool(self.flips))
         if self.view is not None:
             object.__setattr__(self, "view", str(View.parse(self.view)))
         if self.randaugment is not None:
@@ -119,8 +117,7 @@ class Augmentation:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        with_parameters = None if self.randaugment is None else self.randaugment.get_params(deep=False)
-        return asdict(replace(self, randaugment=None)) | {"randaugment": with_parameters}
+        return asdict(replace(self, randaugment=None)) | {"randaugment": to_json(self.randaugment)}
 
     @classmethod
     def from_json(cls, content: Any) -> Augmentation:

@@ -19,6 +19,7 @@ from ..inputs import to_numpy
 from ..layers import is_whole
 from ..solve import is_number
 from .mirrors import mirror
+from .parameters import check_whole
 from .rows import parts
 
 Images = NDArray[np.uint8]
@@ -93,8 +94,7 @@ class RandAugment(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyp
             raise ParameterError(
                 f"number must be from 1 to {len(names)}, the number of operations, not {self.number!r}"
             )
-        if not is_whole(self.seed) or self.seed < 0:
-            raise ParameterError(f"seed must be a whole number from 0, not {self.seed!r}")
+        check_whole("seed", self.seed, least=0)
         return names
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -53,6 +54,13 @@ def read_rows(estimator: Any, X: Any, shape: tuple[int, ...] | None = None, *, f
         hint = shape_hint(rows.shape, shape)
         raise InputError(f"X holds rows of shape {rows.shape[1:]}, but {fitted}{hint}")
     return rows
+
+
+def set_shape(estimator: Any, shape: tuple[int, ...]) -> None:
+    """Set the attributes that say what shape the rows have; vectors cannot have mirror images."""
+    estimator.shape_, estimator.n_features_in_ = shape, math.prod(shape)
+    if getattr(estimator, "mirrors", False) and len(shape) < 2:
+        raise InputError("vectors have no mirror image; mirrors=True needs sequences or images")
 
 
 def parts(count: int, numbers: int = 1) -> Iterator[slice]:

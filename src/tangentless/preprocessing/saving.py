@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, ParameterError
 from ..files import Arrays
+from .parameters import NOT_SAVED, to_json
 from .randaugment import RandAugment
+from .rows import set_shape
 from .standardize import Standardize
 from .whitening import Dense, Form, LowRank, Patches
 from .zca import ZCA
@@ -23,16 +23,15 @@ _FORMS: dict[str, tuple[type[Form], tuple[str, ...]]] = {
     "low rank": (LowRank, ("images", "inner", "scale")),
     "patches": (Patches, ("filters",)),
 }
-_HERE = ("backend", "verbose")  # parameters that are not saved: they do not change results
 
 
 def describe_step(step: Step) -> tuple[dict[str, Any], Arrays]:
     """The parameters of a fitted transformer as JSON values, and its arrays by name."""
     kind = next(name for name, kind in STEPS.items() if isinstance(step, kind))
     if isinstance(step, Standardize):
-        return {"kind": kind} | _plain(step), {"mean": step.mean_, "std": step.std_}
+        return {"kind": kind} | to_json(step), {"mean": step.mean_, "std": step.std_}
     form, names = next((form, names) for form, (of, names) in _FORMS.items() if isinstance(step.form_, of))
-    return {"kind": kind, "form": form} | _plain(step), {name: getattr(step.form_, name) for name in names}
+    return {"kind": kind, "form": form} | to_json(step), {name: getattr(step.form_, name) for name in names}
 
 
 def restore_step(text: Any, array: Callable[[str], NDArray[Any]], shape: tuple[int, ...]) -> Step:
@@ -65,11 +64,11 @@ def _parse_step(text: Any, shape: tuple[int, ...]) -> tuple[Step, str]:
         if kind is ZCA:  # the oldest files have none of these, nor kind and form
             entries = {"copies": 0, "augmentation": None, "patch": None} | entries
         step = kind(**entries)
-        if missing := step.get_params(deep=False).keys() - entries.keys() - set(_HERE):
+        if missing := step.get_params(deep=False).keys() - entries.keys() - NOT_SAVED:
             raise KeyError(*missing)
         if isinstance(step, ZCA) and ((form == "patches") != (step.patch is not None) or form not in _FORMS):
             raise KeyError(form)
-        step.shape_, step.n_features_in_ = shape, math.prod(shape)
+        set_shape(step, shape)
         if isinstance(step, ZCA) and step.augmentation is not None:
             step.augmentation = RandAugment(**entries["augmentation"])
             step.augmentation.check_parameters()
@@ -77,16 +76,6 @@ def _parse_step(text: Any, shape: tuple[int, ...]) -> tuple[Step, str]:
     except (TypeError, KeyError, InputError, ParameterError):
         raise InputError("its header has no valid 'preprocessing'") from None
     return step, form
-
-
-def _plain(value: Any) -> Any:
-    """Parameters as JSON values. NumPy numbers, from a search over parameters, become Python's."""
-    if isinstance(value, ZCA | Standardize | RandAugment):
-        parameters = value.get_params(deep=False)
-        return {name: _plain(own) for name, own in parameters.items() if name not in _HERE}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def _shaped(array: NDArray[Any], expected: tuple[int, ...], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -12,8 +11,8 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin
 from sklearn.utils.validation import check_is_fitted
 
 from ..errors import InputError, ParameterError
-from ..solve import is_number
-from .rows import KeepsInputs, parts, read_rows
+from .parameters import check_above
+from .rows import KeepsInputs, parts, read_rows, set_shape
 
 Array = NDArray[np.float64]
 Values = Sequence[float] | Array | None
@@ -57,8 +56,7 @@ class Standardize(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ig
     def fit(self, X: Any, y: Any = None) -> Self:
         """Compute the mean and standard deviation of each channel of X, unless they are given."""
         rows = read_rows(self, X)
-        self.shape_ = rows.shape[1:]
-        self.n_features_in_ = math.prod(self.shape_)
+        set_shape(self, rows.shape[1:])
         mean, std = self.check_parameters()
         self.mean_ = self._means(rows) if mean is None else mean
         self.std_ = self._deviations(rows) if std is None else std
@@ -77,8 +75,7 @@ class Standardize(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ig
 
     def check_parameters(self) -> tuple[Array | None, Array | None]:
         """Refuse parameters that do not fit the images, and return mean and std as arrays or None."""
-        if not is_number(self.scale) or self.scale <= 0:
-            raise ParameterError(f"scale must be a finite number above 0, not {self.scale!r}")
+        check_above("scale", self.scale)
         mean, std = self._given("mean"), self._given("std")
         if std is not None and not (std > 0).all():
             raise ParameterError(f"every std must be above 0, not {self.std!r}")

@@ -9,7 +9,6 @@ kept instead of the matrix (see `whitening.LowRank`).
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
@@ -23,11 +22,10 @@ from ..algebra import CpuAlgebra
 from ..devices import Device
 from ..errors import InputError, ParameterError
 from ..inputs import check_switch
-from ..layers import is_whole
 from ..progress import shown
-from ..solve import is_number
+from .parameters import check_above, check_whole
 from .randaugment import RandAugment
-from .rows import KeepsInputs, parts, read_rows
+from .rows import KeepsInputs, parts, read_rows, set_shape
 from .whitening import Dense, Form, LowRank, fit_patches, fit_whole, to_unit
 
 Array = NDArray[np.float64]
@@ -145,32 +143,24 @@ class ZCA(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ignore[mis
 
     def check_parameters(self) -> None:
         """Refuse parameters outside their ranges; `fit` does so too."""
-        if not is_number(self.epsilon) or self.epsilon <= 0:
-            raise ParameterError(f"epsilon must be a finite number above 0, not {self.epsilon!r}")
-        if not isinstance(self.copies, int | np.integer) or self.copies < 0:
-            raise ParameterError(f"copies must be a whole number from 0, not {self.copies!r}")
+        check_above("epsilon", self.epsilon)
+        check_whole("copies", self.copies, least=0)
         if self.augmentation is not None and not isinstance(self.augmentation, RandAugment):
             raise ParameterError(f"augmentation must be a RandAugment or None, not {self.augmentation!r}")
         if self.backend not in _BACKENDS and not isinstance(self.backend, Device):
             raise ParameterError(
                 f"the backend of ZCA must be {' or '.join(map(repr, _BACKENDS))} or a Device, not {self.backend!r}"
             )
-        if self.patch is not None and (not is_whole(self.patch) or self.patch < 1):
-            raise ParameterError(f"patch must be None or a whole number from 1, not {self.patch!r}")
+        if self.patch is not None:
+            check_whole("patch", self.patch)
         check_switch("mirrors", self.mirrors)
-
-    def _set_shape(self, shape: tuple[int, ...]) -> None:
-        self.shape_ = shape
-        self.n_features_in_ = math.prod(shape)
-        if self.mirrors and len(shape) < 2:
-            raise InputError("vectors have no mirror image; mirrors=True needs sequences or images")
 
     def _chunks(self, batches: Iterable[Any]) -> Iterator[NDArray[Any]]:
         """All images to fit to, a chunk at a time. The first batch sets the shape."""
         for number, X in enumerate(batches):
             rows = read_rows(self, X, self.shape_ if number else None)
             if number == 0:
-                self._set_shape(rows.shape[1:])
+                set_shape(self, rows.shape[1:])
             yield from self._with_copies(rows, number)
 
     def _with_copies(self, rows: NDArray[Any], batch: int) -> Iterator[NDArray[Any]]:
