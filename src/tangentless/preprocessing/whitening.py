@@ -105,8 +105,7 @@ def fit_whole(on: Algebra, chunks: Iterable[NDArray[Any]], epsilon: float, mirro
             total = on.add_square(total, to_unit(on, one))
         held = []
     if total is not None:
-        moments = _mirrored(on, on.fill(total), images.shape[1:]) if mirrors else on.fill(total)
-        return Dense(_inverse_root(on, moments / count, epsilon))
+        return Dense(_inverse_root(on, total, count, epsilon, images.shape[1:] if mirrors else None))
     return _low_rank(on, np.concatenate(held), epsilon, mirrors) if held else None
 
 
@@ -127,8 +126,7 @@ def fit_patches(on: Algebra, chunks: Iterable[NDArray[Any]], epsilon: float, mir
     if total is None:
         return None
     patch = (p, p, shape[2])
-    moments = _mirrored(on, on.fill(total), patch) if mirrors else on.fill(total)
-    root = _inverse_root(on, moments / count, epsilon).reshape(*patch, *patch)
+    root = _inverse_root(on, total, count, epsilon, patch if mirrors else None).reshape(*patch, *patch)
     filters = np.zeros((2 * p - 1, 2 * p - 1, shape[2], shape[2]))
     for down, across in np.ndindex(p, p):
         there = slice(p - 1 - down, 2 * p - 1 - down), slice(p - 1 - across, 2 * p - 1 - across)
@@ -174,14 +172,16 @@ def _patch_scale(unit: Any, patch: int) -> Any:
     return unit * math.sqrt(unit.shape[1] / patch)
 
 
-def _mirrored(on: Algebra, moments: Any, shape: tuple[int, ...]) -> Any:
-    """The mean of the moments of the images and of their mirror images; the latter are a permutation of the former."""
-    there = on.xp.asarray(mirror(np.arange(len(moments)).reshape(1, *shape)).ravel())
-    return (moments + moments[there][:, there]) / 2
+def _inverse_root(on: Algebra, total: Any, count: int, epsilon: float, mirrored: tuple[int, ...] | None) -> Array:
+    """`V (E + epsilon)^(-1/2) V'` of the second moments of `count` rows; `total` is their sum by `add_square`.
 
-
-def _inverse_root(on: Algebra, moments: Any, epsilon: float) -> Array:
-    values, vectors = on.eigen(moments)
+    If `mirrored` is the shape of a row, the mirror images of the rows count too. Their moments are a permutation.
+    """
+    moments = on.fill(total)
+    if mirrored is not None:
+        there = on.xp.asarray(mirror(np.arange(len(moments)).reshape(1, *mirrored)).ravel())
+        moments = (moments + moments[there][:, there]) / 2
+    values, vectors = on.eigen(moments / count)
     # (E + epsilon)^(-1/4) on both sides: root root' is symmetric, and BLAS computes one triangle only.
     root = vectors * (on.xp.maximum(values, 0) + epsilon) ** -0.25
     product = on.download(on.fill(on.add_square(None, root.T)))
