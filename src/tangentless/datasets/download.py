@@ -94,15 +94,15 @@ def _request(address: str, stream: BinaryIO, progress: Progress) -> bool:
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     with requests.get(address, headers=headers, stream=True, timeout=_WAIT) as response:
         start, total = _extent(response)
-        beyond = response.status_code == 416  # there is no more to send, or the part belongs to another file
-        if beyond and total == have:
-            return True
-        if not beyond:
-            response.raise_for_status()
-        if beyond or start != have:
-            have = stream.truncate(0)  # a server may also send whole files only
-        if beyond or start != have:
-            return False
+        if response.status_code == 416:  # no bytes after those: the file is complete, or the part is of another file
+            if total != have:
+                stream.truncate(0)
+            return total == have
+        response.raise_for_status()
+        if start != have:
+            have = stream.truncate(0)
+            if start != 0:  # neither the bytes asked for nor the whole file, which a server may always send
+                return False
         try:
             for chunk in response.raw.stream(_CHUNK, decode_content=False):
                 stream.write(chunk)
