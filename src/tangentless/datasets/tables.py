@@ -38,6 +38,7 @@ RESULTS_DIGEST = "sha256:19d78a177e75d34321d21c8784b984d419799349018cfdad997d06f
 FOLDER = "uci"
 _TUNING, _FOLDS = "conxuntos.dat", "conxuntos_kfold.dat"
 _SPLITS = 4  # in _FOLDS
+_LISTED = 6  # most tables that an error names
 _SUMMARIES = ("min", "max", "mean", "std")  # columns of the published results that are not classifiers
 
 
@@ -262,9 +263,9 @@ def _parse_splits(path: Path, lines: dict[int, str], rows: int, count: int) -> t
     return splits
 
 
-def missing_table(name: str, folder: Path, most: int = 6) -> DatasetMissingError:
-    """The error for a table that has no folder. It suggests a similar name, or else lists up to `most` tables."""
+def missing_table(name: str, folder: Path) -> DatasetMissingError:
+    """The error for a table that has no folder. It suggests a similar name, or else lists some tables."""
     names = sorted(path.parent.name for path in folder.glob(f"*/{_FOLDS}"))
-    others = f" and {len(names) - most} others" if len(names) > most else ""
-    hint = closest(name, names) or f"there are {', '.join(names[:most])}{others}"
+    others = f" and {len(names) - _LISTED} others" if len(names) > _LISTED else ""
+    hint = closest(name, names) or f"there are {', '.join(names[:_LISTED])}{others}"
     return DatasetMissingError(f"there is no folder {folder / name}; {hint}".strip())

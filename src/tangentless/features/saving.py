@@ -45,7 +45,7 @@ def restore_steps(
     first = next((text.get("shape") for text in texts if _is_features(text)), shape)
     now = tuple(first) if isinstance(first, list) else shape
     for place, text in enumerate(texts):
-        own: Read = lambda name, place=place, rows=inputs: read(f"{name}{place}", rows)  # type: ignore[misc]  # noqa: E731
+        own = _numbered(read, place, inputs)
         step = _restore(text, own) if _is_features(text) else saving.restore_step(text, own, now)
         steps.append(step)
         if isinstance(step, PatchFeatures):
@@ -58,6 +58,11 @@ def restore_steps(
     if now != shape:
         raise InputError(f"the steps return rows of shape {now}, but the estimator takes rows of shape {shape}")
     return steps, inputs
+
+
+def _numbered(read: ReadWith, place: int, inputs: NDArray[Any] | None) -> Read:
+    """Reads the arrays of the step at a place."""
+    return lambda name: read(f"{name}{place}", inputs)
 
 
 def through(step: AnyStep, inputs: NDArray[Any] | None) -> NDArray[Any] | None:

@@ -7,8 +7,8 @@ the style sheet (c0 to c5), so a chart switches between light and dark with the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ class Chart:
     x_range: Range | None = None
     y_range: Range | None = None
     diagonal: bool = False  # draw the line y = x
-    marks: Sequence[tuple[float, str]] = field(default_factory=tuple)  # vertical lines at x, each with a text
+    marks: Sequence[tuple[float, str]] = ()  # vertical lines at x, each with a text
     note: str = ""
 
     def draw(self) -> Markup:
@@ -161,7 +161,7 @@ class _Axes:
     def line(self, x: Sequence[float] | Array, y: Sequence[float] | Array, kind: str) -> Markup:
         return tag("polyline", points=self._points(zip(x, y, strict=True)), class_=kind)
 
-    def _points(self, points: Iterator[tuple[float, float]] | list[tuple[float, float]]) -> Markup:
+    def _points(self, points: Iterable[tuple[float, float]]) -> Markup:
         return join((f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points), " ")
 
     def _format_y(self, value: float) -> str:

@@ -121,7 +121,8 @@ def gather(model: Any, train: Data, test: Data | None, matrix: Any, limit: int) 
     *steps, estimator = [step for _, step in model.steps] if isinstance(model, Pipeline) else [model]
     check_model(estimator, len(train.y))
     classifies = isinstance(estimator, KernelRidgeClassifier)
-    everything = _make_items(estimator, train.y, _leave_one_out(estimator), tested=False)
+    left_out = _leave_one_out(estimator)
+    everything = _make_items(estimator, train.y, left_out, tested=False)
     examples = _choose_examples(everything, classifies)
     shown = np.sort(np.random.default_rng(0).permutation(len(everything))[:limit])
     listed = np.concatenate([examples.hardest, examples.typical, examples.suspects])
@@ -148,7 +149,7 @@ def gather(model: Any, train: Data, test: Data | None, matrix: Any, limit: int) 
         K=K,
         neighbours=nearest(K),
         examples=examples.places(where),
-        calibration=calibration(_leave_one_out(estimator), everything.truth) if classifies else None,
+        calibration=calibration(left_out, everything.truth) if classifies else None,
         path=path,
         curve=curve,
         trouble=trouble,

@@ -100,7 +100,8 @@ def _notes(fit: Fit, sprite: Sprite | None, packed: PackedMatrix) -> list[str]:
     ]
     if sprite is not None:
         height, width = fit.images.shape[1:3]
-        kind, size = sprite.url[11:15].rstrip(";").upper(), format_bytes(len(sprite.url))
+        kind = sprite.url.partition(";")[0].removeprefix("data:image/").upper()
+        size = format_bytes(len(sprite.url))
         notes.append(
             f"Pictures: {len(fit.items):,}, of {height} × {width} pixels shown as {sprite.height} × {sprite.width}, "
             f"{kind}, {size}."
