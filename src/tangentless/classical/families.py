@@ -73,7 +73,7 @@ def gaussian_family(X: Any, Z: Any = None, *, gammas: Iterable[float]) -> Iterat
 
 
 def median_squared_distance(X: Any, *, rows: int = _ROWS_OF_MEDIAN) -> float:
-    """The median of the squared distances between any two rows, or between `rows` evenly spaced ones of more.
+    """The median squared distance between two different rows. Of more than `rows` rows, evenly spaced ones count.
 
     >>> median_squared_distance([[0.0], [1.0], [3.0]])
     4.0

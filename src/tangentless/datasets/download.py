@@ -94,14 +94,14 @@ def _request(address: str, stream: BinaryIO, progress: Progress) -> bool:
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     with requests.get(address, headers=headers, stream=True, timeout=_WAIT) as response:
         start, total = _extent(response)
-        if response.status_code == 416:  # no bytes after those: the file is complete, or the part is of another file
+        if response.status_code == 416:  # nothing to send: the part is complete, or is part of another file
             if total != have:
                 stream.truncate(0)
             return total == have
         response.raise_for_status()
-        if start != have:
+        if start != have:  # a server may ignore the range and send the whole file
             have = stream.truncate(0)
-            if start != 0:  # neither the bytes asked for nor the whole file, which a server may always send
+            if start != 0:
                 return False
         try:
             for chunk in response.raw.stream(_CHUNK, decode_content=False):

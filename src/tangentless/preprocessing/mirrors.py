@@ -1,4 +1,4 @@
-"""Mirror images, left for right."""
+"""Mirror images: left and right exchanged."""
 
 from __future__ import annotations
 

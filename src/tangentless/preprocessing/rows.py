@@ -38,7 +38,7 @@ class KeepsInputs(TransformerMixin):  # type: ignore[misc]  # scikit-learn is un
 def read_rows(estimator: Any, X: Any, shape: tuple[int, ...] | None = None, *, finite: bool = True) -> NDArray[Any]:
     """Rows in their own dtype, checked: images (N, H, W, C), sequences or vectors.
 
-    `shape` is None in `fit`. Later it is the shape of the rows that the estimator was fitted to, and required.
+    `fit` passes no shape. Later calls pass the shape that the estimator was fitted to, which the rows must have.
     """
     first, X = shape is None, without_tensor(X)
     with input_errors():
@@ -57,7 +57,7 @@ def read_rows(estimator: Any, X: Any, shape: tuple[int, ...] | None = None, *, f
 
 
 def set_shape(estimator: Any, shape: tuple[int, ...]) -> None:
-    """Set the attributes that say what shape the rows have; vectors cannot have mirror images."""
+    """Set `shape_` and `n_features_in_` of an estimator; with `mirrors` it cannot take vectors."""
     estimator.shape_, estimator.n_features_in_ = shape, math.prod(shape)
     if getattr(estimator, "mirrors", False) and len(shape) < 2:
         raise InputError("vectors have no mirror image; mirrors=True needs sequences or images")

@@ -28,7 +28,7 @@ Indices = NDArray[np.intp]
 LIMIT = 2000  # training images shown
 NEIGHBOURS = 12
 LISTED = 24  # examples in each list
-SURE, UNLIKELY = 0.8, 0.1  # a label of at most the second probability is suspect if another has at least the first
+SURE, UNLIKELY = 0.8, 0.1  # a label is suspect if p(prediction) >= SURE and p(label) <= UNLIKELY
 _TESTED = 200  # right and wrong test images shown, at most so many of each
 _SMALLEST = 6  # fewest training images in the learning curve: 60 images give four points
 _DRAWS = 8  # most subsets of one size in the learning curve
@@ -83,7 +83,7 @@ class Examples:
     """Places of the items to list, by leave-one-out."""
 
     hardest: Indices  # worst first
-    typical: Indices  # the best of each class, or the best
+    typical: Indices  # the best of each class; for regressors, the smallest errors
     suspects: Indices  # labels that are probably wrong
     suspected: int  # how many suspects there are, listed or not
 
