@@ -38,8 +38,7 @@ class FeatureKernel(Elementary):
 
     def prepare(self, device: AnyDevice, images: Any) -> Any:
         device = Device.of(device)
-        if images.shape[1:] != self.features.shape_:
-            raise InputError(f"{self!r} was fitted to images of {self.features.shape_}, not {images.shape[1:]}")
+        self._check_shape(images.shape[1:])
         shape = (len(images), self.features._n_features_out)
         rows = device.algebra.xp.empty(shape, np.float64)  # the dtype of kernels of vectors: no copy is made
         for part, some in self.features.compute(device, images):
@@ -60,12 +59,15 @@ class FeatureKernel(Elementary):
         return repr(self)
 
     def elements(self, shape: tuple[int, ...]) -> int:
-        if tuple(shape) != self.features.shape_:
-            raise InputError(f"{self!r} was fitted to images of {self.features.shape_}, not {tuple(shape)}")
+        self._check_shape(shape)
         return self.of.elements((self.features._n_features_out,))
 
     def image_numbers(self, shape: tuple[int, ...]) -> int:
         return self.of.image_numbers((self.features._n_features_out,))
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        if tuple(shape) != self.features.shape_:
+            raise InputError(f"{self!r} was fitted to images of {self.features.shape_}, not {tuple(shape)}")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FeatureKernel) and repr(self) == repr(other)

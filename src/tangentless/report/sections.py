@@ -12,6 +12,7 @@ from sklearn.pipeline import Pipeline
 
 from ..console import percent
 from ..markup import Markup, html_table, join, tag
+from ..solve import Calibration, RidgePath
 from ..timing import format_bytes
 from .charts import Chart, Series
 from .encoding import PackedMatrix, Sprite, make_sprite, pack_matrix, picture_values
@@ -135,7 +136,7 @@ class _Thumbs:
         place = f"--x:{item % self.sprite.columns};--y:{item // self.sprite.columns}"
         return tag("span", class_="thumb", style=place)
 
-    def list(self, items: NDArray[np.intp], words: Any) -> Markup:
+    def buttons(self, items: NDArray[np.intp], words: Any) -> Markup:
         """Buttons with a picture and `words(item)` below it."""
         buttons = (
             tag("button", self(item), tag("span", words(item)), class_="example", type="button", data_item=item)
@@ -245,10 +246,10 @@ def _examples(fit: Fit, draw: _Thumbs) -> Section:
     parts = [
         tag("h3", "Hardest"),
         tag("p", "The least probable labels." if classes else "The largest errors.", class_="note"),
-        draw.list(fit.examples.hardest, hard),
+        draw.buttons(fit.examples.hardest, hard),
         tag("h3", "Most typical"),
         tag("p", "The most probable labels of each class." if classes else "The smallest errors.", class_="note"),
-        draw.list(fit.examples.typical, hard if not classes else lambda item: classes[items.truth[item]]),
+        draw.buttons(fit.examples.typical, hard if not classes else lambda item: classes[items.truth[item]]),
     ]
     if classes:
         count, listed = fit.examples.suspected, len(fit.examples.suspects)
@@ -256,7 +257,11 @@ def _examples(fit: Fit, draw: _Thumbs) -> Section:
             f"Leave-one-out gives another class at least {SURE:.0%} and the label at most {UNLIKELY:.0%}. "
             f"There are {count:,}" + (f"; the first {listed} are shown." if listed < count else ".")
         )
-        parts += [tag("h3", "Labels to check"), tag("p", words, class_="note"), draw.list(fit.examples.suspects, hard)]
+        parts += [
+            tag("h3", "Labels to check"),
+            tag("p", words, class_="note"),
+            draw.buttons(fit.examples.suspects, hard),
+        ]
     return Section("examples", "Hard, typical and doubtful images", join(parts))
 
 
@@ -268,17 +273,15 @@ def _curves(fit: Fit) -> Section:
         options: dict[str, Any] = {"log": True, "percent": bool(fit.classes), "note": note if fit.classes else ""}
         charts.append(Chart("Learning curve", "training rows", score, [fit.curve], **options))
     if fit.path is not None:
-        charts.append(_ridge_chart(fit))
+        charts.append(_ridge_chart(fit.path, fit.estimator.ridge_))
     if fit.calibration is not None:
-        charts.append(_reliability(fit))
+        charts.append(_reliability(fit.calibration))
     trouble = [tag("p", f"No ridge path and no learning curve: {fit.trouble}.", class_="note")] if fit.trouble else []
     body = join([*trouble, tag("div", *(chart.draw() for chart in charts), class_="columns")])
     return Section("curves", "Curves", body)
 
 
-def _ridge_chart(fit: Fit) -> Chart:
-    path, used = fit.path, fit.estimator.ridge_
-    assert path is not None
+def _ridge_chart(path: RidgePath, used: float) -> Chart:
     usable = np.isfinite(path.squared_errors) & (path.ridges > 0)
     values = path.squared_errors if path.accuracies is None else path.accuracies
     best = path.best("squared error" if path.accuracies is None else "accuracy")
@@ -293,9 +296,7 @@ def _ridge_chart(fit: Fit) -> Chart:
     return Chart("Ridge path", "ridge", up, [series], note=note + zero, **options)
 
 
-def _reliability(fit: Fit) -> Chart:
-    found = fit.calibration
-    assert found is not None
+def _reliability(found: Calibration) -> Chart:
     seen = found.counts > 0
     sizes = 2.5 + 9 * np.sqrt(found.counts[seen] / found.counts.max())
     series = Series("bin", found.confidences[seen], found.accuracies[seen], sizes=sizes)
