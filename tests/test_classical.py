@@ -227,9 +227,9 @@ def test_the_median_is_that_of_distances_between_different_rows(X):
 def test_no_median_where_there_is_no_distance():
     with pytest.raises(InputError, match=r"median distance between rows is 0.*constant features"):
         Gaussian.median(np.ones((5, 3)))
-    with pytest.raises(InputError, match="at least two rows"):
+    with pytest.raises(InputError, match="needs at least two"):
         median_squared_distance(np.ones((1, 3)))
-    with pytest.raises(ParameterError, match="at least two rows, not 1"):
+    with pytest.raises(ParameterError, match="rows must be a whole number from 2, not 1"):
         median_squared_distance(np.eye(3), rows=1)
 
 
@@ -247,12 +247,12 @@ def test_no_median_where_there_is_no_distance():
         (lambda: Polynomial(2, -1), "positive semidefinite"),
         (lambda: ArcCosine(3), "order 0, 1 or 2"),
         (lambda: ArcCosine(True), "order 0, 1 or 2"),
-        (lambda: NNGP(0), "at least 1 layer"),
-        (lambda: NTK(0), "at least 1 layer"),
-        (lambda: NTK(1.5), "at least 1 layer"),
-        (lambda: NTK(3, 3), "from 0 to 2 may be fixed, not 3"),
-        (lambda: NTK(3, -1), "from 0 to 2 may be fixed"),
-        (lambda: ntk_family(np.ones((2, 2)), depths=[2, 0]), "at least 1 layer"),
+        (lambda: NNGP(0), "depth must be a whole number from 1"),
+        (lambda: NTK(0), "depth must be a whole number from 1"),
+        (lambda: NTK(1.5), "depth must be a whole number from 1"),
+        (lambda: NTK(3, 3), "fixed must be a whole number from 0 to 2, not 3"),
+        (lambda: NTK(3, -1), "fixed must be a whole number from 0 to 2"),
+        (lambda: ntk_family(np.ones((2, 2)), depths=[2, 0]), "depth must be a whole number from 1"),
         (lambda: ntk_family(np.ones((2, 2)), depths=[]), "at least one depth"),
         (lambda: ntk_family(np.ones((2, 2)), depths=3), r"depths must be a list, such as \[3\]"),
         (lambda: gaussian_family(np.ones((2, 2)), gammas=0.1), r"gammas must be a list, such as \[0.1\]"),
@@ -264,7 +264,7 @@ def test_parameters_out_of_range_are_refused(make, message):
 
 
 def test_what_float64_cannot_hold_is_refused():
-    with pytest.raises(InputError, match="leave the range of float64; rescale"):
+    with pytest.raises(InputError, match="exceed float64; rescale"):
         Polynomial(5)(np.full((2, 3), 1e80))
     with pytest.raises(InputError, match="NaN"):
         ntk_family(np.array([[1.0, np.nan]]))

@@ -93,7 +93,9 @@ def test_a_broken_download_goes_on_where_it_broke(server, tmp_path):
 
 def test_a_later_call_goes_on_after_one_has_given_up(server, tmp_path):
     server.plan = [600_000] + [0] * download.TRIES
-    with pytest.raises(DownloadError, match=r"cannot download .*; 600,000 bytes are kept, and the next try goes on"):
+    with pytest.raises(
+        DownloadError, match=r"cannot download .*; try again, which continues after the 600,000 bytes received"
+    ):
         download.fetch(server.address, DIGEST, tmp_path)
     assert names_in(tmp_path) == [".file.bin.part"]
     server.asked.clear()
@@ -144,7 +146,7 @@ def test_a_server_without_ranges_sends_it_all_again(server, tmp_path):
 
 def test_a_wrong_file_is_thrown_away(server, tmp_path):
     server.content = CONTENT[:-1] + b"!"
-    with pytest.raises(DownloadError, match="does not have the published checksum, and was thrown away"):
+    with pytest.raises(DownloadError, match="does not have the published checksum, and was deleted"):
         download.fetch(server.address, DIGEST, tmp_path)
     assert names_in(tmp_path) == []
 
@@ -152,7 +154,7 @@ def test_a_wrong_file_is_thrown_away(server, tmp_path):
 def test_a_file_that_is_gone_is_not_asked_for_twice(server, tmp_path):
     (tmp_path / ".file.bin.part").write_bytes(CONTENT[:1000])
     server.plan = ["missing"]
-    with pytest.raises(DownloadError, match=r"404.*1,000 bytes are kept.*put it in"):
+    with pytest.raises(DownloadError, match=r"404.*1,000 bytes received.*put it in"):
         download.fetch(server.address, DIGEST, tmp_path)
     assert len(server.asked) == 1
 

@@ -1,5 +1,7 @@
 """Ensembles over random copies of training images, and predictions averaged over copies of new ones."""
 
+import json
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -121,6 +123,11 @@ def test_randaugment_changes_bytes_before_all_else():
     assert Augmentation.from_json(both.to_json()).to_json() == both.to_json()
 
 
+def test_parameters_that_are_numbers_of_numpy_are_json():
+    found = Augmentation(crop=np.int64(1), flips=np.bool_(True), randaugment=RandAugment(number=np.int64(3)))
+    assert Augmentation.from_json(json.loads(json.dumps(found.to_json()))).to_json() == found.to_json()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -141,7 +148,7 @@ def test_what_cannot_be_is_refused(data, options, message):
 
 def test_vectors_have_no_copies():
     X, y = np.random.default_rng(0).standard_normal((6, 3)), np.arange(6) % 2
-    with pytest.raises(InputError, match="augmentation changes images"):
+    with pytest.raises(InputError, match="augmentation needs images"):
         tl.KernelRidgeClassifier("relu", augmentation=AUGMENTATION, **EXACT).fit(X, y)
     with pytest.raises(InputError, match="vectors have no mirror image"):
         tl.KernelRidgeClassifier("relu", averaging="mirror", **EXACT).fit(X, y)

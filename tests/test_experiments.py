@@ -28,6 +28,7 @@ from tangentless.features import RandomPatchFeatures
 from tangentless.kernel import Crossed
 from tangentless.preprocessing import Augmentation, RandAugment
 from tangentless.preprocessing.gabor import gabor_features
+from tangentless.preprocessing.rows import set_shape
 from tangentless.recipes import recipe_of
 from tangentless.solve import solve_ridge
 from toys import CLASSES, toy
@@ -409,7 +410,7 @@ class TestTables:
                 for options in about["variants"]:
                     features = getattr(tangentless, about["features"])(**options)
                     features.check_parameters()
-                    features._set_shape(shape)
+                    set_shape(features, shape)
                     features._check_shape((1000, *shape))
 
     def test_an_open_ridge_is_chosen_again_on_all_images(self, tmp_path, monkeypatch):

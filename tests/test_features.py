@@ -24,7 +24,7 @@ from tangentless.errors import InputError, ParameterError, StoreMismatchError
 from tangentless.expression import read_kernel
 from tangentless.features import ConvolutionalKernelNetwork, FeatureKernel, RandomPatchFeatures
 from tangentless.features.kernel_network import spherical_means
-from tangentless.features.maps import even_cells, soft_cells
+from tangentless.features.maps import box_cells, gaussian_cells
 from tangentless.features.saving import kernel_makers
 from tangentless.models import load_model, save_model
 
@@ -57,7 +57,7 @@ def test_random_patch_features_are_what_loops_over_patches_give(shape):
     X, features = images(shape=shape), random_patches(bias=0.3)
     found = features.fit(X).transform(X)
     positions = [range(side - 2) for side in shape[:-1]]
-    cells = [even_cells(len(one), 3) for one in positions]
+    cells = [box_cells(len(one), 3) for one in positions]
     wanted = np.zeros((len(X), *(len(one) for one in cells), 2, 6))
     for image, corner in itertools.product(range(len(X)), itertools.product(*positions)):
         patch = X[(image, *(slice(start, start + 3) for start in corner))].ravel()
@@ -107,7 +107,7 @@ def test_a_kernel_network_is_what_loops_over_patches_give(shape):
             length = np.linalg.norm(patch)
             answers[at] = length * np.exp((patch / length @ anchors - 1) / 0.25) @ root
         for axis, side in enumerate(grid, 1):
-            answers = np.moveaxis(np.tensordot(soft_cells(side, 2), answers, (1, axis)), 0, axis)
+            answers = np.moveaxis(np.tensordot(gaussian_cells(side, 2), answers, (1, axis)), 0, axis)
         maps = answers
     np.testing.assert_allclose(found, maps.reshape(len(X), -1), atol=1e-6 * np.abs(maps).max())
 
@@ -275,7 +275,7 @@ def test_models_with_features_come_back_as_they_were(make, precision, tmp_path):
         (random_patches, {"mirrors": 1}, ParameterError, "mirrors"),
         (kernel_network, {"patches": (3, 4)}, InputError, "patch=4 is larger than the maps of layer 1, which are 4×3"),
         (kernel_network, {"filters": (5, 10**6)}, InputError, "more than the 72 patches"),
-        (kernel_network, {"filters": (5,)}, ParameterError, "as many as there are layers"),
+        (kernel_network, {"filters": (5,)}, ParameterError, "of one length"),
         (kernel_network, {"filters": 5}, ParameterError, "one number for each layer"),
         (kernel_network, {"pools": (2, 0)}, ParameterError, "pools must be a whole number from 1"),
         (kernel_network, {"width": 0.0}, ParameterError, "width must be a finite number above 0"),
@@ -307,6 +307,6 @@ def test_damaged_descriptions_are_refused(make):
     for change in ({"shape": [9, 8, 0]}, {"kind": "other"}, {"unknown": 1}, {"mirrors": 3}, {"shape": 3}):
         with pytest.raises(InputError, match="header"):
             kind.restore(text | change, arrays.__getitem__)
-    with pytest.raises(InputError, match="do not go with"):
+    with pytest.raises(InputError, match="must be finite floats of shape"):
         kind.restore(text, lambda name: arrays[name][..., :-1])
     assert isinstance(kind.restore(text, arrays.__getitem__).kernel(), FeatureKernel)

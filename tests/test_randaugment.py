@@ -97,7 +97,7 @@ def test_bad_parameters_are_refused(options, problem):
 
 @pytest.mark.parametrize("images", [IMAGES / 255, IMAGES[0], IMAGES[..., :2], IMAGES.tolist(), ["a"], 3])
 def test_only_images_of_bytes_are_changed(images):
-    with pytest.raises(InputError, match="changes images of bytes"):
+    with pytest.raises(InputError, match="needs uint8 images"):
         RandAugment().copy(images)
 
 

@@ -281,7 +281,7 @@ def test_a_place_that_cannot_be_written_is_refused(name, model, tmp_path):
 
 def test_what_has_no_leave_one_out_is_refused(tmp_path):
     path = tmp_path / "r.html"
-    with pytest.raises(ParameterError, match="KernelSVC has none"):
+    with pytest.raises(ParameterError, match="KernelSVC does not have"):
         tl.write_report(path, tl.KernelSVC(TEXT), IMAGES, LABELS)
     with pytest.raises(ParameterError, match="not fitted yet"):
         tl.write_report(path, tl.KernelRidgeClassifier(TEXT), IMAGES, LABELS)
@@ -294,11 +294,11 @@ def test_data_that_do_not_belong_together_are_refused(model, tmp_path):
     path = tmp_path / "r.html"
     with pytest.raises(InputError, match="fitted to 120 rows"):
         tl.write_report(path, model, ROWS[:50], LABELS[:50])
-    with pytest.raises(InputError, match="labels of shape"):
+    with pytest.raises(InputError, match="labels have shape"):
         tl.write_report(path, model, ROWS, LABELS[:50])
     with pytest.raises(InputError, match="120 × 120"):
         tl.write_report(path, model, ROWS, LABELS, matrix=np.eye(7))
-    with pytest.raises(InputError, match="no class of the model"):
+    with pytest.raises(InputError, match="model has no class"):
         tl.write_report(path, model, ROWS, LABELS, test=(ROWS, LABELS + 1))
     with pytest.raises(ParameterError, match="limit"):
         tl.write_report(path, model, ROWS, LABELS, limit=0)

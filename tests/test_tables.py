@@ -69,16 +69,16 @@ def test_constant_features_and_lonely_classes_are_kept_and_noted(tmp_path):
 @pytest.mark.parametrize(
     ("file", "change", "said"),
     [
-        ("conxuntos_kfold.dat", lambda text: "\n".join(text.splitlines()[:6]), "6 lines of rows, and not 8"),
-        ("conxuntos.dat", lambda text: "", "0 lines of rows, and not 2"),
+        ("conxuntos_kfold.dat", lambda text: "\n".join(text.splitlines()[:6]), "6 lines of rows instead of 8"),
+        ("conxuntos.dat", lambda text: "", "0 lines of rows instead of 2"),
         ("conxuntos_kfold.dat", lambda text: "40 " + text, "line 1: rows repeat, or are not from 0 to 39"),
         ("conxuntos_kfold.dat", lambda text: "x " + text, "line 1: not row numbers"),
         ("toy_R.dat", lambda text: text.replace("\n3\t", "\n3\t?", 1), "line 4: not numbers"),
-        ("toy_R.dat", lambda text: text.replace("\n3\t", "\n3\t1\t", 1), "line 4: 5 numbers, where others have 4"),
+        ("toy_R.dat", lambda text: text.replace("\n3\t", "\n3\t1\t", 1), "line 4: 5 numbers instead of 4"),
         ("toy_R.dat", lambda text: re.sub(r"\n3\t[^\t]+", "\n3\tnan", text), "line 4: a value is not finite"),
         ("toy_R.dat", lambda text: "\n".join(text.splitlines()[:30]), "has 29 rows, but .*toy.txt says 40"),
         ("toy_R.dat", lambda text: "", "holds no rows"),
-        ("toy.txt", lambda text: text.replace("n_arquivos= 1", "n_arquivos= 2"), "test set of its own"),
+        ("toy.txt", lambda text: text.replace("n_arquivos= 1", "n_arquivos= 2"), "with a separate test set"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_file_and_reason(tmp_path, file, change, said):
@@ -93,13 +93,13 @@ def test_rows_both_trained_on_and_tested_are_refused(tmp_path):
     path = write_table(tmp_path) / "conxuntos_kfold.dat"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], lines[0], *lines[2:]]))
-    with pytest.raises(DatasetDamagedError, match="both trained on and tested"):
+    with pytest.raises(DatasetDamagedError, match="both in its training and its test set"):
         read_table("toy", tmp_path)
 
 
 def test_one_class_is_refused(tmp_path):
     write_table(tmp_path, labels=[0] * 20)
-    with pytest.raises(DatasetDamagedError, match="one class only"):
+    with pytest.raises(DatasetDamagedError, match="are of one class"):
         read_table("toy", tmp_path)
 
 
@@ -114,7 +114,7 @@ def test_missing_folder_or_file_is_named(tmp_path):
 
 def test_known_name_with_other_files_is_refused(tmp_path):
     write_table(tmp_path, "iris")
-    with pytest.raises(DatasetDamagedError, match="not those known as iris"):
+    with pytest.raises(DatasetDamagedError, match="known checksum of the table iris"):
         read_table("iris", tmp_path)
     assert read_table("iris", tmp_path, verify=False).name == "iris"
 
@@ -123,7 +123,7 @@ def test_folder_is_found_itself_or_as_uci_in_it(tmp_path):
     write_table(tmp_path / "uci")
     assert find_tables(tmp_path) == find_tables(tmp_path / "uci") == tmp_path / "uci"
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DatasetMissingError, match="no tables are in"):
+    with pytest.raises(DatasetMissingError, match="no folder in"):
         find_tables(tmp_path / "empty", download=False)
     with pytest.raises(DatasetMissingError, match=r"results\.txt"):
         find_results(tmp_path / "uci", download=False)

@@ -1,6 +1,6 @@
-"""Choosing images without labels: those that say most about all others, by the variance of a Gaussian process.
+"""Choosing the most informative images without labels, by the posterior variance of a Gaussian process.
 
-They are the images to label first, and good landmarks for `KernelRidgeClassifier(landmarks=...)`.
+These are the images to label first, and good landmarks for `KernelRidgeClassifier(landmarks=...)`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .solve.pivoted import check_count, choose_rows
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-BLOCK = 64  # columns of kernel entries that are computed at once; the first few come alone
+BLOCK = 64  # most images chosen at once, so that their kernel entries are computed together
 
 
 def choose(
@@ -33,11 +33,11 @@ def choose(
     precision: Precision = "float32",
     n_jobs: int | None = None,
 ) -> Indices:
-    """The numbers of the n images of X that say most about all others, the best first.
+    """The indices of the n most informative images of X, the best first.
 
-    `kernel` is a name, an architecture or a kernel object. Each image has the largest variance given those before it,
-    among `block` that are chosen together; `block=1` is slower and greedy in every step. There are fewer than n where
-    the rest has no variance left.
+    `kernel` is a name, an architecture or a kernel object. Images are chosen greedily, each by the largest variance
+    given those before it, but `block` candidates at a time; `block=1` is slower and greedy in every step. The result is
+    shorter than n if the other images have no variance left.
 
     >>> X = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
     >>> choose("relu", X, 2, backend="reference")
@@ -49,7 +49,7 @@ def choose(
 def choose_images(
     kernel: Kernel, device: Device, X: Any, n: int, *, block: int, known: tuple[Factor, Any] | None = None
 ) -> Indices:
-    """As `choose`; `known` are images that are there already, and the factor of their kernel."""
+    """As `choose`, given some images already: `known` is the factor of their kernel matrix, and these images."""
     check_count(n, len(X))
 
     def matrix(images: Any, others: Any) -> Array:

@@ -1,4 +1,4 @@
-"""Labels at the door of classifiers: classes, sorted, and the number of each row's class; numbers at that of others."""
+"""Checks of the targets of estimators: labels of classifiers, which become class numbers, and numbers of regressors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .solve import check_targets
 
 
 class LabelledEstimator(ClassifierMixin, KernelEstimator):  # type: ignore[misc]  # scikit-learn is untyped
-    """What all classifiers share."""
+    """Base class of classifiers."""
 
     def _read_labels(self, X: Any, y: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.intp]]:
-        """Rows, their labels, and the labels as numbers of classes."""
+        """Rows, their labels, and the class numbers of the labels; sets `classes_`."""
         check_labelled(y)
         X, y = self._read_training(X, y)
         self.classes_, codes = read_classes(y)
@@ -28,7 +28,7 @@ class LabelledEstimator(ClassifierMixin, KernelEstimator):  # type: ignore[misc]
 
 
 class NumberEstimator(RegressorMixin, KernelEstimator):  # type: ignore[misc]  # scikit-learn is untyped
-    """What all regressors share."""
+    """Base class of regressors."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -46,11 +46,11 @@ class NumberEstimator(RegressorMixin, KernelEstimator):  # type: ignore[misc]  #
 def check_varied(targets: NDArray[Any]) -> None:
     """Refuse targets that are all the same."""
     if (targets == targets[0]).all():
-        raise InputError(f"all rows have the same target, {targets[0]}; there is nothing to learn from them")
+        raise InputError(f"all rows have the same target, {targets[0]}; a regressor needs at least two different ones")
 
 
 def read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """The classes, sorted, and the number of each row's class.
+    """The classes, sorted, and for each row the index of its class.
 
     >>> read_classes(np.array(["b", "a", "b"]))
     (array(['a', 'b'], dtype='<U1'), array([1, 0, 1]))
@@ -64,7 +64,7 @@ def read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
 
 
 def check_labelled(y: Any) -> None:
-    """Refuse missing labels among text or objects, where NumPy would turn them into text or fail to sort them."""
+    """Refuse None and NaN in lists and object arrays: NumPy would make text of them, or fail to sort them."""
     if isinstance(y, list | tuple) or getattr(y, "dtype", None) == np.dtype(object):
         for row, label in enumerate(y):
             if label is None or (isinstance(label, Real) and label != label):

@@ -1,7 +1,6 @@
-"""HTML and SVG as text that cannot be broken by what is put into it.
+"""HTML and SVG whose text is always escaped, for reports and for pictures in notebooks.
 
-`tag` escapes every piece of text that is not `Markup` already, so names of classes and files are shown and never run.
-Reports and the pictures that notebooks show are made of it.
+`tag` escapes every text that is not `Markup`, so names of classes and files are shown and never interpreted.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-# XML allows no control characters, not even escaped ones; they are shown as the sign for a character that is missing.
+# XML does not allow control characters, not even escaped ones. U+FFFD, the replacement character, stands for them.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-_EMPTY = frozenset({"meta", "link", "img", "input", "br", "hr"})  # of HTML: they have no end tag
+_EMPTY = frozenset({"meta", "link", "img", "input", "br", "hr"})  # HTML elements without an end tag
 
 
 class Markup(str):
@@ -23,7 +22,7 @@ class Markup(str):
 
 
 def escape(text: Any) -> Markup:
-    """Any value as text of a page, markup as it is.
+    """Any value as escaped text; `Markup` is returned unchanged.
 
     >>> escape("<b> & 'c'")
     '&lt;b&gt; &amp; &#x27;c&#x27;'
@@ -32,12 +31,14 @@ def escape(text: Any) -> Markup:
 
 
 def join(parts: Iterable[Any], between: str = "") -> Markup:
-    """Parts one after the other, each escaped if it is no markup yet."""
+    """Concatenated parts; those that are not `Markup` are escaped."""
     return Markup(between.join(map(escape, parts)))
 
 
 def tag(name: str, *children: Any, **attributes: Any) -> Markup:
-    """An element. Underscores in the names of attributes are hyphens, and one at the end is dropped.
+    """An element. In names of attributes, underscores become hyphens, and a final one is dropped (`class_`).
+
+    Attributes that are None are left out.
 
     >>> tag("td", "a < b", class_="name", aria_label="x", hidden=None)
     '<td class="name" aria-label="x">a &lt; b</td>'
@@ -50,7 +51,7 @@ def tag(name: str, *children: Any, **attributes: Any) -> Markup:
 
 
 def html_table(columns: Sequence[Any], rows: Iterable[Sequence[Any]], **attributes: Any) -> Markup:
-    """A table whose first column is text and whose others are numbers.
+    """A table with a row of column heads.
 
     >>> html_table(("a",), [("<1>",)])
     '<table><thead><tr><th scope="col">a</th></tr></thead><tbody><tr><td>&lt;1&gt;</td></tr></tbody></table>'
@@ -61,6 +62,6 @@ def html_table(columns: Sequence[Any], rows: Iterable[Sequence[Any]], **attribut
 
 
 def svg(width: float, height: float, title: str, *children: Any, **attributes: Any) -> Markup:
-    """A picture of a size in pixels, which scales; the title is what a screen reader says."""
+    """An SVG picture with a view box of a size in pixels. Screen readers say the title."""
     size = {"viewBox": f"0 0 {width:g} {height:g}", "role": "img", "aria_label": title}
     return tag("svg", tag("title", title), *children, xmlns="http://www.w3.org/2000/svg", **size, **attributes)

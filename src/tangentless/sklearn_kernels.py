@@ -1,4 +1,4 @@
-"""Kernels of this package inside scikit-learn's Gaussian processes, on rows that are flattened images.
+"""Kernels of this package for scikit-learn's Gaussian processes, on rows that are flattened images.
 
 >>> import numpy as np
 >>> from sklearn.gaussian_process import GaussianProcessRegressor
@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 class SklearnKernel(TheirKernel):  # type: ignore[misc]  # scikit-learn is untyped
     """A kernel of this package with the interface of `sklearn.gaussian_process.kernels.Kernel`.
 
-    It has no hyperparameters of its own; scale and noise are scikit-learn's, as in `ConstantKernel() * k`.
+    It has no hyperparameters. Scale and noise are kernels of scikit-learn, as in `ConstantKernel() * k`.
     """
 
     def __init__(
@@ -48,26 +48,26 @@ class SklearnKernel(TheirKernel):  # type: ignore[misc]  # scikit-learn is untyp
         self.n_jobs = n_jobs
 
     def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
-        """The kernel matrix, (N, N) or (N, M); with `eval_gradient` also its derivatives, of which there are none."""
+        """The kernel matrix, (N, N) or (N, M); with `eval_gradient` also an empty array of derivatives, (N, N, 0)."""
         if Y is not None and eval_gradient:
-            raise ParameterError("gradients are of k(X, X); leave Y out")
-        made, device = self._made()
+            raise ParameterError("eval_gradient works for k(X, X) only; leave Y out")
+        made, device = self._kernel_and_device()
         K = to_host(made.on_device(device, self._images(X), None if Y is None else self._images(Y)))
         return (K, np.empty((*K.shape, 0))) if eval_gradient else K
 
     def diag(self, X: Any) -> Array:
         """k(x, x) of each row, (N,)."""
-        made, device = self._made()
+        made, device = self._kernel_and_device()
         return np.asarray(to_host(made.diag(self._images(X), backend=device)))
 
     def is_stationary(self) -> bool:
-        """Whether it depends on differences of rows only; no."""
+        """Whether the kernel depends only on differences of rows: always False."""
         return False
 
     def __repr__(self) -> str:
         return f"sklearn_kernel({self.kernel!r}, {self.shape!r})"
 
-    def _made(self) -> tuple[Kernel, Device]:
+    def _kernel_and_device(self) -> tuple[Kernel, Device]:
         return kernel_of(self.kernel), Device.of(self.backend, self.precision, self.n_jobs)
 
     def _images(self, X: Any) -> NDArray[Any]:
@@ -89,7 +89,7 @@ def sklearn_kernel(
 ) -> SklearnKernel:
     """A kernel for `sklearn.gaussian_process.GaussianProcessRegressor` and the like, on flattened images.
 
-    `shape` is that of an image, (H, W, C); without one rows are vectors. Float64 is the default here, since
-    scikit-learn adds no more to the diagonal than 1e-10.
+    `shape` is that of an image, (H, W, C); without it rows are vectors. The default precision is float64, since
+    scikit-learn adds only 1e-10 to the diagonal.
     """
     return SklearnKernel(kernel, shape, backend, precision, n_jobs)

@@ -1,8 +1,8 @@
 """Classical kernels with the interface of the compositional ones, for comparison.
 
-Of vectors, or images read as vectors: `Linear`, `Polynomial`, `Gaussian`, `ArcCosine`, and the fully connected ReLU
-networks of infinite width, `NNGP` and `NTK`. Of images: `ConvolutionalNTK`, the tangent kernel of any architecture. A
-family is computed at once where its members share their work: `ntk_family`, `gaussian_family`.
+Kernels of vectors, or of images as vectors: `Linear`, `Polynomial`, `Gaussian`, `ArcCosine`, and those of fully
+connected ReLU networks of infinite width, `NNGP` and `NTK`. Of images: `ConvolutionalNTK`, the tangent kernel of any
+architecture. `ntk_family` and `gaussian_family` compute the matrices of several kernels at once and share their work.
 
 >>> import numpy as np
 >>> X = np.random.default_rng(0).standard_normal((30, 4))

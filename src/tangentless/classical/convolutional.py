@@ -1,10 +1,9 @@
-"""The convolutional tangent kernel of any architecture: a second value that flows through the graph of its kernel.
+"""The convolutional tangent kernel (NTK) of any architecture: a second value that flows through the kernel's graph.
 
-The network: before every nonlinearity a layer of weights, after the last layer a linear readout, all of them trained,
-none with biases; weights are Gaussian and scaled so that its Gaussian process, the CNN-GP, is exactly
-`tangentless.kernel` of the architecture. In a sum, branches that end in a convolution have weights of their own there,
-and an identity has none: a residual network is what comes out. The tangent kernel is the sum over layers of weights of
-what each one adds.
+The network has a layer of weights before every nonlinearity, and a linear readout after the last layer. All weights are
+trained; there are no biases. Weights are Gaussian and scaled such that the Gaussian process of the network, the CNN-GP,
+is `tangentless.kernel` of the architecture. In a sum, a branch that ends in a convolution has weights for it, and an
+identity has none, as in a residual network. The tangent kernel is a sum with one term for each layer of weights.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from ..kernel import CompositionalKernel
 class ConvolutionalNTK(CompositionalKernel):
     """The tangent kernel of the infinitely wide network of an architecture, all layers trained.
 
-    Arithmetic is float64, whatever the precision: the slope of the ReLU's dual has a square root at c = 1, and would
-    leave float32 three digits there.
+    Arithmetic is always float64: the derivative of the ReLU's dual has a term sqrt(1 - c), of which float32 would give
+    three digits near c = 1.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).standard_normal((3, 8, 8, 2))
@@ -44,7 +43,7 @@ class ConvolutionalNTK(CompositionalKernel):
 
     @property
     def gaussian_process(self) -> CompositionalKernel:
-        """The kernel of the same network with all weights but the readout's as they were drawn: the CNN-GP."""
+        """The kernel of the same network if only the readout is trained: the CNN-GP."""
         return CompositionalKernel(self.architecture)
 
     def graph(self, shape: tuple[int, ...]) -> Graph:

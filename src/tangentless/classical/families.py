@@ -1,4 +1,4 @@
-"""Many kernels of the same points at once: inner products and distances are computed once and shared."""
+"""Matrices of several kernels of the same points at once: inner products and distances are computed once."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ from .rows import Vectors, read_rows, to_distances, to_gaps
 from .vectors import Gaussian, Pair, bell, by_rows, check_depth, relu_networks
 
 Array = NDArray[np.float64]
-Function = Callable[[Array, Vectors, Vectors], Array]  # of inner products of some rows with all columns
+# From the inner products (rows, columns) of two sets of vectors to (matrices, rows, columns), or for one matrix (rows,
+# columns). It may overwrite the products.
+Function = Callable[[Array, Vectors, Vectors], Array]
 _ROWS_OF_MEDIAN = 5000
 
 
 def ntk_family(
     X: Any, Z: Any = None, depths: Iterable[int] = range(1, 6), *, n_jobs: int | None = None
 ) -> dict[Pair, Array]:
-    """The matrices of `NTK(depth, fixed)` for some depths and every number of fixed layers, by (depth, fixed).
+    """The matrices of `NTK(depth, fixed)` for some depths and all `fixed` below each depth, by (depth, fixed).
 
-    Depths 1 to 5 are 15 matrices; fixed = depth - 1 is the NNGP. They take 8 bytes an entry each, 3 GB for all 15 of
-    5,000 points: ask for a few depths at a time where that is too much, for little more time.
+    Depths 1 to 5 give 15 matrices; fixed = depth - 1 is the NNGP. A matrix takes 8 bytes per entry, so 15 of 5,000
+    points take 3 GB. A few depths at a time take less memory, for little more time.
 
     >>> family = ntk_family(np.random.default_rng(0).standard_normal((20, 4)), depths=[1, 3])
     >>> sorted(family)
     [(1, 0), (3, 0), (3, 1), (3, 2)]
     """
     pairs: list[Pair] = []
-    for depth in dict.fromkeys(_several(depths, "depths")):
+    for depth in dict.fromkeys(_as_list(depths, "depths")):
         check_depth(depth)
         pairs += [(int(depth), fixed) for fixed in range(depth)]
     if not pairs:
-        raise ParameterError("a family needs at least one depth")
+        raise ParameterError("depths is empty; a family needs at least one depth")
     left, right = _read(X, Z, unit=True)
     diagonals = np.array([[depth - fixed] for depth, fixed in pairs]) * left.norms**2
 
@@ -48,7 +50,7 @@ def ntk_family(
 
 
 def squared_distances(X: Any, Z: Any = None, *, n_jobs: int | None = None) -> Array:
-    """Squared distances of all rows, without cancellation: 0 between equal rows, whatever their scale.
+    """Squared distances between all rows, without cancellation: exactly 0 between equal rows.
 
     >>> squared_distances([[0.0, 1.0], [2.0, 1.0]])
     array([[0., 4.],
@@ -59,28 +61,28 @@ def squared_distances(X: Any, Z: Any = None, *, n_jobs: int | None = None) -> Ar
 
 
 def gaussian_family(X: Any, Z: Any = None, *, gammas: Iterable[float]) -> Iterator[tuple[float, Array]]:
-    """The matrices of `Gaussian(gamma)` for some gammas, one at a time, from distances computed once.
+    """Yield (gamma, matrix of `Gaussian(gamma)`) for each gamma, from distances that are computed once.
 
     >>> X = np.random.default_rng(0).standard_normal((20, 4))
     >>> [(gamma, K.shape) for gamma, K in gaussian_family(X, gammas=[0.1, 1.0])]
     [(0.1, (20, 20)), (1.0, (20, 20))]
     """
-    kernels = [Gaussian(gamma) for gamma in _several(gammas, "gammas")]  # refused before anything is computed
+    kernels = [Gaussian(gamma) for gamma in _as_list(gammas, "gammas")]  # checks gammas before anything is computed
     distances = squared_distances(X, Z)
     return ((kernel.gamma, bell(distances, kernel.gamma)) for kernel in kernels)
 
 
 def median_squared_distance(X: Any, *, rows: int = _ROWS_OF_MEDIAN) -> float:
-    """The median of the squared distances between two different rows; of many rows, of so many evenly spaced ones.
+    """The median squared distance between two different rows. Of more than `rows` rows, evenly spaced ones count.
 
     >>> median_squared_distance([[0.0], [1.0], [3.0]])
     4.0
     """
     if not is_whole(rows) or rows < 2:
-        raise ParameterError(f"a median distance is taken over at least two rows, not {rows!r}")
+        raise ParameterError(f"rows must be a whole number from 2, not {rows!r}")
     points = check_images(to_numpy(X)[0], "X")
     if len(points) < 2:
-        raise InputError("a median distance needs at least two rows")
+        raise InputError("X has one row; a median distance needs at least two")
     chosen = points[np.linspace(0, len(points) - 1, min(rows, len(points))).astype(int)]
     median = float(np.median(squared_distances(chosen)[np.triu_indices(len(chosen), 1)]))
     if median == 0:
@@ -91,7 +93,7 @@ def median_squared_distance(X: Any, *, rows: int = _ROWS_OF_MEDIAN) -> float:
     return median
 
 
-def _several(values: Any, name: str) -> list[Any]:
+def _as_list(values: Any, name: str) -> list[Any]:
     try:
         return list(values)
     except TypeError:
@@ -99,7 +101,7 @@ def _several(values: Any, name: str) -> list[Any]:
 
 
 def _read(X: Any, Z: Any, *, unit: bool) -> tuple[Vectors, Vectors]:
-    """Both sides, checked; one and the same for X alone."""
+    """Both sides, checked; without Z the same object twice."""
     points = check_images(to_numpy(X)[0], "X")
     left = _vectors(points, unit)
     if Z is None:
@@ -115,9 +117,9 @@ def _vectors(points: NDArray[Any], unit: bool) -> Vectors:
 
 
 def _fill(left: Vectors, right: Vectors, function: Function, diagonals: Array, n_jobs: int | None) -> list[Array]:
-    """As many matrices as there are diagonals, tile by tile; of symmetric ones, each pair once.
+    """One matrix for each of the diagonals (matrices, N), tile by tile; symmetric ones compute each pair once.
 
-    Each is an array of its own, so that memory comes back as they are dropped.
+    The matrices are separate arrays, so the memory of each is freed when it is dropped.
     """
     values, symmetric = [np.empty((len(left), len(right))) for _ in diagonals], left is right
     for rows, columns, upper in tile_spans(left, right, symmetric=symmetric):

@@ -1,11 +1,11 @@
-"""Pairs of vectors: how far apart two are, and the recursion of wide ReLU networks on the angle between them.
+"""Functions of pairs of vectors: distances, and the recursion of wide ReLU networks on the angle between two.
 
-The angle is kept as its *gap*, 1 - |c| with c the cosine, negative where c is. Between near duplicates the gap is the
-small number that matters: the slope of the ReLU's dual falls as its square root, so a rounding error of 1e-16 in c
-would be one of 1e-8 in a tangent kernel. Matrix products give all pairs at once, and the few that are close, or
-opposite, are computed again from differences, which lose no digits. A ReLU maps gaps to gaps the same way.
+An angle is represented by its *gap*, 1 - |c| with the cosine c, negated where c is negative. Near duplicates need it:
+the derivative of the ReLU's dual falls as the square root of the gap, so a rounding error of 1e-16 in c would become
+1e-8 in a tangent kernel. A matrix product gives the cosines of all pairs; the few pairs that are close, or opposite,
+are computed again from differences of the vectors, without cancellation. A layer of ReLUs maps gaps to gaps.
 
-Compiled by numba, without the interpreter lock: threads share out rows.
+The functions are compiled by numba and release the interpreter lock, so that threads can share the rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from ..backends.cpu.simd import compiled
 from .rows import CLOSE, TINY
 
-SEGMENT = 512  # pairs at a time: all buffers of a segment stay in the first-level cache
+SEGMENT = 512  # pairs at a time: the buffers of a segment fit the L1 cache
 
 
 @compiled
@@ -44,7 +44,7 @@ def gaps(products: Any, left: Any, right: Any) -> None:
 
 @compiled
 def spread(x: Any, z: Any, sign: float) -> float:
-    """|x - sign z|^2, in four independent sums, so that additions overlap."""
+    """|x - sign z|^2, in four independent sums, so that the additions overlap."""
     a, b, c, d = 0.0, 0.0, 0.0, 0.0
     whole = len(x) // 4 * 4
     for k in range(0, whole, 4):
@@ -61,14 +61,15 @@ def spread(x: Any, z: Any, sign: float) -> float:
 def relu_layers(
     gap: Any, left_norms: Any, right_norms: Any, arc: Any, angle: Any, places: Any, lowest: int, out: Any
 ) -> None:
-    """Tangent kernels of fully connected ReLU networks from gaps: of `depth` layers, the first `fixed` not trained.
+    """Tangent kernels of fully connected ReLU networks with `depth` layers of weights, the first `fixed` not trained.
 
-    With the cosine c of a layer, the ReLU's dual kappa and its slope,
+    With the cosine c after `depth` layers, the ReLU's dual kappa and its derivative slope,
 
         tangent(depth + 1, fixed) = tangent(depth, fixed) slope(c) + kappa(c),    tangent(depth, depth) = 0,
 
-    so all are found in one walk. `places[depth - 1, fixed]` is where a tangent goes in `out`, or -1 for nowhere; none
-    with fewer fixed layers than `lowest` is asked for. The polynomials are those of `forms`.
+    so one pass over the depths gives all of them. `gap` is (rows, columns), `out` (matrices, rows, columns).
+    `places[depth - 1, fixed]` is the index of a tangent kernel in `out`, or -1 if it is not wanted; `lowest` is the
+    smallest `fixed` among the wanted ones. `arc` and `angle` are the polynomials of `forms`.
     """
     rows, columns = gap.shape
     depths = len(places)
@@ -108,7 +109,7 @@ def relu_layers(
 
 @compiled
 def evaluate(coefficients: Any, points: Any, values: Any, count: int) -> None:
-    """A polynomial at all points, one coefficient at a time: compilers turn such loops into vector code."""
+    """Horner's rule at all points, one coefficient at a time: compilers vectorise such loops."""
     for j in range(count):
         values[j] = coefficients[-1]
     for k in range(len(coefficients) - 2, -1, -1):

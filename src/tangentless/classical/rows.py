@@ -1,4 +1,4 @@
-"""Rows of vectors, and what their inner products become: distances and gaps, without cancellation."""
+"""Vectors prepared for a kernel, and their inner products turned into distances or gaps without cancellation."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-CLOSE = 2.0**-10  # a difference below this share of its terms has lost digits
-TINY = 1e-300  # the smallest gap of opposite vectors: zero would not show their sign
+CLOSE = 2.0**-10  # a difference below this share of its terms has lost too many digits
+TINY = 1e-300  # the smallest absolute gap of opposite vectors: zero would lose the sign
 
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """Rows as a kernel reads them, of length one or as they came, their norms, and the kernel's diagonal."""
+    """Vectors on the CPU, prepared for a kernel. `GpuVectors` is the same on a GPU."""
 
-    rows: Array
-    norms: Array
-    diagonal: Array
+    rows: Array  # (N, C), scaled to length one for kernels of the angle
+    norms: Array  # before scaling, (N,)
+    diagonal: Array  # k(x, x), (N,)
     tile: ClassVar[int] = 1024
 
     def __len__(self) -> int:
@@ -30,23 +30,23 @@ class Vectors:
         return Vectors(self.rows[part], self.norms[part], self.diagonal[part])
 
     def active(self) -> AbstractContextManager[None]:
-        """As that of vectors on a GPU, which is where work on them is done."""
+        """A context for work on the rows; only `GpuVectors` need one."""
         return nullcontext()
 
     def upload(self, values: Any) -> Any:
-        """As that of vectors on a GPU."""
+        """The values themselves: they are where the rows are. `GpuVectors` copy them to the GPU."""
         return values
 
     deliver = upload
 
 
 def read_rows(images: NDArray[Any], *, unit: bool) -> tuple[Array, Array]:
-    """Rows (N, C) and their norms; with `unit`, rows of length one, zero where they were zero."""
+    """Rows (N, C) and their norms (N,). With `unit`, rows are scaled to length one; zero rows stay zero."""
     return with_norms(np.ascontiguousarray(images, dtype=np.float64), unit=unit)
 
 
 def with_norms(images: Any, *, unit: bool) -> tuple[Any, Any]:
-    """The same of float64 numbers in order, of NumPy or CuPy."""
+    """As `read_rows`, for contiguous float64 arrays of NumPy or CuPy."""
     rows = images.reshape(len(images), -1)
     norms = np.linalg.norm(rows, axis=1)
     if unit:
@@ -55,23 +55,23 @@ def with_norms(images: Any, *, unit: bool) -> tuple[Any, Any]:
 
 
 def to_distances(products: Array, left: Any, right: Any) -> Array:
-    """Squared distances in place of inner products."""
+    """Replace inner products by squared distances, in place."""
     squares = left.norms**2, right.norms**2
     if isinstance(left, Vectors):
         from .pairs import squared_distances
 
         squared_distances(products, left.rows, right.rows, *squares)
     else:
-        left.replace(products, right, "squared_distances", squares)
+        left.replace_products(products, right, "squared_distances", squares)
     return products
 
 
 def to_gaps(products: Array, left: Any, right: Any) -> Array:
-    """Gaps, as `pairs` defines them, in place of cosines."""
+    """Replace cosines by gaps, in place; `pairs` defines gaps."""
     if isinstance(left, Vectors):
         from .pairs import gaps
 
         gaps(products, left.rows, right.rows)
     else:
-        left.replace(products, right, "gaps", (left.norms, right.norms))
+        left.replace_products(products, right, "gaps", (left.norms, right.norms))
     return products

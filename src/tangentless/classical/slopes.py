@@ -1,4 +1,7 @@
-"""Gradients of kernels of vectors: two matrix products from the derivatives of entries by inner products and norms."""
+"""Gradients of kernels of vectors, by two matrix products.
+
+A subclass gives the derivatives of entries such that the gradient of k(x, z) by x is `by_product z + by_length x`.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +21,25 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class VectorGradient(OfImages):
-    """Vectors, and cotangents of their rows and of parameters so far."""
+    """Prepared vectors with the sums of cotangents so far."""
 
-    images: Any  # Vectors or GpuVectors, and all else is where their rows are
-    shape: tuple[int, ...]
-    rows: Any
-    parameters: dict[str, Any]
+    images: Any  # Vectors, or GpuVectors with all arrays here on the same GPU
+    shape: tuple[int, ...]  # of an image
+    rows: Any  # cotangents of the rows, (N, C)
+    parameters: dict[str, Any]  # cotangents of parameters, (N,) each
 
     def __getitem__(self, part: slice) -> VectorGradient:
         slopes = {name: one[part] for name, one in self.parameters.items()}
         return VectorGradient(self.images[part], self.shape, self.rows[part], slopes)
 
     def unwanted(self) -> VectorGradient:
-        """The same vectors, of which no cotangents are wanted."""
+        """The same vectors with separate sums, which are thrown away."""
         slopes = {name: np.zeros_like(one) for name, one in self.parameters.items()}
         return VectorGradient(self.images, self.shape, np.zeros_like(self.rows), slopes)
 
 
 class DifferentiableVectors(Elementary):
-    """What kernels of vectors do with the derivatives of their entries."""
+    """The gradient protocol of `gradients`, for kernels that give the derivatives of their entries."""
 
     unit: ClassVar[bool]
 
@@ -79,17 +82,17 @@ class DifferentiableVectors(Elementary):
             slopes = {name: vectors.deliver(total) for name, total in part.parameters.items()}
             return vectors.deliver(pixels), slopes
 
-    parameters: ClassVar[tuple[str, ...]] = ()  # the names of real ones
+    parameters: ClassVar[tuple[str, ...]] = ()  # the names of real parameters
 
     @abstractmethod
     def _slopes(self, products: Array, left: Any, right: Any) -> tuple[Array, Array, dict[str, Array]]:
-        """Derivatives of entries: `by_product`, `by_length` and those by parameters; products may be overwritten.
+        """Derivatives of entries, (left, right) each: `by_product`, `by_length`, and a dictionary by parameter.
 
-        They are such that the gradient by a row is by_product times the other row and by_length times the row itself;
-        for rows of length one, divided by its norm. Where a kernel has a kink, as tangent kernels between parallel
-        rows, the infinite slope counts as zero.
+        The gradient by a row x is `by_product z + by_length x`, for kernels of the angle divided by the norm of x. At a
+        kink, such as that of tangent kernels between parallel rows, the infinite slope counts as zero. `products` may
+        be overwritten.
         """
 
     @abstractmethod
     def _diagonal_slopes(self, vectors: Any) -> tuple[Array, dict[str, Array]]:
-        """by_product + by_length on the diagonal, and the derivatives of k(x, x) by parameters."""
+        """`by_product + by_length` on the diagonal, (N,), and the derivatives of k(x, x) by parameter."""

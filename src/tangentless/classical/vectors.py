@@ -1,8 +1,7 @@
 """Kernels of vectors: functions of the inner product, the distance or the angle of two points.
 
-Points are (N, C); sequences and images are read as the vectors of all their numbers. Arithmetic is float64, whatever
-the precision: on the GPU for the cuda backend, on the processor for all others. Every kernel is defined at zero vectors
-and exact at duplicates.
+Points are (N, C); sequences and images are flattened. Arithmetic is float64 for every `precision`, on the GPU for the
+cuda backend and on the CPU for all others. Every kernel is defined at zero vectors and exact at duplicates.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 Pair = tuple[int, int]  # (depth, fixed)
-_ROWS_PER_TASK = 16  # a few megabytes of results, which the allocator reuses
+_ROWS_PER_TASK = 16  # rows of a tile for each task of a thread: a few megabytes of results, which malloc reuses
 _TOLERANCE = TOLERANCE["float64"]
 
 
 class VectorKernel(DifferentiableVectors):
-    """What kernels of vectors share: inner products of all pairs by one matrix product, then a function of each."""
+    """Base class: one matrix product gives the inner products of all pairs, and subclasses map them to entries."""
 
     unit: ClassVar[bool] = False  # whether rows are scaled to length one first
     on_gpu = True
-    invariant = True  # any rearrangement of both vectors leaves k as it is
+    invariant = True  # the same permutation of the numbers of both vectors does not change k
 
     def prepare(self, device: AnyDevice, images: Any) -> Vectors | GpuVectors:
         if Device.of(device).name == "cuda":
@@ -73,15 +72,15 @@ class VectorKernel(DifferentiableVectors):
 
     @abstractmethod
     def _entries(self, products: Array, left: Vectors, right: Vectors) -> Array:
-        """Kernel values of some rows from their inner products, which may be overwritten."""
+        """Entries from inner products, which may be overwritten."""
 
     @property
     @abstractmethod
     def _call(self) -> Call | None:
-        """The kernel of `vectors.cuh` that does the same on a GPU, and its parameters; None: products are entries."""
+        """The CUDA kernel of `vectors.cuh` that computes entries, and its parameters; None if they are the products."""
 
     def _factors(self, norms: Any) -> Any:
-        """What that kernel has to know of each row: its norm, unless it says otherwise."""
+        """What the CUDA kernel needs of each row, from its norm: by default the norm."""
         return norms
 
     @property
@@ -135,11 +134,11 @@ class Polynomial(VectorKernel):
 
     def __post_init__(self) -> None:
         if not is_whole(self.degree) or self.degree < 1:
-            raise ParameterError(f"a polynomial kernel needs a degree of at least 1, not {self.degree!r}")
+            raise ParameterError(f"a polynomial kernel needs a whole degree of at least 1, not {self.degree!r}")
         if not is_real(self.offset) or not 0 <= self.offset < math.inf:
             raise ParameterError(
-                f"a polynomial kernel needs a finite offset of at least 0, not {self.offset!r}: with a negative one it "
-                "is not positive semidefinite"
+                f"a polynomial kernel needs a finite offset of at least 0, not {self.offset!r}; with a negative offset "
+                "it is not positive semidefinite"
             )
         object.__setattr__(self, "degree", int(self.degree))
         object.__setattr__(self, "offset", float(self.offset))
@@ -174,8 +173,8 @@ class Polynomial(VectorKernel):
             values = products**self.degree
         if not np.isfinite(values).all():
             raise InputError(
-                f"inner products of size {float(np.abs(products).max()):.0e} to the power of {self.degree} leave the "
-                "range of float64; rescale the rows"
+                f"inner products of size {float(np.abs(products).max()):.0e} to the power of {self.degree} exceed "
+                "float64; rescale the rows"
             )
         return values
 
@@ -203,7 +202,7 @@ class Gaussian(VectorKernel):
     def median(cls, X: Any, factor: float = 1.0) -> Gaussian:
         """The median heuristic: gamma is `factor` over the median squared distance between two rows of X.
 
-        The bandwidth is found once, on training rows, so that the kernel stays a function of two points.
+        Use the training rows: gamma is then fixed, and the kernel a function of two points.
 
         >>> Gaussian.median([[0.0], [1.0], [3.0]])  # squared distances 1, 4 and 9
         Gaussian(gamma=0.25)
@@ -236,7 +235,7 @@ class Gaussian(VectorKernel):
 
 
 class AngleKernel(VectorKernel):
-    """(|x| |z|)^power times a function of the angle between x and z."""
+    """Base class of kernels (|x| |z|)^power f(angle between x and z)."""
 
     unit: ClassVar[bool] = True
 
@@ -259,7 +258,7 @@ class AngleKernel(VectorKernel):
 
     @abstractmethod
     def _angular(self, cosine: Array, sine: Array) -> tuple[Array, Array]:
-        """The function of the angle, and its derivative by the cosine."""
+        """f, and its derivative by the cosine, from the cosine and the sine of the angle."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +269,7 @@ class ArcCosine(AngleKernel):
         order 1    |x| |z| (sin t + (π - t) cos t) / π
         order 2    |x|² |z|² (3 sin t cos t + (π - t) (1 + 2 cos² t)) / π
 
-    Order 1 is a layer of ReLUs. A zero vector has no angle: its values are 0.
+    Order 1 is a layer of ReLUs. Values with a zero vector, which has no angle, are 0.
 
     >>> ArcCosine(order=0)(np.array([[1.0, 0.0], [0.0, 2.0]]))
     array([[1. , 0.5],
@@ -318,7 +317,7 @@ class ArcCosine(AngleKernel):
     def _angular(self, cosine: Array, sine: Array) -> tuple[Array, Array]:
         share = 1.0 - np.arctan2(sine, cosine) / np.pi
         if self.order == 0:
-            return share, _inverse(np.pi * sine)
+            return share, _reciprocal(np.pi * sine)
         if self.order == 1:
             return sine / np.pi + share * cosine, share
         values = share * (1.0 + 2.0 * cosine**2) + 3.0 / np.pi * sine * cosine
@@ -327,13 +326,12 @@ class ArcCosine(AngleKernel):
 
 @dataclass(frozen=True)
 class NTK(AngleKernel):
-    """The tangent kernel of a fully connected ReLU network of infinite width, its first layers fixed or trained.
+    """The tangent kernel of a fully connected ReLU network of infinite width.
 
-    `depth` counts layers of weights, so depth 1 is linear and depth L has L - 1 layers of ReLUs; `fixed` of them, from
-    the input on, are not trained. There are no biases, and ReLUs are scaled to keep the norm, so that
-    `k(x, x) = (depth - fixed) |x|²`. With all layers but the last fixed it is the `NNGP`. These are the kernels of
-    Arora et al. (2020), "Harnessing the power of infinitely wide deep nets on small-data tasks", which leave ReLUs
-    unscaled: theirs are smaller by a factor of 2^(depth - 1).
+    `depth` counts layers of weights, so depth 1 is linear and depth L has L - 1 layers of ReLUs. The first `fixed`
+    layers of weights are not trained; with `fixed = depth - 1` the kernel is the `NNGP`. There are no biases, and ReLUs
+    are scaled to keep the norm, so that `k(x, x) = (depth - fixed) |x|²`. Arora et al. (2020), "Harnessing the power of
+    infinitely wide deep nets on small-data tasks", do not scale ReLUs: their kernels are smaller by 2^(depth - 1).
 
     >>> NTK(depth=2)(np.array([[1.0, 0.0], [0.0, 2.0]])).round(6)
     array([[2.     , 0.63662],
@@ -347,7 +345,7 @@ class NTK(AngleKernel):
         check_depth(self.depth)
         if not is_whole(self.fixed) or not 0 <= self.fixed < self.depth:
             raise ParameterError(
-                f"of {self.depth} layers, from 0 to {self.depth - 1} may be fixed, not {self.fixed!r}: "
+                f"fixed must be a whole number from 0 to {self.depth - 1}, not {self.fixed!r}: of {self.depth} layers, "
                 "at least the last one is trained"
             )
         object.__setattr__(self, "depth", int(self.depth))
@@ -370,7 +368,7 @@ class NTK(AngleKernel):
         tangent, by_tangent = (cosine, by_cosine) if self.fixed == 0 else (0.0 * cosine, 0.0 * cosine)
         for layer in range(1, self.depth):
             share = 1.0 - np.arctan2(sine, cosine) / np.pi
-            bent = by_cosine * _inverse(np.pi * sine)
+            bent = by_cosine * _reciprocal(np.pi * sine)
             by_cosine = by_cosine * share
             cosine = sine / np.pi + share * cosine
             sine = np.sqrt(np.maximum(1.0 - cosine * cosine, 0.0))
@@ -382,7 +380,7 @@ class NTK(AngleKernel):
 
 @dataclass(frozen=True)
 class NNGP(AngleKernel):
-    """The Gaussian process of a fully connected ReLU network of infinite width: as `NTK`, only the last layer trained.
+    """The Gaussian process of a fully connected ReLU network of infinite width: `NTK` with only the last layer trained.
 
     >>> X = np.random.default_rng(0).standard_normal((5, 3))
     >>> bool(np.all(NNGP(depth=4)(X) == NTK(depth=4, fixed=3)(X)))
@@ -409,25 +407,25 @@ class NNGP(AngleKernel):
         return NTK(self.depth, self.depth - 1)._angular(cosine, sine)
 
 
-def _inverse(values: Array) -> Array:
-    """1 / x, and 0 of 0."""
+def _reciprocal(values: Array) -> Array:
+    """1 / x where x > 0, else 0."""
     return np.where(values > 0, 1.0 / np.where(values > 0, values, 1.0), 0.0)
 
 
 def check_depth(depth: Any) -> None:
-    """Refuse what is not a number of layers."""
+    """Refuse a depth that is not a whole number from 1."""
     if not is_whole(depth) or depth < 1:
-        raise ParameterError(f"a network has at least 1 layer of weights, not {depth!r}")
+        raise ParameterError(f"depth must be a whole number from 1, not {depth!r}")
 
 
 def bell(distances: Array, gamma: float, out: Array | None = None) -> Array:
-    """exp(-gamma d) of squared distances."""
+    """exp(-gamma d) for squared distances d."""
     values = np.multiply(distances, -gamma, out=out)
     return np.exp(values, out=values)
 
 
 def relu_networks(pairs: Sequence[Pair], gap: Array, left_norms: Array, right_norms: Array) -> Array:
-    """Tangent kernels of some (depth, fixed), (pairs, n, m), from gaps (n, m) and norms."""
+    """Tangent kernels for each (depth, fixed) of `pairs`, (pairs, n, m), from gaps (n, m) and norms (n,) and (m,)."""
     from .pairs import relu_layers
 
     depths, fixed = np.array(pairs).T
@@ -440,7 +438,7 @@ def relu_networks(pairs: Sequence[Pair], gap: Array, left_norms: Array, right_no
 
 
 def by_rows(count: int, work: Callable[[slice], int], n_jobs: int | None, advance: Advance | None = None) -> None:
-    """Share out rows among threads; `work` returns the pairs it has finished."""
+    """Call `work` on slices of the rows in threads. It returns the number of pairs it has computed."""
     from ..backends.workers import count_workers, run_parallel
 
     tasks = spans(count, _ROWS_PER_TASK)

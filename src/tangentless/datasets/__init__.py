@@ -1,7 +1,7 @@
 """Data sets of images: published files, and your own folders.
 
-Files are looked for in a folder, in the layout they are published in, packed or not; what is not there is downloaded.
-Every file is checked against a published checksum, and none is executed: the pickles of CIFAR are read as plain data.
+`load` looks for the published files in a folder, packed or unpacked, and downloads missing ones. Every file is checked
+against a published checksum. None is executed: the pickles of CIFAR are read as plain data.
 
 >>> digits = load("digits")
 >>> digits.train.images.shape, len(digits.test), digits.classes[7]
@@ -46,7 +46,7 @@ _DIGITS_HASH = "65e5b4619795efb40c1082f4c350c049e4ad552200d369b6ae99e21eef5e72c5
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Split:
-    """Images, uint8 (N, H, W, C), and their classes as numbers, int64 (N,)."""
+    """Images, uint8 (N, H, W, C), and their class numbers, int64 (N,)."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
@@ -58,7 +58,7 @@ class Split:
         return len(self.labels)
 
     def take(self, indices: Any) -> Split:
-        """Some of the images: a slice, numbers or a mask.
+        """The images at some indices: a slice, an array of numbers or a mask.
 
         >>> len(load("digits").train.take(slice(10)))
         10
@@ -68,13 +68,13 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images to train on and to test with, the names of their classes, and the sha256 of each file they came from."""
+    """Training and test images, and the names of their classes."""
 
     name: str
     train: Split
     test: Split
     classes: tuple[str, ...]
-    hashes: Mapping[str, str] = field(repr=False)
+    hashes: Mapping[str, str] = field(repr=False)  # sha256 by the names of the files that were read
 
 
 def load(name: str, folder: str | Path | None = None, download: bool = True, *, verify: bool = True) -> Dataset:
@@ -84,22 +84,22 @@ def load(name: str, folder: str | Path | None = None, download: bool = True, *, 
     ----------
     name
         "cifar10.1" (version 6) has test images only; its training split is empty. "cifar100" has the 100 fine labels.
-        "digits" comes with scikit-learn, 8×8 with values 0 to 16; the first 1,000 train and the other 797 test, which
-        were mostly written by others.
+        "digits" comes with scikit-learn: 8×8 pixels with values from 0 to 16. The first 1,000 are for training; the
+        other 797, mostly written by other people, are for testing.
     folder
-        Where the publisher's files are, and where they are downloaded to; it must be there. Without one they are looked
-        for in `$TANGENTLESS_DATA`, then in the cache folder of the user, and downloaded to the latter.
+        An existing folder in which files are looked for, and to which missing ones are downloaded. By default files are
+        looked for in `$TANGENTLESS_DATA`, then in the cache folder of the user, and downloaded to the latter.
     download
-        Whether what is in neither may be downloaded.
+        Whether missing files may be downloaded.
     verify
-        Whether every file must have the published checksum. Without that, files of the same layout are read however
-        many images they hold, such as a part of a data set or another one in its format.
+        Whether every file must have the published checksum. With `verify=False`, files in the same layout may hold any
+        number of images: part of a data set, or another one in its format.
     """
     if name not in NAMES:
         raise ParameterError(f"there is no data set {name!r}; there are {', '.join(NAMES)}")
     if name == "digits":
         if folder is not None:
-            data_folders(folder)  # nothing is read from it, but a wrong name is refused all the same
+            data_folders(folder)  # nothing is read from it, but a missing folder is still an error
         return _load_digits()
     entry, folders = CATALOGUE[name], data_folders(folder)
     try:
@@ -119,28 +119,28 @@ def load(name: str, folder: str | Path | None = None, download: bool = True, *, 
 
 
 def locate(name: str, folder: str | Path | None = None) -> Path:
-    """The folder or archive that a data set of the catalogue would be read from; nothing is read or downloaded."""
+    """The folder or archive that `load` would read a data set of the catalogue from. Nothing is read or downloaded."""
     return _find(CATALOGUE[name], data_folders(folder)).place
 
 
 def data_folders(folder: str | Path | None = None) -> tuple[Path, ...]:
-    """The folders that data sets are looked for in; downloads go to the last.
+    """The folders in which data sets are looked for, in this order; downloads go to the last one.
 
-    One that was named must be there, so that a slip of the hand starts no download.
+    A folder that the caller or `$TANGENTLESS_DATA` names must exist, so that a mistyped name does not start a download.
     """
     if folder is not None:
-        return (existing_folder(folder, "name one that has data sets, or make it for them to be downloaded to"),)
+        return (existing_folder(folder, "name a folder with data sets, or create it to download them to it"),)
     import platformdirs
 
     cache = Path(platformdirs.user_cache_dir("tangentless"))
     given = os.environ.get("TANGENTLESS_DATA")
     if not given:
         return (cache,)
-    return existing_folder(given, "TANGENTLESS_DATA names it: correct that, or unset it"), cache
+    return existing_folder(given, "the variable TANGENTLESS_DATA names it; correct or unset it"), cache
 
 
 def _find(entry: Entry, folders: tuple[Path, ...]) -> Source:
-    """The first place that has all files of an edition."""
+    """The first source that has all files of an edition."""
     found = [source for folder in folders for source in find_sources(entry.editions, folder)]
     for source in found:
         if not source.missing():
@@ -150,13 +150,13 @@ def _find(entry: Entry, folders: tuple[Path, ...]) -> Source:
         problem = f"{entry.title} is not complete: {lacking}"
     else:
         names = [edition.archive or ", ".join(edition.files()) for edition in entry.editions]
-        problem = f"{entry.title} is not in {' or '.join(map(str, folders))}: looked for {' or '.join(names)}"
+        problem = f"{entry.title} is not in {' or '.join(map(str, folders))}, which have no {' or '.join(names)}"
     advice = "put them there, set TANGENTLESS_DATA to the folder that has them, or load with download=True"
     raise DatasetMissingError(f"{problem}; {advice}")
 
 
 def _join(entry: Entry, source: Source, parts: tuple[tuple[str, ...], ...], contents: dict[str, bytes]) -> Split:
-    """The images of several files, one after the other."""
+    """One split from the files in `contents`; they are removed from there, to save memory."""
     images, labels = [np.empty((0, *entry.shape), np.uint8)], [np.empty(0, np.int64)]
     for files in parts:
         path = source.place / " and ".join(files)
@@ -165,9 +165,10 @@ def _join(entry: Entry, source: Source, parts: tuple[tuple[str, ...], ...], cont
         except LayoutError as error:
             raise damaged(path, str(error)) from None
         if some.shape[1:] != entry.shape:
-            raise damaged(path, f"its images are of shape {some.shape[1:]}, and not {entry.shape}")
+            raise damaged(path, f"its images have shape {some.shape[1:]} instead of {entry.shape}")
         if len(of_class) and not 0 <= of_class.min() <= of_class.max() < len(entry.classes):
-            raise damaged(path, f"it has labels from {of_class.min()} to {of_class.max()}")
+            known = len(entry.classes)
+            raise damaged(path, f"it has labels from {of_class.min()} to {of_class.max()} instead of 0 to {known - 1}")
         images.append(some)
         labels.append(of_class)
     return Split(np.concatenate(images), np.concatenate(labels))
@@ -180,7 +181,7 @@ def _load_digits() -> Dataset:
     images, labels = digits.images[..., None].astype(np.uint8), digits.target.astype(np.int64)
     found = hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()
     if found != _DIGITS_HASH:
-        raise DatasetDamagedError("the digits of scikit-learn are not the ones known here; install scikit-learn again")
+        raise DatasetDamagedError("the digits of scikit-learn have an unknown checksum; install scikit-learn again")
     whole, cut = Split(images, labels), _DIGITS_TRAIN
     classes = tuple("0123456789")
     return Dataset("digits", whole.take(slice(cut)), whole.take(slice(cut, None)), classes, {"digits": found})

@@ -1,9 +1,9 @@
-"""What is published where: the files of each data set, how they are read, and their checksums.
+"""The published files of each data set: addresses, layouts and checksums.
 
-Every file is checked against its digest in `digests.csv`. Those of MNIST and of the binary CIFAR-10 were computed from
-the files; the others are those that their publishers or widely used libraries give, and the files themselves were not
-at hand: `PUBLISHED_ONLY` names those editions. MNIST's own site turns downloads away, so they come from a mirror of
-Google's.
+Every file is checked against its digest in `digests.csv`. The digests of MNIST and of the binary CIFAR-10 were computed
+from the files. The others were copied from their publishers or from widely used libraries, and never compared with the
+files: `PUBLISHED_ONLY` lists those editions. MNIST is downloaded from a mirror by Google, since its own site refuses
+downloads.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Edition:
     """One form in which a data set is published."""
 
     read: formats.Reader
-    train: tuple[tuple[str, ...], ...]  # the files that are read together, in order
+    train: tuple[tuple[str, ...], ...]  # groups of files; `read` takes the contents of one group
     test: tuple[tuple[str, ...], ...]
-    folders: tuple[str, ...]  # where they lie, below the data folder
-    digests: Mapping[str, Digest]
-    remote: Mapping[str, Digest]  # the addresses that it is downloaded from
-    archive: str | None = None  # a .tar.gz that holds the first of the folders
-    zipped: bool = False  # whether each file may also lie there as .gz
+    folders: tuple[str, ...]  # where the files may be, relative to the data folder
+    digests: Mapping[str, Digest]  # of each file
+    remote: Mapping[str, Digest]  # addresses to download, with the digest of what each sends
+    archive: str | None = None  # the name of a .tar.gz that contains the first of `folders`
+    zipped: bool = False  # whether each file may also be there as .gz
 
     def files(self) -> tuple[str, ...]:
         """All of its files."""
@@ -38,12 +38,12 @@ class Edition:
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set: title, classes in the order of their labels, and editions; the first one is downloaded."""
+    """A data set and its editions."""
 
     title: str
-    classes: tuple[str, ...]
-    shape: tuple[int, int, int]
-    editions: tuple[Edition, ...] = field(repr=False)
+    classes: tuple[str, ...]  # label i is classes[i]
+    shape: tuple[int, int, int]  # of an image, (H, W, C)
+    editions: tuple[Edition, ...] = field(repr=False)  # the first one is downloaded
 
 
 _CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -57,7 +57,7 @@ _CIFAR100_CLASSES = tuple(  # one per line would be a hundred lines
     tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm""".split()  # noqa: SIM905
 )
 
-_DIGESTS: dict[str, dict[str, Digest]] = {}  # of the files of an edition, and under "NAME remote" of what is downloaded
+_DIGESTS: dict[str, dict[str, Digest]] = {}  # by edition and file; "EDITION remote" has those of downloads
 for _row in read_csv(__package__, "digests.csv"):
     _DIGESTS.setdefault(_row["edition"], {})[_row["file"]] = _row["digest"]
 
@@ -67,7 +67,7 @@ def _below(address: str, digests: Mapping[str, Digest]) -> dict[str, Digest]:
 
 
 def _cifar(read: formats.Reader, folder: str) -> Edition:
-    """An edition of CIFAR, of which the last file is that of the test images, in one archive."""
+    """An edition of CIFAR: one archive, whose last file in `digests.csv` holds the test images."""
     *train, test = ((name,) for name in _DIGESTS[folder])
     packed = _DIGESTS[f"{folder} remote"]
     remote = _below("https://www.cs.toronto.edu/~kriz", packed)

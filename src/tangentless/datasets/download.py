@@ -1,8 +1,7 @@
-"""Downloads that resume after a break, and are kept only if their digest is the published one.
+"""Downloads that resume after a break, and are kept only if they have the published digest.
 
-What has arrived is kept in a file beside the target, `.NAME.part`, by whoever holds its lock. After a broken
-connection, or in another process on another day, the rest of it is asked for. pooch then checks the whole against its
-digest, and moves it to its place.
+Received bytes are appended to `.NAME.part` beside the target, under a lock. After a broken connection, or in a later
+process, only the missing bytes are requested. pooch then checks the digest and moves the file to its place.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from .catalogue import Digest
 
 try:
     import fcntl
-except ImportError:  # Windows, where a file of its own is locked, and stays behind
+except ImportError:  # Windows: a lock file beside the part is used, and stays there
     fcntl = None  # type: ignore[assignment]
 
-TRIES = 4  # that bring no bytes, in a row, before giving up
-_PAUSE = 0.5  # seconds before the second try; doubled before each later one
-_WAIT = (10.0, 60.0)  # seconds for a connection, and for the next bytes
+TRIES = 4  # give up after so many requests in a row that bring no bytes
+_PAUSE = 0.5  # the pause after n such requests is _PAUSE * 2**n seconds
+_WAIT = (10.0, 60.0)  # time limits in seconds: to connect, and for the next bytes
 _CHUNK = 1 << 18
 
 
 def fetch(address: str, digest: Digest | None, folder: Path) -> Path:
-    """Download a file into the folder, unless it is there. Without a digest, any content is accepted."""
+    """Download a file into the folder, unless it is there already. Without a digest, any content is accepted."""
     import pooch
 
     target = folder / address.rpartition("/")[2]
@@ -45,11 +44,11 @@ def fetch(address: str, digest: Digest | None, folder: Path) -> Path:
             if not target.is_file():  # another process may have been first
                 get = functools.partial(_get, stream=stream, progress=progress)
                 pooch.retrieve(address, digest, fname=target.name, path=folder, downloader=get)
-    except ValueError:  # of pooch, for a wrong digest
+    except ValueError:  # pooch raises it for a wrong digest
         part.unlink(missing_ok=True)
         raise DownloadError(
-            f"what {address} sent does not have the published checksum, and was thrown away; try again, "
-            f"and if that does not help, get the file elsewhere and put it in {folder}"
+            f"the file that {address} sent does not have the published checksum, and was deleted; try again, "
+            f"or get the file elsewhere and put it in {folder}"
         ) from None
     except DownloadError:
         raise
@@ -60,7 +59,7 @@ def fetch(address: str, digest: Digest | None, folder: Path) -> Path:
 
 
 def _get(address: str, output: str, _: Any, *, stream: BinaryIO, progress: Progress) -> None:
-    """Bring the part to its full length, in as many requests as that takes, and copy it to the output."""
+    """Complete the partial file, in as many requests as that takes, and copy it to the output."""
     import requests
     from urllib3.exceptions import HTTPError
 
@@ -81,8 +80,8 @@ def _get(address: str, output: str, _: Any, *, stream: BinaryIO, progress: Progr
         failures = 0 if stream.seek(0, os.SEEK_END) > before else failures + 1
         time.sleep(_PAUSE * 2**failures if failures else 0)
     raise DownloadError(
-        f"cannot download {address}: {problem}; {stream.seek(0, os.SEEK_END):,} bytes are kept, and the next try goes "
-        f"on from there; or get the file by other means and put it in {Path(stream.name).parent}"
+        f"cannot download {address}: {problem}; try again, which continues after the {stream.seek(0, os.SEEK_END):,} "
+        f"bytes received so far, or get the file by other means and put it in {Path(stream.name).parent}"
     )
 
 
@@ -95,15 +94,15 @@ def _request(address: str, stream: BinaryIO, progress: Progress) -> bool:
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     with requests.get(address, headers=headers, stream=True, timeout=_WAIT) as response:
         start, total = _extent(response)
-        beyond = response.status_code == 416  # there is no more to send, or the part belongs to another file
-        if beyond and total == have:
-            return True
-        if not beyond:
-            response.raise_for_status()
-        if beyond or start != have:
-            have = stream.truncate(0)  # a server may also send whole files only
-        if beyond or start != have:
-            return False
+        if response.status_code == 416:  # nothing to send: the part is complete, or is part of another file
+            if total != have:
+                stream.truncate(0)
+            return total == have
+        response.raise_for_status()
+        if start != have:  # a server may ignore the range and send the whole file
+            have = stream.truncate(0)
+            if start != 0:
+                return False
         try:
             for chunk in response.raw.stream(_CHUNK, decode_content=False):
                 stream.write(chunk)
@@ -115,13 +114,13 @@ def _request(address: str, stream: BinaryIO, progress: Progress) -> bool:
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether the server says that the file does not exist or is forbidden: asking again would not help."""
+    """Whether the server refuses the file for good, for example because it does not exist."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     return status is not None and 400 <= status < 500 and status not in (408, 429)
 
 
 def _extent(response: Any) -> tuple[int, int | None]:
-    """Where the bytes of a response begin, and how many the file has, if the server says so."""
+    """The offset of the first byte of a response, and the length of the whole file if the server says it."""
     start, total = "0", response.headers.get("Content-Length", "")
     if response.status_code in (206, 416):
         span, _, total = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
@@ -131,7 +130,7 @@ def _extent(response: Any) -> tuple[int, int | None]:
 
 @contextlib.contextmanager
 def _hold(part: Path) -> Iterator[BinaryIO]:
-    """The partial file, open for appending; one process at a time, where the file system has locks."""
+    """The partial file, open for appending by one process at a time. File systems without locks are not guarded."""
     if fcntl is None:
         with FileLock(part.with_suffix(".lock")), part.open("a+b") as stream:
             yield stream
@@ -140,7 +139,7 @@ def _hold(part: Path) -> Iterator[BinaryIO]:
         with part.open("a+b") as stream:
             with contextlib.suppress(OSError):
                 fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
-            # The process that held the lock may have moved the file: the name is then that of another file, or none.
+            # The process that held the lock may have deleted the file: then this stream is not the file of that name.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(stream.fileno()), part.stat()):
                     yield stream

@@ -1,4 +1,4 @@
-"""Your own images: one folder per class, or any folder of images; any format that Pillow reads, any size."""
+"""Your own images, of any size and in any format that Pillow reads: one folder per class, or any folder of images."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ OnError = Literal["raise", "skip"]
 _MODES = {"rgb": "RGB", "grey": "L", "gray": "L"}
 _CROPS = ("centre", "none")
 _ON_ERROR = ("raise", "skip")
-_LEFTOVERS = {"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "@eadir", "__macosx"}  # of file managers
-_NAMED = 5  # files that a warning spells out
+_LEFTOVERS = {"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "@eadir", "__macosx"}  # made by file managers
+_NAMED = 5  # most files that a warning names
 
 
 @dataclass(frozen=True, eq=False)
 class Photographs:
-    """Images (N, H, W, C) and where they came from; files that could not be read, with the reasons, if skipped."""
+    """Images and the files that they came from."""
 
-    images: NDArray[np.uint8]
-    files: tuple[Path, ...]
-    skipped: tuple[tuple[Path, str], ...]
+    images: NDArray[np.uint8]  # (N, H, W, C)
+    files: tuple[Path, ...]  # (N,)
+    skipped: tuple[tuple[Path, str], ...]  # files that could not be read, each with the reason
 
 
 def from_folder(
@@ -44,23 +44,23 @@ def from_folder(
     colour: Colour = "rgb",
     on_error: OnError = "raise",
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], tuple[str, ...]]:
-    """Images (N, H, W, C), the number of the class of each, and the names of the classes, from a folder of folders.
+    """Images (N, H, W, C), their class numbers (N,), and the names of the classes, from one folder per class.
 
-    Every folder in `path` is a class; classes, and the images of each, come in the order of their names. Hidden files
-    and what file managers leave behind are left out; a file that Pillow cannot read, or a folder within a class, is an
-    error which names it. A photograph is turned upright as its camera noted, and transparent parts become white.
+    Every folder in `path` is a class. Classes, and the images of each, are sorted by name. Hidden files and files that
+    file managers create are ignored. A file that Pillow cannot read, or a folder within a class, is an error.
+    Photographs are rotated as their EXIF orientation says, and transparent parts become white.
 
     Parameters
     ----------
     size
         Height and width of all images, or one number for both.
     crop
-        "centre" scales an image until it covers the size, and cuts off what is left over at both sides; "none"
-        stretches it. Either takes means over pixels that become one (antialiasing).
+        "centre" scales an image until it covers the size, and crops it evenly on both sides; "none" stretches it.
+        Both are antialiased.
     colour
         "rgb" for three channels, "grey" (or "gray") for one.
     on_error
-        "skip" leaves out files that cannot be read, and warns of them; `read_photographs` returns a list of them.
+        "skip" leaves out files that cannot be read, with a warning; `read_photographs` returns a list of them.
 
     Examples
     --------
@@ -87,17 +87,17 @@ def from_folder(
 
 def labelled_files(path: str | Path) -> list[Path]:
     """The files of all classes; the class of a file is the name of the folder it is in."""
-    classes = [below for below in _inside(existing_folder(path)) if below.is_dir()]
+    classes = [below for below in _entries(existing_folder(path)) if below.is_dir()]
     if not classes:
-        raise DatasetMissingError(f"{path} has no folders; put the images of each class in a folder of its own in it")
+        raise DatasetMissingError(f"{path} has no folders in it; put the images of each class in a folder of their own")
     return [file for folder in classes for file in _files(folder)]
 
 
 def find_photographs(path: str | Path) -> list[Path]:
-    """All files in a folder and those within it, in the order of their names, without what file managers leave."""
+    """All files below a folder, sorted by name, without hidden files and those that file managers create."""
     files = list(_walk(existing_folder(path)))
     if not files:
-        raise DatasetMissingError(f"{path} has no images in it")
+        raise DatasetMissingError(f"{path} has no files in it; give a folder of images")
     return files
 
 
@@ -109,7 +109,7 @@ def read_photographs(
     on_error: OnError = "raise",
     progress: Callable[[int, int], None] | None = None,
 ) -> Photographs:
-    """Images from files, as `from_folder` reads them; `progress` is told how many are read, and of how many."""
+    """Images from files, as `from_folder` reads them. `progress(done, total)` is called after each file."""
     height, width = _check_size(size)
     for name, value, known in (("crop", crop, _CROPS), ("colour", colour, _MODES), ("on_error", on_error, _ON_ERROR)):
         if value not in known:
@@ -142,20 +142,20 @@ def _check_size(size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def existing_folder(folder: str | Path, advice: str = "give one that has a folder of images for each class") -> Path:
-    """The path of a folder, which must be there."""
-    path = Path(os.path.expanduser(folder))  # noqa: PTH111  # `Path.expanduser` raises for a user that is not there
+    """The path of an existing folder, `~` expanded; otherwise an error that ends with the advice."""
+    path = Path(os.path.expanduser(folder))  # noqa: PTH111  # `Path.expanduser` raises for an unknown user
     if not path.is_dir():
-        problem = f"{path} is no folder" if path.exists() else f"there is no folder {path}"
+        problem = f"{path} is not a folder" if path.exists() else f"there is no folder {path}"
         raise DatasetMissingError(f"{problem}; {advice}")
     return path
 
 
-def _inside(folder: Path) -> list[Path]:
+def _entries(folder: Path) -> list[Path]:
     return sorted(one for one in folder.iterdir() if one.name[0] != "." and one.name.lower() not in _LEFTOVERS)
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    for one in _inside(folder):
+    for one in _entries(folder):
         if one.is_dir():
             yield from _walk(one)
         elif one.is_file():
@@ -163,9 +163,9 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _files(folder: Path) -> list[Path]:
-    inside = _inside(folder)
+    inside = _entries(folder)
     if below := next((file for file in inside if file.is_dir()), None):
-        raise DatasetError(f"{below} is a folder within a class; put its images into {folder}, or take it out")
+        raise DatasetError(f"{below} is a folder within a class; move its images to {folder}, or remove it")
     files = [file for file in inside if file.is_file()]
     if not files:
         raise DatasetMissingError(f"{folder} has no images; put some there, or remove the folder")
@@ -177,15 +177,15 @@ def _read(file: Path, size: tuple[int, int], crop: str, mode: str) -> NDArray[np
 
     try:
         with warnings.catch_warnings():
-            # Pillow warns of images above 89 megapixels, as cameras make them, and refuses those above 178.
+            # Pillow warns of images above 89 megapixels, which cameras make, and refuses those above 178.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(file) as image:
-                # A JPEG is reduced while it is decoded, by 2, 4 or 8, as long as both sides stay twice what is asked.
+                # Decode a JPEG at 1/2, 1/4 or 1/8 of its size, as long as both sides stay at twice the target.
                 image.draft(image.mode, (2 * max(size), 2 * max(size)))
                 upright = _flatten(ImageOps.exif_transpose(image)).convert(mode)
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         raise DatasetDamagedError(
-            f"{file} cannot be read as an image: {error}; replace it, or take it out of the folder"
+            f"{file} cannot be read as an image: {error}; replace it, or remove it from the folder"
         ) from error
     height, width = size
     fit = ImageOps.fit if crop == "centre" else Image.Image.resize

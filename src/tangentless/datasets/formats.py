@@ -1,8 +1,9 @@
-"""The layouts that data sets are published in: bytes to images (N, H, W, C) and labels, with every length checked.
+"""Readers of the published layouts: bytes to images (N, H, W, C) and labels (N,), with every length checked.
 
-CIFAR keeps an image as its red, green and blue planes in turn, after one label (CIFAR-10) or a coarse and a fine one
-(CIFAR-100); its pickles are dictionaries of the same rows. MNIST has one file of images and one of labels, each with
-a header of big-endian numbers; CIFAR-10.1 has the same two as arrays of NumPy.
+- CIFAR: rows of one label (CIFAR-10) or a coarse and a fine one (CIFAR-100), then the red, green and blue planes of an
+  image; the pickles are dictionaries with the same rows.
+- MNIST: a file of images and one of labels, each with a header of big-endian numbers (the idx format).
+- CIFAR-10.1: a file of images and one of labels, saved by NumPy.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from .pickles import UnreadablePickle, read_pickle
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
-Reader = Callable[..., tuple[Images, Labels]]  # of the contents of files
-_SIDE, _PIXELS = 32, 3072
+Reader = Callable[..., tuple[Images, Labels]]  # takes the contents of one or more files
+_SIDE, _PIXELS = 32, 3072  # of CIFAR; _PIXELS counts bytes: 32 * 32 * 3
 
 
 class LayoutError(ValueError):
@@ -30,16 +31,16 @@ class LayoutError(ValueError):
 
 
 def read_rows(content: bytes, labels: int) -> tuple[Images, Labels]:
-    """A file of the binary version of CIFAR: rows of so many labels, the last of which counts, and of pixels."""
+    """A binary file of CIFAR: rows of `labels` bytes, of which the last one is returned, and of pixels."""
     row = labels + _PIXELS
     if not content or len(content) % row:
-        raise LayoutError(f"it has {len(content):,} bytes, which is no multiple of the {row:,} of an image")
+        raise LayoutError(f"it has {len(content):,} bytes, which is not a multiple of {row:,}, the bytes of an image")
     rows = np.frombuffer(content, np.uint8).reshape(-1, row)
     return _planes_to_images(rows[:, labels:]), rows[:, labels - 1].astype(np.int64)
 
 
 def read_dictionary(content: bytes, key: str) -> tuple[Images, Labels]:
-    """A file of the Python version of CIFAR, with the labels under a key."""
+    """A pickle of CIFAR; `key` names the labels in its dictionary."""
     try:
         entries = read_pickle(content)
     except UnreadablePickle as error:
@@ -80,7 +81,7 @@ def _planes_to_images(rows: Images) -> Images:
 def _read_idx(content: bytes, axes: int) -> Images:
     start = 4 + 4 * axes
     if len(content) < start or content[:4] != bytes([0, 0, 8, axes]):
-        raise LayoutError(f"it does not begin like an idx file of bytes with {axes} axes")
+        raise LayoutError(f"it does not have the header of an idx file of bytes with {axes} axes")
     shape = struct.unpack(f">{axes}I", content[4:start])
     if math.prod(shape) != len(content) - start:
         raise LayoutError(f"its header says {shape}, but {len(content) - start:,} bytes follow")
@@ -91,7 +92,7 @@ def _read_npy(content: bytes) -> NDArray[Any]:
     try:
         return npy.read_array(io.BytesIO(content), allow_pickle=False)
     except (ValueError, OSError, EOFError, MemoryError) as error:
-        raise LayoutError(f"it is not an array of NumPy, or damaged ({error})") from None
+        raise LayoutError(f"it is not an array saved by NumPy, or is damaged ({error})") from None
 
 
 def _pair(images: Images, labels: NDArray[Any]) -> tuple[Images, Labels]:

@@ -1,8 +1,8 @@
-"""The pickles of CIFAR, read without running them.
+"""The pickles of CIFAR, read without running code from them.
 
-A pickle is a program that may call any function that can be imported. Only the few instructions that those files are
-made of are let through, and the functions that they name are replaced: an array is put together here, from its shape
-and its bytes, once both agree.
+A pickle is a program that may call any importable function. Here only the few instructions that those files use are
+allowed, and the names that they import are replaced by stand-ins. Arrays are built here from their shapes and bytes,
+after a check that the two agree.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _INSTRUCTIONS = {
 
 
 class UnreadablePickle(ValueError):  # noqa: N818 (callers turn it into an error that names the file)
-    """A pickle that holds anything but plain data."""
+    """A pickle that holds more than plain data, or is damaged."""
 
 
 def read_pickle(data: bytes) -> Any:
-    """The value of a pickle: texts as `str`, one character per byte, and arrays of bytes.
+    """The value of a pickle. Byte strings become `str`, one character per byte; arrays must hold bytes.
 
     >>> import pickle
     >>> read_pickle(pickle.dumps({"labels": [6, 9]}, protocol=2))
@@ -39,27 +39,27 @@ def read_pickle(data: bytes) -> Any:
     >>> read_pickle(pickle.dumps(print, protocol=2))
     Traceback (most recent call last):
         ...
-    tangentless.datasets.pickles.UnreadablePickle: it asks for '__builtin__ print', which no array needs
+    tangentless.datasets.pickles.UnreadablePickle: it imports '__builtin__ print', which no array needs
     """
     try:
         for instruction, _, _ in pickletools.genops(data):
             if instruction.name not in _INSTRUCTIONS:
                 raise UnreadablePickle(f"it has the instruction {instruction.name}, which plain data does not need")
-        # `optimize` numbers the places of the memo from 0: a place of four billion would allocate as many.
-        # Between a mark and LIST, all that is left on the stack comes back: it must be one value.
+        # `optimize` renumbers the memo from 0: an index of four billion would allocate as many slots.
+        # "(" and "l" put all that is left on the stack into a list, which must hold exactly one value.
         program = b"(" + pickletools.optimize(data)[:-1] + b"l."
         (value,) = _Reader(io.BytesIO(program), fix_imports=False, encoding="latin-1").load()
         if isinstance(value, dict):
-            return {key: item.to_array() if isinstance(item, _Part) else item for key, item in value.items()}
-        return value.to_array() if isinstance(value, _Part) else value
+            return {key: item.to_array() if isinstance(item, _StandIn) else item for key, item in value.items()}
+        return value.to_array() if isinstance(value, _StandIn) else value
     except UnreadablePickle:
         raise
-    except Exception as error:  # unknown bytes can fail in any way: too short, empty stack, unhashable keys
+    except Exception as error:  # damaged bytes can fail in any way: cut short, empty stack, unhashable keys
         raise UnreadablePickle(f"it is cut short or damaged ({error})") from None
 
 
-class _Part:
-    """An array, or the type of its numbers, that is being put together in place of NumPy's."""
+class _StandIn:
+    """Replaces an array or a dtype of NumPy, and records what the pickle passes to it."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments, self.state = arguments, ()
@@ -71,8 +71,8 @@ class _Part:
         if len(self.state) != 5:
             raise UnreadablePickle("it holds an array without values")
         _, shape, dtype, by_columns, body = self.state
-        if not isinstance(dtype, _Part) or dtype.arguments[:1] != ("u1",):
-            raise UnreadablePickle("it holds an array of something else than bytes")
+        if not isinstance(dtype, _StandIn) or dtype.arguments[:1] != ("u1",):
+            raise UnreadablePickle("it holds an array of a dtype other than uint8")
         if not all(isinstance(side, int) and side >= 0 for side in shape) or math.prod(shape) != len(body):
             raise UnreadablePickle(f"it holds an array of shape {shape} with {len(body)} bytes")
         values = np.frombuffer(body.encode("latin-1"), np.uint8)
@@ -80,18 +80,18 @@ class _Part:
 
 
 _STAND_INS = {
-    "numpy.core.multiarray _reconstruct": _Part,
-    "numpy._core.multiarray _reconstruct": _Part,
-    "numpy ndarray": None,  # named in arrays, and not called
-    "numpy dtype": _Part,
+    "numpy.core.multiarray _reconstruct": _StandIn,
+    "numpy._core.multiarray _reconstruct": _StandIn,
+    "numpy ndarray": None,  # an argument of _reconstruct; never called
+    "numpy dtype": _StandIn,
 }
 
 
 class _Reader(pickle.Unpickler):
-    """Knows stand-ins for what occurs in pickled arrays, and nothing that could be imported."""
+    """Replaces the names that occur in pickled arrays, and refuses all others."""
 
     def find_class(self, module: str, name: str) -> Any:
         asked = f"{module} {name}"
         if asked not in _STAND_INS:
-            raise UnreadablePickle(f"it asks for {asked!r}, which no array needs")
+            raise UnreadablePickle(f"it imports {asked!r}, which no array needs")
         return _STAND_INS[asked]

@@ -1,6 +1,6 @@
-"""Where the files of a data set are: in a folder, each as it is or still in its .gz, or all in one .tar.gz.
+"""Where the files of a data set are: in a folder, plain or as .gz, or all in one .tar.gz.
 
-A file counts only when its digest is the published one. Archives are read in memory: nothing is unpacked to disk.
+Files are checked against their published digests. Archives are read in memory: nothing is unpacked to disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from ..errors import DatasetDamagedError, DatasetError
 from .catalogue import Digest, Edition
 
-LARGEST = 400_000_000  # bytes of a file: twice the largest, so that a small .gz cannot fill the memory
+LARGEST = 400_000_000  # bytes of a file, about twice the largest one: a small .gz must not fill the memory
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Source:
     place: Path  # the folder of the files, or the archive
 
     def missing(self) -> tuple[str, ...]:
-        """The missing files. Of an archive none are reported: it is opened only when it is read."""
+        """The missing files; for an archive always none, since it is opened only when it is read."""
         if self.place.is_file():
             return ()
         return tuple(name for name in self.edition.files() if self._find(name) is None)
 
     def read(self, *, verify: bool) -> dict[str, bytes]:
-        """The contents of all its files, checked against their digests."""
+        """The contents of all files by name; with `verify`, checked against their digests."""
         if self.place.is_file():
             contents = self._read_archive(verify)
         else:
@@ -54,7 +54,7 @@ class Source:
             check_digest(self.place, read_file(self.place, unzip=False), digest)
         wanted = {f"{self.edition.folders[0]}/{name}": name for name in self.edition.files()}
         contents = {}
-        # As a stream, so that it is decompressed only once.
+        # "r|gz" reads front to back: the archive is decompressed only once.
         with _reading(self.place), tarfile.open(self.place, "r|gz") as archive:
             for member in archive:
                 if member.name in wanted and member.isreg() and member.size <= LARGEST:
@@ -69,7 +69,7 @@ def find_sources(editions: tuple[Edition, ...], folder: Path) -> Iterator[Source
     """Every place in a folder that holds at least one file of an edition."""
     for edition in editions:
         for below in edition.folders:
-            # The folder given may also be the one that holds the files.
+            # The data folder may itself be the folder with the files.
             for place in (folder / below, folder) if folder.name == below else (folder / below,):
                 source = Source(edition, place)
                 if place.is_dir() and len(source.missing()) < len(edition.files()):
@@ -79,14 +79,14 @@ def find_sources(editions: tuple[Edition, ...], folder: Path) -> Iterator[Source
 
 
 def check_digest(path: Path, content: bytes, digest: Digest) -> None:
-    """Refuse a content that does not have the digest."""
+    """Raise an error that names the file if its content does not have the digest."""
     kind, _, expected = digest.partition(":")
     if (found := hashlib.new(kind, content, usedforsecurity=False).hexdigest()) != expected:
-        raise damaged(path, f"its {kind} is {found}, and that of the published file {expected}")
+        raise damaged(path, f"its {kind} is {found}, but the published file has {expected}")
 
 
 def read_file(path: Path, *, unzip: bool = True) -> bytes:
-    """The content of a file, or of what is in a .gz."""
+    """The content of a file; of a .gz that of the file in it, unless `unzip` is off."""
     with _reading(path), gzip.open(path) if unzip and path.suffix == ".gz" else path.open("rb") as stream:
         content = stream.read(LARGEST + 1)
     if len(content) > LARGEST:
@@ -96,7 +96,7 @@ def read_file(path: Path, *, unzip: bool = True) -> bytes:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn the errors of reading a file into those of this package."""
+    """Turn errors of reading a file into the typed errors of this package."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:

@@ -1,12 +1,16 @@
 """Tables of the UCI repository as Fernández-Delgado et al. (2014) published them, with the splits they fixed.
 
-A folder NAME holds `NAME_R.dat` (a line of names, then a row number, standardised features and the class on each line),
-`NAME.txt` (how many rows, features and classes that is), `conxuntos.dat` (the rows of one split in two halves, to tune
-on) and `conxuntos_kfold.dat` (four random splits, three quarters to train on and one to test with; rows from 0). What
-does not fit this is refused with the file's name and the reason. What is odd but usable is kept, and noted.
+A folder NAME holds four files. Row numbers start at 0.
 
-The archive has no published checksum and was not at hand; instead the files of each of the 90 tables that studies of
-small data use are checked, by sha256 over their contents, against copies that were (`tables.csv`).
+- `NAME_R.dat`: a line of names, then on each line a row number, standardised features and the class
+- `NAME.txt`: the numbers of rows, features and classes
+- `conxuntos.dat`: one split into two halves, for tuning
+- `conxuntos_kfold.dat`: four random splits, three quarters for training and one for testing
+
+Other content is an error that names the file and the reason. Odd but usable tables are kept, with a note.
+
+The archive has no published checksum. Instead, `tables.csv` has the sha256 of the files of each of the 90 tables that
+studies of small data use, computed from other copies of them.
 """
 
 from __future__ import annotations
@@ -33,8 +37,9 @@ ARCHIVE, RESULTS = "data.tar.gz", "results.txt"
 RESULTS_DIGEST = "sha256:19d78a177e75d34321d21c8784b984d419799349018cfdad997d06f5c1d9c649"
 FOLDER = "uci"
 _TUNING, _FOLDS = "conxuntos.dat", "conxuntos_kfold.dat"
-_SPLITS = 4
-_SUMMARIES = ("min", "max", "mean", "std")  # columns of the published results that are no classifier
+_SPLITS = 4  # in _FOLDS
+_LISTED = 6  # most tables that an error names
+_SUMMARIES = ("min", "max", "mean", "std")  # columns of the published results that are not classifiers
 
 
 @dataclass(frozen=True)
@@ -47,28 +52,28 @@ class Rowsets:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Features (N, C), the class of each row from 0 on, one split to tune on, and four to report."""
+    """A table with its splits: one for tuning, and four whose accuracies are reported."""
 
     name: str
-    features: NDArray[np.float64]
-    labels: Rows
+    features: NDArray[np.float64]  # (N, C)
+    labels: Rows  # class numbers from 0, (N,)
     tuning: Rowsets
     folds: tuple[Rowsets, ...]
-    digest: str
-    notes: tuple[str, ...] = ()
+    digest: str  # sha256 of the four files
+    notes: tuple[str, ...] = ()  # oddities that do not prevent its use
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return int(self.labels.max()) + 1
 
 
 @functools.cache
 def known_tables() -> dict[str, str]:
-    """The 90 tables of at most 5,000 rows, and the sha256 of their files.
+    """The 90 tables of at most 5,000 rows, each with the sha256 of its files.
 
     >>> len(known_tables()), "iris" in known_tables()
     (90, True)
@@ -77,7 +82,7 @@ def known_tables() -> dict[str, str]:
 
 
 def find_tables(folder: str | Path | None = None, *, download: bool = True) -> Path:
-    """The folder that holds the folders of tables: one that was given, `uci` in a data folder, or downloaded there."""
+    """The folder with the folders of tables: a data folder, or `uci` in it, to which missing tables are downloaded."""
     places = data_folders(folder)
     for place in places:
         for candidate in (place / FOLDER, place):
@@ -86,7 +91,7 @@ def find_tables(folder: str | Path | None = None, *, download: bool = True) -> P
     if not download:
         looked = " or ".join(str(place / FOLDER) for place in places)
         raise DatasetMissingError(
-            f"no tables are in {looked}: looked for folders with {_FOLDS}; get {ADDRESS}/{ARCHIVE} and unpack it there"
+            f"no folder in {looked} has a file {_FOLDS}; get {ADDRESS}/{ARCHIVE} and unpack it there"
         )
     target = places[-1] / FOLDER
     archive = fetch(f"{ADDRESS}/{ARCHIVE}", None, places[-1])
@@ -95,25 +100,25 @@ def find_tables(folder: str | Path | None = None, *, download: bool = True) -> P
 
 
 def find_results(tables: Path, *, download: bool = True) -> Path:
-    """The accuracies of the 179 classifiers of Fernández-Delgado et al., beside the tables, or downloaded there."""
+    """The file with the published accuracies of 179 classifiers, downloaded to the folder of tables if missing."""
     path = tables / RESULTS
     if path.is_file():
         return path
     if download:
         return fetch(f"{ADDRESS}/{RESULTS}", RESULTS_DIGEST, tables)
-    raise DatasetMissingError(f"{path} is not there; get {ADDRESS}/{RESULTS} and put it there")
+    raise DatasetMissingError(f"there is no {path}; get {ADDRESS}/{RESULTS} and put it there")
 
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """Accuracies in percent, (tables, classifiers), NaN where a classifier failed."""
+    """Published accuracies of classifiers on tables."""
 
     tables: tuple[str, ...]
     classifiers: tuple[str, ...]
-    accuracies: NDArray[np.float64]
+    accuracies: NDArray[np.float64]  # in percent, (tables, classifiers); NaN where a classifier failed
 
     def take(self, tables: Sequence[str]) -> Results:
-        """The rows of some tables, in their order."""
+        """The rows of some tables, in the order given."""
         if missing := [name for name in tables if name not in self.tables]:
             raise InputError(f"the published results have no row for {', '.join(missing)}")
         rows = [self.tables.index(name) for name in tables]
@@ -121,7 +126,7 @@ class Results:
 
 
 def read_results(path: Path) -> Results:
-    """The accuracies of 179 classifiers on 121 tables as Fernández-Delgado et al. publish them, `results.txt`."""
+    """The accuracies of 179 classifiers on 121 tables in `results.txt`, as Fernández-Delgado et al. published them."""
     try:
         lines = [line.split() for line in path.read_text(encoding="ascii").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -138,7 +143,7 @@ def read_results(path: Path) -> Results:
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Take the files of tables out of the published archive, and nothing else."""
+    """Extract the files of the tables from the published archive, and nothing else."""
     try:
         with tarfile.open(archive) as stream:
             for member in stream:
@@ -150,13 +155,13 @@ def unpack(archive: Path, target: Path) -> None:
                     (target / table / path.name).write_bytes(content.read())
     except (tarfile.TarError, EOFError, OSError) as error:
         problem = f"{archive} cannot be unpacked: {error}"
-        raise DatasetDamagedError(f"{problem}; remove it, and it is downloaded again") from None
+        raise DatasetDamagedError(f"{problem}; remove it to have it downloaded again") from None
     if not any(target.glob(f"*/{_FOLDS}")):
         raise DatasetDamagedError(f"{archive} holds no tables: none of its folders has {_FOLDS}")
 
 
 def read_table(name: str, folder: Path, *, verify: bool = True) -> Table:
-    """A table from its folder in `folder`; with `verify`, one of the 90 must have the files known by that name."""
+    """Read a table from its folder in `folder`. With `verify`, one of `known_tables` must have its digest."""
     place = folder / name
     if not place.is_dir():
         raise missing_table(name, folder)
@@ -165,7 +170,8 @@ def read_table(name: str, folder: Path, *, verify: bool = True) -> Table:
     known = known_tables().get(name)
     if verify and known is not None and known != digest:
         raise DatasetDamagedError(
-            f"the files in {place} are not those known as {name}; get them again, or give the folder another name"
+            f"the files in {place} do not have the known checksum of the table {name}; get them again, or rename the "
+            "folder if they are another table"
         )
     rows, counts, tuning, folds = ((place / file, _lines(content)) for file, content in contents.items())
     features, labels, notes = _parse_rows(*rows)
@@ -173,7 +179,7 @@ def read_table(name: str, folder: Path, *, verify: bool = True) -> Table:
     halves, quarters = _parse_splits(*tuning, len(labels), 1), _parse_splits(*folds, len(labels), _SPLITS)
     for split in (*halves, *quarters):
         if len(np.unique(labels[split.train])) < 2:
-            raise DatasetDamagedError(f"{place}: a training part of its splits has rows of one class only")
+            raise DatasetDamagedError(f"{place}: the training rows of a split are all of one class")
     return Table(name, features, labels, halves[0], quarters, digest, notes)
 
 
@@ -185,17 +191,17 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DatasetMissingError(f"cannot read {path}: {error.strerror}; every table needs it") from None
+        raise DatasetMissingError(f"cannot read {path}: {error.strerror}; every table needs this file") from None
 
 
 def _lines(content: bytes) -> dict[int, str]:
-    """The lines that are not empty, by their numbers."""
+    """The lines that are not empty, by line number."""
     lines = enumerate(content.decode("ascii", errors="replace").splitlines(), start=1)
     return {number: line for number, line in lines if line.strip()}
 
 
 def _parse_rows(path: Path, lines: dict[int, str]) -> tuple[NDArray[np.float64], Rows, tuple[str, ...]]:
-    lines.pop(1, None)  # names
+    lines.pop(1, None)  # the names of the columns
     rows: list[list[float]] = []
     for number, line in lines.items():
         try:
@@ -203,7 +209,7 @@ def _parse_rows(path: Path, lines: dict[int, str]) -> tuple[NDArray[np.float64],
         except ValueError:
             raise DatasetDamagedError(f"{path}, line {number}: not numbers: {line[:60]!r}") from None
         if rows and len(row) != len(rows[0]):
-            raise DatasetDamagedError(f"{path}, line {number}: {len(row)} numbers, where others have {len(rows[0])}")
+            raise DatasetDamagedError(f"{path}, line {number}: {len(row)} numbers instead of {len(rows[0])}")
         if not np.isfinite(row).all():
             raise DatasetDamagedError(f"{path}, line {number}: a value is not finite")
         rows.append(row)
@@ -212,7 +218,7 @@ def _parse_rows(path: Path, lines: dict[int, str]) -> tuple[NDArray[np.float64],
     values = np.array(rows)
     classes, labels, counts = np.unique(values[:, -1], return_inverse=True, return_counts=True)
     if len(classes) < 2:
-        raise DatasetDamagedError(f"{path} has rows of one class only")
+        raise DatasetDamagedError(f"all rows of {path} are of one class")
     features, notes = values[:, :-1], []
     if constant := int((features == features[0]).all(axis=0).sum()):
         notes.append(f"{constant} constant feature{'s' if constant > 1 else ''}, which no kernel here sees")
@@ -222,11 +228,11 @@ def _parse_rows(path: Path, lines: dict[int, str]) -> tuple[NDArray[np.float64],
 
 
 def _check_counts(path: Path, lines: dict[int, str], features: NDArray[np.float64], labels: Rows) -> None:
-    """Compare with the counts in NAME.txt: otherwise a file cut off at the end of a line would go unnoticed."""
+    """Compare with the counts in NAME.txt, to notice files that were cut off at the end of a line."""
     pairs = (line.partition("=") for line in lines.values())
     said = {key.strip(): value.strip() for key, _, value in pairs}
     if (files := said.get("n_arquivos", "1")) != "1":
-        raise DatasetDamagedError(f"{path}: a table in {files} files, with a test set of its own, is not read")
+        raise DatasetDamagedError(f"{path}: tables in {files} files, with a separate test set, are not supported")
     found = {
         ("n_entradas", "features"): features.shape[1],
         ("n_clases", "classes"): int(labels.max()) + 1,
@@ -249,17 +255,17 @@ def _parse_splits(path: Path, lines: dict[int, str], rows: int, count: int) -> t
             raise DatasetDamagedError(f"{path}, line {number}: rows repeat, or are not from 0 to {rows - 1}")
         parts.append(part)
     if len(parts) != 2 * count:
-        raise DatasetDamagedError(f"{path} has {len(parts)} lines of rows, and not {2 * count}: folds are missing")
+        raise DatasetDamagedError(f"{path} has {len(parts)} lines of rows instead of {2 * count}: folds are missing")
     splits = tuple(Rowsets(*parts[i : i + 2]) for i in range(0, len(parts), 2))
     for place, split in enumerate(splits):
         if len(np.intersect1d(split.train, split.test)):
-            raise DatasetDamagedError(f"{path}, split {place + 1}: rows are both trained on and tested with")
+            raise DatasetDamagedError(f"{path}, split {place + 1}: some rows are both in its training and its test set")
     return splits
 
 
-def missing_table(name: str, folder: Path, most: int = 6) -> DatasetMissingError:
-    """The message for a table without a folder: it suggests similar names, or lists some of all."""
+def missing_table(name: str, folder: Path) -> DatasetMissingError:
+    """The error for a table that has no folder. It suggests a similar name, or else lists some tables."""
     names = sorted(path.parent.name for path in folder.glob(f"*/{_FOLDS}"))
-    others = f" and {len(names) - most} others" if len(names) > most else ""
-    hint = closest(name, names) or f"there are {', '.join(names[:most])}{others}"
+    others = f" and {len(names) - _LISTED} others" if len(names) > _LISTED else ""
+    hint = closest(name, names) or f"there are {', '.join(names[:_LISTED])}{others}"
     return DatasetMissingError(f"there is no folder {folder / name}; {hint}".strip())

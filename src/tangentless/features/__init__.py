@@ -1,8 +1,8 @@
-"""Features of patches, the baselines of the paper that learn without labels, as transformers and as kernels.
+"""Features of patches, learnt without labels, as transformers and as kernels. They are baselines of the paper.
 
-`RandomPatchFeatures` are those of Coates and Ng: random patches of the training images as filters.
-`ConvolutionalKernelNetwork` is that of Mairal et al., one layer or several. Both are transformers of scikit-learn, so
-they go before an estimator in a pipeline; `kernel()` makes a kernel of a fitted one, which joins sums and products.
+`RandomPatchFeatures` are those of Coates and Ng: the filters are random patches of the training images.
+`ConvolutionalKernelNetwork` is that of Mairal et al., with one or more layers. Both are scikit-learn transformers, for
+pipelines; `kernel()` of a fitted one returns a kernel that can be added to and multiplied with others.
 """
 
 from .base import PatchFeatures

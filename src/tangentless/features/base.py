@@ -1,4 +1,4 @@
-"""What features of patches share as transformers: images in, rows out, a chunk at a time on any device."""
+"""The base class of features of patches: transformers that take images to rows, in chunks and on any device."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ from ..errors import InputError, ParameterError
 from ..files import Arrays
 from ..inputs import check_switch
 from ..layers import is_whole
-from ..preprocessing.rows import read_rows
+from ..preprocessing.parameters import NOT_SAVED, to_json
+from ..preprocessing.rows import read_rows, set_shape
 from ..progress import shown
-from ..solve import is_number
 
 if TYPE_CHECKING:
     from ..classical.vectors import VectorKernel
     from .kernels import FeatureKernel
 
-NUMBERS_AT_ONCE = {"cpu": 2**22, "cuda": 2**28}  # of responses: a chunk that stays in the cache, or fills a GPU
-_HERE = ("backend", "verbose")  # parameters of a process, not of a fit
+NUMBERS_AT_ONCE = {"cpu": 2**22, "cuda": 2**28}  # intermediate numbers in a chunk: fit a CPU's cache, or fill a GPU
 Map = Callable[[Any], Any]
 
 
 class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Base class: `_learn` fits arrays to images on the host, and `_map` computes features from them on a device."""
+    """Base class. Subclasses fit arrays to images on the host in `_learn`, and compute features in `_map`."""
 
     def __init__(self, mirrors: bool, random_state: Any, backend: str | Device, precision: Any, verbose: bool) -> None:
         self.mirrors = mirrors
@@ -46,10 +45,10 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn the filters from images X; labels are not looked at."""
+        """Learn the filters from images X; y is ignored."""
         self.check_parameters()
         rows = read_rows(self, X)
-        self._set_shape(rows.shape[1:])
+        set_shape(self, rows.shape[1:])
         self._check_shape(rows.shape)
         device = self._device()
         with device.algebra.working(), shown(self.verbose, "learning filters"):
@@ -57,7 +56,7 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return self
 
     def transform(self, X: Any) -> NDArray[Any]:
-        """Features, (N, numbers), in the precision asked for."""
+        """Features, (N, numbers), in the dtype named by `precision`."""
         check_is_fitted(self)
         rows, device = read_rows(self, X, self.shape_), self._device()
         found = np.empty((len(rows), self._n_features_out), device.precision)
@@ -68,7 +67,7 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return found
 
     def compute(self, device: Device, images: Any) -> Any:
-        """Slices of the images with their features, arrays of the device: a chunk at a time."""
+        """Yield (slice of the images, their features as an array of the device), chunk by chunk."""
         on = device.algebra
         features = self._map(on, np.dtype(device.precision))
         with on.working():
@@ -81,24 +80,23 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
                 yield part, found
 
     def kernel(self, of: VectorKernel | None = None) -> FeatureKernel:
-        """The kernel of these features: their inner product, or another kernel of vectors, of the rows they are."""
+        """The kernel of images that is the inner product of their features, or another kernel `of` these vectors."""
         from .kernels import FeatureKernel
 
         check_is_fitted(self)
         return FeatureKernel(self) if of is None else FeatureKernel(self, of)
 
     def describe(self) -> tuple[dict[str, Any], Arrays]:
-        """Parameters and the shape of an image as JSON has them, and what was learnt."""
+        """Parameters and the shape of an image as JSON values, and the learnt arrays by name."""
         check_is_fitted(self)
-        parameters = {name: _plain(own) for name, own in self.get_params().items() if name not in _HERE}
-        parameters["random_state"] = None if not is_whole(self.random_state) else int(self.random_state)
-        text = {"kind": type(self).__name__, "shape": list(self.shape_), **parameters}
+        seed = int(self.random_state) if is_whole(self.random_state) else None
+        text = {"kind": type(self).__name__, "shape": list(self.shape_), **to_json(self), "random_state": seed}
         return text, {name: getattr(self, name + "_") for name in self._array_shapes()}
 
     def digest(self) -> str:
-        """A short name for all there is to these features, equal for equal ones."""
+        """A hash of the parameters and the learnt arrays: equal for equal features."""
         text, arrays = self.describe()
-        text.pop("precision")  # of a kernel, that of the device counts
+        text.pop("precision")  # kernels compute in the precision of the device instead
         found = hashlib.sha256(json.dumps(text, sort_keys=True).encode())
         for name in sorted(arrays):
             found.update(np.ascontiguousarray(arrays[name]).tobytes())
@@ -106,24 +104,24 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     @classmethod
     def restore(cls, text: dict[str, Any], array: Callable[[str], NDArray[Any]]) -> Self:
-        """The fitted features that were described, with a function that gives its arrays by name."""
+        """The fitted features that `describe` described; `array` returns arrays by name."""
         try:
             entries = dict(text)
             shape = tuple(entries.pop("shape"))
             if entries.pop("kind") != cls.__name__ or not all(is_whole(side) and side > 0 for side in shape):
                 raise KeyError("kind")
             made = cls(**{name: _restored(own) for name, own in entries.items()})
-            if made.get_params().keys() - entries.keys() - set(_HERE):
+            if made.get_params().keys() - entries.keys() - NOT_SAVED:
                 raise KeyError("parameters")
             made.check_parameters()
         except (TypeError, KeyError, AttributeError, ParameterError):
             raise InputError(f"its header has no valid {cls.__name__}") from None
-        made._set_shape(shape)
-        made._check_shape((1 << 40, *shape))  # of as many images as it takes
+        set_shape(made, shape)
+        made._check_shape((1 << 40, *shape))  # enough images for any number of filters
         for name, expected in made._array_shapes().items():
             found = array(name)
             if found.shape != expected or found.dtype.kind != "f" or not np.isfinite(found).all():
-                raise InputError(f"features of an array of shape {found.shape} do not go with images of {shape}")
+                raise InputError(f"the array {name!r} of the features must be finite floats of shape {expected}")
             setattr(made, name + "_", found)
         return made
 
@@ -134,28 +132,23 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     @abstractmethod
     def _learn(self, images: NDArray[Any], random: np.random.Generator, on: Algebra) -> None:
-        """Set the arrays of `_array_shapes`."""
+        """Set the arrays of `_array_shapes`, each as an attribute `name_`."""
 
     @abstractmethod
     def _map(self, on: Algebra, dtype: np.dtype[Any]) -> Map:
-        """What takes images on a device to their features, (N, numbers)."""
+        """A function from images on a device, in `dtype`, to their features (N, numbers)."""
 
     @abstractmethod
     def _array_shapes(self) -> dict[str, tuple[int, ...]]:
-        """What is learnt, by name without the underscore."""
+        """The shapes of the learnt arrays, by name without the final underscore."""
 
     @abstractmethod
     def _widest(self) -> int:
-        """The most numbers that an image takes on its way."""
+        """The size of the largest intermediate array, in numbers per image: it limits the chunks."""
 
     @abstractmethod
     def _check_shape(self, shape: tuple[int, ...]) -> None:
-        """Refuse images, (N, *grid, channels), that do not suit the parameters; set `_n_features_out`."""
-
-    def _set_shape(self, shape: tuple[int, ...]) -> None:
-        self.shape_, self.n_features_in_ = shape, math.prod(shape)
-        if self.mirrors and len(shape) < 2:
-            raise InputError("vectors have no mirror image; mirrors=True needs sequences or images")
+        """Refuse images (N, *grid, channels) that do not fit the parameters, and set `_n_features_out`."""
 
     def _device(self) -> Device:
         return Device.of(self.backend, self.precision)
@@ -166,22 +159,8 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return tags
 
 
-def check_whole(name: str, value: Any, least: int = 1) -> int:
-    """A whole number, or an error that names the parameter."""
-    if not is_whole(value) or value < least:
-        raise ParameterError(f"{name} must be a whole number from {least}, not {value!r}")
-    return int(value)
-
-
-def check_above(name: str, value: Any, *, zero: bool = False) -> float:
-    """A finite number above 0, or from 0 on."""
-    if not is_number(value) or value < 0 or (value == 0 and not zero):
-        raise ParameterError(f"{name} must be a finite number {'from' if zero else 'above'} 0, not {value!r}")
-    return float(value)
-
-
 def check_patch(shape: tuple[int, ...], patch: int, layer: str = "") -> None:
-    """Refuse a patch that is larger than the images, (N, *grid, channels)."""
+    """Refuse a patch that is larger than the images (N, *grid, channels), or than the maps of `layer`."""
     grid = shape[1:-1]
     if grid and patch > min(grid):
         size = "×".join(map(str, grid))
@@ -189,7 +168,7 @@ def check_patch(shape: tuple[int, ...], patch: int, layer: str = "") -> None:
 
 
 def check_filters(filters: int, images: int, positions: tuple[int, ...]) -> None:
-    """Refuse more filters than there are patches, of so many positions in each image."""
+    """Refuse more filters than there are patches: one at each of `positions` (a grid) in each image."""
     there = images * math.prod(positions)
     if there < filters:
         raise InputError(
@@ -199,14 +178,8 @@ def check_filters(filters: int, images: int, positions: tuple[int, ...]) -> None
 
 
 def _seed(random_state: Any) -> Any:
-    """A seed, from a number, None or a generator of scikit-learn's."""
+    """A seed for NumPy from a scikit-learn `random_state`: a number, None or a generator."""
     return random_state if random_state is None else int(check_random_state(random_state).randint(2**31))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def _restored(value: Any) -> Any:

@@ -1,8 +1,9 @@
 """Convolutional kernel networks (Mairal et al. 2014, in the form of Mairal 2016), learnt without labels.
 
-A layer takes a patch x to |x| κ(<x, z> / |x|) for every anchor z, with κ(u) = exp((u - 1) / width²), and multiplies by
-κ(Z'Z)^(-1/2): products of these features approximate |x| |y| κ(cos(x, y)), exactly at the anchors (Nyström). Anchors
-are the centres of spherical k-means of patches. Then maps are pooled under Gaussian windows, and the next layer begins.
+A layer maps a patch x to the vector |x| κ(Z'Z)^(-1/2) κ(Z'x / |x|). The columns of Z are anchors of length one, and
+κ(u) = exp((u - 1) / width²) acts on each entry. Inner products of such vectors approximate |x| |y| κ(cos(x, y)), and
+are exact at the anchors (Nyström). Anchors are the centres of spherical k-means of patches. The maps are then averaged
+under Gaussian windows, and are the input of the next layer.
 """
 
 from __future__ import annotations
@@ -19,45 +20,49 @@ from ..algebra import Algebra
 from ..chunks import spans
 from ..devices import Device
 from ..errors import ParameterError
-from .base import NUMBERS_AT_ONCE, Map, PatchFeatures, check_above, check_filters, check_patch, check_whole
-from .maps import draw_patches, even_out, patch_rows, pool, soft_cells, soft_count, whitening
+from ..preprocessing.parameters import check_above, check_whole
+from .base import NUMBERS_AT_ONCE, Map, PatchFeatures, check_filters, check_patch
+from .maps import count_gaussian_cells, draw_patches, gaussian_cells, normalise_contrast, patch_rows, pool, whitening
 
-_SAMPLED = 50_000  # patches that anchors are learnt from, at least
-_PATCHES_AN_ANCHOR = 50  # and for every anchor
-_ROUNDS = 10  # of k-means
-_SMALLEST = 1e-6  # what is added to the eigenvalues of κ(Z'Z), of which the largest is at least 1
+_SAMPLED = 50_000  # patches that anchors are learnt from: at least so many,
+_PATCHES_AN_ANCHOR = 50  # and at least so many for each anchor
+_ROUNDS = 10  # iterations of k-means
+_SMALLEST = 1e-6  # added to the eigenvalues of κ(Z'Z), the largest of which is at least 1
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """One layer, for maps of a grid."""
+    """The sizes of one layer."""
 
     filters: int
     patch: int
     pool: int
-    grid: tuple[int, ...]
-    channels: int
+    grid: tuple[int, ...]  # of its input maps
+    channels: int  # of its input maps
 
     @property
     def positions(self) -> tuple[int, ...]:
+        """The grid of positions of patches."""
         return tuple(side - self.patch + 1 for side in self.grid)
 
     @property
     def cells(self) -> list[NDArray[np.float64]]:
-        return [soft_cells(side, self.pool) for side in self.positions]
+        """The matrices of the pooling, one for each axis of the grid."""
+        return [gaussian_cells(side, self.pool) for side in self.positions]
 
     @property
     def pooled(self) -> tuple[int, ...]:
-        """The grid of the next layer."""
-        return tuple(soft_count(side, self.pool) for side in self.positions)
+        """The grid after pooling: that of the next layer."""
+        return tuple(count_gaussian_cells(side, self.pool) for side in self.positions)
 
     @property
     def numbers(self) -> int:
-        """Of a patch."""
+        """Numbers in a patch."""
         return int(self.patch ** len(self.grid) * self.channels)
 
     @property
     def widest(self) -> int:
+        """Intermediate numbers per image: patches, responses and their products."""
         return math.prod(self.positions) * (2 * self.filters + self.numbers)
 
 
@@ -67,28 +72,30 @@ class ConvolutionalKernelNetwork(PatchFeatures):
     Parameters
     ----------
     filters
-        Anchors of every layer; its length is the number of layers.
+        The number of anchors of each layer. As many layers as entries.
     patches
-        Pixels a side of the patches of every layer. A vector is one patch.
+        The side of the patches of each layer, in pixels of its input. A vector is one patch.
     pools
-        How far apart the Gaussian windows of every layer's pooling are, in pixels of its maps.
+        The distance between the Gaussian windows of each layer's pooling, in pixels of its maps.
     width
-        Of κ: the smaller, the more alike two patches must be.
+        The width of κ: with smaller widths, only more similar patches have similar features.
     contrast
-        The smallest deviation of a pixel patch that is scaled up to one contrast, or None to leave patches as they are.
+        Normalise patches of pixels to mean 0 and contrast 1: the divisor is hypot(standard deviation, contrast). None
+        leaves them as they are.
     epsilon
-        What whitening of pixel patches adds to the eigenvalues of their covariance, or None to leave them unwhitened.
+        Whiten patches of pixels, with this added to the eigenvalues of their covariance. None does not whiten them.
     mirrors, random_state, backend, precision, verbose
-        As of `RandomPatchFeatures`.
+        As in `RandomPatchFeatures`.
 
     Attributes
     ----------
     anchors0_, roots0_, ...
-        Anchors of each layer, (numbers in a patch, filters), and κ(Z'Z)^(-1/2).
+        For each layer its anchors, (numbers in a patch, filters), and κ(Z'Z)^(-1/2), (filters, filters).
     mean_, white_
-        What is taken from pixel patches, and multiplied to them; of length 0 without whitening.
+        The mean that whitening subtracts from patches of pixels, and the matrix that it multiplies them by; of length
+        0 without whitening.
     shape_, n_features_in_
-        The shape of an image, and how many numbers that is.
+        The shape of an image, and the number of its entries.
 
     Examples
     --------
@@ -123,9 +130,11 @@ class ConvolutionalKernelNetwork(PatchFeatures):
         super().check_parameters()
         given = {name: getattr(self, name) for name in ("filters", "patches", "pools")}
         if not all(isinstance(one, tuple | list) and one for one in given.values()):
-            raise ParameterError("filters, patches and pools hold one number for each layer, such as (64, 512)")
+            raise ParameterError(
+                "filters, patches and pools must be tuples, one number for each layer, such as (64, 512)"
+            )
         if len({len(one) for one in given.values()}) > 1:
-            raise ParameterError(f"filters, patches and pools must be as many as there are layers, not {given}")
+            raise ParameterError(f"filters, patches and pools must be of one length, the number of layers, not {given}")
         for name, values in given.items():
             for value in values:
                 check_whole(name, value)
@@ -166,7 +175,8 @@ class ConvolutionalKernelNetwork(PatchFeatures):
         self.mean_, self.white_ = np.zeros(0), np.zeros((0, 0))
         for place, layer in enumerate(layers):
             wanted = max(_SAMPLED, _PATCHES_AN_ANCHOR * layer.filters)
-            some = -(-4 * wanted // math.prod(layer.positions))  # images: neighbouring patches are much alike
+            # Enough images to draw a quarter of their patches: neighbouring patches are much alike.
+            some = -(-4 * wanted // math.prod(layer.positions))
             seen = images[random.choice(len(images), min(len(images), some), replace=False)]
             maps = seen if place == 0 else self._maps(on, seen, layers[:place])
             rows = draw_patches(maps, layer.patch, wanted, random, contrast=self.contrast if place == 0 else None)
@@ -180,7 +190,7 @@ class ConvolutionalKernelNetwork(PatchFeatures):
             setattr(self, f"roots{place}_", on.download(root))
 
     def _maps(self, on: Algebra, images: NDArray[Any], layers: list[_Layer]) -> NDArray[np.float32]:
-        """The maps after some layers, on the host."""
+        """The maps after some layers, (N, *grid, filters), on the host."""
         last, found = layers[-1], []
         compute = self._map(on, np.dtype(np.float32), layers)
         for part in spans(len(images), max(1, NUMBERS_AT_ONCE[on.name] // self._widest())):
@@ -201,7 +211,7 @@ class ConvolutionalKernelNetwork(PatchFeatures):
                 rows = patch_rows(xp, images, patch)
                 grid, rows = rows.shape[:-1], rows.reshape(-1, rows.shape[-1])
                 if place == 0 and self.contrast is not None:
-                    even_out(xp, rows, self.contrast)
+                    normalise_contrast(xp, rows, self.contrast)
                 if place == 0 and self.epsilon is not None:
                     rows = (rows - mean) @ white
                 lengths = xp.sqrt(xp.square(rows).sum(axis=1, keepdims=True))
@@ -218,15 +228,15 @@ class ConvolutionalKernelNetwork(PatchFeatures):
 
 
 def spherical_means(on: Algebra, rows: NDArray[Any], count: int, random: np.random.Generator) -> Any:
-    """Centres of length one, (count, numbers), of k-means by the cosine; a centre without rows becomes a random row.
+    """k-means by the cosine: centres of length one, (count, numbers).
 
-    Rows of zeros take no part unless there are no others. Sums are products with a matrix of zeros and ones, so that
-    results do not depend on the order in which threads finish.
+    A centre without members becomes a random row. Rows of zeros are left out, unless too few rows remain. Members are
+    summed by a product with a matrix of zeros and ones, so results do not depend on the order in which threads finish.
     """
     xp = on.xp
     lengths = np.linalg.norm(rows, axis=1)
     rows = rows[lengths > 0] / lengths[lengths > 0, None]
-    if len(rows) < count:  # few patches, or images of one colour: repeated and zero anchors do no harm
+    if len(rows) < count:  # few patches, or constant images: repeated anchors and anchors of zeros do no harm
         rows = np.concatenate([rows, np.zeros((count - len(rows), rows.shape[1]))])
     units = on.upload(rows)
     centres = units[random.choice(len(rows), count, replace=False)]

@@ -1,4 +1,4 @@
-"""Kernels of features: the inner product of what a fitted transformer makes of two images, or a function of it."""
+"""Kernels of features: a kernel of vectors applied to the features that a fitted transformer computes of images."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from .base import PatchFeatures
 
 @dataclass(frozen=True, repr=False, eq=False)
 class FeatureKernel(Elementary):
-    """A kernel of vectors, of the features of images: by default their inner product.
+    """A kernel of vectors applied to the features of images: by default their inner product.
 
-    Two are equal if their features are, to the last bit: the text names them by a digest, as stores and model files
-    need it. Features are computed in the precision of the device, and their products in float64.
+    Its text form, which stores and model files use, names the features by a digest. Two kernels are equal if their
+    texts are, so all learnt arrays must agree in every bit. Features are computed in the precision of the device,
+    kernels of them in float64.
 
     >>> import numpy as np
     >>> import tangentless as tl
@@ -37,15 +38,15 @@ class FeatureKernel(Elementary):
 
     def prepare(self, device: AnyDevice, images: Any) -> Any:
         device = Device.of(device)
-        if images.shape[1:] != self.features.shape_:
-            raise InputError(f"{self!r} was fitted to images of {self.features.shape_}, not {images.shape[1:]}")
+        self._check_shape(images.shape[1:])
         shape = (len(images), self.features._n_features_out)
-        rows = device.algebra.xp.empty(shape, np.float64)  # which kernels of vectors compute in, so nothing is copied
+        rows = device.algebra.xp.empty(shape, np.float64)  # the dtype of kernels of vectors: no copy is made
         for part, some in self.features.compute(device, images):
             rows[part] = some
         prepared: Any = self.of.prepare(device, rows)
         if is_cupy(rows) and not is_cupy(images):
-            return replace(prepared, diagonal=to_host(prepared.diagonal))  # entries come out where the images are
+            # Results go where the diagonal is: to the host, as the images.
+            return replace(prepared, diagonal=to_host(prepared.diagonal))
         return prepared
 
     def block(
@@ -58,12 +59,15 @@ class FeatureKernel(Elementary):
         return repr(self)
 
     def elements(self, shape: tuple[int, ...]) -> int:
-        if tuple(shape) != self.features.shape_:
-            raise InputError(f"{self!r} was fitted to images of {self.features.shape_}, not {tuple(shape)}")
+        self._check_shape(shape)
         return self.of.elements((self.features._n_features_out,))
 
     def image_numbers(self, shape: tuple[int, ...]) -> int:
         return self.of.image_numbers((self.features._n_features_out,))
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        if tuple(shape) != self.features.shape_:
+            raise InputError(f"{self!r} was fitted to images of {self.features.shape_}, not {tuple(shape)}")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FeatureKernel) and repr(self) == repr(other)

@@ -1,7 +1,7 @@
-"""What all features of patches are made of: windows of images as rows, contrast, whitening, and pooling into cells.
+"""The steps of all features of patches: patches as rows, contrast, whitening, and pooling into cells.
 
-Functions take arrays of NumPy or CuPy, (N, *grid, channels), and the module `xp` that they are of. A grid may have no
-axes: a vector is one patch. Pooling is a matrix along every axis of the grid, so each is one product.
+Arrays of images are (N, *grid, channels), of NumPy or CuPy; `xp` is their module. A vector has a grid without axes, and
+is one patch. Pooling multiplies by a matrix along each axis of the grid.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-_FLAT = 1e-6  # a patch whose deviation is below this share of its mean is of one colour
+_FLAT = 1e-6  # a patch is constant if its standard deviation is below this share of its mean
 
 
 def patch_rows(xp: Any, images: Any, size: int) -> Any:
-    """All patches of size×size pixels, (N, *positions, size * size * channels), a copy."""
+    """A copy of all patches of size×size pixels, (N, *positions, size * size * channels)."""
     grid = tuple(side - size + 1 for side in images.shape[1:-1])
     rows = xp.empty((len(images), *grid, *(size,) * len(grid), images.shape[-1]), images.dtype)
     for shift in np.ndindex(*(size,) * len(grid)):
@@ -27,18 +27,21 @@ def patch_rows(xp: Any, images: Any, size: int) -> Any:
     return rows.reshape(len(images), *grid, -1)
 
 
-def even_out(xp: Any, rows: Any, contrast: float) -> None:
-    """Take its mean from each patch and divide by its deviation, which counts as `contrast` at least, in place."""
+def normalise_contrast(xp: Any, rows: Any, contrast: float) -> None:
+    """Subtract the mean of each patch and divide by hypot(standard deviation, contrast), in place.
+
+    Constant patches become zero.
+    """
     means = rows.mean(axis=-1, keepdims=True)
     rows -= means
     deviations = xp.sqrt(xp.square(rows).mean(axis=-1, keepdims=True))
-    # Of one colour, rounding may leave a little, which must not become a pattern.
+    # Rounding may leave a small rest of a constant patch, which scaling must not turn into a pattern.
     deviations = xp.where(deviations > _FLAT * xp.abs(means), xp.hypot(deviations, contrast), np.inf)
     rows /= deviations.astype(rows.dtype, copy=False)
 
 
 def whitening(rows: Array, epsilon: float) -> tuple[Array, Array]:
-    """The mean of patches, and what whitens them: `V (E + epsilon)^(-1/2) V'` of their covariance."""
+    """The mean of the patches and their whitening matrix, `V (E + epsilon)^(-1/2) V'` of their covariance V E V'."""
     mean = rows.mean(axis=0)
     centred = rows - mean
     values, vectors = np.linalg.eigh(centred.T @ centred / len(rows))
@@ -48,7 +51,7 @@ def whitening(rows: Array, epsilon: float) -> tuple[Array, Array]:
 def draw_patches(
     images: NDArray[Any], size: int, count: int, random: np.random.Generator, *, contrast: float | None = None
 ) -> Array:
-    """Random patches without repetition, (count, size * size * channels), all there are if they are fewer."""
+    """Different random patches, (count, size * size * channels), or all if there are fewer than `count`."""
     grid = tuple(side - size + 1 for side in images.shape[1:-1])
     total = len(images) * math.prod(grid)
     places = np.unravel_index(random.choice(total, min(count, total), replace=False), (len(images), *grid))
@@ -57,14 +60,16 @@ def draw_patches(
     window = tuple(start + offset for start, offset in zip(corner, offsets, strict=True))
     rows: Array = images[(image, *window)].astype(np.float64).reshape(len(image), -1)
     if contrast is not None:
-        even_out(np, rows, contrast)
+        normalise_contrast(np, rows, contrast)
     return rows
 
 
-def even_cells(side: int, cells: int) -> Array:
-    """Means over windows of one size that cover a line, (cells, side); they overlap where the side does not divide.
+def box_cells(side: int, cells: int) -> Array:
+    """Means over windows of equal size that cover a line, (cells, side).
 
-    >>> even_cells(5, 2).round(2)
+    The windows overlap if `side` is not a multiple of `cells`.
+
+    >>> box_cells(5, 2).round(2)
     array([[0.33, 0.33, 0.33, 0.  , 0.  ],
            [0.  , 0.  , 0.33, 0.33, 0.33]])
     """
@@ -75,22 +80,22 @@ def even_cells(side: int, cells: int) -> Array:
     return ((places >= starts) & (places < starts + size)) / size
 
 
-def soft_cells(side: int, step: float) -> Array:
-    """Weights of the places of a line under Gaussian windows a step apart, (cells, side); each cell's sum is one."""
-    cells = soft_count(side, step)
+def gaussian_cells(side: int, step: float) -> Array:
+    """Weights of Gaussian windows about a step apart on a line, (cells, side). The weights of a cell add up to one."""
+    cells = count_gaussian_cells(side, step)
     centres = (np.arange(cells) + 0.5) * side / cells - 0.5
     weights = np.exp(-(((np.arange(side) - centres[:, None]) / step) ** 2))
     pooled: Array = weights / weights.sum(axis=1, keepdims=True)
     return pooled
 
 
-def soft_count(side: int, step: float) -> int:
-    """How many cells `soft_cells` makes."""
+def count_gaussian_cells(side: int, step: float) -> int:
+    """The number of cells of `gaussian_cells`."""
     return max(1, round(side / step))
 
 
 def pool(values: Any, weights: Sequence[Any]) -> Any:
-    """Pooled maps, (N, *cells, channels), by a matrix (cells, places) for every axis of the grid."""
+    """Pooled maps, (N, *cells, channels), from maps (N, *grid, channels) and a matrix (cells, side) for each axis."""
     grid = values.shape[1:-1]
     count, channels = len(values), values.shape[-1]
     for axis, matrix in enumerate(weights):

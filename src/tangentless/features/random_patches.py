@@ -1,8 +1,8 @@
 """Random patches as filters, the features of Coates and Ng (2012) in the form that is known as a baseline.
 
-Every patch of an image loses its mean and is brought to one contrast, and is whitened. Its response to a filter, which
-is another such patch drawn from the training images and scaled to length one, gives two features: how far it lies above
-a threshold, and how far below the negative one. They are averaged over the cells of a grid.
+Every patch of an image is normalised in mean and contrast, and whitened. A filter is such a patch of a training image,
+scaled to length one. With r the inner product of a patch and a filter, and t a threshold, there are two features,
+max(r - t, 0) and max(-r - t, 0), each averaged over the cells of a grid.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from ..algebra import Algebra
 from ..chunks import spans
 from ..devices import Device
-from .base import Map, PatchFeatures, check_above, check_filters, check_patch, check_whole
-from .maps import draw_patches, even_cells, even_out, patch_rows, pool, whitening
+from ..preprocessing.parameters import check_above, check_whole
+from .base import Map, PatchFeatures, check_filters, check_patch
+from .maps import box_cells, draw_patches, normalise_contrast, patch_rows, pool, whitening
 
-_SAMPLED = 100_000  # patches that whitening is fitted to, at least
+_SAMPLED = 100_000  # patches that whitening is fitted to; more if there are more than half as many filters
 _FILTERS_AT_ONCE = {"cpu": 1024, "cuda": 4096}
 
 
@@ -29,36 +30,36 @@ class RandomPatchFeatures(PatchFeatures):
     Parameters
     ----------
     filters
-        How many patches of the training images to respond to.
+        The number of filters, each a patch of a training image.
     patch
-        Pixels a side of a patch. A vector is one patch.
+        The side of a patch in pixels. A vector is one patch.
     pool
-        Cells a side of the grid that responses are averaged over: 2 gives quadrants.
+        Cells a side of the grid that features are averaged over: 2 gives quadrants.
     bias
-        The threshold that a response has to pass.
+        The threshold t of the features max(r - t, 0) and max(-r - t, 0).
     contrast
-        The smallest standard deviation, in the unit of the pixels, that a patch is scaled up from: what has less is
-        noise. For bytes 3 is usual.
+        Patches are divided by hypot(standard deviation, contrast), so that those of less contrast, which is noise, are
+        not scaled up. In the unit of the pixels; for bytes 3 is usual.
     epsilon
-        What whitening adds to the eigenvalues of the patches' covariance; their mean is near 1.
+        Added to the eigenvalues of the covariance of the patches, whose mean is near 1, before whitening.
     mirrors
-        Average over an image and its mirror image: the features that training on both would learn with, if the
-        filters' mirror images were filters too.
+        Average the features of an image and its mirror image. If the mirror images of all filters were filters too,
+        this would amount to training on both images.
     random_state
-        What the draw of filters starts from; equal numbers give equal features.
+        The seed of the draw of filters; equal numbers give equal features.
     backend, precision
         How features are computed: "cpu", "cuda", "auto" or a `Device`; float32 or float64.
     verbose
-        Show how far `fit` and `transform` are.
+        Show the progress of `fit` and `transform`.
 
     Attributes
     ----------
     filters_
-        What patches of one contrast are multiplied by, whitening included, (numbers in a patch, filters).
+        The matrix that normalised patches are multiplied by, whitening included, (numbers in a patch, filters).
     offsets_
         What is added to the products, (filters,).
     shape_, n_features_in_
-        The shape of an image, and how many numbers that is.
+        The shape of an image, and the number of its entries.
 
     Examples
     --------
@@ -115,7 +116,7 @@ class RandomPatchFeatures(PatchFeatures):
     def _learn(self, images: NDArray[Any], random: np.random.Generator, on: Algebra) -> None:
         rows = draw_patches(images, self.patch, max(2 * self.filters, _SAMPLED), random, contrast=self.contrast)
         mean, white = whitening(rows, self.epsilon)
-        # Patches of one colour come last: they are filters only if there are no others.
+        # Constant patches come last: they become filters only if there are not enough others.
         chosen = rows[np.argsort(~rows.any(axis=1), kind="stable")[: self.filters]]
         filters = np.where(chosen.any(axis=1, keepdims=True), (chosen - mean) @ white, 0.0)
         lengths = np.linalg.norm(filters, axis=1, keepdims=True)
@@ -125,17 +126,18 @@ class RandomPatchFeatures(PatchFeatures):
     def _map(self, on: Algebra, dtype: np.dtype[Any]) -> Map:
         xp, bias = on.xp, float(self.bias)
         filters, offsets = (xp.asarray(one.astype(dtype)) for one in (self.filters_, self.offsets_))
-        cells = [xp.asarray(even_cells(side, self.pool).astype(dtype)) for side in self._positions()]
+        cells = [xp.asarray(box_cells(side, self.pool).astype(dtype)) for side in self._positions()]
         contrast, blocks = float(self.contrast), list(spans(self.filters, _FILTERS_AT_ONCE[on.name]))
 
         def features(images: Any) -> Any:
             patches = patch_rows(xp, images, self.patch)
-            even_out(xp, patches, contrast)
+            normalise_contrast(xp, patches, contrast)
             flat = patches.reshape(-1, patches.shape[-1])
             found = xp.empty((len(images), *(len(one) for one in cells), 2, self.filters), dtype)
             for block in blocks:
                 responses = (flat @ filters[:, block]).reshape(*patches.shape[:-1], -1)
-                # max(r, t) - t is what lies above a threshold t: offsets and thresholds need no array of their own.
+                # With r = response + offset: max(r - t, 0) = max(response, t - offset) - (t - offset). Means commute
+                # with the subtraction, so r needs no array of its own.
                 above, below = bias - offsets[block], -bias - offsets[block]
                 found[..., 0, block] = pool(xp.maximum(responses, above), cells) - above
                 found[..., 1, block] = below - pool(xp.minimum(responses, below, out=responses), cells)

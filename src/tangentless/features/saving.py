@@ -1,4 +1,4 @@
-"""Features of patches in the files of models: as steps of a pipeline, and within the kernel of an estimator."""
+"""Features of patches in model files: as steps of a pipeline, and within the kernel of an estimator."""
 
 from __future__ import annotations
 
@@ -29,38 +29,47 @@ _KINDS: dict[str, type[PatchFeatures]] = {
 
 
 def describe_step(step: AnyStep) -> tuple[dict[str, Any], Arrays]:
-    """The parameters of a fitted transformer as JSON has them, and its arrays."""
+    """The parameters of a fitted transformer as JSON values, and its arrays by name."""
     return step.describe() if isinstance(step, PatchFeatures) else saving.describe_step(step)
 
 
 def restore_steps(
     texts: list[Any], read: ReadWith, shape: tuple[int, ...], inputs: NDArray[Any] | None, backend: Any
 ) -> tuple[list[AnyStep], NDArray[Any] | None]:
-    """The transformers before an estimator that takes rows of a shape, and what they make of the inputs.
+    """The transformers before an estimator that takes rows of `shape`, and the inputs transformed by them.
 
-    `read` gives arrays by name and place, with what the steps before make of the inputs in place of missing images.
+    `read(name, rows)` returns an array of the file; names end with the place of the step. `rows` are the inputs
+    transformed by the steps before, which stand for images that the file does not repeat.
     """
     steps: list[AnyStep] = []
-    first = next((text.get("shape") for text in texts if _is_ours(text)), shape)
+    first = next((text.get("shape") for text in texts if _is_features(text)), shape)
     now = tuple(first) if isinstance(first, list) else shape
     for place, text in enumerate(texts):
-        own: Read = lambda name, place=place, rows=inputs: read(f"{name}{place}", rows)  # type: ignore[misc]  # noqa: E731
-        step = _restore(text, own) if _is_ours(text) else saving.restore_step(text, own, now)
+        own = _numbered(read, place, inputs)
+        step = _restore(text, own) if _is_features(text) else saving.restore_step(text, own, now)
         steps.append(step)
         if isinstance(step, PatchFeatures):
             if step.shape_ != now:
-                raise InputError(f"features of images of shape {step.shape_} do not go with rows of shape {now}")
+                raise InputError(f"features of images of shape {step.shape_} cannot take rows of shape {now}")
             step.set_params(backend=backend)
             now, inputs = (step._n_features_out,), None
         else:
             inputs = through(step, inputs)
     if now != shape:
-        raise InputError(f"{now[0]} features do not go with rows of shape {shape}")
+        raise InputError(f"the steps return rows of shape {now}, but the estimator takes rows of shape {shape}")
     return steps, inputs
 
 
+def _numbered(read: ReadWith, place: int, inputs: NDArray[Any] | None) -> Read:
+    """Reads the arrays of the step at a place."""
+    return lambda name: read(f"{name}{place}", inputs)
+
+
 def through(step: AnyStep, inputs: NDArray[Any] | None) -> NDArray[Any] | None:
-    """What a step makes of inputs, or of the images that it keeps; None of neither, and of features: they take long."""
+    """The inputs transformed by a step; without inputs, the images that a `LowRank` whitening holds.
+
+    None if there are neither, and for features, which would take long.
+    """
     if isinstance(step, ZCA) and inputs is None and isinstance(step.form_, LowRank):
         inputs = step.form_.images
     if inputs is None or isinstance(step, PatchFeatures):
@@ -75,15 +84,15 @@ def features_of(kernel: Kernel | None) -> list[PatchFeatures]:
 
 
 def describe_features(kernel: Kernel | None) -> tuple[list[Any], Arrays]:
-    """The features of a kernel as JSON has them, and their arrays."""
+    """The features of a kernel as JSON values, and their arrays by name."""
     described = [features.describe() for features in features_of(kernel)]
     arrays = {f"features{place}-{name}": one for place, (_, own) in enumerate(described) for name, one in own.items()}
     return [text for text, _ in described], arrays
 
 
 def restore_features(texts: Any, read: Read) -> list[PatchFeatures]:
-    """What `describe_features` described."""
-    if not isinstance(texts, list) or not all(map(_is_ours, texts)):
+    """The features that `describe_features` described."""
+    if not isinstance(texts, list) or not all(map(_is_features, texts)):
         raise InputError("its header has no valid 'features'")
     return [
         _restore(text, lambda name, place=place: read(f"features{place}-{name}"))  # type: ignore[misc]
@@ -92,7 +101,7 @@ def restore_features(texts: Any, read: Read) -> list[PatchFeatures]:
 
 
 def kernel_makers(features: Iterable[PatchFeatures]) -> Makers:
-    """What reads the text of kernels of these features."""
+    """The constructors that the parser of kernel texts needs for kernels of these features."""
     known = {(type(one).__name__, one.digest()): one for one in features}
 
     def make(kind: str, digest: str, of: Any = None) -> Kernel:
@@ -103,8 +112,8 @@ def kernel_makers(features: Iterable[PatchFeatures]) -> Makers:
     return {"features": make}
 
 
-def _is_ours(text: Any) -> bool:
-    return isinstance(text, dict) and text.get("kind") in list(_KINDS)  # it may be of any type, hashable or not
+def _is_features(text: Any) -> bool:
+    return isinstance(text, dict) and text.get("kind") in list(_KINDS)  # `in list`: the value may not be hashable
 
 
 def _restore(text: dict[str, Any], read: Read) -> PatchFeatures:

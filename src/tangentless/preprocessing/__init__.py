@@ -1,8 +1,9 @@
-"""Preprocessing of images: whitening, standardisation, mirror images, and random copies for whitening.
+"""Preprocessing of images: whitening, standardisation, mirror images and random copies.
 
-`ZCA` and `Standardize` are transformers of scikit-learn: put them before an estimator in a pipeline, and they are saved
-with it. `Augmentation`, `RandAugment` and `add_mirrors` make more training images, which a pipeline must not do to
-those it predicts for; they are called by hand, by estimators with `augmentation=...`, or by `ZCA(copies=...)`.
+`ZCA` and `Standardize` are scikit-learn transformers: put them before an estimator in a pipeline, and they are saved
+with it. `Augmentation`, `RandAugment` and `add_mirrors` make additional training images. They are no transformers,
+since a pipeline would apply them to test images too: call them yourself, or pass them as `augmentation=...` to an
+estimator or to `ZCA(copies=...)`.
 """
 
 from .augmentation import Augmentation

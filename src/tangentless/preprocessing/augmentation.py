@@ -1,7 +1,7 @@
-"""Random copies of images: crops, mirror images and holes, for NumPy arrays and PyTorch tensors alike, and RandAugment.
+"""Random copies of images: crops, mirror images, holes and RandAugment.
 
-What is drawn comes from `Draws`, which NumPy's generators give here and PyTorch's in `networks`; what is done with it
-is written once, in the functions that both libraries share.
+Crops, mirror images and holes are computed by the same functions for NumPy arrays and PyTorch tensors. Only the source
+of random numbers differs, the protocol `Draws`: `NumpyDraws` here, and one for PyTorch in `networks`.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ from numpy.typing import NDArray
 
 from ..errors import InputError, ParameterError
 from ..inputs import check_switch
-from ..layers import is_whole
 from ..views import VIEWS, View
+from .parameters import check_whole, to_json
 from .randaugment import RandAugment
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random copies of images (N, H, W, C): crops, then mirror images, then holes; the same for the same seed and key.
+    """Random copies of images (N, H, W, C): crops, then mirror images, then holes; reproducible by seed and key.
 
     Parameters
     ----------
     crop
-        Shift each image by up to so many pixels in both directions, filled with zeros.
+        Shift each image by up to so many pixels along both axes; pixels from outside are zero.
     flips
-        Mirror each image or not, with equal chances.
+        Mirror each image with probability 1/2.
     cutout
-        The side of a square of zeros, centred on any pixel of each image; part of it may lie outside.
+        Set a square of so many pixels a side to zero in each image. Its centre is any pixel, so part of the square may
+        be outside the image.
     randaugment
-        Before all these, what `RandAugment` does; images must then be bytes.
+        Apply this first; images must then be bytes.
     seed
-        Any whole number from 0.
+        A whole number from 0.
     view
-        Every second member of an ensemble sees this of images, new ones too: "gray", "edges" or "edges(full)" (see
-        `Kernel.seen`).
+        A view that every second member of an ensemble sees instead of the images, in training and in prediction:
+        "gray", "edges" or "edges(full)" (see `Kernel.seen`).
 
     Examples
     --------
@@ -57,11 +58,9 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         for name in ("crop", "cutout", "seed"):
-            value = getattr(self, name)
-            if not is_whole(value) or value < 0:
-                raise ParameterError(f"{name} must be a whole number from 0, not {value!r}")
-            object.__setattr__(self, name, int(value))
+            object.__setattr__(self, name, check_whole(name, getattr(self, name), least=0))
         check_switch("flips", self.flips)
+        object.__setattr__(self, "flips", bool(self.flips))
         if self.view is not None:
             object.__setattr__(self, "view", str(View.parse(self.view)))
         if self.randaugment is not None:
@@ -69,7 +68,7 @@ class Augmentation:
 
     @classmethod
     def parse(cls, text: str) -> Augmentation:
-        """Read a text such as `crop=2, flips, cutout=8`; `randaugment` has its usual parameters.
+        """Read a text such as `crop=2, flips, cutout=8`; `randaugment` stands for `RandAugment()`.
 
         >>> Augmentation.parse("flips, crop=2")
         Augmentation(crop=2, flips=True, cutout=0, randaugment=None, seed=0, view=None)
@@ -91,11 +90,11 @@ class Augmentation:
         return cls(**found)
 
     def copy(self, images: NDArray[Any], *key: int) -> NDArray[Any]:
-        """A random copy of each image; another one for another key, which is any whole numbers from 0."""
+        """A random copy of each image. The key is any whole numbers from 0; equal keys give equal copies."""
         if self.draws < math.inf:
             return images
         if images.ndim != 4:
-            raise InputError(f"augmentation changes images (N, H, W, C), and X is of shape {images.shape}")
+            raise InputError(f"augmentation needs images (N, H, W, C), but X has shape {images.shape}")
         if self.randaugment is not None:
             operations = RandAugment(**self.randaugment.get_params(deep=False) | {"seed": self.seed})
             images = operations.copy(images, *key)
@@ -103,7 +102,7 @@ class Augmentation:
         return copies
 
     def views(self, members: int) -> list[str | None]:
-        """What each of so many members of an ensemble sees of images.
+        """The view of each member of an ensemble; None for the images themselves.
 
         >>> Augmentation(view="edges").views(3)
         [None, 'edges', None]
@@ -112,29 +111,28 @@ class Augmentation:
 
     @property
     def draws(self) -> float:
-        """How many members of an ensemble can differ; without end, if copies are random."""
+        """How many different members an ensemble can have; infinity if copies are random."""
         random = self.crop or self.flips or self.cutout or self.randaugment is not None
         return math.inf if random else 1 + (self.view is not None)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        with_parameters = None if self.randaugment is None else self.randaugment.get_params(deep=False)
-        return asdict(replace(self, randaugment=None)) | {"randaugment": with_parameters}
+        return asdict(replace(self, randaugment=None)) | {"randaugment": to_json(self.randaugment)}
 
     @classmethod
     def from_json(cls, content: Any) -> Augmentation:
-        """What `to_json` gave."""
+        """The augmentation that `to_json` described."""
         try:
             parameters = dict(content)
             if parameters["randaugment"] is not None:
                 parameters["randaugment"] = RandAugment(**parameters["randaugment"])
             return cls(**parameters)
         except (TypeError, ValueError, KeyError, ParameterError):
-            raise InputError(f"{content!r} is no augmentation") from None
+            raise InputError(f"{content!r} does not describe an augmentation") from None
 
 
 class Changes(Protocol):
-    """How images are changed: an `Augmentation`, or the recipe of a network."""
+    """What `augment` reads: an `Augmentation`, or the recipe of a network."""
 
     @property
     def crop(self) -> int: ...
@@ -145,22 +143,22 @@ class Changes(Protocol):
 
 
 class Draws(Protocol):
-    """Random whole numbers, in arrays of the library that images are in."""
+    """A source of random integers, in arrays of the library of the images."""
 
     @property
     def xp(self) -> Any:
         """NumPy or torch."""
 
     def below(self, end: int, count: int) -> Any:
-        """Numbers from 0 to below the end, (count, 1)."""
+        """Random integers from 0 to end - 1, (count, 1)."""
 
     def positions(self, length: int) -> Any:
-        """0, 1, ... below the length."""
+        """0, 1, ..., length - 1."""
 
 
 @dataclass(frozen=True)
 class NumpyDraws:
-    """Draws of NumPy."""
+    """Draws by NumPy."""
 
     generator: np.random.Generator
     xp: Any = np
@@ -173,7 +171,7 @@ class NumpyDraws:
 
 
 def augment(images: Any, changes: Changes, draws: Draws) -> Any:
-    """Images (N, H, W, C), changed; where nothing is to be done, the same array."""
+    """Randomly changed images (N, H, W, C); the same array if nothing is asked for."""
     if changes.crop:
         images = random_crops(images, changes.crop, draws)
     if changes.flips:
@@ -184,7 +182,7 @@ def augment(images: Any, changes: Changes, draws: Draws) -> Any:
 
 
 def random_crops(images: Any, border: int, draws: Draws) -> Any:
-    """Each image shifted by up to `border` pixels in both directions, filled with zeros."""
+    """Each image shifted by up to `border` pixels along both axes; pixels from outside are zero."""
     count, height, width, _ = images.shape
     rows, columns = (
         draws.below(2 * border + 1, count) - border + draws.positions(length) for length in (height, width)
@@ -196,19 +194,19 @@ def random_crops(images: Any, border: int, draws: Draws) -> Any:
 
 
 def random_flips(images: Any, draws: Draws) -> Any:
-    """Each image, or its mirror image, with equal chances."""
+    """Each image, or with probability 1/2 its mirror image."""
     mirrored = (draws.below(2, len(images)) == 1)[:, :, None, None]
     return draws.xp.where(mirrored, draws.xp.flip(images, (2,)), images)
 
 
 def random_holes(images: Any, side: int, draws: Draws) -> Any:
-    """A square of zeros in each image, centred on any pixel; part of it may lie outside."""
+    """Each image with a square of zeros, centred on any pixel; part of it may be outside the image."""
     count, height, width, _ = images.shape
-    rows, columns = (_inside(length, count, side, draws) for length in (height, width))
+    rows, columns = (_in_square(length, count, side, draws) for length in (height, width))
     return draws.xp.where((rows[:, :, None] & columns[:, None, :])[..., None], 0, images)
 
 
-def _inside(length: int, count: int, side: int, draws: Draws) -> Any:
-    """Which positions along an axis lie within the square of each image, (count, length)."""
+def _in_square(length: int, count: int, side: int, draws: Draws) -> Any:
+    """Which positions along an axis are within the square of each image, (count, length)."""
     distance = draws.positions(length) - (draws.below(length, count) - side // 2)
     return (distance >= 0) & (distance < side)

@@ -1,4 +1,4 @@
-"""Gabor filters: how strongly waves of several lengths and directions answer in the parts of an image."""
+"""Features of Gabor filters: the energy of waves of several lengths and orientations, in the cells of a grid."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _IMAGES_AT_ONCE = {"cpu": 256, "cuda": 2048}
 
 
 def gabor_features(images: NDArray[np.uint8], backend: str = "cpu") -> NDArray[np.float32]:
-    """How strongly Gabor filters answer around the cells of a grid, from grey images: (N, cells, cells, filters).
+    """Responses of Gabor filters to grey images (N, side, side, 1): (N, cells, cells, filters).
 
-    A filter is a wave under a Gaussian window. Of every wavelength and orientation, the even and the odd wave make an
-    energy that does not depend on the wave's phase; its square root is averaged under soft windows around the cells,
-    and each image's features are scaled to length one.
+    A filter is a complex wave under a Gaussian window, one for every wavelength and orientation. The modulus of its
+    response does not depend on the phase of the wave. It is averaged under Gaussian windows around the cells, and the
+    features of each image are scaled to length one.
 
     >>> gabor_features(np.zeros((2, 28, 28, 1), np.uint8)).shape
     (2, 7, 7, 24)
@@ -38,7 +38,7 @@ def gabor_features(images: NDArray[np.uint8], backend: str = "cpu") -> NDArray[n
 
 
 def _gabor_waves(side: int) -> NDArray[np.complex128]:
-    """Complex waves under Gaussian windows, centred at the origin of a torus twice as wide as the image."""
+    """Complex waves under Gaussian windows, (filters, 2 side, 2 side), centred at index (0, 0) of a torus."""
     places = np.fft.fftfreq(2 * side, 1 / (2 * side))
     y, x = np.meshgrid(places, places, indexing="ij")
     waves = []
@@ -47,13 +47,13 @@ def _gabor_waves(side: int) -> NDArray[np.complex128]:
         for turn in range(ORIENTATIONS):
             angle = np.pi * turn / ORIENTATIONS
             wave = window * np.exp(2j * np.pi / wavelength * (x * np.cos(angle) + y * np.sin(angle)))
-            wave -= window * wave.sum() / window.sum()  # a flat image gets no answer
+            wave -= window * wave.sum() / window.sum()  # the response to a constant image is zero
             waves.append(wave / np.abs(wave).sum())
     return np.stack(waves)
 
 
 def _pooling(side: int) -> NDArray[np.float64]:
-    """Weights of the pixels of a line around each cell, (cells, side)."""
+    """Gaussian weights of the pixels of a line around the centre of each cell, (cells, side)."""
     centres = (np.arange(CELLS) + 0.5) * side / CELLS - 0.5
     weights = np.exp(-((np.arange(side) - centres[:, None]) ** 2) / (2 * (side / CELLS / 2) ** 2))
     pooled: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)

@@ -1,8 +1,8 @@
 """RandAugment (Cubuk et al., 2019): copies of images, each changed by a few operations drawn at random.
 
-The operations and what a magnitude from 0 to 10 means to each are those of AutoAugment's experiments on CIFAR-10, which
-the paper's authors used; only those are here that leave pixels in their places, or mirror the image. They work on
-bytes, on many images at once, and agree with Pillow to the last bit.
+The operations, and what magnitudes from 0 to 10 mean, are those of AutoAugment's experiments on CIFAR-10, which the
+paper's authors used. Of these, only the ones that do not move pixels are here, and the mirror image. They take many
+images of bytes at once and agree with Pillow in every bit.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ from ..inputs import to_numpy
 from ..layers import is_whole
 from ..solve import is_number
 from .mirrors import mirror
+from .parameters import check_whole
 from .rows import parts
 
 Images = NDArray[np.uint8]
-_GREATEST = 10  # magnitude
+_GREATEST = 10  # the largest magnitude
 
 
 class RandAugment(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
-    """Random copies of images, uint8 (N, H, W, C) with one channel or three; the same for the same seed.
+    """Random copies of images, uint8 (N, H, W, C) with one channel or three; reproducible by seed.
 
-    This is no transformer: in a pipeline it would change the images that are predicted for, too.
+    This is not a transformer: a pipeline would apply it to test images too.
 
     Parameters
     ----------
     number
-        How many operations change each image, no two of them the same.
+        How many different operations are applied to each image.
     magnitude
-        How much they change it, from 0 to 10. At 4: colours, brightness, contrast and sharpness at 82 %, three bits
-        left, and values above 153 inverted.
+        The strength of the operations, from 0 to 10. At 4, colour, brightness, contrast and sharpness are reduced to
+        82 %, posterizing leaves three bits, and solarizing inverts values from 154.
     operations
-        The names of those that are drawn from.
+        The names of the operations to draw from, by default all of `OPERATIONS`.
     seed
-        Any whole number from 0.
+        A whole number from 0.
 
     Examples
     --------
@@ -59,18 +60,18 @@ class RandAugment(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyp
         self.seed = seed
 
     def copy(self, images: Images, *key: int) -> Images:
-        """A random copy of each image; another one for another key, which is any whole numbers from 0."""
+        """A random copy of each image. The key is any whole numbers from 0; equal keys give equal copies."""
         return np.concatenate(list(self.chunks(images, *key)))
 
     def chunks(self, images: Images, *key: int) -> Iterator[Images]:
-        """What `copy` gives, a few thousand images at a time."""
+        """The result of `copy`, a few thousand images at a time."""
         names, images = self.check_parameters(), to_numpy(images)[0]
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):
             raise InputError(
-                f"RandAugment changes images of bytes (N, H, W, C) with one channel or three, not {images.dtype} of "
-                f"shape {images.shape}; do so before other preprocessing"
+                f"RandAugment needs uint8 images (N, H, W, C) with one channel or three, not {images.dtype} of shape "
+                f"{images.shape}; apply it before other preprocessing"
             )
-        # All draws at once, so that they do not depend on the chunks.
+        # Draw for all images at once: results must not depend on the size of the chunks.
         draws = np.random.default_rng([self.seed, *key]).random((len(images), len(names)))
         chosen = draws.argsort(axis=1)[:, : self.number]
         for part in parts(len(images)):
@@ -83,7 +84,7 @@ class RandAugment(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyp
             yield copy
 
     def check_parameters(self) -> Sequence[str]:
-        """Refuse parameters outside their ranges; the names of the operations."""
+        """Refuse parameters outside their ranges, and return the names of the operations."""
         names = OPERATIONS if self.operations is None else tuple(self.operations)
         if unknown := [name for name in names if name not in _OPERATIONS]:
             raise ParameterError(f"there is no operation {unknown[0]!r}; there are {', '.join(OPERATIONS)}")
@@ -93,13 +94,12 @@ class RandAugment(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyp
             raise ParameterError(
                 f"number must be from 1 to {len(names)}, the number of operations, not {self.number!r}"
             )
-        if not is_whole(self.seed) or self.seed < 0:
-            raise ParameterError(f"seed must be a whole number from 0, not {self.seed!r}")
+        check_whole("seed", self.seed, least=0)
         return names
 
 
 def _enhance(images: Images, plain: NDArray[Any], magnitude: float) -> Images:
-    """A mixture of each image and a plain version of it; below 1 the plain one gains, above 1 it is taken away."""
+    """plain + factor (image - plain), as Pillow's `ImageEnhance`: factors below 1 move towards the plain version."""
     factor = np.float32(0.1 + 1.8 * magnitude / _GREATEST)
     start = plain.astype(np.float32)
     mixed = start + factor * (images.astype(np.float32) - start)
@@ -107,7 +107,7 @@ def _enhance(images: Images, plain: NDArray[Any], magnitude: float) -> Images:
 
 
 def _luma(images: Images) -> Images:
-    """Grey, (N, H, W, 1), in the fixed-point weights of television that Pillow takes."""
+    """Grey values, (N, H, W, 1), by the fixed-point luma weights of ITU-R 601 that Pillow uses."""
     if images.shape[-1] == 1:
         return images
     weighted = images.astype(np.int32) @ np.array([19595, 38470, 7471], np.int32)
@@ -120,7 +120,7 @@ def _mean_grey(images: Images) -> NDArray[Any]:
 
 
 def _smooth(images: Images) -> Images:
-    """The mean of nine pixels, the middle one five times; pixels at the edge stay as they are."""
+    """Means over 3×3 pixels, in which the centre has weight 5; pixels at the border are unchanged."""
     result = images.copy()
     if min(images.shape[1:3]) > 2:
         height, width = images.shape[1] - 2, images.shape[2] - 2
@@ -143,7 +143,7 @@ def _solarize(images: Images, magnitude: float) -> Images:
 
 
 def _equalize(images: Images) -> Images:
-    """Each channel of each image by a table that makes its values about equally frequent."""
+    """Equalise the histogram of each channel of each image, by a table of 256 values."""
     count, height, width, channels = images.shape
     planes = images.transpose(0, 3, 1, 2).reshape(count * channels, -1)
     index = planes + 256 * np.arange(len(planes))[:, None]

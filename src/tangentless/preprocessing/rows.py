@@ -1,7 +1,8 @@
-"""Rows at the door of transformers and estimators: checked, and worked on a chunk at a time."""
+"""Checks of the rows that transformers and estimators take, and their chunks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,27 +16,30 @@ from ..chunks import spans
 from ..errors import InputError
 from ..inputs import shape_hint, without_tensor
 
-ROWS_AT_ONCE = 4096  # images in float64 beside the result: 100 MB of CIFAR-10
-_NUMBERS_AT_ONCE = 2**24  # and of larger images as many as that
+ROWS_AT_ONCE = 4096  # rows in a chunk: 100 MB of CIFAR-10 in float64
+_NUMBERS_AT_ONCE = 2**24  # numbers in a chunk of larger images: 128 MiB in float64
 
 
 class KeepsInputs(TransformerMixin):  # type: ignore[misc]  # scikit-learn is untyped
-    """A transformer in a pipeline keeps what it was fitted to, not a copy, where that has fewer bytes than its result.
+    """A transformer that keeps a reference to its training rows if they have fewer bytes than their transforms.
 
-    Model files hold these bytes in place of the result, which is computed again when they are read.
+    Model files then hold these rows instead of the transformed ones, which are computed again on loading.
     """
 
     inputs_: NDArray[Any] | None = None
 
     def fit_transform(self, X: Any, y: Any = None, **parameters: Any) -> NDArray[Any]:
-        """Fit to X, and transform it."""
+        """Fit to X and transform it."""
         result: NDArray[Any] = super().fit_transform(X, y, **parameters)
         self.inputs_ = X if isinstance(X, np.ndarray) and X.nbytes < np.asarray(result).nbytes else None
         return result
 
 
 def read_rows(estimator: Any, X: Any, shape: tuple[int, ...] | None = None, *, finite: bool = True) -> NDArray[Any]:
-    """Images (N, H, W, C), sequences or vectors, in their own dtype; with a shape, of that, as they were fitted."""
+    """Rows in their own dtype, checked: images (N, H, W, C), sequences or vectors.
+
+    `fit` passes no shape. Later calls pass the shape that the estimator was fitted to, which the rows must have.
+    """
     first, X = shape is None, without_tensor(X)
     with input_errors():
         if shape is None or len(shape) == 1:
@@ -52,14 +56,21 @@ def read_rows(estimator: Any, X: Any, shape: tuple[int, ...] | None = None, *, f
     return rows
 
 
+def set_shape(estimator: Any, shape: tuple[int, ...]) -> None:
+    """Set `shape_` and `n_features_in_` of an estimator; with `mirrors` it cannot take vectors."""
+    estimator.shape_, estimator.n_features_in_ = shape, math.prod(shape)
+    if getattr(estimator, "mirrors", False) and len(shape) < 2:
+        raise InputError("vectors have no mirror image; mirrors=True needs sequences or images")
+
+
 def parts(count: int, numbers: int = 1) -> Iterator[slice]:
-    """Chunks of that many rows, of so many numbers each."""
+    """Slices of `count` rows, in chunks of bounded memory; a row has `numbers` numbers."""
     return spans(count, min(ROWS_AT_ONCE, max(1, _NUMBERS_AT_ONCE // numbers)))
 
 
 @contextmanager
 def input_errors() -> Iterator[None]:
-    """Scikit-learn's complaints about data, as the typed error of this package."""
+    """Turn scikit-learn's errors about data into `InputError`."""
     try:
         yield
     except ValueError as error:

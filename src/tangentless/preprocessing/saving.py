@@ -1,17 +1,17 @@
-"""Fitted transformers as plain data, parameters in JSON and arrays beside them, for the files of models."""
+"""Fitted transformers in model files: parameters as JSON, and arrays."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, ParameterError
 from ..files import Arrays
+from .parameters import NOT_SAVED, to_json
 from .randaugment import RandAugment
+from .rows import set_shape
 from .standardize import Standardize
 from .whitening import Dense, Form, LowRank, Patches
 from .zca import ZCA
@@ -23,27 +23,26 @@ _FORMS: dict[str, tuple[type[Form], tuple[str, ...]]] = {
     "low rank": (LowRank, ("images", "inner", "scale")),
     "patches": (Patches, ("filters",)),
 }
-_HERE = ("backend", "verbose")  # parameters of a process, not of a fit
 
 
 def describe_step(step: Step) -> tuple[dict[str, Any], Arrays]:
-    """The parameters of a fitted transformer as JSON has them, and its arrays."""
+    """The parameters of a fitted transformer as JSON values, and its arrays by name."""
     kind = next(name for name, kind in STEPS.items() if isinstance(step, kind))
     if isinstance(step, Standardize):
-        return {"kind": kind} | _plain(step), {"mean": step.mean_, "std": step.std_}
+        return {"kind": kind} | to_json(step), {"mean": step.mean_, "std": step.std_}
     form, names = next((form, names) for form, (of, names) in _FORMS.items() if isinstance(step.form_, of))
-    return {"kind": kind, "form": form} | _plain(step), {name: getattr(step.form_, name) for name in names}
+    return {"kind": kind, "form": form} | to_json(step), {name: getattr(step.form_, name) for name in names}
 
 
 def restore_step(text: Any, array: Callable[[str], NDArray[Any]], shape: tuple[int, ...]) -> Step:
-    """The transformer of images of a shape that was described, with a function that gives its arrays by name."""
-    step, form = _unfitted(text, shape)
+    """The transformer that `describe_step` described, for images of a shape; `array` returns arrays by name."""
+    step, form = _parse_step(text, shape)
     if isinstance(step, ZCA):
         step.form_ = _restore_form(step, form, array, shape)
         return step
     step.mean_, step.std_ = (_shaped(array(name), shape[-1:], shape) for name in ("mean", "std"))
     if not (step.std_ > 0).all():
-        raise InputError("its standard deviations are not all above 0")
+        raise InputError("preprocessing has standard deviations that are not above 0")
     return step
 
 
@@ -58,18 +57,18 @@ def _restore_form(step: ZCA, form: str, array: Callable[[str], NDArray[Any]], sh
     return LowRank(_shaped(images, (len(images), *shape), shape), _shaped(array("inner"), (rows, rows), shape), scale)
 
 
-def _unfitted(text: Any, shape: tuple[int, ...]) -> tuple[Step, str]:
+def _parse_step(text: Any, shape: tuple[int, ...]) -> tuple[Step, str]:
     try:
         entries = {"kind": "zca", "form": "dense"} | text
         kind, form = STEPS[str(entries.pop("kind"))], str(entries.pop("form"))
-        if kind is ZCA:  # the first files leave these out, and kind and form
+        if kind is ZCA:  # the oldest files have none of these, nor kind and form
             entries = {"copies": 0, "augmentation": None, "patch": None} | entries
         step = kind(**entries)
-        if missing := step.get_params(deep=False).keys() - entries.keys() - set(_HERE):
+        if missing := step.get_params(deep=False).keys() - entries.keys() - NOT_SAVED:
             raise KeyError(*missing)
         if isinstance(step, ZCA) and ((form == "patches") != (step.patch is not None) or form not in _FORMS):
             raise KeyError(form)
-        step.shape_, step.n_features_in_ = shape, math.prod(shape)
+        set_shape(step, shape)
         if isinstance(step, ZCA) and step.augmentation is not None:
             step.augmentation = RandAugment(**entries["augmentation"])
             step.augmentation.check_parameters()
@@ -79,17 +78,7 @@ def _unfitted(text: Any, shape: tuple[int, ...]) -> tuple[Step, str]:
     return step, form
 
 
-def _plain(value: Any) -> Any:
-    """Parameters as JSON has them; numbers of NumPy, from a search over parameters, have none."""
-    if isinstance(value, ZCA | Standardize | RandAugment):
-        parameters = value.get_params(deep=False)
-        return {name: _plain(own) for name, own in parameters.items() if name not in _HERE}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-
-
 def _shaped(array: NDArray[Any], expected: tuple[int, ...], shape: tuple[int, ...]) -> NDArray[Any]:
     if array.shape != expected:
-        raise InputError(f"preprocessing by an array of shape {array.shape} does not go with images of {shape}")
+        raise InputError(f"preprocessing has an array of shape {array.shape}, but images of {shape} need {expected}")
     return array

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -12,32 +11,32 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin
 from sklearn.utils.validation import check_is_fitted
 
 from ..errors import InputError, ParameterError
-from ..solve import is_number
-from .rows import KeepsInputs, parts, read_rows
+from .parameters import check_above
+from .rows import KeepsInputs, parts, read_rows, set_shape
 
 Array = NDArray[np.float64]
 Values = Sequence[float] | Array | None
 
 CIFAR10 = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010), "scale": 255.0}
-"""What the paper standardises CIFAR-10 with, where it does not whiten: `Standardize(**CIFAR10)`."""
+"""The paper's standardisation of CIFAR-10, where it does not whiten: `Standardize(**CIFAR10)`."""
 
 
 class Standardize(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
-    """Channels less their mean, over their standard deviation: (N, H, W, C) in, float64 of the same shape out.
+    """(x / scale - mean) / std for each channel: (N, H, W, C) in, float64 of the same shape out.
 
     Parameters
     ----------
     mean, std
-        One number for each channel, or None to take them from the training images.
+        One number for each channel, or None to compute them from the training images.
     scale
-        What values are divided by before that; with means and deviations of values from 0 to 1, 255 for bytes.
+        A divisor for all values: 255 for bytes if mean and std are those of values from 0 to 1.
 
     Attributes
     ----------
     mean_, std_
-        What is subtracted, and divided by, for each channel. A channel of one value is not divided.
+        The mean and the divisor of each channel, (C,). A constant channel has the divisor 1.
     shape_, n_features_in_
-        The shape of an image, and how many numbers that is.
+        The shape of an image, and the number of its entries.
 
     Examples
     --------
@@ -55,10 +54,9 @@ class Standardize(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ig
         self.scale = scale
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Take mean and deviation of each channel of images X, where they are not given."""
+        """Compute the mean and standard deviation of each channel of X, unless they are given."""
         rows = read_rows(self, X)
-        self.shape_ = rows.shape[1:]
-        self.n_features_in_ = math.prod(self.shape_)
+        set_shape(self, rows.shape[1:])
         mean, std = self.check_parameters()
         self.mean_ = self._means(rows) if mean is None else mean
         self.std_ = self._deviations(rows) if std is None else std
@@ -76,9 +74,8 @@ class Standardize(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ig
         return result
 
     def check_parameters(self) -> tuple[Array | None, Array | None]:
-        """Refuse parameters that do not suit the images; the mean and deviation that are given."""
-        if not is_number(self.scale) or self.scale <= 0:
-            raise ParameterError(f"scale must be a finite number above 0, not {self.scale!r}")
+        """Refuse parameters that do not fit the images, and return mean and std as arrays or None."""
+        check_above("scale", self.scale)
         mean, std = self._given("mean"), self._given("std")
         if std is not None and not (std > 0).all():
             raise ParameterError(f"every std must be above 0, not {self.std!r}")
@@ -97,7 +94,7 @@ class Standardize(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ig
         return array
 
     def _means(self, rows: NDArray[Any], of: Callable[[Array], Array] = lambda values: values) -> Array:
-        """Of a function of the scaled values of each channel."""
+        """The mean over all images and pixels of a function of the scaled values, (channels,)."""
         channels = self.shape_[-1]
         total: Array = np.zeros(channels)
         for part in parts(len(rows)):
@@ -105,8 +102,11 @@ class Standardize(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ig
         return np.asarray(total / (rows.size // channels))
 
     def _deviations(self, rows: NDArray[Any]) -> Array:
-        """About the images' own means: two passes, since a sum of squares would cancel."""
+        """Standard deviations (channels,), about the computed means even if `mean` is given.
+
+        This is a second pass over the images: from sums of squares, digits would cancel.
+        """
         means = self._means(rows)
         deviations = np.sqrt(self._means(rows, lambda values: np.square(values - means)))
-        # Of equal values, rounding may leave a little.
+        # Rounding may leave a small deviation of a constant channel.
         return np.where(deviations > 1e-12 * np.abs(means), deviations, 1.0)

@@ -1,8 +1,12 @@
-"""The three forms of a whitening: a matrix, what few images are enough to say it, and a filter for patches.
+"""The three forms of a whitening: a matrix, a matrix of low rank, and a filter for patches.
 
-All are `V (E + epsilon)^(-1/2) V'` for the eigenvectors V and eigenvalues E of second moments `U' U / r` of rows U of
-length one. Of r < D rows of D numbers, that is `epsilon^(-1/2) I - U' B U` with a matrix B of r rows, so nothing of
-size D x D is computed or kept. A filter takes the moments of patches, and so does not depend on the size of images.
+All whiten by `V (E + epsilon)^(-1/2) V'`, with the eigenvectors V and eigenvalues E of the second moments `U' U / r` of
+r rows U of length one, each of D numbers.
+
+- `Dense` holds the matrix, (D, D).
+- `LowRank`, for r < D, uses that it equals `epsilon^(-1/2) I - U' B U` with a matrix B of (r, r), so that nothing of
+  size D x D is computed or kept.
+- `Patches` whitens patches instead of images, so it does not depend on the size of the images.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from .mirrors import mirror
 
 Array = NDArray[np.float64]
 Apply = Callable[[Any], Any]
-_NUMBERS_AT_ONCE = 2**22  # of images that are cut into patches
+_NUMBERS_AT_ONCE = 2**22  # numbers in a chunk of images that are cut into patches
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,21 +36,24 @@ class Dense:
     whitening: Array
 
     def on(self, on: Algebra) -> Apply:
-        """What whitens rows of length one, there."""
+        """A function on the device that whitens rows of length one, (n, D) to (n, D)."""
         there = on.xp.asarray(self.whitening)
         return lambda unit: on.product(unit, there)
 
 
 @dataclass(frozen=True, eq=False)
 class LowRank:
-    """`scale I - U' inner U`, U the images (and then their mirror images, if inner has twice the rows) as unit rows."""
+    """The matrix `scale I - U' inner U`; the rows of U are the images, without their means and of length one.
+
+    If `inner` has twice as many rows as there are images, U has their mirror images after them.
+    """
 
     images: NDArray[Any]
-    inner: Array
+    inner: Array  # (r, r)
     scale: Array  # (1,)
 
     def on(self, on: Algebra) -> Apply:
-        """What whitens rows of length one, there."""
+        """A function on the device that whitens rows of length one, (n, D) to (n, D)."""
         unit = _unit_rows(on, self.images, mirrors=len(self.inner) > len(self.images))
         right = on.product(on.xp.asarray(self.inner), unit)
         scale = float(self.scale[0])
@@ -55,13 +62,16 @@ class LowRank:
 
 @dataclass(frozen=True, eq=False)
 class Patches:
-    """A filter, (2 p - 1, 2 p - 1, C out, C in): the mean over all patches that cover a pixel of the patch whitened."""
+    """A filter: a pixel becomes the mean of its values in all whitened p×p patches that cover it."""
 
-    filters: Array
-    shape: tuple[int, ...]
+    filters: Array  # (2 p - 1, 2 p - 1, C out, C in)
+    shape: tuple[int, ...]  # of an image
 
     def on(self, on: Algebra) -> Apply:
-        """What whitens rows of length one, there; images are continued by reflection at their edges."""
+        """A function on the device that whitens rows of length one, (n, D) to (n, D).
+
+        It pads images by reflection, and multiplies by the filter in Fourier space.
+        """
         xp, margin = on.xp, len(self.filters) // 2
         grid = self.shape[0] + 2 * margin, self.shape[1] + 2 * margin
         spectrum = xp.conj(xp.fft.rfft2(xp.asarray(self.filters), grid, axes=(0, 1)))
@@ -81,7 +91,7 @@ Form = Dense | LowRank | Patches
 
 
 def fit_whole(on: Algebra, chunks: Iterable[NDArray[Any]], epsilon: float, mirrors: bool) -> Dense | LowRank | None:
-    """Whitening of images as a whole: of low rank where there are fewer of them than numbers in one; None of none."""
+    """The whitening of whole images: `LowRank` for fewer rows than numbers in an image. None without any chunk."""
     held: list[NDArray[Any]] = []
     total, count = None, 0
     for images in chunks:
@@ -95,18 +105,17 @@ def fit_whole(on: Algebra, chunks: Iterable[NDArray[Any]], epsilon: float, mirro
             total = on.add_square(total, to_unit(on, one))
         held = []
     if total is not None:
-        moments = _mirrored(on, on.fill(total), images.shape[1:]) if mirrors else on.fill(total)
-        return Dense(_inverse_root(on, moments / count, epsilon))
+        return Dense(_inverse_root(on, total, count, epsilon, images.shape[1:] if mirrors else None))
     return _low_rank(on, np.concatenate(held), epsilon, mirrors) if held else None
 
 
 def fit_patches(on: Algebra, chunks: Iterable[NDArray[Any]], epsilon: float, mirrors: bool, p: int) -> Patches | None:
-    """Whitening of p×p patches: those that begin at every half patch, down and across; None of no images."""
+    """The whitening of p×p patches, fitted to patches at a stride of half a patch. None without any chunk."""
     total, count, shape = None, 0, (0, 0, 0)
     for images in chunks:
         shape = images.shape[1:]
         if len(shape) != 3 or p > min(shape[:2]):
-            raise InputError(f"patch={p} whitens images (N, H, W, C) of at least {p}×{p}, not rows of shape {shape}")
+            raise InputError(f"patch={p} needs images (N, H, W, C) of at least {p}×{p}, not rows of shape {shape}")
         for part in spans(len(images), max(1, _NUMBERS_AT_ONCE // math.prod(shape))):
             unit = _patch_scale(to_unit(on, images[part]), p * p * shape[2]).reshape(-1, *shape)
             windows = on.xp.lib.stride_tricks.sliding_window_view(unit, (p, p), axis=(1, 2))
@@ -117,8 +126,7 @@ def fit_patches(on: Algebra, chunks: Iterable[NDArray[Any]], epsilon: float, mir
     if total is None:
         return None
     patch = (p, p, shape[2])
-    moments = _mirrored(on, on.fill(total), patch) if mirrors else on.fill(total)
-    root = _inverse_root(on, moments / count, epsilon).reshape(*patch, *patch)
+    root = _inverse_root(on, total, count, epsilon, patch if mirrors else None).reshape(*patch, *patch)
     filters = np.zeros((2 * p - 1, 2 * p - 1, shape[2], shape[2]))
     for down, across in np.ndindex(p, p):
         there = slice(p - 1 - down, 2 * p - 1 - down), slice(p - 1 - across, 2 * p - 1 - across)
@@ -127,13 +135,13 @@ def fit_patches(on: Algebra, chunks: Iterable[NDArray[Any]], epsilon: float, mir
 
 
 def to_unit(on: Algebra, images: NDArray[Any]) -> Any:
-    """Each image as a row without its mean, of length one; an image of one colour becomes zero."""
+    """Each image as a row, minus its mean and scaled to length one. A constant image becomes zero."""
     xp = on.xp
     flat = xp.asarray(images.reshape(len(images), -1)).astype(np.float64)
     means = flat.mean(axis=1, keepdims=True)
     flat -= means
     lengths = xp.linalg.norm(flat, axis=1, keepdims=True)
-    # Of one colour, rounding may leave a little, which whitening would make the brightest image of all.
+    # Rounding may leave a small rest of a constant image: it counts as zero, or scaling would make noise of it.
     rounding = 1e-12 * flat.shape[1] ** 0.5 * xp.abs(means)
     flat /= xp.where(lengths > rounding, lengths, np.inf)
     return flat
@@ -145,7 +153,7 @@ def _low_rank(on: Algebra, images: NDArray[Any], epsilon: float, mirrors: bool) 
     unit = _unit_rows(on, images, mirrors)
     values, vectors = on.eigen(on.product(unit, unit.T) / rows)
     roots = on.xp.sqrt(on.xp.maximum(values, 0) + epsilon)
-    # (epsilon^(-1/2) - (E + epsilon)^(-1/2)) / E, without the difference and the division by what may be zero
+    # Equals (epsilon^(-1/2) - (E + epsilon)^(-1/2)) / E / rows, without cancellation and without division by E = 0.
     weights = 1 / (rows * math.sqrt(epsilon) * roots * (roots + math.sqrt(epsilon)))
     inner = on.download(on.product(vectors * weights, vectors.T))
     return LowRank(images, np.ascontiguousarray((inner + inner.T) / 2), np.array([epsilon**-0.5]))
@@ -157,19 +165,24 @@ def _unit_rows(on: Algebra, images: NDArray[Any], mirrors: bool) -> Any:
 
 
 def _patch_scale(unit: Any, patch: int) -> Any:
-    """Images whose patches have a mean squared length of one, as whole images have: epsilon means the same to both."""
+    """Scale unit rows so that patches of so many numbers have a mean squared length of about one.
+
+    Whole images have length one too, so epsilon means the same for both.
+    """
     return unit * math.sqrt(unit.shape[1] / patch)
 
 
-def _mirrored(on: Algebra, moments: Any, shape: tuple[int, ...]) -> Any:
-    """Moments of the images and their mirror images: the same numbers in other places."""
-    there = on.xp.asarray(mirror(np.arange(len(moments)).reshape(1, *shape)).ravel())
-    return (moments + moments[there][:, there]) / 2
+def _inverse_root(on: Algebra, total: Any, count: int, epsilon: float, mirrored: tuple[int, ...] | None) -> Array:
+    """`V (E + epsilon)^(-1/2) V'` of the second moments of `count` rows; `total` is their sum by `add_square`.
 
-
-def _inverse_root(on: Algebra, moments: Any, epsilon: float) -> Array:
-    values, vectors = on.eigen(moments)
-    # A root times its transpose: half the work where BLAS computes one triangle only.
+    If `mirrored` is the shape of a row, the mirror images of the rows count too. Their moments are a permutation.
+    """
+    moments = on.fill(total)
+    if mirrored is not None:
+        there = on.xp.asarray(mirror(np.arange(len(moments)).reshape(1, *mirrored)).ravel())
+        moments = (moments + moments[there][:, there]) / 2
+    values, vectors = on.eigen(moments / count)
+    # (E + epsilon)^(-1/4) on both sides: root root' is symmetric, and BLAS computes one triangle only.
     root = vectors * (on.xp.maximum(values, 0) + epsilon) ** -0.25
     product = on.download(on.fill(on.add_square(None, root.T)))
     return np.ascontiguousarray((product + product.T) / 2)
@@ -178,6 +191,6 @@ def _inverse_root(on: Algebra, moments: Any, epsilon: float) -> Array:
 def _check_memory(on: Algebra, numbers: int, shape: tuple[int, ...]) -> None:
     if 8 * numbers > on.free_bytes():
         raise DoesNotFit(
-            f"whitening images of shape {shape[1:]} as a whole takes {8 * numbers / 1e9:,.0f} GB, and only "
+            f"whitening whole images of shape {shape[1:]} takes {8 * numbers / 1e9:,.0f} GB, but only "
             f"{on.free_bytes() / 1e9:,.0f} GB are free; whiten patches, ZCA(patch=8), or make the images smaller"
         )

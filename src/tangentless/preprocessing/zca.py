@@ -1,14 +1,14 @@
-"""ZCA whitening, as the kernels of the paper want it.
+"""ZCA whitening, as the paper's kernels need it.
 
-Each image loses its own mean and is scaled to length one; then all are whitened by one symmetric matrix, which leaves
-them images: `V (E + epsilon)^(-1/2) V'` for the eigenvectors V and eigenvalues E of their second moments `X' X / N`.
-Of many images the moments are summed a few thousand at a time, so that neither the images in float64 nor augmented
-copies of them are ever in memory at once. Few images say as much as their moments, so they are kept instead.
+The mean of each image is subtracted, and the image scaled to length one. Then all are multiplied by one symmetric
+matrix, after which they still look like images: `V (E + epsilon)^(-1/2) V'`, with the eigenvectors V and eigenvalues E
+of their second moments `X' X / N`. The moments are summed over chunks of a few thousand images, so neither the images
+in float64 nor their random copies fill the memory. If there are fewer images than numbers in an image, the images are
+kept instead of the matrix (see `whitening.LowRank`).
 """
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
@@ -22,11 +22,10 @@ from ..algebra import CpuAlgebra
 from ..devices import Device
 from ..errors import InputError, ParameterError
 from ..inputs import check_switch
-from ..layers import is_whole
 from ..progress import shown
-from ..solve import is_number
+from .parameters import check_above, check_whole
 from .randaugment import RandAugment
-from .rows import KeepsInputs, parts, read_rows
+from .rows import KeepsInputs, parts, read_rows, set_shape
 from .whitening import Dense, Form, LowRank, fit_patches, fit_whole, to_unit
 
 Array = NDArray[np.float64]
@@ -34,34 +33,35 @@ _BACKENDS = ("cpu", "cuda")
 
 
 class ZCA(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
-    """Whitening that keeps images images: (N, H, W, C) in, the same shape out; sequences and vectors too.
+    """Whitening that keeps the shape and look of images: (N, H, W, C), sequences (N, L, C) or vectors (N, C).
 
     Parameters
     ----------
     epsilon
-        What is added to the eigenvalues: directions with less than that are left small. The paper has 1e-5 for kernels
-        on CIFAR-10, and 1e-4 for CIFAR-100.
+        Added to the eigenvalues: directions with smaller eigenvalues stay small. The paper uses 1e-5 for kernels on
+        CIFAR-10, and 1e-4 for CIFAR-100.
     mirrors
-        Count the mirror image of every image too. Whitening then commutes with mirroring, which training with
-        `flips=True` relies on. Vectors have no mirror images: leave it off for them.
+        Fit to the mirror image of every image too. Whitening then commutes with mirroring, as training with
+        `flips=True` requires. Vectors have no mirror images.
     copies
-        Count as many random copies of every image too ("ZCA augmentation"; the paper has 20). Images must be bytes.
+        Fit to so many random copies of every image too ("ZCA augmentation"; the paper uses 20). Images must be bytes.
     augmentation
-        What makes the copies: `RandAugment()` if None.
+        What makes the copies; None means `RandAugment()`.
     backend
-        "cpu", "cuda" for one NVIDIA GPU, or a `Device`. Moments, eigenvectors and products are float64 on either.
+        "cpu", "cuda" for one NVIDIA GPU, or a `Device`. Arithmetic is float64 on both.
     patch
-        Whiten by patches of so many pixels a side instead of whole images, 8 for example: each pixel is the mean of it
-        in all patches that cover it. That is one filter for all places, so it suits photographs of any size.
+        Whiten patches of so many pixels a side, for example 8, instead of whole images. Each pixel becomes the mean of
+        its values in all patches that cover it. This is one filter for all positions, so it suits photographs of any
+        size.
     verbose
-        Show a bar, or lines where there is no terminal, while this takes long.
+        Show progress: a bar, or lines where there is no terminal.
 
     Attributes
     ----------
     whitening_
-        The matrix, (D, D) for D numbers in an image; symmetric, unless by patches. It is computed when it is asked for.
+        The matrix, (D, D) for D numbers in an image, computed on access; symmetric, except with `patch`.
     form_
-        What is kept of it: a matrix, fewer than D images, or a filter.
+        What is stored of it: a matrix, fewer than D images, or a filter.
     shape_
         The shape of an image.
     n_features_in_
@@ -72,7 +72,7 @@ class ZCA(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ignore[mis
     >>> images = np.random.default_rng(0).standard_normal((500, 4, 4, 1)).cumsum(axis=1)  # neighbours are alike
     >>> white = ZCA(epsilon=1e-6).fit_transform(images).reshape(500, 16)
     >>> moments = white.T @ white / 500
-    >>> bool(np.abs(np.linalg.eigvalsh(moments)[1:] - 1).max() < 0.01)  # the mean of each image is gone: 15 of 16
+    >>> bool(np.abs(np.linalg.eigvalsh(moments)[1:] - 1).max() < 0.01)  # the first is 0: images have no mean
     True
     """
 
@@ -95,11 +95,11 @@ class ZCA(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ignore[mis
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn the whitening matrix of images X."""
+        """Fit the whitening to images X."""
         return self.fit_batches([X])
 
     def fit_batches(self, batches: Iterable[Any]) -> Self:
-        """Learn the whitening matrix of images that come in batches, of which only one is in memory at a time."""
+        """Fit the whitening to batches of images, of which only one at a time is in memory."""
         self.check_parameters()
         on, chunks = Device.of(self.backend).algebra, self._chunks(batches)
         with on.working(), shown(self.verbose, "fitting ZCA"):
@@ -108,12 +108,13 @@ class ZCA(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ignore[mis
             else:
                 form = fit_patches(on, chunks, self.epsilon, self.mirrors, self.patch)
         if form is None:
-            raise InputError("there are no batches to fit to")
+            raise InputError("there are no batches to fit to; give at least one")
         self.form_ = form
         if isinstance(form, LowRank) and form.images.ndim == 4:
             warnings.warn(
-                f"{len(form.images)} images of {self.n_features_in_:,} numbers each are few to whiten by: new ones are "
-                "then unlike them, and leave-one-out scores too good; patches (patch=4) or a larger epsilon do better",
+                f"{len(form.images)} images are few for whitening {self.n_features_in_:,} numbers each: test images "
+                "then differ from them, and leave-one-out scores are too good; use patches (patch=4) or a larger "
+                "epsilon",
                 stacklevel=3,
             )
         return self
@@ -128,7 +129,7 @@ class ZCA(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ignore[mis
         return (rows + rows.T) / 2 if isinstance(self.form_, LowRank) else rows
 
     def transform(self, X: Any) -> Array:
-        """Whitened images, float64, of the shape that came."""
+        """Whitened images, float64, in the shape of X."""
         check_is_fitted(self)
         on = Device.of(self.backend).algebra
         rows = read_rows(self, X, self.shape_)
@@ -142,30 +143,24 @@ class ZCA(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ignore[mis
 
     def check_parameters(self) -> None:
         """Refuse parameters outside their ranges; `fit` does so too."""
-        if not is_number(self.epsilon) or self.epsilon <= 0:
-            raise ParameterError(f"epsilon must be a finite number above 0, not {self.epsilon!r}")
-        if not isinstance(self.copies, int | np.integer) or self.copies < 0:
-            raise ParameterError(f"copies must be a whole number from 0, not {self.copies!r}")
+        check_above("epsilon", self.epsilon)
+        check_whole("copies", self.copies, least=0)
         if self.augmentation is not None and not isinstance(self.augmentation, RandAugment):
             raise ParameterError(f"augmentation must be a RandAugment or None, not {self.augmentation!r}")
         if self.backend not in _BACKENDS and not isinstance(self.backend, Device):
-            raise ParameterError(f"ZCA has backend {', '.join(map(repr, _BACKENDS))} or a Device, not {self.backend!r}")
-        if self.patch is not None and (not is_whole(self.patch) or self.patch < 1):
-            raise ParameterError(f"patch must be None or a whole number from 1, not {self.patch!r}")
+            raise ParameterError(
+                f"the backend of ZCA must be {' or '.join(map(repr, _BACKENDS))} or a Device, not {self.backend!r}"
+            )
+        if self.patch is not None:
+            check_whole("patch", self.patch)
         check_switch("mirrors", self.mirrors)
 
-    def _set_shape(self, shape: tuple[int, ...]) -> None:
-        self.shape_ = shape
-        self.n_features_in_ = math.prod(shape)
-        if self.mirrors and len(shape) < 2:
-            raise InputError("vectors have no mirror image; mirrors=True needs sequences or images")
-
     def _chunks(self, batches: Iterable[Any]) -> Iterator[NDArray[Any]]:
-        """All images that are counted, a chunk at a time; the first batch says what shape they have."""
+        """All images to fit to, a chunk at a time. The first batch sets the shape."""
         for number, X in enumerate(batches):
             rows = read_rows(self, X, self.shape_ if number else None)
             if number == 0:
-                self._set_shape(rows.shape[1:])
+                set_shape(self, rows.shape[1:])
             yield from self._with_copies(rows, number)
 
     def _with_copies(self, rows: NDArray[Any], batch: int) -> Iterator[NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""Reports that one can look at: a single HTML file with the images, the matrix and the curves of a fit or a search."""
+"""HTML reports of a fit or a search: images, kernel matrix and curves in a single file."""
 
 from __future__ import annotations
 
@@ -33,28 +33,31 @@ def write_report(
     configuration: Mapping[str, Any] | None = None,
     force: bool = False,
 ) -> Path:
-    """Write an HTML report of a fitted model or of a search: one file, which needs no network; returns its path.
+    """Write an HTML report of a fitted model or of a search and return its path. The file needs no network.
 
     Parameters
     ----------
     what
-        A fitted `KernelRidgeClassifier` or `KernelRidgeRegressor`, a pipeline that ends with one, or what `search`
-        found, which needs no data.
+        A fitted `KernelRidgeClassifier` or `KernelRidgeRegressor`, a pipeline that ends with one, or the result of
+        `search`, which needs no X and y.
     X, y
         The rows and labels that the model was fitted to.
     test
-        More rows and their labels, to predict.
+        A test set (rows, labels): the report then shows its predictions too.
     images, test_images
-        What to show, where the rows are no images: those before whitening, or of a precomputed matrix.
+        The images to show where the rows of X and of the test set are not images, such as rows that were whitened
+        before or those of a precomputed matrix.
     matrix
-        The kernel matrix of the training rows, an array or a `GramMatrix`. Without it, that in the `store` of the model
-        is read, or else the rows that are shown are computed again.
+        The kernel matrix of the training rows, an array or a `GramMatrix`. By default it is read from the `store` of
+        the model; without a store, the entries that the report shows are computed again.
     limit
-        The most training rows to show; larger sets are sampled.
-    title, configuration
-        In place of the name of the model, and more lines for the table of parameters.
+        The largest number of training rows to show. From larger sets a random sample is shown.
+    title
+        The title of the page, by default the names of the model and its kernel.
+    configuration
+        More lines for the table of parameters.
     force
-        Replace a file that is there.
+        Replace an existing file.
 
     Examples
     --------
@@ -73,9 +76,9 @@ def write_report(
         page = search_page(what, title, configuration or {})
     else:
         if X is None or y is None:
-            raise ParameterError("the report of a model shows its training data: write_report(path, model, X, y)")
+            raise ParameterError("the report of a model needs its training data: write_report(path, model, X, y)")
         if not isinstance(limit, int) or limit < 2:
-            raise ParameterError(f"limit is a number of rows, at least 2, not {limit!r}")
+            raise ParameterError(f"limit must be a whole number of at least 2 rows, not {limit!r}")
         train = Data.of(X, y, images, "training")
         held_out = None if test is None else Data.of(*test, test_images, "test")
         page = fit_page(gather(what, train, held_out, matrix, limit), title, configuration)

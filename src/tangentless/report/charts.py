@@ -1,14 +1,14 @@
-"""Charts as SVG inside a page. Lines differ in dashes as well as in colour, and every point says its values.
+"""Charts as SVG inside a page. Lines differ in dashes as well as in colour, and every point has a tooltip.
 
-Colours are those of Okabe and Ito, which people with any kind of colour vision tell apart. They are classes of the
-style sheet, so that a chart follows the page from light to dark.
+The colours are those of Okabe and Ito, which people with any kind of colour vision can tell apart. They are classes of
+the style sheet (c0 to c5), so a chart switches between light and dark with the page.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,35 +25,35 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 10, 42
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """A line: name, places, and where there are any, bounds around it and the sizes of its points in pixels."""
+    """A line of points (x, y), optionally with a band from `low` to `high` around it."""
 
     name: str
     x: Array
     y: Array
     low: Array | None = None
     high: Array | None = None
-    sizes: Array | None = None
-    joined: bool = True
+    sizes: Array | None = None  # radii of the points in pixels, by default 3
+    joined: bool = True  # False: points without a line
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over one pair of axes; `marks` are vertical lines with a text, such as an optimum."""
+    """Lines over one pair of axes. Ranges that are not given cover the data."""
 
     title: str
-    across: str
-    up: str
+    across: str  # label of the x axis
+    up: str  # label of the y axis
     series: Sequence[Series]
-    log: bool = False
-    percent: bool = False  # shares, shown as per cent
+    log: bool = False  # logarithmic x axis
+    percent: bool = False  # y holds shares from 0 to 1, shown in per cent
     x_range: Range | None = None
     y_range: Range | None = None
-    diagonal: bool = False
-    marks: Sequence[tuple[float, str]] = field(default_factory=tuple)
+    diagonal: bool = False  # draw the line y = x
+    marks: Sequence[tuple[float, str]] = ()  # vertical lines at x, each with a text
     note: str = ""
 
     def draw(self) -> Markup:
-        """The chart as a figure, with a legend below where it has several lines.
+        """The chart as a figure. With several lines it has a legend below.
 
         >>> chart = Chart("t", "x", "y", [Series("a", np.array([1.0, 2.0]), np.array([3.0, 4.0]))])
         >>> chart.draw().count("<circle")
@@ -67,7 +67,7 @@ class Chart:
             parts += axes.draw(series, place % COLOURS)
         words = f"{self.title}: {self.up} against {self.across}"
         picture = svg(_WIDTH, _HEIGHT, words, *parts, class_="chart")
-        legend = tag("ul", *map(_key, range(len(self.series)), self.series), class_="legend")
+        legend = tag("ul", *map(_legend_entry, range(len(self.series)), self.series), class_="legend")
         note = [tag("p", self.note, class_="note")] if self.note else []
         shown = [legend] if len(self.series) > 1 else []
         return tag("figure", tag("h3", self.title), picture, *shown, *note)
@@ -91,14 +91,14 @@ def draw_bars(title: str, values: Sequence[tuple[str, float]]) -> Markup:
     return tag("figure", svg(_WIDTH, row * max(len(values), 1), title, *parts, class_="chart"))
 
 
-def _key(place: int, series: Series) -> Markup:
+def _legend_entry(place: int, series: Series) -> Markup:
     line = tag("line", x1=1, y1=5, x2=27, y2=5, class_=f"line c{place % COLOURS}")
     return tag("li", tag("svg", line, viewBox="0 0 28 10", aria_hidden="true"), series.name)
 
 
 @dataclass(frozen=True)
 class _Axes:
-    """Where values lie in the picture."""
+    """Maps values to pixels, and draws axes, lines and points with them."""
 
     chart: Chart
     x_range: Range
@@ -108,8 +108,8 @@ class _Axes:
     def of(cls, chart: Chart) -> _Axes:
         x = np.concatenate([series.x for series in chart.series])
         y = np.concatenate([part for s in chart.series for part in (s.y, s.low, s.high) if part is not None])
-        across = chart.x_range or _span(np.append(x, [place for place, _ in chart.marks]), chart.log)
-        up = chart.y_range or _span(y, False, room=0.06)
+        across = chart.x_range or _range_of(np.append(x, [place for place, _ in chart.marks]), chart.log)
+        up = chart.y_range or _range_of(y, False, room=0.06)
         return cls(chart, across, (max(up[0], 0.0), min(up[1], 1.0)) if chart.percent else up)
 
     def x(self, value: float) -> float:
@@ -131,7 +131,9 @@ class _Axes:
         for value in _ticks(self.y_range):
             place = f"{self.y(value):.1f}"
             yield tag("line", x1=_LEFT, x2=right, y1=place, y2=place, class_="grid")
-            yield tag("text", self._share(value), x=_LEFT - 5, y=place, text_anchor="end", dominant_baseline="central")
+            yield tag(
+                "text", self._format_y(value), x=_LEFT - 5, y=place, text_anchor="end", dominant_baseline="central"
+            )
         middle = (_LEFT + right) / 2
         yield tag("text", self.chart.across, x=middle, y=_HEIGHT - 8, text_anchor="middle", class_="label")
         turned = f"translate(11 {(_TOP + bottom) / 2:g}) rotate(-90)"
@@ -152,21 +154,21 @@ class _Axes:
             yield self.line(series.x, series.y, f"line c{colour}")
         sizes = np.full(len(series.x), 3.0) if series.sizes is None else series.sizes
         for x, y, size in zip(series.x, series.y, sizes, strict=True):
-            words = f"{series.name}: {_number(x)}, {self._share(y)}"
+            words = f"{series.name}: {_number(x)}, {self._format_y(y)}"
             at = {"cx": f"{self.x(x):.1f}", "cy": f"{self.y(y):.1f}", "r": f"{size:.1f}"}
             yield tag("circle", tag("title", words), **at, class_=f"point c{colour}")
 
     def line(self, x: Sequence[float] | Array, y: Sequence[float] | Array, kind: str) -> Markup:
         return tag("polyline", points=self._points(zip(x, y, strict=True)), class_=kind)
 
-    def _points(self, points: Iterator[tuple[float, float]] | list[tuple[float, float]]) -> Markup:
+    def _points(self, points: Iterable[tuple[float, float]]) -> Markup:
         return join((f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points), " ")
 
-    def _share(self, value: float) -> str:
+    def _format_y(self, value: float) -> str:
         return f"{100 * value:.4g} %" if self.chart.percent else _number(value)
 
 
-def _span(values: Array, log: bool, room: float = 0.0) -> Range:
+def _range_of(values: Array, log: bool, room: float = 0.0) -> Range:
     low, high = float(np.min(values)), float(np.max(values))
     if log:
         return (low, high) if high > low else (low / 2, high * 2)
@@ -189,7 +191,7 @@ def _ticks(bounds: Range) -> list[float]:
 
 
 def _decades(bounds: Range) -> list[float]:
-    """Powers of ten, at most seven; of a short range, their doubles and halves too.
+    """At most seven ticks of a logarithmic axis: powers of ten, in a short range also 2 and 5 times those.
 
     >>> _decades((1e-10, 1e3)), _decades((18, 600))
     ([1e-10, 1e-08, 1e-06, 0.0001, 0.01, 1.0, 100.0], [20.0, 50.0, 100.0, 200.0, 500.0])
@@ -203,7 +205,7 @@ def _decades(bounds: Range) -> list[float]:
 
 
 def _number(value: float) -> str:
-    """A number as an axis shows it.
+    """A number as axes and tooltips show it.
 
     >>> [_number(v) for v in (0.0, 1e-10, 0.25, 2000, 1e6)]
     ['0', '1e-10', '0.25', '2,000', '1e+06']

@@ -1,7 +1,7 @@
-"""Images and matrices as text inside a page, never larger than a budget.
+"""Images and matrices as text inside a page, each within a budget of bytes.
 
-All thumbnails are one picture, a sprite sheet: lossless where that is small, else a JPEG of the best quality that fits.
-Of a kernel matrix the page holds one triangle as whole numbers, with as many bits as fit, and the diagonal in full.
+All thumbnails are in one picture, a sprite sheet: a PNG if that is small, else a JPEG of the best quality that fits. Of
+a kernel matrix, the page holds the triangle above the diagonal as integer codes with as many bits as fit.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 SPRITE_BYTES, MATRIX_BYTES = 1_400_000, 2_600_000  # before base64, which adds a third: 5.3 MB together
-_LOSSLESS = 600_000
+_LOSSLESS = 600_000  # bytes of the largest PNG
 _QUALITIES = (92, 85, 75, 60, 40, 20)
 _BITS = (16, 14, 12, 10, 8)
 _BLOCK = 8  # pixels: JPEG codes blocks of 8×8, and a thumbnail must not bleed into the next
-_SIDES = ((500, 96), (1500, 64), (4000, 32))  # up to so many thumbnails, their longest side in pixels
+_SIDES = ((500, 96), (1500, 64), (4000, 32))  # (most thumbnails, their longest side in pixels)
 _SMALLEST_SIDE = 24
 
 
 @dataclass(frozen=True)
 class Sprite:
-    """Thumbnails in one picture, row by row: a data URL, the pixels of a picture and of the cell that it is in."""
+    """Thumbnails in one picture, in rows of `columns`. Each is in the upper left corner of its cell."""
 
-    url: str
-    width: int
+    url: str  # a data URL
+    width: int  # of a thumbnail, in pixels
     height: int
     cell_width: int
     cell_height: int
@@ -41,8 +41,12 @@ class Sprite:
 
 
 @dataclass(frozen=True)
-class Packed:
-    """The triangle above the diagonal, row by row: `low + step * code`, as bytes of codes, compressed, in base64."""
+class PackedMatrix:
+    """The triangle above the diagonal, row by row: an entry is `low + step * code`.
+
+    `text` holds the codes, compressed by zlib, in base64: first the high bytes of all, if there are more than 8 bits,
+    then the low bytes.
+    """
 
     text: str
     low: float
@@ -56,9 +60,10 @@ class Packed:
 
 
 def picture_values(images: NDArray[Any]) -> NDArray[np.uint8] | None:
-    """Images (N, H, W, C) as grey (N, H, W) or colours (N, H, W, 3) of a byte each; None if they are no images.
+    """Images (N, H, W, C) as bytes, grey (N, H, W) or coloured (N, H, W, 3); None for arrays of another shape.
 
-    Whole numbers up to 255 and fractions from 0 to 1 keep their scale; of others, the middle 98 % of values is shown.
+    Integers from 0 to 255 and fractions from 0 to 1 keep their scale. Otherwise the range between the 1st and the 99th
+    percentile is shown.
 
     >>> picture_values(np.array([0.0, 0.5, 1.0]).reshape(1, 1, 3, 1))
     array([[[  0, 128, 255]]], dtype=uint8)
@@ -81,7 +86,7 @@ def picture_values(images: NDArray[Any]) -> NDArray[np.uint8] | None:
 
 
 def make_sprite(pictures: NDArray[np.uint8], budget: int = SPRITE_BYTES) -> Sprite:
-    """One sheet with all pictures, as small as the budget asks.
+    """One sheet with all pictures, in bytes within the budget if the lowest quality allows it.
 
     >>> sheet = make_sprite(np.zeros((5, 8, 8), np.uint8))
     >>> sheet.columns, sheet.rows, sheet.cell_width, sheet.url[:21]
@@ -97,7 +102,7 @@ def make_sprite(pictures: NDArray[np.uint8], budget: int = SPRITE_BYTES) -> Spri
     high, wide = (_BLOCK * math.ceil(length / _BLOCK) for length in (height, width))
     sheet = Image.new("L" if pictures.ndim == 3 else "RGB", (columns * wide, rows * high))
     for place, picture in enumerate(pictures):
-        # Cells are filled to their edges, so that nothing dark bleeds into a picture where it is scaled.
+        # Repeat the last row and column up to the edge of the cell: black would bleed into a picture that is scaled.
         one = Image.fromarray(picture).resize((width, height), Image.Resampling.BOX)
         edged = np.pad(np.asarray(one), [(0, high - height), (0, wide - width), (0, 0)][: picture.ndim], mode="edge")
         sheet.paste(Image.fromarray(edged), (place % columns * wide, place // columns * high))
@@ -118,8 +123,8 @@ def _compress(sheet: Any, budget: int) -> tuple[str, bytes]:
     return "jpeg", content.getvalue()
 
 
-def pack_matrix(K: Array, budget: int = MATRIX_BYTES) -> Packed:
-    """A symmetric matrix with as many bits an entry as the budget allows.
+def pack_matrix(K: Array, budget: int = MATRIX_BYTES) -> PackedMatrix:
+    """A symmetric matrix with as many bits per entry, 16 to 8, as the budget allows.
 
     >>> K = np.array([[1.0, 0.25, 0.5], [0.25, 1.0, 0.75], [0.5, 0.75, 1.0]])
     >>> packed = pack_matrix(K)
@@ -131,13 +136,13 @@ def pack_matrix(K: Array, budget: int = MATRIX_BYTES) -> Packed:
     for bits in _BITS:
         step = max(high - low, np.finfo(np.float64).tiny) / (2**bits - 1)
         codes = np.round((values - low) / step).astype(np.uint16)
-        planes = [codes >> 8, codes & 255] if bits > 8 else [codes]  # high bytes repeat, and compress well
+        planes = [codes >> 8, codes & 255] if bits > 8 else [codes]  # high bytes are alike: apart they compress well
         data = zlib.compress(b"".join(plane.astype(np.uint8).tobytes() for plane in planes), 6)
         if len(data) <= budget:
             break
-    return Packed(base64.b64encode(data).decode(), low, step, bits)
+    return PackedMatrix(base64.b64encode(data).decode(), low, step, bits)
 
 
 def data_url(kind: str, data: bytes) -> str:
-    """Bytes as an address that needs no file."""
+    """Bytes as a data URL of a media type."""
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"

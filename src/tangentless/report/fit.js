@@ -4,13 +4,13 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const { items, classes, columns, neighbours } = data;
   const count = data.matrix.count;
-  const most = 60; // images of a confusion cell
+  const most = 60; // images shown of a confusion cell
   const $ = (id) => document.getElementById(id);
-  let matrix = null; // once it is read
+  let matrix = null; // set once it is decompressed
   let view = null;
   let chosen = 0;
 
-  // Text goes in as text, never as HTML: names of classes are whatever users call them.
+  // Children that are strings become text nodes, never HTML: class names may hold anything.
   function element(name, attributes, ...children) {
     const made = document.createElement(name);
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);

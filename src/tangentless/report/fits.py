@@ -1,7 +1,7 @@
-"""The numbers in the report of a fit: what leave-one-out says of every training image, and what its matrix shows.
+"""The numbers in the report of a fit, from leave-one-out predictions and from the kernel matrix.
 
-A report shows at most a few thousand training images, drawn at random: the matrix, neighbours, the ridge path and the
-learning curve are of these. Scores, confusion counts and lists of examples are of all.
+Scores, confusion counts and lists of examples cover all training images. Matrix, neighbours, ridge path and learning
+curve cover a random sample of at most `limit` of them.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Indices = NDArray[np.intp]
 
 LIMIT = 2000  # training images shown
 NEIGHBOURS = 12
-LISTED = 24  # examples of a kind
-SURE, UNLIKELY = 0.8, 0.1  # a suspect's probabilities: at least of the class predicted, at most of its label
-_TESTED = 200  # test images shown of each kind, right and wrong
-_SMALLEST = 6  # training images of a learning curve: a fit of 60 has four points
-_DRAWS = 8  # subsets of one size, at most
+LISTED = 24  # examples in each list
+SURE, UNLIKELY = 0.8, 0.1  # a label is suspect if p(prediction) >= SURE and p(label) <= UNLIKELY
+_TESTED = 200  # right and wrong test images shown, at most so many of each
+_SMALLEST = 6  # fewest training images in the learning curve: 60 images give four points
+_DRAWS = 8  # most subsets of one size in the learning curve
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """What a model was trained on, or is tested with: rows, labels, and the images to show."""
+    """A training or test set: rows, labels, and the images to show."""
 
     X: Any
     y: NDArray[Any]
@@ -44,34 +44,34 @@ class Data:
 
     @classmethod
     def of(cls, X: Any, y: Any, images: Any, what: str) -> Data:
-        """Checked to belong together; without images, the rows are shown."""
+        """Check that the lengths agree. Without images, the rows are shown."""
         labels, shown = (np.asarray(without_tensor(one)) for one in (y, X if images is None else images))
         for count, name in ((len(X), "rows"), (len(shown), "images to show")):
             if labels.ndim == 0 or len(labels) != count:
-                raise InputError(f"{count} {what} {name} do not go with labels of shape {labels.shape}")
+                raise InputError(f"{count} {what} {name} need one label each, but the labels have shape {labels.shape}")
         return cls(X, labels, shown)
 
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Images of a report: number in its set, whether of the test set, label, prediction, and how sure that was.
+    """Images with their labels and predictions; all arrays are (N,).
 
-    `truth` and `guess` are numbers of classes, or values. `sure` is the probability of the class predicted and `own`
-    that of the label; for values `sure` is 0 and `own` is minus the error, so that a larger one is better.
+    Classifiers have class numbers in `truth` and `guess`, and probabilities in `sure` and `own`. Regressors have the
+    first target there, zeros in `sure`, and minus the error (a norm over all targets) in `own`.
     """
 
-    row: Indices
-    test: NDArray[np.bool_]
-    truth: NDArray[Any]
-    guess: NDArray[Any]
-    sure: Array
-    own: Array
+    row: Indices  # in the training or the test set
+    test: NDArray[np.bool_]  # whether the image is of the test set
+    truth: NDArray[Any]  # label
+    guess: NDArray[Any]  # prediction
+    sure: Array  # probability of the predicted class
+    own: Array  # probability of the label; larger is better
 
     def __len__(self) -> int:
         return len(self.row)
 
     def take(self, places: Any) -> Items:
-        """Some of them."""
+        """The items at some places, a slice or a mask."""
         return Items(*(part[places] for part in vars(self).values()))
 
     def __add__(self, other: Items) -> Items:
@@ -80,36 +80,40 @@ class Items:
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Places of images to list: the worst by leave-one-out, the best, and those whose labels are doubtful."""
+    """Places of the items to list, by leave-one-out."""
 
-    hardest: Indices
-    typical: Indices
-    suspects: Indices
-    suspected: int  # suspects there are, listed or not
+    hardest: Indices  # worst first
+    typical: Indices  # the best of each class; for regressors, the smallest errors
+    suspects: Indices  # labels that are probably wrong
+    suspected: int  # how many suspects there are, listed or not
 
     def places(self, where: Indices) -> Examples:
-        """The same by other numbers."""
+        """The same examples with place p renumbered to where[p]."""
         return Examples(where[self.hardest], where[self.typical], where[self.suspects], self.suspected)
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """All numbers of a report. The first `len(K)` items are those of the matrix."""
+    """All numbers of a report.
+
+    `items` are the images that it shows, in this order: the rows of the matrix, further training images that
+    `examples` lists, and test images.
+    """
 
     model: Any
-    estimator: Any
-    classes: tuple[str, ...]  # none for values
+    estimator: Any  # the last step of the model
+    classes: tuple[str, ...]  # empty for regressors
     everything: Items  # all training images
     tested: Items | None  # all test images
     items: Items
     images: NDArray[Any]  # of the items
     K: Array
-    neighbours: Indices
+    neighbours: Indices  # (len(K), NEIGHBOURS), nearest first
     examples: Examples  # places in items
     calibration: Calibration | None
     path: RidgePath | None
-    curve: Series | None  # leave-one-out scores of smaller training sets; of accuracies with 95 % intervals
-    trouble: str  # why there is no path or curve
+    curve: Series | None  # leave-one-out scores by the size of the training set; accuracies have 95 % intervals
+    trouble: str  # why there is no path and no curve
 
 
 def gather(model: Any, train: Data, test: Data | None, matrix: Any, limit: int) -> Fit:
@@ -117,8 +121,9 @@ def gather(model: Any, train: Data, test: Data | None, matrix: Any, limit: int) 
     *steps, estimator = [step for _, step in model.steps] if isinstance(model, Pipeline) else [model]
     check_model(estimator, len(train.y))
     classifies = isinstance(estimator, KernelRidgeClassifier)
-    everything = _judge(estimator, train.y, _left_out(estimator), tested=False)
-    examples = _choose(everything, classifies)
+    left_out = _leave_one_out(estimator)
+    everything = _make_items(estimator, train.y, left_out, tested=False)
+    examples = _choose_examples(everything, classifies)
     shown = np.sort(np.random.default_rng(0).permutation(len(everything))[:limit])
     listed = np.concatenate([examples.hardest, examples.typical, examples.suspects])
     rows = np.concatenate([shown, np.setdiff1d(listed, shown)])
@@ -127,12 +132,12 @@ def gather(model: Any, train: Data, test: Data | None, matrix: Any, limit: int) 
     items, images, tested = everything.take(rows), train.images[rows], None
     if test is not None:
         values = model.predict_proba(test.X) if classifies else model.predict(test.X)
-        tested = _judge(estimator, test.y, np.asarray(values), tested=True)
-        some = _some(tested)
-        items, images = items + tested.take(some), _beside(images, test.images[some])
+        tested = _make_items(estimator, test.y, np.asarray(values), tested=True)
+        some = _shown_tests(tested)
+        items, images = items + tested.take(some), _stack_images(images, test.images[some])
     K = _matrix(estimator, steps, train.X, shown, matrix)
     targets = np.eye(len(estimator.classes_))[everything.truth] if classifies else train.y.astype(np.float64)
-    path, curve, trouble = _solve_again(estimator, K, targets[shown])
+    path, curve, trouble = _path_and_curve(estimator, K, targets[shown])
     return Fit(
         model=model,
         estimator=estimator,
@@ -144,7 +149,7 @@ def gather(model: Any, train: Data, test: Data | None, matrix: Any, limit: int) 
         K=K,
         neighbours=nearest(K),
         examples=examples.places(where),
-        calibration=calibration(_left_out(estimator), everything.truth) if classifies else None,
+        calibration=calibration(left_out, everything.truth) if classifies else None,
         path=path,
         curve=curve,
         trouble=trouble,
@@ -152,20 +157,20 @@ def gather(model: Any, train: Data, test: Data | None, matrix: Any, limit: int) 
 
 
 def check_model(estimator: Any, count: int) -> None:
-    """Refuse what leaves no leave-one-out predictions, or was fitted to other rows."""
+    """Refuse estimators that are not fitted, have no leave-one-out predictions, or were fitted to other rows."""
     if not isinstance(estimator, KernelRidgeClassifier | KernelRidgeRegressor):
         raise ParameterError(
-            f"a report is of leave-one-out predictions, and a {type(estimator).__name__} has none; "
+            f"a report shows leave-one-out predictions, which a {type(estimator).__name__} does not have; "
             "fit a KernelRidgeClassifier or a KernelRidgeRegressor"
         )
     if not hasattr(estimator, "loo_predictions_"):
         raise ParameterError(f"this {type(estimator).__name__} is not fitted yet; call fit before the report")
     if len(estimator.loo_predictions_) != count:
-        raise InputError(f"the model was fitted to {len(estimator.loo_predictions_)} rows, and {count} are given")
+        raise InputError(f"the model was fitted to {len(estimator.loo_predictions_)} rows, but {count} are given")
 
 
 def nearest(K: Array) -> Indices:
-    """The nearest other rows of each, by the distance that the kernel makes, nearest first.
+    """For each row its nearest other rows, nearest first, by the kernel's distance K_ii + K_jj - 2 K_ij.
 
     >>> nearest(np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.2], [0.1, 0.2, 1.0]]))
     array([[1, 2],
@@ -178,8 +183,8 @@ def nearest(K: Array) -> Indices:
     return np.argsort(distances, axis=1, kind="stable")[:, : min(NEIGHBOURS, len(K) - 1)]
 
 
-def _left_out(estimator: Any) -> Array:
-    """Leave-one-out probabilities of classes, or values."""
+def _leave_one_out(estimator: Any) -> Array:
+    """Leave-one-out probabilities (N, classes), or the leave-one-out predictions of a regressor."""
     if not isinstance(estimator, KernelRidgeClassifier):
         return np.asarray(estimator.loo_predictions_)
     decision = estimator.loo_decision_
@@ -187,20 +192,20 @@ def _left_out(estimator: Any) -> Array:
     return probabilities(values, estimator.scale_)
 
 
-def _judge(estimator: Any, y: NDArray[Any], values: Array, *, tested: bool) -> Items:
-    """Predictions beside labels. Labels that no class of the model has are refused."""
+def _make_items(estimator: Any, y: NDArray[Any], values: Array, *, tested: bool) -> Items:
+    """Items from labels and probabilities (or predicted values). Labels of unknown classes are refused."""
     rows, test = np.arange(len(y)), np.full(len(y), tested)
     if not isinstance(estimator, KernelRidgeClassifier):
         truth, guess = (np.asarray(one, np.float64).reshape(len(y), -1) for one in (y, values))
         return Items(rows, test, truth[:, 0], guess[:, 0], np.zeros(len(y)), -np.linalg.norm(truth - guess, axis=1))
     if not np.isin(y, estimator.classes_).all():
         strange = np.setdiff1d(y, estimator.classes_)[0]
-        raise InputError(f"there are labels of no class of the model, such as {strange!r}")
+        raise InputError(f"the model has no class {strange!r}, which is among the labels; leave those rows out")
     codes = np.searchsorted(estimator.classes_, y)
     return Items(rows, test, codes, values.argmax(axis=1), values.max(axis=1), values[rows, codes])
 
 
-def _choose(items: Items, classifies: bool) -> Examples:
+def _choose_examples(items: Items, classifies: bool) -> Examples:
     order = np.argsort(items.own, kind="stable")
     if not classifies:
         return Examples(order[:LISTED], order[::-1][:LISTED], order[:0], 0)
@@ -212,20 +217,22 @@ def _choose(items: Items, classifies: bool) -> Examples:
     return Examples(order[:LISTED], typical, ranked[:LISTED], len(doubtful))
 
 
-def _some(tested: Items) -> Indices:
+def _shown_tests(tested: Items) -> Indices:
     """Test images to show: the first wrong ones, and the first right ones."""
     wrong = tested.guess != tested.truth
     return np.sort(np.concatenate([np.flatnonzero(kind)[:_TESTED] for kind in (wrong, ~wrong)]))
 
 
-def _beside(images: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
+def _stack_images(images: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
     if images.shape[1:] != others.shape[1:]:
-        raise InputError(f"test images of shape {others.shape[1:]} do not go with training images {images.shape[1:]}")
+        raise InputError(
+            f"training images have shape {images.shape[1:]}, test images {others.shape[1:]}; the two must be the same"
+        )
     return np.concatenate([images, others])
 
 
 def _matrix(estimator: Any, steps: list[Any], X: Any, shown: Indices, matrix: Any) -> Array:
-    """The kernel matrix of some training rows: a part of one that is there, or else computed."""
+    """The kernel matrix of the shown training rows: part of an existing one, or else computed."""
     if matrix is None and estimator.kernel_ is None:
         matrix = X
     elif matrix is None and estimator.store is not None and estimator.landmarks is None:
@@ -242,8 +249,8 @@ def _matrix(estimator: Any, steps: list[Any], X: Any, shown: Indices, matrix: An
     return np.asarray(estimator.kernel_(rows, **options))
 
 
-def _solve_again(estimator: Any, K: Array, targets: Array) -> tuple[RidgePath | None, Series | None, str]:
-    """Scores at other ridges and of smaller sets. They are without weights, and landmarks count for nothing."""
+def _path_and_curve(estimator: Any, K: Array, targets: Array) -> tuple[RidgePath | None, Series | None, str]:
+    """The ridge path and the learning curve, and why they are missing. They ignore sample weights and landmarks."""
     try:
         return ridge_path(K, targets), _learning_curve(estimator, K, targets), ""
     except NotPositiveDefinite as error:
@@ -251,7 +258,7 @@ def _solve_again(estimator: Any, K: Array, targets: Array) -> tuple[RidgePath | 
 
 
 def _learning_curve(estimator: Any, K: Array, targets: Array) -> Series:
-    """Leave-one-out scores of halves, quarters and so on; of each size, several subsets that share no row."""
+    """Leave-one-out scores of subsets of half the size, a quarter and so on: several disjoint ones of each size."""
     order, classifies = np.random.default_rng(1).permutation(len(K)), isinstance(estimator, KernelRidgeClassifier)
     sizes = [size for size in (len(K) >> halvings for halvings in range(12)) if size >= min(_SMALLEST, len(K))][::-1]
     scores: list[tuple[float, float, float]] = []

@@ -1,4 +1,4 @@
-// The kernel matrix: read once, then drawn on a canvas in any order, zoomed and moved by mouse, touch and keys.
+// The kernel matrix on a canvas, in any order of rows; mouse, touch and keys zoom and move it.
 
 async function readMatrix(text, about) {
   const bytes = Uint8Array.fromBase64
@@ -16,7 +16,7 @@ async function readMatrix(text, about) {
     return above((a * (2 * count - a - 1)) / 2 + (b - a - 1));
   }
 
-  // A byte of colour for every entry, both triangles, so that a new order is only a matter of looking up.
+  // An index into the colours for every entry, (count, count), so that a new order of rows needs only lookups.
   function shades() {
     const found = new Uint8Array(count * count);
     const scale = 255 / Math.max(about.lightest - about.darkest, 1e-300);

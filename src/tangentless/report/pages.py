@@ -1,7 +1,7 @@
 """A page: sections, configuration and versions in one HTML file that needs no network and no other file.
 
-The template, the style sheet and the scripts are files beside this one. A policy in the page forbids every request, so
-a report shows the same on a laptop without a network as where it was written.
+The template, the style sheet and the scripts are files beside this one. The content security policy of the page forbids
+every request, so a report looks the same without a network.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page, with a name for links."""
+    """A part of a page."""
 
-    name: str
+    name: str  # the id that links point to
     title: str
     body: Markup
 
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """What a report says. `data` is for the scripts, `blobs` are longer texts for them, by the id of their element."""
+    """The content of a report."""
 
     title: str
-    lead: str
+    lead: str  # the paragraph below the title
     sections: Sequence[Section]
     configuration: Mapping[str, Any]
-    tiles: Sequence[tuple[str, str]] = ()
+    tiles: Sequence[tuple[str, str]] = ()  # names and values of the key figures at the top
     notes: Sequence[str] = ()
-    scripts: Sequence[str] = ()
-    styles: Sequence[str] = ()
-    data: Any = None
-    blobs: Mapping[str, str] = field(default_factory=dict)
+    scripts: Sequence[str] = ()  # files beside this one
+    styles: Sequence[str] = ()  # CSS
+    data: Any = None  # JSON values for the scripts
+    blobs: Mapping[str, str] = field(default_factory=dict)  # longer texts for the scripts, by the id of their element
 
     def html(self) -> str:
         """The whole file.
@@ -82,26 +82,26 @@ class Page:
 
 
 def write_page(path: Path, page: Page, *, force: bool = False) -> None:
-    """Write the file, at once; one that is there is replaced only by `force`."""
+    """Write the file whole or not at all. An existing file is replaced only with `force`."""
     check_output(path, force=force)
     with atomic_file(path) as stream:
         stream.write(page.html().encode())
 
 
 def sortable_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
-    """A table that is sorted by a column when its head is pressed; on a narrow screen it scrolls by itself."""
+    """A table that sorts by a column when its head is clicked, and scrolls sideways on a narrow screen."""
     heads = [tag("button", column, type="button") for column in columns]
     table = html_table(heads, rows, class_="sortable")
     return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
 def _facts(title: str, values: Mapping[str, Any]) -> Markup:
-    """Names and values, those of mappings inside named after both."""
+    """A table of names and values. An entry of a mapping within `values` is named "outer, inner"."""
     return tag("div", tag("h3", title), html_table(("name", "value"), _flat(values), class_="facts"))
 
 
 def drawing(path: Path) -> Markup:
-    """A picture from an SVG or PNG file, inside the page; scripts in it do not run."""
+    """An SVG or PNG file embedded in the page; scripts in it do not run."""
     kind = {".svg": "image/svg+xml", ".png": "image/png"}[path.suffix]
     words = path.stem.replace("-", " ")
     return tag(
@@ -123,7 +123,7 @@ def _section(section: Section) -> Markup:
 
 
 def _json(values: Any) -> str:
-    """JSON that no text in it can end: a less-than sign is written as an escape."""
+    """JSON for a script element. "<" is escaped, so that no text in it can close the element."""
     text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "backslashreplace").decode().replace("<", "\\u003c")
 

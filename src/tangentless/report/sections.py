@@ -1,4 +1,4 @@
-"""The report of a fit, from its numbers: every section as HTML, and the data that its script works on."""
+"""The page of a fit, from its numbers: every section as HTML, and the data for its script."""
 
 from __future__ import annotations
 
@@ -12,34 +12,35 @@ from sklearn.pipeline import Pipeline
 
 from ..console import percent
 from ..markup import Markup, html_table, join, tag
+from ..solve import Calibration, RidgePath
 from ..timing import format_bytes
 from .charts import Chart, Series
-from .encoding import Packed, Sprite, make_sprite, pack_matrix, picture_values
+from .encoding import PackedMatrix, Sprite, make_sprite, pack_matrix, picture_values
 from .fits import NEIGHBOURS, SURE, UNLIKELY, Fit, Items
 from .pages import Page, Section, read_asset
 
-_CLASSES_SHOWN = 20  # rows of a confusion table that still can be read
-_POINTS = 2000  # of a scatter plot
-_SMALL, _LARGE = 56, 112  # pixels that the longer side of a picture takes
+_CLASSES_SHOWN = 20  # most rows of a confusion table: more cannot be read
+_POINTS = 2000  # most points of a scatter plot
+_SMALL, _LARGE = 56, 112  # pixels on the screen of the longer side of a picture
 _KEYS = (
     "Point at an entry, or use the keys: arrows move (with shift by ten), + and − zoom, 0 shows all, enter picks the "
-    "image of the row. Click once and the wheel zooms; drag to move."
+    "image of the row. After a click the wheel zooms; drag to move."
 )
 
 
 def fit_page(fit: Fit, title: str | None = None, configuration: Mapping[str, Any] | None = None) -> Page:
-    """The page of a fit. `configuration` comes before the parameters of the model."""
+    """The page of a fit. In its table of parameters, `configuration` comes before those of the model."""
     pictures = picture_values(fit.images)
     sprite = None if pictures is None else make_sprite(pictures)
     packed, draw = pack_matrix(fit.K), _Thumbs(fit, sprite)
-    sections = [_matrix(fit), _neighbours(), _judgement(fit), _examples(fit, draw), _curves(fit)]
+    sections = [_matrix(fit), _neighbours(), _predictions(fit), _examples(fit, draw), _curves(fit)]
     name = type(fit.estimator).__name__
     count = len(fit.everything)
     shape = " × ".join(map(str, fit.images.shape[1:]))
     return Page(
         title=title or f"{name}: {_kernel_name(fit)}",
-        lead=f"Trained on {count:,} rows of {shape}. Every number of a training image is by leave-one-out."
-        + _members(fit),
+        lead=f"Trained on {count:,} rows of {shape}. Predictions for training images are leave-one-out."
+        + _ensemble_note(fit),
         sections=sections,
         configuration={**(configuration or {}), **_parameters(fit)},
         tiles=_tiles(fit),
@@ -51,8 +52,8 @@ def fit_page(fit: Fit, title: str | None = None, configuration: Mapping[str, Any
     )
 
 
-def _members(fit: Fit) -> str:
-    """What is shown of an ensemble."""
+def _ensemble_note(fit: Fit) -> str:
+    """A sentence on which member of an ensemble is shown; empty for a single fit."""
     about = fit.estimator.augmentation_
     if about is None:
         return ""
@@ -91,7 +92,7 @@ def _tiles(fit: Fit) -> list[tuple[str, str]]:
     return tiles
 
 
-def _notes(fit: Fit, sprite: Sprite | None, packed: Packed) -> list[str]:
+def _notes(fit: Fit, sprite: Sprite | None, packed: PackedMatrix) -> list[str]:
     count, shown = len(fit.everything), len(fit.K)
     notes = [
         f"Matrix, neighbours, ridge path and learning curve: {shown:,} of {count:,} training rows"
@@ -100,7 +101,8 @@ def _notes(fit: Fit, sprite: Sprite | None, packed: Packed) -> list[str]:
     ]
     if sprite is not None:
         height, width = fit.images.shape[1:3]
-        kind, size = sprite.url[11:15].rstrip(";").upper(), format_bytes(len(sprite.url))
+        kind = sprite.url.partition(";")[0].removeprefix("data:image/").upper()
+        size = format_bytes(len(sprite.url))
         notes.append(
             f"Pictures: {len(fit.items):,}, of {height} × {width} pixels shown as {sprite.height} × {sprite.width}, "
             f"{kind}, {size}."
@@ -111,13 +113,13 @@ def _notes(fit: Fit, sprite: Sprite | None, packed: Packed) -> list[str]:
 
 
 class _Thumbs:
-    """Pictures of items, from the sprite sheet; where there are none, the numbers of rows."""
+    """Thumbnails of items: cells of the sprite sheet, or, for rows that are not images, the row number."""
 
     def __init__(self, fit: Fit, sprite: Sprite | None) -> None:
         self.fit, self.sprite = fit, sprite
 
     def styles(self) -> Iterator[str]:
-        """Where the pictures are, for the style sheet."""
+        """CSS with the sheet as a data URL, and its sizes as the variables that `fit.css` uses."""
         if self.sprite is None:
             return
         s = self.sprite
@@ -134,8 +136,8 @@ class _Thumbs:
         place = f"--x:{item % self.sprite.columns};--y:{item // self.sprite.columns}"
         return tag("span", class_="thumb", style=place)
 
-    def list(self, items: NDArray[np.intp], words: Any) -> Markup:
-        """Buttons with a picture and words about it."""
+    def buttons(self, items: NDArray[np.intp], words: Any) -> Markup:
+        """Buttons with a picture and `words(item)` below it."""
         buttons = (
             tag("button", self(item), tag("span", words(item)), class_="example", type="button", data_item=item)
             for item in items.tolist()
@@ -179,8 +181,8 @@ def _neighbours() -> Section:
     return Section("neighbours", "Nearest neighbours", join([*body, tag("div", id="nearest", aria_live="polite")]))
 
 
-def _judgement(fit: Fit) -> Section:
-    """What was predicted beside what is true: counts of classes, or a scatter of values."""
+def _predictions(fit: Fit) -> Section:
+    """Predictions against labels: confusion tables, or scatter plots of values."""
     sets = [("leave-one-out", fit.everything, 0)]
     if fit.tested is not None:
         sets.append(("test", fit.tested, 1))
@@ -204,7 +206,7 @@ def _scatter(name: str, items: Items) -> Chart:
 
 
 def _confusion(fit: Fit, name: str, items: Items, test: int) -> Markup:
-    """Counts of labels and predictions; of many classes, those with the most mistakes."""
+    """Counts of labels and predictions. Of more than 20 classes, those with the most mistakes are shown."""
     codes = np.arange(len(fit.classes))
     counts = confusion_matrix(items.truth, items.guess, labels=codes)
     wrong = counts - np.diag(counts.diagonal())
@@ -244,10 +246,10 @@ def _examples(fit: Fit, draw: _Thumbs) -> Section:
     parts = [
         tag("h3", "Hardest"),
         tag("p", "The least probable labels." if classes else "The largest errors.", class_="note"),
-        draw.list(fit.examples.hardest, hard),
+        draw.buttons(fit.examples.hardest, hard),
         tag("h3", "Most typical"),
         tag("p", "The most probable labels of each class." if classes else "The smallest errors.", class_="note"),
-        draw.list(fit.examples.typical, hard if not classes else lambda item: classes[items.truth[item]]),
+        draw.buttons(fit.examples.typical, hard if not classes else lambda item: classes[items.truth[item]]),
     ]
     if classes:
         count, listed = fit.examples.suspected, len(fit.examples.suspects)
@@ -255,7 +257,11 @@ def _examples(fit: Fit, draw: _Thumbs) -> Section:
             f"Leave-one-out gives another class at least {SURE:.0%} and the label at most {UNLIKELY:.0%}. "
             f"There are {count:,}" + (f"; the first {listed} are shown." if listed < count else ".")
         )
-        parts += [tag("h3", "Labels to check"), tag("p", words, class_="note"), draw.list(fit.examples.suspects, hard)]
+        parts += [
+            tag("h3", "Labels to check"),
+            tag("p", words, class_="note"),
+            draw.buttons(fit.examples.suspects, hard),
+        ]
     return Section("examples", "Hard, typical and doubtful images", join(parts))
 
 
@@ -267,17 +273,15 @@ def _curves(fit: Fit) -> Section:
         options: dict[str, Any] = {"log": True, "percent": bool(fit.classes), "note": note if fit.classes else ""}
         charts.append(Chart("Learning curve", "training rows", score, [fit.curve], **options))
     if fit.path is not None:
-        charts.append(_ridge_chart(fit))
+        charts.append(_ridge_chart(fit.path, fit.estimator.ridge_))
     if fit.calibration is not None:
-        charts.append(_reliability(fit))
+        charts.append(_reliability(fit.calibration))
     trouble = [tag("p", f"No ridge path and no learning curve: {fit.trouble}.", class_="note")] if fit.trouble else []
     body = join([*trouble, tag("div", *(chart.draw() for chart in charts), class_="columns")])
     return Section("curves", "Curves", body)
 
 
-def _ridge_chart(fit: Fit) -> Chart:
-    path, used = fit.path, fit.estimator.ridge_
-    assert path is not None
+def _ridge_chart(path: RidgePath, used: float) -> Chart:
     usable = np.isfinite(path.squared_errors) & (path.ridges > 0)
     values = path.squared_errors if path.accuracies is None else path.accuracies
     best = path.best("squared error" if path.accuracies is None else "accuracy")
@@ -292,9 +296,7 @@ def _ridge_chart(fit: Fit) -> Chart:
     return Chart("Ridge path", "ridge", up, [series], note=note + zero, **options)
 
 
-def _reliability(fit: Fit) -> Chart:
-    found = fit.calibration
-    assert found is not None
+def _reliability(found: Calibration) -> Chart:
     seen = found.counts > 0
     sizes = 2.5 + 9 * np.sqrt(found.counts[seen] / found.counts.max())
     series = Series("bin", found.confidences[seen], found.accuracies[seen], sizes=sizes)
@@ -304,8 +306,8 @@ def _reliability(fit: Fit) -> Chart:
     return Chart("Reliability", "confidence", "accuracy", [series], **options)
 
 
-def _data(fit: Fit, sprite: Sprite | None, packed: Packed) -> dict[str, Any]:
-    """What the scripts need, in JSON values."""
+def _data(fit: Fit, sprite: Sprite | None, packed: PackedMatrix) -> dict[str, Any]:
+    """The data for `fit.js` and `matrix.js`, as JSON values."""
     from matplotlib import colormaps
 
     items = fit.items
@@ -319,10 +321,10 @@ def _data(fit: Fit, sprite: Sprite | None, packed: Packed) -> dict[str, Any]:
         "items": {
             "row": items.row.tolist(),
             "test": items.test.astype(int).tolist(),
-            "truth": _short(items.truth) if values else items.truth.tolist(),
-            "guess": _short(items.guess) if values else items.guess.tolist(),
-            "sure": _short(items.sure),
-            "own": _short(items.own),
+            "truth": _rounded(items.truth) if values else items.truth.tolist(),
+            "guess": _rounded(items.guess) if values else items.guess.tolist(),
+            "sure": _rounded(items.sure),
+            "own": _rounded(items.own),
         },
         "neighbours": fit.neighbours.tolist(),
         "matrix": {
@@ -332,11 +334,11 @@ def _data(fit: Fit, sprite: Sprite | None, packed: Packed) -> dict[str, Any]:
             "bits": packed.bits,
             "darkest": float(low),
             "lightest": float(high),
-            "diagonal": _short(fit.K.diagonal(), 6),
+            "diagonal": _rounded(fit.K.diagonal(), 6),
             "colours": colours.tolist(),
         },
     }
 
 
-def _short(values: NDArray[Any], digits: int = 4) -> list[float]:
+def _rounded(values: NDArray[Any], digits: int = 4) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in values.tolist()]
