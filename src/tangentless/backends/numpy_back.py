@@ -1,4 +1,4 @@
-"""The general path backwards, by NumPy: every node's pullback is an operation on whole arrays, as in `general`."""
+"""The general path backwards, by NumPy: every node's pullback is an operation on whole arrays, like its value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .general import NumpyRun, each, own_columns, rows_at, tables_of, take_colum
 
 
 class NumpyBack(NumpyRun, Back):
-    """A run that goes back."""
+    """A run by NumPy, forwards and back."""
 
     def __init__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> None:
         super().__init__(graph, left, right, left_squares, right_squares)
@@ -104,7 +104,7 @@ class NumpyBack(NumpyRun, Back):
                 self.pixels[1][:, right] += square.swapaxes(-1, -2) @ self.left[:, left]
 
     def _add_scales(self, place: int, u: int, square: Any) -> None:
-        """Add up what logarithms of norms get, (pairs, rows, columns, columns), for each side."""
+        """Add cotangents of logarithms of norms, (pairs, rows, W, W), to the totals of both sides."""
         grid = self.graph.nodes[place].grid
         for side in self.sides:
             if (place, side) not in self.scales:
@@ -114,13 +114,13 @@ class NumpyBack(NumpyRun, Back):
 
 @dataclass(frozen=True, eq=False)
 class _Reverse:
-    """A node's tables of `general`, transposed."""
+    """A node's table of `general`, transposed."""
 
-    readers: tuple[tuple[NDArray[np.intp], ...], ...]  # for each source, which of the node's pairs read its pairs
-    places: NDArray[np.intp]  # (W, W), where every pair of columns stands in the node's list
+    readers: tuple[tuple[NDArray[np.intp], ...], ...]  # for each source: index arrays as of `_transposed`
+    places: NDArray[np.intp]  # (W, W): the index of every pair of columns in the node's list
 
     def columns(self, cotangent: Any, source: int) -> Any:
-        """Cotangents of a source's pairs of columns."""
+        """Cotangents of a source's pairs of columns from those of the node's."""
         first, *others = self.readers[source]
         total = cotangent.take(first, axis=-1)
         for reader in others:
@@ -128,13 +128,13 @@ class _Reverse:
         return total
 
     def square(self, values: Any) -> Any:
-        """Values at pairs of columns as matrices of columns of both images."""
+        """Values at pairs of columns as matrices (W, W), a row for each column of the left image."""
         return values.take(self.places, axis=-1)
 
 
 @functools.lru_cache(maxsize=64)
 def _reverse(graph: Graph) -> tuple[_Reverse, ...]:
-    """Of every node."""
+    """The transposed tables of all nodes."""
     tables, found = tables_of(graph), []
     for node, table in zip(graph.nodes, tables, strict=True):
         count, width = len(table.left), node.grid[1]
@@ -151,7 +151,11 @@ def _reverse(graph: Graph) -> tuple[_Reverse, ...]:
 
 
 def _transposed(reads: Sequence[Any], length: int, void: int) -> tuple[NDArray[np.intp], ...]:
-    """For each of a source's pairs, and the void one, who reads it, in order; shorter lists end in the void pair."""
+    """Index arrays, whose gathers add up cotangents: array r holds the r-th reader of each of a source's pairs.
+
+    `reads` has, for every tap, the source's pairs that the node's pairs read; the source has `length` pairs. Pairs with
+    fewer readers, and the source's zero column, gather the node's zero column, `void`.
+    """
     lists: list[list[int]] = [[] for _ in range(length + 1)]
     for tap in reads:
         for reader, read in enumerate(tap):
