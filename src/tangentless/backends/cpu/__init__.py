@@ -1,7 +1,7 @@
 """The CPU backend: fused stages in explicit SIMD, compiled by numba, on all cores.
 
-Graphs that the fused kernel cannot take (`fuse` says why) run on a general path in NumPy, correct and slower.
-Up to the last pool arithmetic is float32, or float64 on request; the last pool, normalisation and head are float64.
+Graphs that the fused kernel cannot take run on the general path in NumPy, which is slower; `fuse` gives the reason. Up
+to the last pool arithmetic is float32, or float64 on request; the last pool, normalisation and head are float64.
 Tangents are float64 throughout. They fill lanes of their own beside the kernel values, so all linear code is shared.
 """
 
@@ -30,15 +30,15 @@ from .plan import Fused, aligned_zeros, expand, fuse, in_lanes, normalized, norm
 from .simd import host_lanes
 
 Array = NDArray[np.float64]
-_TILE_BYTES = 48 << 20  # expanded images of one side of a block
-_LARGEST_TILE = 1024  # images of one side: a block of them, with what the head needs, is some 30 MB
-_PREPARED_AT_ONCE = 512
-_TASK_ELEMENTS = 60_000_000  # work of one task, about 25 ms: short enough to stop soon, long enough to cost nothing
+_TILE_BYTES = 48 << 20  # of the expanded images of one side of a block
+_LARGEST_TILE = 1024  # images of one side; the entries of a block, with what the head needs, are then some 30 MB
+_PREPARED_AT_ONCE = 512  # images
+_TASK_ELEMENTS = 60_000_000  # of one task, about 25 ms: soon over after an interrupt, and long enough to cost nothing
 
 
 @dataclass(frozen=True, eq=False)
 class FusedImages:
-    """Images with what cannot be derived quickly: their scales, and squared norms after every cut."""
+    """Images with what takes long to derive: scales, squared norms at the entrances of segments, and k(x, x)."""
 
     fused: Fused
     images: NDArray[Any]
@@ -49,7 +49,7 @@ class FusedImages:
 
     @property
     def lanes(self) -> int:
-        """Images of the right side that are computed together, whether they are there or not."""
+        """Right images that are computed together; fewer of them take as long."""
         return self.fused.lanes
 
     @property
@@ -156,7 +156,10 @@ class CpuBackend:
         return f"cpu: general path in float64, because {fused}"
 
     def _fuse(self, graph: Graph) -> Fused | str:
-        """What is too delicate for float32 runs in float64, as do tangents and images that must keep their scales."""
+        """The graph for the fused kernel, or the reason why it cannot take it.
+
+        Tangents, graphs that are too delicate for float32, and images that must keep their scales run in float64.
+        """
         dtype = "float64" if graph.tangent or graph.delicate or keeps_scales(graph) else self.precision
         return fuse(graph, dtype, host_lanes(dtype))
 
@@ -193,7 +196,10 @@ class CpuBackend:
         return scales, found, outputs[0], diagonal(*([one] for one in outputs))
 
     def _run_alone(self, fused: Fused, last: int, blocks: tuple[NDArray[Any], ...]) -> list[Array]:
-        """Each image with itself: what every exit of a segment holds at equal positions, (blocks, positions, width)."""
+        """Run each image with itself, up to segment `last`.
+
+        Returns the sums that each of its exits holds at offset (0, 0), (blocks, positions, width).
+        """
         from .sweep import run_rows
         from .tables import Scratch, tables_of
 
@@ -216,7 +222,10 @@ class CpuBackend:
 
 
 def _root_mean_squares(images: NDArray[Any]) -> Array:
-    """Computed on images over their largest value: squares of float64 pixels may not fit float64 either."""
+    """The root mean square of each image, (N,).
+
+    Images are divided by their largest value first: the square of a large float64 pixel would overflow.
+    """
     flat = np.asarray(images, dtype=np.float64).reshape(len(images), -1)
     largest = np.abs(flat).max(axis=1, keepdims=True)
     unit = flat / np.where(largest > 0, largest, 1.0)
@@ -225,7 +234,7 @@ def _root_mean_squares(images: NDArray[Any]) -> Array:
 
 
 def _tasks(fused: Fused, rows: int, columns: int, upper: bool) -> Iterator[tuple[int, int, int]]:
-    """(first row, end row, block of columns), longest columns first where only the upper triangle is asked for."""
+    """Tasks (first row, end row, block of columns); in an upper triangle, blocks with the most rows come first."""
     lanes, per_task = fused.lanes, max(1, _TASK_ELEMENTS // (fused.graph.elements * fused.lanes))
     for block in reversed(range(-(-columns // lanes))):
         end = min(rows, (block + 1) * lanes) if upper else rows
@@ -234,6 +243,7 @@ def _tasks(fused: Fused, rows: int, columns: int, upper: bool) -> Iterator[tuple
 
 
 def _count_pairs(first: int, end: int, begin: int, stop: int, upper: bool) -> int:
+    """Entries in rows [first, end) and columns [begin, stop); with `upper`, those on and right of the diagonal."""
     if not upper:
         return (end - first) * (stop - begin)
     return sum(max(0, stop - max(row, begin)) for row in range(first, end))

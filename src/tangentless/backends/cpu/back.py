@@ -1,9 +1,9 @@
-"""Fused gradients of chains: stages of windows, closed-form duals and pools, right images in lanes, on all cores.
+"""Fused gradients of chains: stages of windows, closed-form duals and a pool, right images in lanes, on all cores.
 
-What the fused kernel knows of each image serves here too: scales, and squared norms at the entrance of every stage. It
-also runs first, a few left images against a vector of right ones at a time, and keeps what enters each stage, from
-which `back_sweep` computes the gradients of these pairs. They are added to the images' totals in one order. Images are
-divided by their scales, which chains allow, so that float32 can hold all numbers.
+A task is a few left images against a vector of right ones. The fused kernel runs them forwards and keeps what enters
+each stage; from that, `back_sweep` computes the gradients of these pairs. They are added to the totals of the images in
+the order of the tasks. Images are prepared as for the fused kernel, with scales and squared norms at the entrance of
+every stage. They are divided by their scales, which chains allow, so that float32 can hold all numbers.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .plan import Fused, aligned_zeros, expand, in_lanes, normalized, pixel_squa
 from .simd import Tag, lanes_tag
 
 Array = NDArray[np.float64]
-_POOL_BYTES = 48 << 20  # what pools have collected of the rows of one task
-_MOST_ROWS = 16
-_LARGEST_POOLS = 1 << 28  # bytes of one row, beyond which the general path is taken
-_SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-145}  # below, a patch counts as black
-_BAND = 8  # offsets that take turns: they read and add to nearly the same rows of either image
-_PAIRS, _ALONE = range(2)
+_POOL_BYTES = 48 << 20  # of the values of pools of all left images of one task
+_MOST_ROWS = 16  # left images of one task
+_LARGEST_POOLS = 1 << 28  # bytes of the same for one left image; with more, the general path is taken
+_SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-145}  # of a patch, relative to its image; a smaller one counts as 0
+_BAND = 8  # neighbouring offsets v that take turns: they read, and add to, nearly the same rows of either image
+_PAIRS, _ALONE = range(2)  # variants of compiled code: pairs of images, and images with themselves
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +45,11 @@ class Plan:
 
     fused: Fused
     stages: tuple[Segment, ...]
-    kinds: tuple[Tag, ...]  # of all steps
-    table: NDArray[Any]
-    scales: NDArray[Any]
-    stage_table: NDArray[np.int64]
-    step_table: NDArray[np.int64]
+    kinds: tuple[Tag, ...]  # of the embeddings of all steps
+    table: NDArray[Any]  # the parameters of these embeddings
+    scales: NDArray[Any]  # factors on the sums at the exit of every stage
+    stage_table: NDArray[np.int64]  # columns: HEIGHT to POOL_PLACE of `back_leaves`
+    step_table: NDArray[np.int64]  # columns: REACH_HEIGHT to NORM_PLACE
 
     @property
     def graph(self) -> Graph:
@@ -57,7 +57,7 @@ class Plan:
 
     @functools.cached_property
     def pooled(self) -> int:
-        """Vectors that all pools collect."""
+        """Vectors of the values of all pools."""
         return sum(math.prod(stage.exits[0].grid) ** 2 for stage in self.stages)
 
     @functools.cached_property
@@ -67,17 +67,21 @@ class Plan:
 
     @property
     def line(self) -> int:
-        """Vectors of a row of a ring."""
+        """Vectors in a row of a ring."""
         return self.stages[0].grid[1] + 1
 
     @property
     def band_rings(self) -> int:
-        """Rings of one offset: one between every two phases, and slopes and bends of all steps but the last."""
+        """Rings of one offset: of n steps, 2 n between phases, and 2 (n - 1) of slopes and bends, all but the last."""
         return max(1, 4 * max(len(stage.steps) for stage in self.stages) - 2)
 
     @functools.cached_property
     def ring_rows(self) -> int:
-        """Rows of a ring: what windows reach; slopes and bends wait for those of all later steps, there and back."""
+        """Rows of a ring, a power of two.
+
+        A ring between phases holds the rows of a window, 2 reach + 1. Slopes and bends wait while rows pass through the
+        windows of all later steps, forwards and back.
+        """
         reaches = [[step.window[0] // 2 for step in stage.steps] for stage in self.stages]
         longest = max(max([0, sum(some[1:]), *some]) for some in reaches)
         return 1 << (2 * longest).bit_length()
@@ -95,7 +99,7 @@ class Plan:
 
 @functools.lru_cache(maxsize=64)
 def plan_back(fused: Fused) -> Plan | None:
-    """The sweep's plan of a graph, or None where it must take the general path."""
+    """The plan of a graph, or None if its gradients must take the general path."""
     stages = chain(fused.graph)
     if isinstance(stages, str):
         return None
@@ -152,15 +156,15 @@ def _lower(embedding: Embedding, dtype: str) -> tuple[tuple[Any, ...], tuple[flo
 
 @dataclass(frozen=True, eq=False)
 class FusedGradient:
-    """Images, and cotangents so far: of pixels, of logarithms of norms, of squares at the output and of k(x, x)."""
+    """Prepared images, and their cotangents so far."""
 
     plan: Plan
     images: Any  # FusedImages
     n_jobs: int
     wanted: bool
-    found: Array  # (N, pixels and norms)
-    squares: Array
-    diagonal: Array
+    found: Array  # (N, pixels and norms), of normalised pixels, then of the logarithms of norms
+    squares: Array  # (N,), of squared norms at the output
+    diagonal: Array  # (N,), of k(x, x)
 
     @property
     def graph(self) -> Graph:
@@ -172,7 +176,7 @@ class FusedGradient:
 
     @property
     def parameters(self) -> dict[Any, Any]:
-        """None: gradients by parameters take the general path."""
+        """Empty: gradients by parameters take the general path."""
         return {}
 
     def __len__(self) -> int:
@@ -191,7 +195,7 @@ class FusedGradient:
         self.diagonal[...] += cotangent
 
     def finish(self) -> Array:
-        """Pull back what each image has alone; the cotangents of all pixels, (N, *grid, C)."""
+        """Pull back through each image's pair with itself; returns the cotangents of all pixels, (N, *grid, C)."""
         plan, lanes = self.plan, self.plan.fused.lanes
         squares = self.squares + pull_head_diagonal(
             self.graph, [self.images.totals], [], self.diagonal, parameters=False
@@ -213,7 +217,7 @@ class FusedGradient:
 
 
 def fused_gradient(plan: Plan, images: Any, n_jobs: int, wanted: bool) -> FusedGradient:
-    """Prepared images with no cotangents yet."""
+    """Prepared images with all cotangents zero."""
     check_gradient(plan.graph)
     found = np.zeros((len(images), plan.pixel_count + plan.norm_count))
     return FusedGradient(plan, images, n_jobs, wanted, found, np.zeros(len(images)), np.zeros(len(images)))
@@ -222,7 +226,7 @@ def fused_gradient(plan: Plan, images: Any, n_jobs: int, wanted: bool) -> FusedG
 def pull_fused(
     left: FusedGradient, right: FusedGradient, cotangent: Array, *, upper: bool, advance: Advance | None
 ) -> None:
-    """Add what the cotangents of the entries between two sets give."""
+    """Pull back the cotangents (n, m) of the entries between two sets, and add the results to both."""
     plan, graph = left.plan, left.graph
     lanes = plan.fused.lanes
     near, far = ((*expand(side.images), *_expand(plan, side.images)) for side in (left, right))
@@ -267,7 +271,7 @@ def pull_fused(
         return pairs
 
     tasks = enumerate(_tasks(plan, len(left), len(right), upper))
-    _code_of(plan, _PAIRS)  # in one thread
+    _code_of(plan, _PAIRS)  # compiles in this thread, before several of them ask for it
     run_parallel(iter(list(tasks)), work, lambda: _Room(plan, plan.rows, _PAIRS), left.n_jobs, None)
     if advance is not None:
         advance(len(left) * (len(left) - 1) // 2 if upper else cotangent.size)
@@ -275,7 +279,7 @@ def pull_fused(
 
 @functools.lru_cache(maxsize=64)
 def _code_of(plan: Plan, which: int) -> tuple[NDArray[np.int64], tuple[int, ...]]:
-    """The table of steps with the addresses of their code, and those of all other code, which is compiled then."""
+    """The table of steps with the addresses of their leaves, and those of all other leaves; compiles all of them."""
     from . import back_leaves as f
     from .back_sweep import compile_driver
     from .simd import leaf
@@ -308,7 +312,7 @@ def _code_of(plan: Plan, which: int) -> tuple[NDArray[np.int64], tuple[int, ...]
 
 
 def _tasks(plan: Plan, rows: int, columns: int, upper: bool) -> Iterator[tuple[int, int, int]]:
-    """(first row, end row, block of columns), row by row."""
+    """Tasks (first row, end row, block of columns), row by row; with `upper`, those that touch the upper triangle."""
     for first in range(0, rows, plan.rows):
         for block in range(-(-columns // plan.fused.lanes)):
             if not upper or (block + 1) * plan.fused.lanes > first:
@@ -316,7 +320,12 @@ def _tasks(plan: Plan, rows: int, columns: int, upper: bool) -> Iterator[tuple[i
 
 
 def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Room) -> Array:
-    """Pixels' cotangents of at most a vector of images, from their norms' and from each one's pair with itself."""
+    """Cotangents (n, pixels) of the pixels of n images, at most a vector of them.
+
+    They are those of pairs, plus what comes from norms: from their logarithms, and from `squares` (n,), the cotangents
+    of squared norms at the output. Squared norms at the entrance of a stage are entries of the pool before it, between
+    each image and itself, so stages are pulled back one by one.
+    """
     plan, images = gradient.plan, gradient.images[part]
     lanes, count, last = plan.fused.lanes, len(images), len(plan.stages) - 1
     sides = tuple(in_lanes(one, plan.fused)[:1] for one in (*expand(images), *_expand(plan, images)))
@@ -330,7 +339,7 @@ def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Roo
     by, end, top = squares.reshape(count, 1), plan.norm_count, power_of_two(squares)
 
     def own(first: int, end: int) -> Array:
-        """What was found so far for some of the images' numbers, on both sides."""
+        """Cotangents from these pairs of the numbers [first, end) of an image, pixels then norms, both sides added."""
         both = room.left_found.reshape(-1, lanes)[first:end] + room.right_found.reshape(-1, lanes)[first:end]
         return np.asarray(both.T[:count] * top, dtype=np.float64)
 
@@ -351,7 +360,7 @@ def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Roo
 
 
 class _Room:
-    """What one thread needs: rings, what pools of some rows give and later get, and cotangents."""
+    """Memory of one thread: rings, values of the pools of some left images, later their cotangents, and results."""
 
     def __init__(self, plan: Plan, rows: int, which: int) -> None:
         from . import back_leaves as f
@@ -379,7 +388,10 @@ class _Room:
         self.view = View(self.frame.ctypes.data, self.frame.item(f.STAGES), self.frame.item(f.STEPS), _BAND, *leaves)
 
     def set_right(self, *right: NDArray[Any]) -> None:
-        """The right images to come, as the fused kernel reads them, and as the sweep; nothing is found of them yet."""
+        """Choose a vector of right images, and set their cotangents to zero.
+
+        `right`: pixels and norms as the fused kernel reads them, then pixels, norms and inverses from `_expand`.
+        """
         from . import back_leaves as f
 
         self._right = right  # read by address
@@ -388,7 +400,10 @@ class _Room:
         self.right_found[:] = 0
 
     def run_forward(self, left: tuple[NDArray[Any], ...], first: int, end: int) -> Array:
-        """Keep what enters the stages, of left images [first, end); the sums of the last pool, (rows, lanes)."""
+        """Run left images [first, end) forwards; returns the sums of the last pool, (rows, lanes).
+
+        What enters the stages is kept in `pooled`.
+        """
         from .sweep import run_rows
 
         totals = np.zeros((end - first, self.plan.fused.lanes))
@@ -399,30 +414,30 @@ class _Room:
     def pull(
         self, stages: tuple[int, int], left: Sequence[NDArray[Any]], first: int, end: int, wanted: int = 0, out: int = 0
     ) -> None:
-        """Back through some stages, for left images [first, end)."""
+        """Back through stages [low, high), for left images [first, end); see `backward_rows`."""
         from .back_sweep import backward_rows
 
         kept = self.pooled.ctypes.data, self.row_bytes
         backward_rows(self.view, *stages, _addresses(left), first, end, *kept, wanted, out)
 
     def nothing(self, rows: int, columns: int) -> Any:
-        """What pairs without cotangents give."""
+        """The results of a task whose cotangents are zero."""
         size = self.plan.pixel_count + self.plan.norm_count
         return tuple((np.zeros((count, size)), np.zeros(count)) for count in (rows, columns))
 
 
 def _addresses(rows: Sequence[NDArray[Any]]) -> tuple[int, ...]:
-    """Where arrays of images begin, each with the bytes from one image to the next."""
+    """The address of each array, followed by the bytes from one image to the next."""
     return tuple(number for one in rows for number in (one.ctypes.data, one.strides[0]))
 
 
 def _entrances(plan: Plan, images: Any) -> list[Array]:
-    """Squared norms at the entrance of every stage, (N, H, W), as the fused kernel has them."""
+    """Squared norms at the entrance of every stage, (N, H, W), as the fused kernel computes them."""
     return [pixel_squares(plan.fused, _pixels(images)), *(one.astype(np.float64) for one in images.squares)]
 
 
 def _expand(plan: Plan, images: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Rows as the sweep reads them: pixels, norms before every step, and their inverses."""
+    """Images as the sweep reads them, a row each: pixels; norms before the embedding of every step; their inverses."""
     dtype, count = plan.fused.dtype, len(images)
     both = zip(plan.stages, _entrances(plan, images), strict=True)
     parts = [stage.norms(squares).reshape(count, -1) for stage, squares in both if stage.steps]

@@ -1,10 +1,13 @@
-"""The tables that drive the fused kernel: where rings and slots are, which rows each step adds, and by what code.
+"""The tables that drive the fused kernel: where rings and slots are, which rows each step adds up, and by which leaf.
 
-A segment's values wait in *rings*, one for every way in which steps read along a row. A step starts so many rows after
-the entrance (its *lag*) that all rows it reads are there; a value that is there early has a longer ring.
+The values of a segment wait in *rings*, one for each window along the row with which steps read them. The *lag* of a
+step is the number of rows by which it is behind the entrances, so that all rows it reads are there; a value that is
+there early has a longer ring.
 
-A step adds up its terms in *chunks*: some rows of one ring, plus one row of another ring or what the chunks before
-have given. Most steps are one chunk.
+A step adds up its terms in *chunks*: some rows of one ring, plus one row of another ring or the sum of the chunks
+before. Most steps are one chunk.
+
+A value is read by *sinks*: rings, exits, or the total of the last pool.
 """
 
 from __future__ import annotations
@@ -27,27 +30,27 @@ from .duals import Lowered, dual_tag
 from .plan import Fused, aligned_zeros, slot_count
 from .simd import lanes_tag, leaf
 
-_MARGIN = 1
-_MOST_TOGETHER = 16  # offsets that take turns
-_RINGS_BYTES = 512 << 10  # of all of them: half of a second-level cache
+_MARGIN = 1  # vectors before the first position of a row in a ring
+_MOST_TOGETHER = 16  # offsets v that take turns
+_RINGS_BYTES = 512 << 10  # of the rings of all of these: half of a second-level cache
 _LINEAR = Lowered(("linear", 0), ())
 _THREE = (-1, 0, 1)
 
 
 @dataclass(frozen=True)
 class Ring:
-    """Rows of a value, summed along the row over some positions."""
+    """Rows of a value, each summed along the row over a window."""
 
-    place: int
-    mask: int
+    place: int  # its first row, counted over all rings
+    mask: int  # its number of rows, a power of two, minus one
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows of a ring that are added up, and a term of one row beside them."""
+    """Rows of a term that are added up, and another term, of one row, that is added to them."""
 
     term: Term
-    rows: tuple[int, ...]
+    rows: tuple[int, ...]  # relative to the row of the result
     beside: Term | None = None
 
     @property
@@ -56,7 +59,7 @@ class Chunk:
 
 
 class Scratch:
-    """What one thread writes while it sweeps, and the view that names it."""
+    """The memory that one thread writes, and the view for the driver."""
 
     def __init__(self, tables: Tables, needed: list[Offsets]) -> None:
         dtype, width = tables.fused.dtype, tables.fused.width
@@ -64,7 +67,7 @@ class Scratch:
         self.slots = aligned_zeros((max(1, tables.slots) * width,), dtype)
         self.total = aligned_zeros((width,), "float64")
         self.frame = np.zeros(f.FRAME_FIELDS, np.int64)
-        self._kept = tables  # its arrays are read by address
+        self._kept = tables  # alive: its arrays are read by address
         arrays = (self.ring, self.slots, self.total, tables.parameters, tables.weights)
         self.frame[: len(arrays)] = [array.ctypes.data for array in arrays]
         self.frame[f.CHANNELS] = tables.fused.graph.channels
@@ -72,11 +75,11 @@ class Scratch:
         self.frame[f.OFFSETS] = self.view.offsets
 
     def keep(self, rows: NDArray[Any]) -> None:
-        """Keep what enters the segments, of each left image in a row of its own; the caller keeps the array."""
+        """Copy what enters the segments to `rows`, a row for each left image; the caller must keep the array alive."""
         self.view = self.view._replace(kept=rows.ctypes.data, kept_bytes=rows.strides[0])
 
     def set_right(self, pixels: NDArray[Any], norms: NDArray[Any]) -> None:
-        """Choose the block of right images; the caller keeps the arrays."""
+        """Choose the block of right images; the caller must keep the arrays alive."""
         self.frame[[f.RIGHT_PIXELS, f.RIGHT_NORMS]] = pixels.ctypes.data, norms.ctypes.data
 
 
@@ -84,7 +87,7 @@ class Scratch:
 class Tables:
     """All tables of a graph, for pairs of images or (`paired`) for images with themselves.
 
-    `kept`: what enters each segment is kept, for gradients.
+    `kept`: leaves also copy what enters each segment, for gradients.
     """
 
     fused: Fused
@@ -111,7 +114,7 @@ class Tables:
             self.ring_rows = max(self.ring_rows, layout.rows)
             entrances = self._add_entrances(i, segment, layout, first)
             steps = len(self.steps)
-            shift = layout.lags[-1] & 1 if segment.steps else 0  # so that the last step sees rows in even pairs
+            shift = layout.lags[-1] & 1 if segment.steps else 0  # the last step then gets rows (0, 1), (2, 3), ...
             for j, lowered in enumerate(fused.lowered[i]):
                 start = len(parameters)
                 parameters += lowered.parameters
@@ -133,7 +136,7 @@ class Tables:
         self._clear = leaf(f.clear, self.plain_tag).address
 
     def view(self, frame: NDArray[np.int64], needed: list[Offsets]) -> tuple[t.View, list[NDArray[np.int64]]]:
-        """The view of a sweep that ends after as many segments as there are offsets, and arrays to keep for it."""
+        """The view of a sweep through the first `len(needed)` segments, and the arrays to keep alive for it."""
         stages, offsets, flags = [], list[int](), list[int]()
         stop = needed[-1][0][-1]
         for place in range(len(needed) - 2, -1, -1):
@@ -173,7 +176,7 @@ class Tables:
         return view, arrays
 
     def slots_of(self, scratch: Scratch, segment: int, number: int) -> NDArray[Any]:
-        """What an exit of a segment holds at offset zero, (positions, elements of a vector)."""
+        """The slots of an exit of a segment at offset (0, 0), (positions, elements of a vector)."""
         row = self.exits[self.stages[segment][t.FIRST_EXIT] + number]
         tall, wide = row[t.EXIT_TALL], row[t.EXIT_WIDE]
         place = row[t.EXIT_SLOTS] + wide * tall * wide
@@ -245,16 +248,16 @@ class Tables:
         ring = layout.rings[chunk.term.value, chunk.term.taps[1]]
         rows = list(chunk.rows)
         empty = [t.OUTSIDE] * (f.MOST_ROWS - len(rows))
-        single = rows if natural else [*rows[1:], rows[0]]  # so that the first row is added last, as in pairs
+        single = rows if natural else [*rows[1:], rows[0]]  # the first row is added last, as for pairs of rows
         added, mask, row, weight = t.OWN_LINE, 0, 0, 0
         if number == 0 and chunk.beside is not None:
             beside = layout.rings[chunk.beside.value, chunk.beside.taps[1]]
             added, mask, row = beside.place * self.stride + _MARGIN, beside.mask, chunk.beside.taps[0][0]
             weight = self._weight(chunk.beside.weight)
         weighted = chunk.term.weight != 1.0 or number > 0 or chunk.beside is not None
-        if weighted and number == 0 and chunk.beside is None:  # the leaf adds a row all the same: one of zeros
+        if weighted and number == 0 and chunk.beside is None:  # the leaf adds a row all the same: it reads zeros
             added, row = ring.place * self.stride + _MARGIN, t.OUTSIDE
-        tag = self.plain_tag if dual.kind[0] == "linear" else self.tag  # norms are not read
+        tag = self.plain_tag if dual.kind[0] == "linear" else self.tag  # without an embedding, norms are not read
         makers: list[tuple[Any, ...]]
         if mode == t.HALVES:
             makers = [(f.halves, tag, dual_tag(dual), *choice) for choice in ((1, False), (2, True), (2, False))]
@@ -266,7 +269,7 @@ class Tables:
         self.chunks.append([*place, *beside_it, *rows, rows[-1] + 1, *empty, *single, *empty])
 
     def _add_sinks(self, place: int, layout: _Layout, value: int, first: int) -> list[int]:
-        """Rows of the table for all that read a value; gives where they begin and end."""
+        """Add all sinks of a value to their table; returns their numbers [first, end)."""
         begin = len(self.sinks)
         for (source, columns), ring in layout.rings.items():
             if source == value:
@@ -289,12 +292,12 @@ class Tables:
         return [t.TAPS, code.address, *place, columns[0], dilation, 0]
 
     def _copied(self, sinks: Sequence[int]) -> bool:
-        """Whether a value has one reader, a ring that takes it as it is."""
+        """Whether the only sink of a value is a ring that takes it as it is."""
         copy = [t.TAPS, leaf(f.taps, self.plain_tag, 1).address]
         return [(row[:2], row[t.SINK_TAP]) for row in self.sinks[slice(*sinks)]] == [(copy, 0)]
 
     def _halved(self, place: int, sinks: Sequence[int], chunk: Chunk) -> bool:
-        """Whether a step of one 3×3 window feeds a 2×2 pool that tiles its grid, and nothing else."""
+        """Whether the only sink of a 3×3 step is a 2×2 pool that tiles its grid."""
         if [row[t.SINK_KIND] for row in self.sinks[slice(*sinks)]] != [t.POOL]:
             return False
         segment, plain = self.fused.segments[place], chunk.term.weight == 1.0 and chunk.beside is None
@@ -309,7 +312,7 @@ class Tables:
 
 @functools.lru_cache(maxsize=64)
 def tables_of(fused: Fused, kept: bool = False) -> tuple[Tables, Tables]:
-    """Tables for pairs of images, and for images with themselves, with all code compiled."""
+    """Tables for pairs of images, and for images with themselves; compiles all their code."""
 
     def compile_all() -> tuple[Tables, Tables]:
         aside = t.compile_driver_aside()
@@ -323,7 +326,11 @@ def tables_of(fused: Fused, kept: bool = False) -> tuple[Tables, Tables]:
 
 
 class _Layout:
-    """Lags of the steps of a segment, and its rings. Row 0 holds zeros, for what lies outside the image."""
+    """Lags of the steps of a segment, and its rings.
+
+    `lags` are by step. `rings` are by value and window along the row. Row 0 before all rings is zero, for rows outside
+    the image; `rows` counts it and those of all rings.
+    """
 
     def __init__(self, segment: Segment) -> None:
         lags = [0] * segment.entrances
@@ -346,7 +353,7 @@ class _Layout:
 
 
 def _chunks(terms: tuple[Term, ...]) -> list[Chunk]:
-    """Rows to add up, with the first term of a single row beside the first of them."""
+    """The chunks of a sum, of at most MOST_ROWS rows; the first chunk also adds the first term of a single row."""
     tall = [term for term in terms if len(term.taps[0]) > 1] or list(terms[:1])
     flat = [term for term in terms if term not in tall]
     most = f.MOST_ROWS
@@ -357,7 +364,7 @@ def _chunks(terms: tuple[Term, ...]) -> list[Chunk]:
 
 
 def _every(segment: Segment, layout: _Layout, values: tuple[int, int]) -> tuple[int, int]:
-    """Which rows and columns of a step are needed: every s-th where only strides read it."""
+    """Every how many rows and columns a step is needed: the strides where only these read it, else 1."""
     exits = [one for one in segment.exits if one.value in values]
     read = any(source in values for source, _ in layout.rings)
     strides = {one.stride for one in exits}
