@@ -5,9 +5,9 @@ rows it recomputes the values between two pools, which is cheaper than keeping t
 these nodes, one by one, to the pool before or to the pixels. Cotangents of squared norms are collected per image;
 `finish` pulls them back once, through each image's pair with itself.
 
-`Back` is this walk. A device implements four methods: `pull` for a node, `spread` for a pool, and `widened` and
-`narrowed`, which bring cotangents into the layout of a node's value. Each image's cotangents are added pair by pair in
-one order, so bits do not depend on batches or threads.
+`Back` is this walk. A device implements four methods: `pull` for a node, `spread` for a pool, and `output_as_value` and
+`squares_as_value`, which bring cotangents into the layout of a node's value. Each image's cotangents are added pair by
+pair in one order, so bits do not depend on batches or threads.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Back(Run):
             if squares is not None and place in squares and not self._is_pool(place):
                 given = add_both(given, self._own(squares[place].reshape(-1)))
             if given is not None:
-                self._give(place, 0, self.widened(place, given), {})
+                self._pull_nodes(place, 0, self.output_as_value(place, given), {})
         for place in reversed(self.graph.body):
             if self._is_pool(place):
                 self._pull_pool(place, squares)
@@ -93,18 +93,18 @@ class Back(Run):
         if squares is not None:
             own = squares.get(place, 0.0) + self._known_squares().get(place, 0.0)
             if not isinstance(own, float):
-                pulled[0] = add_both(pulled.get(0), self.narrowed(place, own))
+                pulled[0] = add_both(pulled.get(0), self.squares_as_value(place, own))
         for u in sorted(self.graph.offsets[source][0]):
             targets = [U for U in sorted(pulled) if abs(u - U * rows.stride) < rows.size]
             if targets:
                 memo: dict[Place, Both] = {}
                 self.value(source, u, memo)
-                self._give(source, u, self.spread(place, node, u, {U: pulled[U] for U in targets}), memo)
+                self._pull_nodes(source, u, self.spread(place, node, u, {U: pulled[U] for U in targets}), memo)
 
-    def _give(self, place: int, u: int, cotangent: Both, memo: dict[Place, Both]) -> None:
+    def _pull_nodes(self, place: int, u: int, cotangent: Both, memo: dict[Place, Both]) -> None:
         """Pull a cotangent back from a node through all nodes it was computed from, up to pools and pixels."""
         if place in self._pooled:
-            self._collect(place, u, cotangent)
+            self._add_to_pool(place, u, cotangent)
             return
         self.value(place, u, memo)
         waiting: dict[Place, Both] = {(place, u): cotangent}
@@ -113,11 +113,12 @@ class Back(Run):
                 continue
             for source, at, part in self.pull(*here, waiting.pop(here), memo):
                 if source in self._pooled:
-                    self._collect(source, at, part)
+                    self._add_to_pool(source, at, part)
                 else:
                     waiting[source, at] = add_both(waiting.get((source, at)), part)
 
-    def _collect(self, place: int, u: int, cotangent: Both) -> None:
+    def _add_to_pool(self, place: int, u: int, cotangent: Both) -> None:
+        """Add to the cotangents of a pool's value at offset u."""
         pulled = self._pulled.setdefault(place, {})
         pulled[u] = add_both(pulled.get(u), cotangent)
 
@@ -127,8 +128,8 @@ class Back(Run):
         With `last`, set once when all norms have theirs, cotangents of parameters are added as well.
         """
         squares = self.graph.squares(self.known)
-        slopes = self.parameters if last else None
-        return pull_squares(self.graph, squares, scale_cotangents(self.graph, squares, self.scales), self.known, slopes)
+        given = square_cotangents(self.graph, squares, self.scales)
+        return pull_squares(self.graph, squares, given, self.known, self.parameters if last else None)
 
     def _is_pool(self, place: int) -> bool:
         return isinstance(self.graph.nodes[place], PoolNode)
@@ -148,15 +149,15 @@ class Back(Run):
         """The cotangent of a pool's source at offset u from those of the pool by offset; `collect` transposed."""
 
     @abstractmethod
-    def widened(self, place: int, cotangent: Both) -> Both:
+    def output_as_value(self, place: int, cotangent: Both) -> Both:
         """The cotangents of an output, (pairs,), in the layout of its value."""
 
     @abstractmethod
-    def narrowed(self, place: int, squares: Any) -> Both:
+    def squares_as_value(self, place: int, squares: Any) -> Both:
         """Cotangents of a pool's squared norms, (N, H, W), in the layout of its value at offset 0."""
 
 
-def scale_cotangents(graph: Graph, squares: Sequence[Any], scales: Mapping[Any, Any]) -> dict[int, Any]:
+def square_cotangents(graph: Graph, squares: Sequence[Any], scales: Mapping[Any, Any]) -> dict[int, Any]:
     """Cotangents of squared norms, by the node that has them, from those of the logarithms of norms.
 
     The keys of `scales` are embeddings, or embeddings with sides, which are added up.
@@ -194,7 +195,7 @@ class GeneralGradient(OfImages):
 
     def __getitem__(self, part: slice) -> GeneralGradient:
         totals = {key: total[part] for key, total in self.totals.items()}
-        return GeneralGradient(self.graph, self.images[part], self.begin, self.n_jobs, self.batch, self.wanted, totals)
+        return replace(self, images=self.images[part], totals=totals)
 
     def unwanted(self) -> GeneralGradient:
         """The same images, of which no cotangents are wanted."""
@@ -230,7 +231,7 @@ class GeneralGradient(OfImages):
         head = self._pull_head(part, ends, tangents)
         squares = graph.squares(run.known)
         scales = {key[0]: by[part] for key, by in totals.items() if isinstance(key[0], int)}  # of norms, by embedding
-        given = scale_cotangents(graph, squares, scales)
+        given = square_cotangents(graph, squares, scales)
         for place in graph.outputs:
             by = totals["squares", place][part] + head.left.get(place, 0.0)
             add_all(given, {place: by.reshape(run.known[place].shape)})
@@ -306,8 +307,7 @@ def pull_general(
         return len(rows[part])
 
     size = batch_size(graph, left.images.images, left.batch if batch is None else batch)
-    tasks = iter(list(enumerate(spans(len(rows), size))))
-    run_parallel(tasks, work, lambda: None, left.n_jobs, advance)
+    run_parallel(enumerate(spans(len(rows), size)), work, lambda: None, left.n_jobs, advance)
     if advance is not None:
         advance((len(left) * (len(left) - 1) // 2 if upper else cotangent.size) - done - len(rows))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -223,14 +223,18 @@ class NumpyRun(Run):
             rows = replace(node.axes[0], count=node.axes[0].count - abs(u))
             axes = rows, Windows(1, len(table.left) + 1)  # along columns, the table adds up
             return each(lambda v: window_sums(table.sum(v), axes) * node.scale, source)
-        sources = [
-            each(functools.partial(take_columns, columns=columns), self.value(source, u, memo))
-            for source, columns in zip(node.sources, table.beside, strict=True)
-        ]
+        sources = self.sources(place, u, memo)
         if not isinstance(node, EmbedNode):
             return head_value(node, sources, None)
         scale = self.scale(node, u, table.beside[0])
         return head_value(node, sources, scale, table.same if self.itself and u == 0 else None)
+
+    def sources(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> list[Value]:
+        """The values that a sum, an embedding or a layer of weights reads, at its own pairs of columns."""
+        return [
+            each(functools.partial(take_columns, columns=columns), self.value(source, u, memo))
+            for source, columns in zip(self.graph.nodes[place].sources, self.tables[place].beside, strict=True)
+        ]
 
     def scale(self, node: EmbedNode, u: int, columns: Any) -> Any:
         """Products A A' of the norms before an embedding, (pairs, rows, pairs of columns)."""
@@ -368,15 +372,20 @@ def _fold(values: Any) -> Any:
 
 def _add_rows(values: Any, total: Any, node: PoolNode, u: int, target: int) -> Any:
     """Add a source's rows at offset u to those of its pool at the target offset; `total` None: these are zero."""
-    rows, (height, _) = node.axes[0], node.grid
     if total is None:
-        total = np.zeros_like(values, shape=(len(values), height - abs(target), values.shape[2]))
-    first, start = max(0, -target), max(0, -u)
+        total = np.zeros_like(values, shape=(len(values), node.grid[0] - abs(target), values.shape[2]))
+    for part in pooled_rows(node, u, target):
+        total += values[:, part]
+    return total
+
+
+def pooled_rows(node: PoolNode, u: int, target: int) -> Iterator[slice]:
+    """Rows of a pool's source at offset u that belong to the pool's rows at the target offset: a slice per addition."""
+    rows, count = node.axes[0], node.grid[0] - abs(target)
+    start = max(0, -target) * rows.stride - max(0, -u)
     for a in range(rows.size):
         if 0 <= u + a - target * rows.stride < rows.size:
-            begin = first * rows.stride + a - start
-            total += values[:, begin : begin + (total.shape[1] - 1) * rows.stride + 1 : rows.stride]
-    return total
+            yield slice(start + a, start + a + (count - 1) * rows.stride + 1, rows.stride)
 
 
 def each(function: Callable[[Any], Any], value: Value) -> Value:
@@ -411,7 +420,7 @@ def batch_size(graph: Graph, images: Any, most: int | None) -> int:
     if needed > _MOST_BYTES:
         raise BackendError(
             f"one pair of {format_grid(graph.nodes[0].grid)} images takes {needed / 1e9:.0f} GB on the general path, "
-            f"more than {_MOST_BYTES / 1e9:.0f} GB; pool earlier or further, or use strides or patches"
+            f"more than {_MOST_BYTES / 1e9:.0f} GB; pool earlier, or over larger windows, or use strides or patches"
         )
     plane = _PLANE_BYTES if isinstance(images, np.ndarray) else _PLANE_BYTES_OF_GPU
     fitting = max(1, plane // (8 * _largest(graph)))

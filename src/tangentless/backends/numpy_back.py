@@ -15,7 +15,7 @@ from ..graph import EmbedNode, Graph, InputNode, PoolNode, WindowNode
 from ..layers import Windows
 from ..pullback import add_all, node_slopes, pull_node, spread
 from .backward import Back, Place
-from .general import NumpyRun, each, own_columns, rows_at, tables_of, take_columns
+from .general import NumpyRun, each, own_columns, pooled_rows, rows_at, tables_of
 
 
 class NumpyBack(NumpyRun, Back):
@@ -42,11 +42,7 @@ class NumpyBack(NumpyRun, Back):
             grid = self.graph.nodes[source].grid[0] - abs(u * rows.stride), cotangent[0].shape[-1]
             back = each(lambda g: reverse.columns(spread(g * node.scale, axes, grid), 0), cotangent)
             return [(source, u * rows.stride, back)]
-        beside = self.tables[place].beside
-        sources = [
-            each(functools.partial(take_columns, columns=columns), self.value(source, u, memo))
-            for source, columns in zip(node.sources, beside, strict=True)
-        ]
+        beside, sources = self.tables[place].beside, self.sources(place, u, memo)
         scale = self.scale(node, u, beside[0]) if isinstance(node, EmbedNode) else None
         if self.slopes:
             slopes = node_slopes(node, place, cotangent, sources, scale)
@@ -61,8 +57,7 @@ class NumpyBack(NumpyRun, Back):
         ]
 
     def spread(self, place: int, node: PoolNode, u: int, pulled: Mapping[int, Both]) -> Both:
-        rows, (source,) = node.axes[0], node.sources
-        height, start = self.graph.nodes[source].grid[0] - abs(u), max(0, -u)
+        height = self.graph.nodes[node.sources[0]].grid[0] - abs(u)
 
         def back(which: int) -> Any:
             total: Any = None
@@ -70,15 +65,13 @@ class NumpyBack(NumpyRun, Back):
                 value = both[which]
                 if total is None:
                     total = np.zeros_like(value, shape=(len(value), height, value.shape[2]))
-                for a in range(rows.size):
-                    if 0 <= u + a - U * rows.stride < rows.size:
-                        begin = max(0, -U) * rows.stride + a - start
-                        total[:, begin : begin + (value.shape[1] - 1) * rows.stride + 1 : rows.stride] += value
+                for part in pooled_rows(node, u, U):
+                    total[:, part] += value
             return self.reverse[place].columns(total * node.scale, 0)
 
         return back(0), back(1) if self.graph.tangent else None
 
-    def widened(self, place: int, cotangent: Both) -> Both:
+    def output_as_value(self, place: int, cotangent: Both) -> Both:
         def widen(numbers: Any) -> Any:
             wide = np.zeros_like(numbers, shape=(len(numbers), 1, 2))
             wide[:, 0, 0] = numbers
@@ -86,7 +79,7 @@ class NumpyBack(NumpyRun, Back):
 
         return each(widen, cotangent)
 
-    def narrowed(self, place: int, squares: Any) -> Both:
+    def squares_as_value(self, place: int, squares: Any) -> Both:
         value = np.zeros_like(self._pooled[place][0][0])
         value[..., own_columns(self.graph, place)] = squares
         return value, np.zeros_like(value) if self.graph.tangent else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -118,16 +118,24 @@ class ReferenceGradient(OfImages):
     parameters: dict[Key, Array]
 
     def __getitem__(self, part: slice) -> ReferenceGradient:
-        slopes = {key: one[part] for key, one in self.parameters.items()}
-        own = self.images[part], self.shape, self.pixels[part], self.squares[part], self.diagonal[part]
-        return ReferenceGradient(self.graph, *own, slopes)
+        return replace(
+            self,
+            images=self.images[part],
+            pixels=self.pixels[part],
+            squares=self.squares[part],
+            diagonal=self.diagonal[part],
+            parameters={key: one[part] for key, one in self.parameters.items()},
+        )
 
     def unwanted(self) -> ReferenceGradient:
         """The same images, of which no cotangents are wanted."""
-        squares = tuple([np.zeros_like(norms) for norms in one] for one in self.squares)
-        slopes = {key: np.zeros_like(one) for key, one in self.parameters.items()}
-        new = np.zeros_like(self.pixels), squares, np.zeros_like(self.diagonal), slopes
-        return ReferenceGradient(self.graph, self.images, self.shape, *new)
+        return replace(
+            self,
+            pixels=np.zeros_like(self.pixels),
+            squares=tuple([np.zeros_like(norms) for norms in one] for one in self.squares),
+            diagonal=np.zeros_like(self.diagonal),
+            parameters={key: np.zeros_like(one) for key, one in self.parameters.items()},
+        )
 
     def pull_diagonal(self, cotangent: Array) -> None:
         """Add cotangents of k(x, x)."""

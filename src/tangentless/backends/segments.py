@@ -404,8 +404,7 @@ class _Cutter:
             )
             term = Term(value, (dense[0], dense[1]), node.scale)
             if term != self._term(value, level):
-                value = self.entrances[level] + 2 * len(self.steps[level])
-                self.steps[level].append(Step((term,), None))
+                value = self._step(place, level, (term,))
         pooled = isinstance(node, PoolNode) and size != (1, 1)
         self.exits[level].append(Exit(value, size, stride, node.grid, pooled))
 
