@@ -26,7 +26,18 @@ from ..numpy_back import NumpyBack
 from ..segmented import keeps_scales
 from ..workers import count_workers, run_parallel
 from .back import FusedGradient, fused_gradient, plan_back, pull_fused
-from .plan import Fused, aligned_zeros, expand, fuse, in_lanes, normalized, norms_of, pixel_squares, squares_of
+from .plan import (
+    Fused,
+    addresses,
+    aligned_zeros,
+    expand,
+    fuse,
+    in_lanes,
+    normalized,
+    norms_of,
+    pixel_squares,
+    squares_of,
+)
 from .simd import host_lanes
 
 Array = NDArray[np.float64]
@@ -61,8 +72,8 @@ class FusedImages:
 
     def __getitem__(self, part: slice) -> FusedImages:
         squares = tuple(one[part] for one in self.squares)
-        alone = self.scales[part], squares, self.totals[part], self.diagonal[part]
-        return FusedImages(self.fused, self.images[part], *alone)
+        others = self.scales[part], squares, self.totals[part], self.diagonal[part]
+        return FusedImages(self.fused, self.images[part], *others)
 
 
 class CpuBackend:
@@ -86,8 +97,10 @@ class CpuBackend:
         if not isinstance(fused, Fused):
             return prepare_general(graph, images, self.n_jobs)
         parts = [self._prepare_part(fused, images[part]) for part in spans(len(images), _PREPARED_AT_ONCE)]
-        scales, totals, diagonal = (np.concatenate([part[i] for part in parts]) for i in (0, 2, 3))
-        squares = tuple(np.concatenate(stage) for stage in zip(*(part[1] for part in parts), strict=True))
+        scales, totals, diagonal = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("scales", "totals", "diagonal")
+        )
+        squares = tuple(np.concatenate(some) for some in zip(*(part.squares for part in parts), strict=True))
         return FusedImages(fused, images, scales, squares, totals, diagonal)
 
     def block(
@@ -103,12 +116,12 @@ class CpuBackend:
         rows = expand(left)
         blocks = tuple(in_lanes(values, fused) for values in expand(right))
         totals = np.zeros((len(left), len(blocks[0]) * width))
-        addresses = tuple(number for one in rows for number in (one.ctypes.data, one.strides[0]))
+        left_addresses = addresses(rows)
 
         def work(task: tuple[int, int, int], scratch: Scratch) -> int:
             first, end, block = task
             scratch.set_right(*(one[block] for one in blocks))
-            run_rows(scratch.view, first, end, addresses, scratch.total, totals, block * width)
+            run_rows(scratch.view, first, end, left_addresses, scratch.total, totals, block * width)
             return _count_pairs(first, end, block * lanes, min((block + 1) * lanes, len(right)), upper)
 
         tasks = _tasks(fused, len(left), len(right), upper)
@@ -163,8 +176,8 @@ class CpuBackend:
         dtype = "float64" if graph.tangent or graph.delicate or keeps_scales(graph) else self.precision
         return fuse(graph, dtype, host_lanes(dtype))
 
-    def _prepare_part(self, fused: Fused, images: NDArray[Any]) -> tuple[Array, list[NDArray[Any]], Array, Array]:
-        """Scales, squared norms at the entrances of all segments but the first, and at the output; the diagonal."""
+    def _prepare_part(self, fused: Fused, images: NDArray[Any]) -> FusedImages:
+        """Prepare some images, a segment after the other: its exits are the entrances of the next one."""
         graph, width, dtype, count = fused.graph, fused.width, fused.dtype, len(images)
         scales = np.ones(count) if keeps_scales(graph) else _root_mean_squares(images)
         pixels = normalized(images, scales)
@@ -193,7 +206,7 @@ class CpuBackend:
         outputs += [one.reshape(-1)[:count] for one in fused.parts(sums[0])[1:]] if graph.tangent else []
         outputs = [one * fused.total_scale() * (1.0 if graph.scale_free else scales**2) for one in outputs]
         diagonal = graph.head_tangent_diagonal if graph.tangent else graph.head_diagonal
-        return scales, found, outputs[0], diagonal(*([one] for one in outputs))
+        return FusedImages(fused, images, scales, tuple(found), outputs[0], diagonal(*([one] for one in outputs)))
 
     def _run_alone(self, fused: Fused, last: int, blocks: tuple[NDArray[Any], ...]) -> list[Array]:
         """Run each image with itself, up to segment `last`.

@@ -12,11 +12,12 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...chunks import spans
 from ...forms import TOLERANCE, Arc, lower, lower_slope
 from ...graph import Graph
 from ...layers import Normalize
@@ -27,7 +28,7 @@ from ..chains import power_of_two, pull_norms, pull_totals
 from ..segments import Embedding, Segment, chain
 from ..workers import run_parallel
 from .compiling import compiling
-from .plan import Fused, aligned_zeros, expand, in_lanes, normalized, pixel_squares
+from .plan import Fused, addresses, aligned_zeros, expand, in_lanes, normalized, pixel_squares
 from .simd import Tag, lanes_tag
 
 Array = NDArray[np.float64]
@@ -103,20 +104,19 @@ def plan_back(fused: Fused) -> Plan | None:
     stages = chain(fused.graph)
     if isinstance(stages, str):
         return None
-    lowered = [[_lower(step.embedding, fused.dtype) for step in stage.steps] for stage in stages]
-    flat = [one for some in lowered for one in some]
-    if any(one is None for one in flat):
-        return None
-    known = [one for one in flat if one is not None]
+    kinds: list[Tag] = []
     stage_rows: list[tuple[int, ...]] = []
     step_rows: list[tuple[int, ...]] = []
     table: list[float] = []
     norms = pooled = 0
-    places = iter(known)
     for stage in stages:
         first = len(step_rows)
         for step in stage.steps:
-            _, parameters = next(places)
+            lowered = _lower(step.embedding, fused.dtype)
+            if lowered is None:
+                return None
+            kind, parameters = lowered
+            kinds.append(Tag(("back", *kind)))
             step_rows.append((step.window[0] // 2, step.window[1] // 2, len(table), norms))
             table += parameters
             norms += math.prod(stage.grid)
@@ -129,7 +129,7 @@ def plan_back(fused: Fused) -> Plan | None:
     return Plan(
         fused,
         stages,
-        tuple(Tag(("back", *kind)) for kind, _ in known),
+        tuple(kinds),
         np.array([*table, 0.0], fused.dtype),
         np.array(scales, fused.dtype),
         np.array(stage_rows, dtype=np.int64),
@@ -165,14 +165,11 @@ class FusedGradient:
     found: Array  # (N, pixels and norms), of normalised pixels, then of the logarithms of norms
     squares: Array  # (N,), of squared norms at the output
     diagonal: Array  # (N,), of k(x, x)
+    tile: ClassVar[int] = 256
 
     @property
     def graph(self) -> Graph:
         return self.plan.graph
-
-    @property
-    def tile(self) -> int:
-        return 256
 
     @property
     def parameters(self) -> dict[Any, Any]:
@@ -183,8 +180,13 @@ class FusedGradient:
         return len(self.images)
 
     def __getitem__(self, part: slice) -> FusedGradient:
-        own = self.found[part], self.squares[part], self.diagonal[part]
-        return FusedGradient(self.plan, self.images[part], self.n_jobs, self.wanted, *own)
+        return replace(
+            self,
+            images=self.images[part],
+            found=self.found[part],
+            squares=self.squares[part],
+            diagonal=self.diagonal[part],
+        )
 
     def unwanted(self) -> FusedGradient:
         """The same images, of which no cotangents are wanted."""
@@ -205,13 +207,12 @@ class FusedGradient:
         squares = squares * plan.fused.total_scale()
         pixels = np.empty((len(self), plan.pixel_count))
 
-        def work(part: slice, room: _Room) -> int:
-            pixels[part] = _pull_alone(self, part, squares[part], room)
+        def work(part: slice, space: _Workspace) -> int:
+            pixels[part] = _pull_alone(self, part, squares[part], space)
             return 0
 
         _code_of(plan, _ALONE)
-        parts = (slice(start, min(start + lanes, len(self))) for start in range(0, len(self), lanes))
-        run_parallel(parts, work, lambda: _Room(plan, 1, _ALONE), self.n_jobs, None)
+        run_parallel(spans(len(self), lanes), work, lambda: _Workspace(plan, 1, _ALONE), self.n_jobs, None)
         scales = np.where(self.images.scales > 0, self.images.scales, 1.0)
         return (pixels / scales[:, None]).reshape(self.images.images.shape)
 
@@ -232,47 +233,44 @@ def pull_fused(
     near, far = ((*expand(side.images), *_expand(plan, side.images)) for side in (left, right))
     blocks = list(zip(*(in_lanes(one, plan.fused) for one in far), strict=True))
 
-    def add(task: tuple[int, int, int], found: Any) -> None:
-        first, end, block = task
-        columns = slice(block * lanes, min((block + 1) * lanes, len(right)))
-        for side, part, (numbers, squares) in zip((left, right), (slice(first, end), columns), found, strict=True):
+    def add(parts: tuple[slice, slice], found: Any) -> None:
+        for side, part, (numbers, squares) in zip((left, right), parts, found, strict=True):
             if side.wanted:
                 side.found[part] += numbers
                 side.squares[part] += squares
 
     order = InOrder(add)
 
-    def work(task: tuple[int, tuple[int, int, int]], room: _Room) -> int:
+    def work(task: tuple[int, tuple[int, int, int]], space: _Workspace) -> int:
         number, (first, end, block) = task
         columns = slice(block * lanes, min((block + 1) * lanes, len(right)))
-        by = np.zeros((end - first, lanes))
-        by[:, : columns.stop - columns.start] = cotangent[first:end, columns]
-        wanted = np.any(by, axis=1).astype(np.int64)
-        pairs = (end - first) * (columns.stop - columns.start)
-        if not wanted.any():
-            order.put(number, (first, end, block), room.nothing(end - first, columns.stop - columns.start))
-            return pairs
-        room.set_right(*blocks[block])
-        totals = room.run_forward(near[:2], first, end)
         rows, others = left.images[first:end], right.images[columns]
-        factor = np.full((len(rows), len(others)), plan.fused.total_scale())
+        parts, count = (slice(first, end), columns), len(others)
+        by = cotangent[parts]
+        wanted = np.any(by, axis=1).astype(np.int64)
+        if not wanted.any():
+            order.put(number, parts, space.nothing(len(rows), count))
+            return len(rows) * count
+        space.set_right(*blocks[block])
+        totals = space.run_forward(near[:2], first, end)
+        factor = np.full((len(rows), count), plan.fused.total_scale())
         if not graph.scale_free:
             factor *= np.multiply.outer(rows.scales, others.scales)
-        given = totals[:, : len(others)], factor, rows.totals, others.totals, by[:, : len(others)]
         seeds = np.zeros_like(totals)
-        seeds[:, : len(others)], by_near, by_far = pull_totals(graph, *given)
+        seeds[:, :count], by_near, by_far = pull_totals(
+            graph, totals[:, :count], factor, rows.totals, others.totals, by
+        )
         top = power_of_two(seeds)
-        room.pooled[: end - first, -lanes:] = seeds / top
-        out = np.zeros((end - first, plan.pixel_count + plan.norm_count))
-        room.pull((0, len(plan.stages)), near[2:], first, end, wanted.ctypes.data, out.ctypes.data)
-        beside = room.right_found.reshape(-1, lanes).T[: columns.stop - columns.start].astype(np.float64)
-        found = (out * top, by_near.sum(axis=1)), (beside * top, by_far.sum(axis=0))
-        order.put(number, (first, end, block), found)
-        return pairs
+        space.pooled[: len(rows), -lanes:] = seeds / top
+        out = np.zeros((len(rows), plan.pixel_count + plan.norm_count))
+        space.pull((0, len(plan.stages)), near[2:], first, end, wanted.ctypes.data, out.ctypes.data)
+        beside = space.right_found.reshape(-1, lanes).T[:count].astype(np.float64)
+        order.put(number, parts, ((out * top, by_near.sum(axis=1)), (beside * top, by_far.sum(axis=0))))
+        return len(rows) * count
 
     tasks = enumerate(_tasks(plan, len(left), len(right), upper))
     _code_of(plan, _PAIRS)  # compiles in this thread, before several of them ask for it
-    run_parallel(iter(list(tasks)), work, lambda: _Room(plan, plan.rows, _PAIRS), left.n_jobs, None)
+    run_parallel(tasks, work, lambda: _Workspace(plan, plan.rows, _PAIRS), left.n_jobs, None)
     if advance is not None:
         advance(len(left) * (len(left) - 1) // 2 if upper else cotangent.size)
 
@@ -319,7 +317,7 @@ def _tasks(plan: Plan, rows: int, columns: int, upper: bool) -> Iterator[tuple[i
                 yield first, min(first + plan.rows, rows), block
 
 
-def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Room) -> Array:
+def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, space: _Workspace) -> Array:
     """Cotangents (n, pixels) of the pixels of n images, at most a vector of them.
 
     They are those of pairs, plus what comes from norms: from their logarithms, and from `squares` (n,), the cotangents
@@ -329,10 +327,10 @@ def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Roo
     plan, images = gradient.plan, gradient.images[part]
     lanes, count, last = plan.fused.lanes, len(images), len(plan.stages) - 1
     sides = tuple(in_lanes(one, plan.fused)[:1] for one in (*expand(images), *_expand(plan, images)))
-    room.set_right(*(one[0] for one in sides))
-    room.left_found[:] = 0
-    room.run_forward(sides[:2], 0, 1)
-    cotangents = room.pooled.reshape(-1, lanes)
+    space.set_right(*(one[0] for one in sides))
+    space.left_found[:] = 0
+    space.run_forward(sides[:2], 0, 1)
+    cotangents = space.pooled.reshape(-1, lanes)
     cotangents[-1] = 0
     entrances = _entrances(plan, images)
     pixels, norms = np.split(gradient.found[part], [plan.pixel_count], axis=1)
@@ -340,14 +338,14 @@ def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Roo
 
     def own(first: int, end: int) -> Array:
         """Cotangents from these pairs of the numbers [first, end) of an image, pixels then norms, both sides added."""
-        both = room.left_found.reshape(-1, lanes)[first:end] + room.right_found.reshape(-1, lanes)[first:end]
+        both = space.left_found.reshape(-1, lanes)[first:end] + space.right_found.reshape(-1, lanes)[first:end]
         return np.asarray(both.T[:count] * top, dtype=np.float64)
 
     for place in reversed(range(last + 1)):
         stage = plan.stages[place]
         positions, start = math.prod(stage.exits[0].grid), int(plan.stage_table[place, -1])
         cotangents[start : start + positions, :count] += (by.T / top).astype(cotangents.dtype)
-        room.pull((place, place + 1), sides[2:], 0, 1)
+        space.pull((place, place + 1), sides[2:], 0, 1)
         begin = end - len(stage.steps) * math.prod(stage.grid)
         scales = norms[:, begin:end] + own(plan.pixel_count + begin, plan.pixel_count + end)
         by_step = scales.reshape(count, len(stage.steps), *stage.grid)
@@ -359,7 +357,7 @@ def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Roo
     return total
 
 
-class _Room:
+class _Workspace:
     """Memory of one thread: rings, values of the pools of some left images, later their cotangents, and results."""
 
     def __init__(self, plan: Plan, rows: int, which: int) -> None:
@@ -407,7 +405,7 @@ class _Room:
         from .sweep import run_rows
 
         totals = np.zeros((end - first, self.plan.fused.lanes))
-        rows = _addresses([one[first:end] for one in left])
+        rows = addresses([one[first:end] for one in left])
         run_rows(self.scratch.view, 0, end - first, rows, self.scratch.total, totals, 0)
         return totals
 
@@ -418,17 +416,12 @@ class _Room:
         from .back_sweep import backward_rows
 
         kept = self.pooled.ctypes.data, self.row_bytes
-        backward_rows(self.view, *stages, _addresses(left), first, end, *kept, wanted, out)
+        backward_rows(self.view, *stages, addresses(left), first, end, *kept, wanted, out)
 
     def nothing(self, rows: int, columns: int) -> Any:
         """The results of a task whose cotangents are zero."""
         size = self.plan.pixel_count + self.plan.norm_count
         return tuple((np.zeros((count, size)), np.zeros(count)) for count in (rows, columns))
-
-
-def _addresses(rows: Sequence[NDArray[Any]]) -> tuple[int, ...]:
-    """The address of each array, followed by the bytes from one image to the next."""
-    return tuple(number for one in rows for number in (one.ctypes.data, one.strides[0]))
 
 
 def _entrances(plan: Plan, images: Any) -> list[Array]:

@@ -7,11 +7,11 @@ the phases that embed. Places in rings count elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from .back_duals import embed_both
 from .simd import (
+    Leaf,
     accumulate,
     add_lanes,
     broadcast,
@@ -28,8 +28,6 @@ from .simd import (
     store,
     zero,
 )
-
-Leaf = Callable[[int], None]
 
 # Columns of the tables of stages and steps. Places count vectors; the reach of a window of size k is k // 2.
 HEIGHT, WIDTH, POOL_HEIGHT, POOL_WIDTH, FIRST_STEP, END_STEP, POOL_PLACE, STAGE_COLUMNS = range(8)

@@ -65,7 +65,7 @@ def compiling(work: Callable[[], T]) -> T:
     return outcome[0]
 
 
-def started_aside(code: str) -> subprocess.Popen[bytes] | None:
+def start_python(code: str) -> subprocess.Popen[bytes] | None:
     """A new process that runs Python code, or None if there is one core only or no interpreter to start."""
     if count_workers(None) == 1 or not Path(sys.executable or "").stem.startswith("python"):
         return None
@@ -78,9 +78,9 @@ def started_aside(code: str) -> subprocess.Popen[bytes] | None:
 
 
 @functools.cache
-def say_nothing_is_kept() -> None:
-    """Say, once, that compiled code cannot be kept."""
+def announce_no_cache() -> None:
+    """Announce, once, that compiled code cannot be kept on disk."""
     announce(
-        "compiled code cannot be kept, so every process compiles again: there is no folder to write it to; "
-        "set NUMBA_CACHE_DIR to one"
+        "there is no folder in which compiled code can be kept, so every process compiles again; "
+        "set NUMBA_CACHE_DIR to a folder that can be written to"
     )

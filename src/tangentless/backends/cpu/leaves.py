@@ -10,11 +10,11 @@ neighbouring rows. The order of additions is part of the contract: entries must 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from .duals import embed
 from .simd import (
+    Leaf,
     accumulate,
     accumulate_double,
     broadcast,
@@ -26,8 +26,6 @@ from .simd import (
     store,
     zero,
 )
-
-Leaf = Callable[[int], None]
 
 # Fields of a frame. Addresses of arrays, the same for a whole sweep, and channels of a pixel:
 RING, SLOTS, TOTAL, TABLE, WEIGHTS, PIXELS, NORMS, RIGHT_PIXELS, RIGHT_NORMS, CHANNELS = range(10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +89,11 @@ def aligned_zeros(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     room = np.zeros(size + 64, dtype=np.uint8)
     start = -room.ctypes.data % 64
     return room[start : start + size].view(dtype).reshape(shape)
+
+
+def addresses(rows: Sequence[NDArray[Any]]) -> tuple[int, ...]:
+    """The address of each array, followed by the bytes from one row to the next, as drivers read rows of images."""
+    return tuple(number for one in rows for number in (one.ctypes.data, one.strides[0]))
 
 
 def normalized(images: NDArray[Any], scales: Array) -> Array:

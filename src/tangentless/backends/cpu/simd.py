@@ -25,7 +25,7 @@ from numba.core.imputils import lower_constant
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import NativeValue, intrinsic, lower_builtin, models, register_model, typeof_impl, unbox
 
-from .compiling import say_nothing_is_kept
+from .compiling import announce_no_cache
 
 _ELEMENTS = {
     "float32": (types.float32, ir.FloatType(), ir.IntType(32)),
@@ -37,6 +37,7 @@ _DIGEST = hashlib.sha256(
 ).hexdigest()[:16]
 
 
+Leaf = Callable[[int], None]  # of the address of a frame
 _OPTIONS: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
 
 
@@ -46,7 +47,7 @@ def compiled(function: Callable[..., Any], inline: bool = False) -> Callable[...
     try:
         return one_at_a_time(njit(cache=True, **options)(function))
     except (RuntimeError, AttributeError):  # no cache folder to write to, or numba has no such file: compile every time
-        say_nothing_is_kept()
+        announce_no_cache()
         return njit(**options)(function)  # type: ignore[no-any-return]
 
 
@@ -88,7 +89,7 @@ def must_compile(function: Any, arguments: tuple[Any, ...]) -> bool:
 
 
 @functools.cache
-def leaf(make: Callable[..., Callable[[int], None]], *choices: Any) -> Any:
+def leaf(make: Callable[..., Leaf], *choices: Any) -> Any:
     """The function that `make(*choices)` gives, compiled alone, to be called by its `address` with one integer.
 
     Numba compiles a function together with all it calls, again for every caller. A leaf is compiled once. Its name
@@ -103,7 +104,7 @@ def leaf(make: Callable[..., Callable[[int], None]], *choices: Any) -> Any:
     try:
         return cfunc(signature, cache=True, **options)(function)
     except RuntimeError:  # no writable cache folder: compile in every process
-        say_nothing_is_kept()
+        announce_no_cache()
         return cfunc(signature, **options)(function)
 
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import leaves as f
-from .compiling import started_aside
+from .compiling import start_python
 from .simd import call_address, compiled, inlined, integer, internal, must_compile, put, reader
 
 # Columns of the tables, which `tables` fills. Places in rings, lines and slots count vectors.
@@ -134,7 +134,7 @@ def compile_driver_aside() -> subprocess.Popen[bytes] | None:
     """A process that compiles the driver into the cache on disk; None if that is needless or impossible."""
     if not must_compile(run_rows, _NO_ROWS):
         return None
-    return started_aside(f"from {__name__} import compile_driver; compile_driver()")
+    return start_python(f"from {__name__} import compile_driver; compile_driver()")
 
 
 @compiled

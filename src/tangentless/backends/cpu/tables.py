@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -83,26 +83,17 @@ class Scratch:
         self.frame[[f.RIGHT_PIXELS, f.RIGHT_NORMS]] = pixels.ctypes.data, norms.ctypes.data
 
 
-@dataclass
 class Tables:
     """All tables of a graph, for pairs of images or (`paired`) for images with themselves.
 
     `kept`: leaves also copy what enters each segment, for gradients.
     """
 
-    fused: Fused
-    paired: bool
-    kept: bool = False
-    stages: list[list[int]] = field(default_factory=list)
-    entrances: list[list[int]] = field(default_factory=list)
-    steps: list[list[int]] = field(default_factory=list)
-    chunks: list[list[int]] = field(default_factory=list)
-    sinks: list[list[int]] = field(default_factory=list)
-    exits: list[list[int]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        fused = self.fused
-        self.tag = lanes_tag(fused.dtype, fused.width, self.paired)
+    def __init__(self, fused: Fused, paired: bool, kept: bool) -> None:
+        self.fused, self.paired, self.kept = fused, paired, kept
+        self.stages, self.entrances, self.steps = list[list[int]](), list[list[int]](), list[list[int]]()
+        self.chunks, self.sinks, self.exits = list[list[int]](), list[list[int]](), list[list[int]]()
+        self.tag = lanes_tag(fused.dtype, fused.width, paired)
         self.plain_tag = lanes_tag(fused.dtype, fused.width, paired=False)
         self._weights, parameters = [1.0], [0.0]
         self.stride = max(segment.grid[1] for segment in fused.segments) + 2 * _MARGIN
