@@ -73,9 +73,9 @@ class Back(Run):
         for place in self.graph.outputs:
             given = cotangents.get(place)
             if squares is not None and place in squares and not self._is_pool(place):
-                given = add_both(given, self._own(squares[place].reshape(-1)))
+                given = add_both(given, self.with_zero_tangent(squares[place].reshape(-1)))
             if given is not None:
-                self._pull_nodes(place, 0, self.output_as_value(place, given), {})
+                self._pull_nodes(place, 0, self.output_as_value(place, given))
         for place in reversed(self.graph.body):
             if self._is_pool(place):
                 self._pull_pool(place, squares)
@@ -97,15 +97,14 @@ class Back(Run):
         for u in sorted(self.graph.offsets[source][0]):
             targets = [U for U in sorted(pulled) if abs(u - U * rows.stride) < rows.size]
             if targets:
-                memo: dict[Place, Both] = {}
-                self.value(source, u, memo)
-                self._pull_nodes(source, u, self.spread(place, node, u, {U: pulled[U] for U in targets}), memo)
+                self._pull_nodes(source, u, self.spread(place, node, u, {U: pulled[U] for U in targets}))
 
-    def _pull_nodes(self, place: int, u: int, cotangent: Both, memo: dict[Place, Both]) -> None:
+    def _pull_nodes(self, place: int, u: int, cotangent: Both) -> None:
         """Pull a cotangent back from a node through all nodes it was computed from, up to pools and pixels."""
         if place in self._pooled:
             self._add_to_pool(place, u, cotangent)
             return
+        memo: dict[Place, Both] = {}
         self.value(place, u, memo)
         waiting: dict[Place, Both] = {(place, u): cotangent}
         for here in reversed(memo):  # `memo` lists a value after those it was computed from
@@ -133,9 +132,6 @@ class Back(Run):
 
     def _is_pool(self, place: int) -> bool:
         return isinstance(self.graph.nodes[place], PoolNode)
-
-    def _own(self, numbers: Any) -> Both:
-        return numbers, np.zeros_like(numbers) if self.graph.tangent else None
 
     @abstractmethod
     def pull(self, place: int, u: int, cotangent: Both, memo: dict[Place, Both]) -> Sequence[tuple[int, int, Both]]:

@@ -114,6 +114,10 @@ class Run(ABC):
         if self.itself:  # the diagonal of columns at u = 0
             self.known[place] = found[0][0][..., own_columns(self.graph, place)]
 
+    def with_zero_tangent(self, kernel: Any) -> Value:
+        """A value, or a cotangent, whose tangent part is zero, or None for a graph without tangents."""
+        return kernel, np.zeros_like(kernel) if self.graph.tangent else None
+
     @abstractmethod
     def compute(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> Value:
         """The value of a node other than a pool, from those it reads."""
@@ -216,8 +220,7 @@ class NumpyRun(Run):
     def compute(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> Value:
         node, table = self.graph.nodes[place], self.tables[place]
         if isinstance(node, InputNode):
-            products = self._products(u)
-            return products, np.zeros_like(products) if self.graph.tangent else None
+            return self.with_zero_tangent(self._products(u))
         if isinstance(node, WindowNode):
             source = self.value(node.sources[0], u * node.axes[0].stride, memo)
             rows = replace(node.axes[0], count=node.axes[0].count - abs(u))

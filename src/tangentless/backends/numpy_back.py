@@ -82,7 +82,7 @@ class NumpyBack(NumpyRun, Back):
     def squares_as_value(self, place: int, squares: Any) -> Both:
         value = np.zeros_like(self._pooled[place][0][0])
         value[..., own_columns(self.graph, place)] = squares
-        return value, np.zeros_like(value) if self.graph.tangent else None
+        return self.with_zero_tangent(value)
 
     def _pull_pixels(self, u: int, cotangent: Any) -> None:
         square = self.reverse[0].square(cotangent)

@@ -33,8 +33,8 @@ from .simd import lanes_tag, leaf
 _MARGIN = 1  # vectors before the first position of a row in a ring
 _MOST_TOGETHER = 16  # offsets v that take turns
 _RINGS_BYTES = 512 << 10  # of the rings of all of these: half of a second-level cache
-_LINEAR = Lowered(("linear", 0), ())
-_THREE = (-1, 0, 1)
+_LINEAR = Lowered(("linear", 0), ())  # of all chunks of a step but the last: their sums are not embedded yet
+_THREE = (-1, 0, 1)  # positions of a centred window of three
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Chunk:
 
     @property
     def contiguous(self) -> bool:
-        return all(b - a == 1 for a, b in zip(self.rows, self.rows[1:], strict=False))
+        return self.rows == tuple(range(self.rows[0], self.rows[-1] + 1))
 
 
 class Scratch:
@@ -129,7 +129,7 @@ class Tables:
     def view(self, frame: NDArray[np.int64], needed: list[Offsets]) -> tuple[t.View, list[NDArray[np.int64]]]:
         """The view of a sweep through the first `len(needed)` segments, and the arrays to keep alive for it."""
         stages, offsets, flags = [], list[int](), list[int]()
-        stop = needed[-1][0][-1]
+        stop = needed[-1][0][-1]  # the last u of the first stage: it completes the last needed u of every stage
         for place in range(len(needed) - 2, -1, -1):
             step = self.stages[place][t.ROW_STEP]
             stop = max(needed[place][0][-1], step * stop + step - 1)
@@ -174,11 +174,13 @@ class Tables:
         return scratch.slots.reshape(-1, self.fused.width)[place : place + tall * wide]
 
     def _add_exits(self, segment: Segment, final: bool) -> None:
+        """Add the exits of a segment; those of the last one, `final`, need no slots."""
         for one in segment.exits:
             self.exits.append([self.slots, *one.grid, *one.stride, *crop(one)])
             self.slots += 0 if final else slot_count(one)
 
     def _add_entrances(self, place: int, segment: Segment, layout: _Layout, first: int) -> list[int]:
+        """Add the entrances of segment number `place`, whose exits start at number `first`; returns [begin, end)."""
         begin = len(self.entrances)
         for number in range(segment.entrances):
             sinks = self._add_sinks(place, layout, number, first)
@@ -198,6 +200,7 @@ class Tables:
         return [begin, len(self.entrances)]
 
     def _add_step(self, place: int, number: int, layout: _Layout, first: int, parameters: int, shift: int) -> None:
+        """Add a step of segment number `place`; the parameters of its embedding start at number `parameters`."""
         segment, lowered = self.fused.segments[place], self.fused.lowered[place][number]
         step, value = segment.steps[number], segment.sum_of(number)
         lag = layout.lags[number]
@@ -236,6 +239,11 @@ class Tables:
         natural: bool,
         pairs: bool,
     ) -> None:
+        """Add chunk `number` of a step, with `dual` after it.
+
+        `plain`: the sum is stored, too. `natural`: rows are added in their order. `pairs`: two rows may be computed at
+        once; the first row of the window is then added last, so that both share the sum of the others.
+        """
         ring = layout.rings[chunk.term.value, chunk.term.taps[1]]
         rows = list(chunk.rows)
         empty = [t.OUTSIDE] * (f.MOST_ROWS - len(rows))
@@ -255,9 +263,10 @@ class Tables:
         else:
             choices = (len(rows), weighted, plain, mode == t.FUSED)
             makers = [(f.rows, tag, dual_tag(dual), height, *choices) for height in ((1, 2, 2) if pairs else (1, 1, 1))]
-        place = [ring.place * self.stride + _MARGIN, ring.mask, len(rows), self._weight(chunk.term.weight)]
-        beside_it = [added, mask, row, weight, *(leaf(*one).address for one in makers)]
-        self.chunks.append([*place, *beside_it, *rows, rows[-1] + 1, *empty, *single, *empty])
+        own = ring.place * self.stride + _MARGIN, ring.mask, len(rows), self._weight(chunk.term.weight)
+        codes = [leaf(*one).address for one in makers]
+        rows_of_pair = [*rows, rows[-1] + 1, *empty]
+        self.chunks.append([*own, added, mask, row, weight, *codes, *rows_of_pair, *single, *empty])
 
     def _add_sinks(self, place: int, layout: _Layout, value: int, first: int) -> list[int]:
         """Add all sinks of a value to their table; returns their numbers [first, end)."""
@@ -292,10 +301,11 @@ class Tables:
         if [row[t.SINK_KIND] for row in self.sinks[slice(*sinks)]] != [t.POOL]:
             return False
         segment, plain = self.fused.segments[place], chunk.term.weight == 1.0 and chunk.beside is None
-        exit_ = segment.exits[self.sinks[sinks[0]][t.SINK_EXIT] - len(self.exits)]
+        exit_ = segment.exits[self.sinks[sinks[0]][t.SINK_EXIT] - len(self.exits)]  # the segment's exits are the last
         return plain and chunk.rows == _THREE and exit_.stride == (2, 2) and crop(exit_) == segment.grid
 
     def _weight(self, weight: float) -> int:
+        """The place of a weight in the list of all weights."""
         if weight not in self._weights:
             self._weights.append(weight)
         return self._weights.index(weight)
