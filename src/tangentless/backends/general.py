@@ -3,8 +3,7 @@
 Nodes are interpreted one by one, for one offset u between rows of the two images at a time. The value of a node at
 offset u is an array (pairs of images, rows, pairs of columns). Its last axis lists the pairs of columns whose offset is
 needed, the same for all u. A window or a pool reads its source's list through index tables, so any stride, dilation and
-size is a few gathers. Only pools mix offsets u: each one collects its values for all needed u before the nodes after it
-run.
+size is a few gathers. Only pools mix offsets u: a pool is computed at all needed u before the nodes after it.
 
 All sums consist of gathers and element-wise additions in a fixed order, so bits do not depend on batches.
 """

@@ -300,9 +300,10 @@ class _Cutter:
         self.exits: list[list[Exit]] = []
 
     def segments(self) -> tuple[Segment, ...]:
-        boundaries = {place: self._level(place) for place in self.graph.body}
-        for level in range(max(boundaries.values())):
-            places = [place for place in self.graph.body if boundaries[place] == level]
+        for place in self.graph.body:
+            self._set_level(place)
+        for level in range(max(self.levels.values())):
+            places = [place for place in self.graph.body if self.levels[place] == level]
             self.grids.append(self.graph.nodes[places[0]].grid)
             self.entrances.append(sum(map(self._enters, places)))
             self.steps.append([])
@@ -314,8 +315,8 @@ class _Cutter:
                     raise _UncutError("branches of different resolution run beside each other")
                 if place not in self.sums:
                     self._node(place, level)
-            for place in (place for place in self.graph.body if boundaries[place] == level + 1):
-                if self._enters(place):
+            for place in self.graph.body:
+                if self.levels[place] == level + 1 and self._enters(place):
                     self._exit(place, level)
             self._check_strides(level)
         parts = zip(self.grids, self.entrances, self.steps, self.exits, strict=True)
@@ -329,12 +330,11 @@ class _Cutter:
             return any(w.stride != 1 or w.count != n for w, n in zip(node.axes, before, strict=True))
         return isinstance(node, PoolNode | InputNode)
 
-    def _level(self, place: int) -> int:
+    def _set_level(self, place: int) -> None:
         levels = {self.levels[source] for source in self.graph.nodes[place].sources}
         if len(levels) > 1:
             raise _UncutError("a sum joins branches with different numbers of pools and strides")
         self.levels[place] = max(levels, default=-1) + self._enters(place)
-        return self.levels[place]
 
     def _node(self, place: int, level: int) -> None:
         """Write a node as a sum of terms, and turn it into a step if it embeds or if several nodes read it."""

@@ -34,7 +34,8 @@ RING, SLOTS, TOTAL, TABLE, WEIGHTS, PIXELS, NORMS, RIGHT_PIXELS, RIGHT_NORMS, CH
 OFFSETS, FIRST, END, RINGS, WIDE = range(10, 15)
 # Places of a row's left and right norms (or pixels), and of the parameters of the embedding:
 X, Z, START = range(15, 18)
-# Places of two weights: of the rows to add up, and of D, a row that is added to the first result, D2 to the second:
+# Places of the weight of the rows to add up, and of that of a row beside them; places of that row, D for the first
+# result and D2 for the second:
 WEIGHT, WEIGHT2, D, D2 = range(18, 22)
 # Places of the results of one or two rows, and of their sums before the embedding; how many zeros follow them; the step
 # between the columns that are evaluated:
