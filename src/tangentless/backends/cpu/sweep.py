@@ -38,46 +38,48 @@ from .simd import call_address, compiled, inlined, integer, internal, must_compi
     END_ENTRANCE,
     FIRST_EXIT,
     END_EXIT,
-    DELAY,
-    SHIFT,
-    ROW_STEP,
-    NEEDED,
-    FIRST_OFFSET,
+    DELAY,  # the lag of its last step
+    SHIFT,  # 1 if rows come one earlier, so that the last step gets rows (0, 1), (2, 3), ...
+    ROW_STEP,  # the stride of its exits along the height
+    NEEDED,  # the place of u = 0 in the flags of needed u
+    FIRST_OFFSET,  # its needed v in the list of offsets
     END_OFFSET,
     STAGE_COLUMNS,
 ) = range(15)
 (
     ENTRANCE_LEAF,
-    ENTRANCE_DIRECT,
-    ENTRANCE_EXIT,
-    ENTRANCE_SCALE,
-    ENTRANCE_KEPT,
-    ENTRANCE_SINK,
+    ENTRANCE_DIRECT,  # 1: the leaf writes to the only sink, a ring; 0: to a line
+    ENTRANCE_EXIT,  # the exit of the stage before; -1: pixels
+    ENTRANCE_SCALE,  # the place of the factor on its slots
+    ENTRANCE_KEPT,  # its place in what gradients keep
+    ENTRANCE_SINK,  # its sinks
     ENTRANCE_END,
     ENTRANCE_COLUMNS,
 ) = range(8)
 (
-    LAG,
+    LAG,  # rows by which it is behind the entrances
     STEP_NORMS,
     STEP_PARAMETERS,
     MODE,
-    ROW_EVERY,
+    ROW_EVERY,  # which rows and columns are computed: multiples of these
     COLUMN_EVERY,
-    PAIRS,
+    PAIRS,  # 1: rows are computed two at a time
     FIRST_CHUNK,
     END_CHUNK,
-    FIRST_PLAIN,
+    FIRST_PLAIN,  # sinks of its sum
     END_PLAIN,
-    FIRST_SINK,
+    FIRST_SINK,  # sinks of its value after the embedding
     END_SINK,
     STEP_COLUMNS,
 ) = range(14)
+# The ring, mask, number of rows and weight of a chunk, then those of the row that is added to it:
 CHUNK_RING, CHUNK_MASK, CHUNK_ROWS, CHUNK_WEIGHT, ADDED, ADDED_MASK, ADDED_ROW, ADDED_WEIGHT = range(8)
 LEAF1, LEAF2 = 8, 9  # code for one row; for two rows where u is even, and, in the next column, where u is odd
 PAIR = 11  # to compute two rows: the rows that the first one adds up, relative to it, and one more
 SINGLE = PAIR + f.MOST_ROWS + 1  # to compute one row: the rows in the order in which they are added
 CHUNK_COLUMNS = SINGLE + f.MOST_ROWS
 SINK_KIND, SINK_LEAF, SINK_RING, SINK_MASK, SINK_TAP, SINK_DILATION, SINK_EXIT, SINK_COLUMNS = range(8)
+# The place of an exit's slots, its grid, its strides, and the rows and columns that it reads:
 EXIT_SLOTS, EXIT_TALL, EXIT_WIDE, EXIT_ROWS, EXIT_ACROSS, CROP_ROWS, CROP_COLUMNS, EXIT_COLUMNS = range(8)
 
 # Modes of a step. LINES: results go to lines, and from there to all sinks. FUSED: into one ring, as sums of three
