@@ -39,7 +39,7 @@ from .simd import call_address, compiled, inlined, integer, internal, must_compi
     FIRST_EXIT,
     END_EXIT,
     DELAY,  # the lag of its last step
-    SHIFT,  # 1 if rows come one earlier, so that the last step gets rows (0, 1), (2, 3), ...
+    SHIFT,  # 1 if rows enter as 0, (1, 2), (3, 4), ..., so that the last step gets (0, 1), (2, 3), ...
     ROW_STEP,  # the stride of its exits along the height
     NEEDED,  # the place of u = 0 in the flags of needed u
     FIRST_OFFSET,  # its needed v in the list of offsets
