@@ -202,7 +202,9 @@ def patched_chain(graph: Graph) -> tuple[tuple[Segment, ...], Pair] | str:
     A size of (1, 1) means that there are no patches. Successive pools at the end are joined, see `with_one_pool`.
     """
     segments = cut(graph)
-    rest, patch = (segments, (1, 1)) if isinstance(segments, str) else without_patch(with_one_pool(segments))
+    if isinstance(segments, str):
+        return segments
+    rest, patch = without_patch(with_one_pool(segments))
     found = _chained(rest)
     return found if isinstance(found, str) else (found, patch)
 
@@ -240,8 +242,10 @@ def flat_chain(graph: Graph) -> tuple[tuple[Segment, ...], bool] | str:
     A flat chain ends in a patch of the whole grid. Its last segment is returned with a pool in place of the patch.
     """
     segments = cut(graph)
-    before = None if isinstance(segments, str) else segments[-1].before_patch()
-    found = _chained(segments if isinstance(segments, str) or before is None else (*segments[:-1], before))
+    if isinstance(segments, str):
+        return segments
+    before = segments[-1].before_patch()
+    found = _chained(segments if before is None else (*segments[:-1], before))
     return found if isinstance(found, str) else (found, before is not None)
 
 
