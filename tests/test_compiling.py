@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from tangentless import aside
-from tangentless.backends.cpu.compiling import compiling, started_aside
+from tangentless.backends.cpu.compiling import compiling, start_python
 from tangentless.backends.workers import count_workers
 from tangentless.timing import timed
 
@@ -85,4 +85,4 @@ def test_another_process_compiles_the_driver_only_where_it_is_not_on_disk(tmp_pa
 @pytest.mark.parametrize("executable", ["", "/usr/bin/blender", "/no/folder/python3"])
 def test_without_an_interpreter_to_start_no_other_process_compiles(executable, monkeypatch):
     monkeypatch.setattr(sys, "executable", executable)
-    assert started_aside("pass") is None
+    assert start_python("pass") is None

@@ -1,8 +1,8 @@
 """Backends: they run a graph on blocks of image pairs.
 
-A backend has two entrances. `prepare` does all work that is linear in the number of images, once; `block` returns
-the kernel entries between two prepared sets. The reference backend is the definition, and the others must agree
-with it. A backend's module is imported when its `Device` first computes.
+`Backend.prepare` does all work that is linear in the number of images, once. `Backend.block` returns the kernel entries
+between two prepared sets. The reference backend is the definition, and the others must agree with it. A backend's
+module is imported when its `Device` first computes.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from ..graph import Graph
 Advance = Callable[[int], None]
 P = TypeVar("P", bound="Prepared")
 
-# The numbers of the arithmetics. A store records them and is continued only with the same, so that all its tiles have
-# the bits of one program. Raise a backend's number by one when a change alters any bit of its results, in either
-# precision. "vectors" stands for the kernels of `classical.vectors`, alike on all backends but cuda. 0.1.0 had only 1.
-# 2 of "cpu": tangents and windows other than 3×3 are added up in another order. 2 of "cuda": one polynomial for ReLU.
+# Versions of each backend's arithmetic. A store records its version and is continued only with the same one, so that
+# the bits of all its tiles come from one program. Raise a backend's version by one when a change alters any bit of its
+# results, in either precision. "vectors" are the kernels of `classical.vectors`, whose bits are the same on all
+# backends but cuda. In release 0.1.0 all versions were 1. "cpu" 2: another order of additions for tangents and for
+# windows other than 3×3. "cuda" 2: one polynomial for ReLU.
 ARITHMETIC: dict[str, int] = {"reference": 1, "cpu": 2, "cuda": 2, "vectors": 1}
 
 
 class Prepared(Protocol):
-    """Images with everything a backend needs to know of each one alone."""
+    """Images, with everything that a backend computes for each one alone."""
 
     @property
     def diagonal(self) -> Any:
-        """k(x, x) of each image, as the kind of array the images were."""
+        """k(x, x) of each image, (N,), in an array of the kind that the images came in."""
         ...
 
     @property
     def tile(self) -> int:
-        """How many images one side of a block should have at most."""
+        """The most images that one side of a block should have."""
         ...
 
     def __len__(self) -> int: ...
@@ -44,7 +45,7 @@ class Prepared(Protocol):
 
 
 class OfImages:
-    """What belongs to prepared images: it is as long as they are, and comes in tiles as large."""
+    """Base of classes that wrap prepared images: their length and tile size are those of `images`."""
 
     images: Any
 
@@ -62,27 +63,31 @@ class Backend(Protocol):
     name: str
 
     def prepare(self, graph: Graph, images: Any) -> Prepared:
-        """Do the work of each image alone; images are checked, (N, *grid, channels), of NumPy, or for cuda of CuPy."""
+        """Do the work of each image alone.
+
+        Images (N, *grid, channels) are arrays of NumPy, or of CuPy for cuda. The caller has checked them.
+        """
         ...
 
     def block(self, graph: Graph, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None) -> Any:
-        """Entries between two prepared sets, float64; with `upper`, those on and right of the diagonal are enough.
+        """Entries (n, m) between two prepared sets, in float64.
 
-        They are the kind of array that the images of the left set were.
-        `advance` is told how many pairs were finished, as they are.
+        With `upper`, both sets are the same, and only entries on and right of the diagonal are needed. The result is
+        the kind of array that the images of the left set were. `advance(count)` is called whenever `count` more pairs
+        are finished.
         """
         ...
 
     def describe(self, graph: Graph) -> str:
-        """In one line, how this graph will run."""
+        """One line that says how this graph will run."""
         ...
 
 
-AnyDevice = Device | Backend  # a backend object stands for a device of its precision and threads
+AnyDevice = Device | Backend  # a backend object means a device with its precision and threads
 
 
 def create(device: Device) -> Backend:
-    """The backend of a device's name, in its precision and with its threads."""
+    """The backend that a device names, with its precision and threads."""
     if device.name == "reference":
         from .reference import ReferenceBackend
 
@@ -97,5 +102,5 @@ def create(device: Device) -> Backend:
 
 
 def get_backend(backend: str | AnyDevice, precision: Precision = "float32", n_jobs: int | None = None) -> Backend:
-    """A backend from its name; a backend object passes through."""
+    """The backend of a name or a device; a backend object is returned as it is."""
     return Device.of(backend, precision, n_jobs).backend

@@ -1,13 +1,13 @@
 """The general path backwards: the gradient of any graph, kernel or tangent kernel, in float64.
 
-Going forward, a run keeps what pools have collected. Going back, it takes pools from the last to the first. At each
-offset u of rows it computes the values between two pools again, which is cheaper than keeping them, and pulls
-cotangents back through them, node by node, to the pool before or to the pixels. Cotangents of squared norms are
-collected per image; `finish` pulls them back once, through each image's pair with itself.
+The forward run keeps the values of pools. The way back takes the pools from the last to the first. For each offset u of
+rows it recomputes the values between two pools, which is cheaper than keeping them, and pulls cotangents back through
+these nodes, one by one, to the pool before or to the pixels. Cotangents of squared norms are collected per image;
+`finish` pulls them back once, through each image's pair with itself.
 
-`Back` is the walk. What it leaves to a device are four methods: `pull` of a node, `spread` of a pool, `widened` and
-`narrowed` between numbers and the arrays of a run. Every image gets its cotangents pair by pair in one order, so bits
-do not depend on batches or threads.
+`Back` is this walk. A device implements four methods: `pull` for a node, `spread` for a pool, and `output_as_value` and
+`squares_as_value`, which bring cotangents into the layout of a node's value. Each image's cotangents are added pair by
+pair in one order, so bits do not depend on batches or threads.
 """
 
 from __future__ import annotations
@@ -37,40 +37,45 @@ from . import Advance, OfImages
 from .general import GeneralImages, Run, batch_size, pixels_of
 from .workers import run_parallel
 
-Place = tuple[int, int]  # a node, and an offset of rows
+Place = tuple[int, int]  # a node, and an offset u of rows
 
 
 class Begin(Protocol):
-    """What a device begins a run with, and how it adds up what pairs give to images."""
+    """What a device provides: it starts a run, and it adds the cotangents of pairs to those of images."""
 
     def __call__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> Back: ...
 
     def accumulate(self, rows: Any, parts: Sequence[tuple[Any, Any]]) -> None:
-        """Add to totals of images what pairs have, pair by pair; `rows` are the images of the pairs, and may repeat."""
+        """For each (total, part), add part[k] to total[rows[k]], k in order; an image may have several pairs."""
 
 
 class Back(Run):
-    """One batch of pairs, forwards by `outputs` and then back."""
+    """One batch of pairs: `outputs` runs forwards, then `pull_outputs` runs back."""
 
     def __init__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> None:
         super().__init__(graph, left, right, left_squares, right_squares)
-        self.slopes: bool = False  # whether parameters get their cotangents
-        self.sides: tuple[int, ...] = (0, 1)  # which images do
-        self.parameters: dict[Key, Any] = {}  # (pairs,)
-        self.pixels: dict[int, Any] = {}  # by side, (pairs, H, W, C)
+        self.slopes: bool = False  # whether cotangents of parameters are wanted
+        self.sides: tuple[int, ...] = (0, 1)  # sides whose cotangents are wanted: left images (0), right images (1)
+        # Cotangents found so far:
+        self.parameters: dict[Key, Any] = {}  # of parameters, (pairs,)
+        self.pixels: dict[int, Any] = {}  # of pixels, by side, (pairs, H, W, C)
         self.scales: dict[tuple[int, int], Any] = {}  # of logarithms of norms, by embedding and side, (pairs, H, W)
-        self._pulled: dict[int, dict[int, Both]] = {}  # cotangents of pools, by offset
+        self._pulled: dict[int, dict[int, Both]] = {}  # of values of pools, by pool and offset
 
     def pull_outputs(self, cotangents: Mapping[int, Both], squares: Mapping[int, Any] | None = None) -> None:
-        """Pull back cotangents of the outputs, (pairs,) each, and of images with themselves those of known squares."""
+        """Pull back the cotangents of the outputs, (pairs,) each.
+
+        For images paired with themselves, `squares` are the cotangents of known squared norms, by node; they are pulled
+        back, too.
+        """
         self._norms.clear()
         self._squares.clear()
         for place in self.graph.outputs:
             given = cotangents.get(place)
             if squares is not None and place in squares and not self._is_pool(place):
-                given = add_both(given, self._own(squares[place].reshape(-1)))
+                given = add_both(given, self.with_zero_tangent(squares[place].reshape(-1)))
             if given is not None:
-                self._give(place, 0, self.widened(place, given), {})
+                self._pull_nodes(place, 0, self.output_as_value(place, given))
         for place in reversed(self.graph.body):
             if self._is_pool(place):
                 self._pull_pool(place, squares)
@@ -80,7 +85,7 @@ class Back(Run):
                 add_all(self.pixels, {0: 2.0 * self.left * own[..., None]})
 
     def _pull_pool(self, place: int, squares: Mapping[int, Any] | None) -> None:
-        """Pull the cotangents of a pool back, one offset of its source's rows at a time."""
+        """Pull the cotangents of a pool back, one offset of its source's rows after the other."""
         node = self.graph.nodes[place]
         assert isinstance(node, PoolNode)
         (source,), rows = node.sources, node.axes[0]
@@ -88,68 +93,71 @@ class Back(Run):
         if squares is not None:
             own = squares.get(place, 0.0) + self._known_squares().get(place, 0.0)
             if not isinstance(own, float):
-                pulled[0] = add_both(pulled.get(0), self.narrowed(place, own))
+                pulled[0] = add_both(pulled.get(0), self.squares_as_value(place, own))
         for u in sorted(self.graph.offsets[source][0]):
             targets = [U for U in sorted(pulled) if abs(u - U * rows.stride) < rows.size]
             if targets:
-                memo: dict[Place, Both] = {}
-                self.value(source, u, memo)
-                self._give(source, u, self.spread(place, node, u, {U: pulled[U] for U in targets}), memo)
+                self._pull_nodes(source, u, self.spread(place, node, u, {U: pulled[U] for U in targets}))
 
-    def _give(self, place: int, u: int, cotangent: Both, memo: dict[Place, Both]) -> None:
-        """Hand a cotangent to a node and on to all it was computed from, up to pools and pixels."""
+    def _pull_nodes(self, place: int, u: int, cotangent: Both) -> None:
+        """Pull a cotangent back from a node through all nodes it was computed from, up to pools and pixels."""
         if place in self._pooled:
-            self._collect(place, u, cotangent)
+            self._add_to_pool(place, u, cotangent)
             return
+        memo: dict[Place, Both] = {}
         self.value(place, u, memo)
         waiting: dict[Place, Both] = {(place, u): cotangent}
-        for here in reversed(memo):  # a value stands after those it was computed from
+        for here in reversed(memo):  # `memo` lists a value after those it was computed from
             if here not in waiting:
                 continue
             for source, at, part in self.pull(*here, waiting.pop(here), memo):
                 if source in self._pooled:
-                    self._collect(source, at, part)
+                    self._add_to_pool(source, at, part)
                 else:
                     waiting[source, at] = add_both(waiting.get((source, at)), part)
 
-    def _collect(self, place: int, u: int, cotangent: Both) -> None:
+    def _add_to_pool(self, place: int, u: int, cotangent: Both) -> None:
+        """Add to the cotangents of a pool's value at offset u."""
         pulled = self._pulled.setdefault(place, {})
         pulled[u] = add_both(pulled.get(u), cotangent)
 
     def _known_squares(self, last: bool = False) -> dict[int, Any]:
-        """Cotangents of an image's known squared norms, from what its embeddings have collected so far."""
+        """Cotangents of an image's known squared norms, from those of its norms before embeddings found so far.
+
+        With `last`, set once when all norms have theirs, cotangents of parameters are added as well.
+        """
         squares = self.graph.squares(self.known)
-        slopes = self.parameters if last else None
-        return pull_squares(self.graph, squares, scale_cotangents(self.graph, squares, self.scales), self.known, slopes)
+        given = square_cotangents(self.graph, squares, self.scales)
+        return pull_squares(self.graph, squares, given, self.known, self.parameters if last else None)
 
     def _is_pool(self, place: int) -> bool:
         return isinstance(self.graph.nodes[place], PoolNode)
 
-    def _own(self, numbers: Any) -> Both:
-        return numbers, np.zeros_like(numbers) if self.graph.tangent else None
-
     @abstractmethod
     def pull(self, place: int, u: int, cotangent: Both, memo: dict[Place, Both]) -> Sequence[tuple[int, int, Both]]:
-        """Cotangents of what a node's value at offset u was computed from: node, offset and cotangent of each.
+        """Pull the cotangent of a node's value at offset u back to what it read: (source, its offset, its cotangent).
 
-        What pixels, logarithms of norms and parameters get is added to `pixels`, `scales` and `parameters`.
+        Cotangents of pixels, logarithms of norms and parameters are added to `pixels`, `scales` and `parameters`.
         """
 
     @abstractmethod
     def spread(self, place: int, node: PoolNode, u: int, pulled: Mapping[int, Both]) -> Both:
-        """The cotangent of a pool's source at offset u from those of the pool at some offsets: `collect` transposed."""
+        """The cotangent of a pool's source at offset u from those of the pool by offset; `collect` transposed."""
 
     @abstractmethod
-    def widened(self, place: int, cotangent: Both) -> Both:
-        """The cotangents of an output, (pairs,), as those of its value."""
+    def output_as_value(self, place: int, cotangent: Both) -> Both:
+        """The cotangents of an output, (pairs,), in the layout of its value."""
 
     @abstractmethod
-    def narrowed(self, place: int, squares: Any) -> Both:
-        """Cotangents of a pool's squared norms, (N, H, W), as those of its value at offset 0."""
+    def squares_as_value(self, place: int, squares: Any) -> Both:
+        """Cotangents of a pool's squared norms, (N, H, W), in the layout of its value at offset 0."""
 
 
-def scale_cotangents(graph: Graph, squares: Sequence[Any], scales: Mapping[Any, Any]) -> dict[int, Any]:
-    """Cotangents of squared norms before embeddings from those of logarithms of norms, by embedding or (it, side)."""
+def square_cotangents(graph: Graph, squares: Sequence[Any], scales: Mapping[Any, Any]) -> dict[int, Any]:
+    """Cotangents of squared norms, by the node that has them, from those of the logarithms of norms.
+
+    The keys of `scales` are embeddings, or embeddings with sides, which are added up.
+    """
     found: dict[int, Any] = {}
     for key, total in scales.items():
         (source,) = graph.nodes[key[0] if isinstance(key, tuple) else key].sources
@@ -159,7 +167,14 @@ def scale_cotangents(graph: Graph, squares: Sequence[Any], scales: Mapping[Any, 
 
 @dataclass(frozen=True, eq=False)
 class GeneralGradient(OfImages):
-    """Images, and cotangents so far: of pixels, logarithms of norms, values and squares at outputs, and parameters."""
+    """Prepared images, and their cotangents so far. `totals` has these keys:
+
+    ("pixels",)         of pixels, (N, H, W, C)
+    ("diagonal",)       of k(x, x), (N,)
+    (node,)             of the logarithms of the norms before an embedding, (N, H, W)
+    ("squares", node)   of the squared norms at an output, (N,)
+    ("parameter", key)  of a parameter of a layer, (N,)
+    """
 
     graph: Graph
     images: GeneralImages
@@ -167,7 +182,7 @@ class GeneralGradient(OfImages):
     n_jobs: int
     batch: int | None
     wanted: bool
-    totals: dict[Any, Any] = field(default_factory=dict)  # see `general_gradient`
+    totals: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def parameters(self) -> dict[Key, Any]:
@@ -176,14 +191,14 @@ class GeneralGradient(OfImages):
 
     def __getitem__(self, part: slice) -> GeneralGradient:
         totals = {key: total[part] for key, total in self.totals.items()}
-        return GeneralGradient(self.graph, self.images[part], self.begin, self.n_jobs, self.batch, self.wanted, totals)
+        return replace(self, images=self.images[part], totals=totals)
 
     def unwanted(self) -> GeneralGradient:
         """The same images, of which no cotangents are wanted."""
         return replace(self, wanted=False, totals={key: np.zeros_like(total) for key, total in self.totals.items()})
 
     def add(self, rows: Any, parts: Mapping[Any, Any]) -> None:
-        """Add what pairs have to their images."""
+        """Add cotangents of pairs, by keys of `totals`, to those of the images `rows`."""
         self.begin.accumulate(rows, [(self.totals[key], part) for key, part in parts.items()])
 
     def pull_diagonal(self, cotangent: Any) -> None:
@@ -191,7 +206,7 @@ class GeneralGradient(OfImages):
         self.totals["diagonal",][...] += cotangent
 
     def finish(self) -> Any:
-        """Pull back what each image has alone; the cotangents of all pixels, (N, *grid, C)."""
+        """Pull back through each image's pair with itself; returns the cotangents of all pixels, (N, *grid, C)."""
         if self.graph.nodes[0].grid == (1, 1):
             squares = self.images.squares[0].reshape(-1)
             found = self._pull_head(slice(None), [squares], [np.zeros_like(squares)])
@@ -203,7 +218,7 @@ class GeneralGradient(OfImages):
         return self.totals["pixels",].reshape(self.images.images.shape)
 
     def _finish(self, part: slice) -> int:
-        """Through the pairs of some images with themselves."""
+        """The same for some images; returns 0, because these pairs count for no progress."""
         graph, totals = self.graph, self.totals
         run = self.begin(graph, pixels_of(graph, self.images.images[part]), None, None, None)
         run.slopes = bool(self.parameters)
@@ -212,7 +227,7 @@ class GeneralGradient(OfImages):
         head = self._pull_head(part, ends, tangents)
         squares = graph.squares(run.known)
         scales = {key[0]: by[part] for key, by in totals.items() if isinstance(key[0], int)}  # of norms, by embedding
-        given = scale_cotangents(graph, squares, scales)
+        given = square_cotangents(graph, squares, scales)
         for place in graph.outputs:
             by = totals["squares", place][part] + head.left.get(place, 0.0)
             add_all(given, {place: by.reshape(run.known[place].shape)})
@@ -247,7 +262,7 @@ def general_gradient(
     n_jobs: int = 1,
     batch: int | None = None,
 ) -> GeneralGradient:
-    """Images prepared for `pull_general`, with no cotangents yet."""
+    """Images for `pull_general`, with all cotangents zero."""
     count, body = len(prepared), [(place, graph.nodes[place]) for place in graph.body]
     shapes: dict[Any, tuple[int, ...]] = {("pixels",): (*graph.nodes[0].grid, graph.channels), ("diagonal",): ()}
     shapes |= {(place,): node.grid for place, node in body if isinstance(node, EmbedNode)}
@@ -268,9 +283,10 @@ def pull_general(
     batch: int | None = None,
     done: int = 0,
 ) -> None:
-    """Add what the cotangents of the entries between two sets give; entries with none are left out.
+    """Pull back the cotangents (n, m) of the entries between two sets, and add the results to both.
 
-    At most `batch` pairs at a time, after those that are done.
+    Entries whose cotangent is zero are skipped, and of the others the first `done`, which an earlier call has added. At
+    most `batch` pairs are computed at a time.
     """
     graph = left.graph
     if graph.nodes[0].grid == (1, 1):
@@ -287,14 +303,13 @@ def pull_general(
         return len(rows[part])
 
     size = batch_size(graph, left.images.images, left.batch if batch is None else batch)
-    tasks = iter(list(enumerate(spans(len(rows), size))))
-    run_parallel(tasks, work, lambda: None, left.n_jobs, advance)
+    run_parallel(enumerate(spans(len(rows), size)), work, lambda: None, left.n_jobs, advance)
     if advance is not None:
         advance((len(left) * (len(left) - 1) // 2 if upper else cotangent.size) - done - len(rows))
 
 
 def _pull_batch(left: GeneralGradient, right: GeneralGradient, rows: Any, columns: Any, cotangent: Any) -> Any:
-    """Cotangents of some pairs: for either side, and for parameters, by the keys of totals."""
+    """Cotangents that some pairs give to the left and to the right images, by keys of `totals`; parameters are left."""
     graph, one, other = left.graph, left.images[rows], right.images[columns]
     sides = (pixels_of(graph, one.images), pixels_of(graph, other.images))
     run = left.begin(graph, *sides, one.squares, other.squares)
@@ -314,7 +329,11 @@ def _pull_batch(left: GeneralGradient, right: GeneralGradient, rows: Any, column
 
 
 def _add_found(left: GeneralGradient, right: GeneralGradient, rows: Any, columns: Any, found: Any) -> None:
-    """Columns first: pairs go row by row, so an image of a symmetric tile is a column of all before it is a row."""
+    """Add the cotangents of a batch to both sides, columns first.
+
+    Pairs (i, j), i < j, of a symmetric tile come row by row, so an image has all its pairs as a column before those as
+    a row. With columns first, the order of additions to an image does not depend on where batches end.
+    """
     if right.wanted:
         right.add(columns, found[1])
     if left.wanted:
@@ -322,7 +341,7 @@ def _add_found(left: GeneralGradient, right: GeneralGradient, rows: Any, columns
 
 
 def _pull_vectors(left: GeneralGradient, right: GeneralGradient, cotangent: Any) -> None:
-    """Images of one position: their inner products are one matrix product."""
+    """`pull_general` for images of one position, whose inner products are one matrix product."""
     graph = left.graph
     one, other = (pixels_of(graph, side.images.images).reshape(len(side), -1) for side in (left, right))
     products, flat = one @ other.T, (len(left), len(right))
@@ -339,14 +358,14 @@ def _pull_vectors(left: GeneralGradient, right: GeneralGradient, cotangent: Any)
 
 
 class InOrder:
-    """Lets threads finish in any order, and adds what they found in the order of their tasks."""
+    """Adds the results of tasks in the order of the tasks, whatever the order in which threads finish them."""
 
     def __init__(self, add: Callable[[Any, Any], None]) -> None:
         self._add, self._next, self._lock = add, 0, threading.Lock()
         self._waiting: dict[int, tuple[Any, Any]] = {}
 
     def put(self, number: int, part: Any, found: Any) -> None:
-        """Take the results of a task, and add all whose turn it is."""
+        """Take the results of task `number`; add them and those that waited for them, or let them wait."""
         with self._lock:
             self._waiting[number] = part, found
             while self._next in self._waiting:

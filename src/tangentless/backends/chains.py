@@ -1,4 +1,4 @@
-"""The way back through a chain, as all fused paths share it: from entries to the last pool, and through norms."""
+"""Gradients of chains, as far as all fused paths share them: from entries to the last pool, and through norms."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from ..layers import Nonlinearity, Normalize
 from ..pullback import pull_head
 from .segments import Segment
 
-STEEPEST = 2.0  # slope of the duals at c = 1 up to which float32 keeps four digits of gradients
+STEEPEST = 2.0  # product of the duals' slopes at c = 1 up to which float32 keeps four digits of gradients
 
 
 def pull_totals(graph: Graph, totals: Any, factor: Any, near: Any, far: Any, cotangent: Any) -> tuple[Any, Any, Any]:
-    """Cotangents of the sums of the last pool, and of squared norms at the output, left and right; all (n, m).
+    """Cotangents of the sums of the last pool, and of squared norms at the output, left and right; (n, m) each.
 
-    `factor` times the sums are inner products there; `near` and `far` are the squared norms.
+    `totals` are these sums, and `totals * factor` the inner products at the output. `near` (n,) and `far` (m,) are
+    squared norms there, and `cotangent` (n, m) is that of the entries.
     """
     values, ends = totals * factor, (np.repeat(near, len(far)), np.tile(far, len(near)))
     (output,) = graph.outputs
@@ -35,7 +36,10 @@ def pull_totals(graph: Graph, totals: Any, factor: Any, near: Any, far: Any, cot
 def pull_norms(
     stage: Segment, entrance: Any, scales: Mapping[int, Any], sums: Callable[[Any, Axes], Any] = window_sums
 ) -> Any:
-    """Cotangents of squared norms at the entrance of a stage, (N, H, W), from those of logarithms of norms, by step."""
+    """Cotangents of the squared norms at the entrance of a stage, (N, H, W).
+
+    `scales` holds, for each step with an embedding, the cotangents of the logarithms of the norms before it.
+    """
     squares = stage.squares([entrance], sums)
     by = np.zeros_like(entrance)
     for number in reversed(range(len(stage.steps))):
@@ -51,12 +55,12 @@ def pull_norms(
 
 
 def _transposed(axes: Axes) -> Axes:
-    """The windows, as many as positions, that each position of a grid is in."""
+    """The transpose of dense windows: for each position, the windows that contain it."""
     rows, columns = (replace(one, start=-one.start - (one.size - 1) * one.dilation) for one in axes)
     return rows, columns
 
 
 def power_of_two(values: Any) -> float:
-    """One near the largest of the values: multiplying by it rounds nothing."""
+    """The power of two at or below the largest absolute value (1 if all are zero): scaling by it rounds nothing."""
     largest = float(np.abs(values).max())
     return 2.0 ** math.floor(math.log2(largest)) if largest > 0 else 1.0

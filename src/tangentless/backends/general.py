@@ -1,18 +1,18 @@
-"""The general path: any graph, kernel or tangent kernel, in float64, by NumPy here and by kernels of its own on GPUs.
+"""The general path: any graph, kernel or tangent kernel, in float64, by NumPy here and by its own kernels on GPUs.
 
-Fix the offset u between rows of the two images. Rows of all nodes then move together: a value is an array (pairs of
-images, rows, pairs of columns), and nodes are interpreted one by one. Pairs of columns are those at needed offsets,
-listed once a node; a window or a pool reads its source's list through index tables, so any stride, dilation and size
-is one gather. Only pools mix offsets: each one collects its values for all needed u before what follows it runs.
+Nodes are interpreted one by one, for one offset u between rows of the two images at a time. The value of a node at
+offset u is an array (pairs of images, rows, pairs of columns). Its last axis lists the pairs of columns whose offset is
+needed, the same for all u. A window or a pool reads its source's list through index tables, so any stride, dilation and
+size is a few gathers. Only pools mix offsets u: a pool is computed at all needed u before the nodes after it.
 
-Sums are made in a fixed order from gathers and element-wise operations alone, so bits do not depend on batches.
+All sums consist of gathers and element-wise additions in a fixed order, so bits do not depend on batches.
 """
 
 from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -28,9 +28,9 @@ from .workers import run_parallel
 
 Array = NDArray[np.float64]
 Value = tuple[Any, Any]  # inner products, and tangents or None where these are not wanted
-_MOST_BYTES = 1 << 33  # of one pair of images
-_PLANE_BYTES = 1 << 20  # of one value: within a cache
-_PLANE_BYTES_OF_GPU = 1 << 28  # enough to fill it
+_MOST_BYTES = 1 << 33  # of one pair of images; larger ones are refused
+_PLANE_BYTES = 1 << 20  # of one value of a batch: it stays in a cache
+_PLANE_BYTES_OF_GPU = 1 << 28  # the same on a GPU: enough work to fill it
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,11 @@ class GeneralImages:
 
 
 class Run(ABC):
-    """One batch of pairs through a graph. Without right images, each left one with itself; norms are found then."""
+    """One batch of pairs through a graph.
+
+    With `right` None, each left image is paired with itself. Its squared norms are then computed on the way, into
+    `known`: (N, H, W), by node, at the input and after every pool.
+    """
 
     def __init__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> None:
         self.graph, self.itself = graph, right is None
@@ -64,7 +68,7 @@ class Run(ABC):
         self._squares: dict[int, list[Any]] = {}
 
     def outputs(self) -> list[Value]:
-        """The values at the outputs, one number a pair of images."""
+        """The values at the outputs, (pairs,) each."""
         for place in self.graph.body:
             if isinstance(self.graph.nodes[place], PoolNode):
                 self._pool(place)
@@ -80,7 +84,7 @@ class Run(ABC):
         return found
 
     def value(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> Value:
-        """A node's value at one offset of rows."""
+        """A node's value at offset u of rows; `memo` keeps values that several nodes read."""
         if place in self._pooled:
             return self._pooled[place][u]
         if (place, u) not in memo:
@@ -88,7 +92,7 @@ class Run(ABC):
         return memo[place, u]
 
     def norms(self, place: int, side: int) -> Any:
-        """Norms of one side at a node, as `laid_out` leaves them."""
+        """Norms at a node of the left (0) or right (1) images, in the layout of `laid_out`."""
         if (place, side) not in self._norms:
             if side not in self._squares:
                 self._squares[side] = self.graph.squares(self._right_known if side else self.known)
@@ -96,7 +100,7 @@ class Run(ABC):
         return self._norms[place, side]
 
     def _pool(self, place: int) -> None:
-        """Collect a pool's values at all needed offsets of rows, from those of its source, in order."""
+        """Compute a pool's values at all needed offsets of rows, adding its source's offsets in ascending order."""
         node = self.graph.nodes[place]
         assert isinstance(node, PoolNode)
         (source,), rows = node.sources, node.axes[0]
@@ -109,19 +113,23 @@ class Run(ABC):
         if self.itself:  # the diagonal of columns at u = 0
             self.known[place] = found[0][0][..., own_columns(self.graph, place)]
 
+    def with_zero_tangent(self, kernel: Any) -> Value:
+        """A value, or a cotangent, whose tangent part is zero, or None for a graph without tangents."""
+        return kernel, np.zeros_like(kernel) if self.graph.tangent else None
+
     @abstractmethod
     def compute(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> Value:
-        """The value of a node that is no pool, from those it reads."""
+        """The value of a node other than a pool, from those it reads."""
 
     @abstractmethod
     def collect(
         self, place: int, node: PoolNode, value: Value, u: int, targets: list[int], found: dict[int, Value]
     ) -> None:
-        """Add what a pool's source has at offset u to the pool's values at the target offsets."""
+        """Add the source's value at offset u to those of the pool at the target offsets, which `found` holds."""
 
     @abstractmethod
     def laid_out(self, place: int, side: int, norms: Any) -> Any:
-        """Norms (N, H, W) as `compute` reads them."""
+        """Norms (N, H, W) in the layout that `compute` reads."""
 
 
 Start = Callable[[Graph, Any, Any, Any, Any], Run]  # graph, left and right images, squared norms of both
@@ -130,7 +138,7 @@ Start = Callable[[Graph, Any, Any, Any, Any], Run]  # graph, left and right imag
 def prepare_general(
     graph: Graph, images: Any, n_jobs: int = 1, batch: int | None = None, start: Start | None = None
 ) -> GeneralImages:
-    """Squared norms and the diagonal, from each image's kernel with itself; at most `batch` of them at a time."""
+    """Squared norms and k(x, x), from each image's kernel with itself; at most `batch` images at a time."""
     begin = NumpyRun if start is None else start
     parts: dict[int, tuple[dict[int, Any], Any]] = {}
 
@@ -192,7 +200,7 @@ def general_block(
 
 
 class NumpyRun(Run):
-    """By NumPy: every node is an operation on whole arrays."""
+    """A run by NumPy: every node is an operation on whole arrays."""
 
     def __init__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> None:
         super().__init__(graph, left, right, left_squares, right_squares)
@@ -211,24 +219,27 @@ class NumpyRun(Run):
     def compute(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> Value:
         node, table = self.graph.nodes[place], self.tables[place]
         if isinstance(node, InputNode):
-            products = self._products(u)
-            return products, np.zeros_like(products) if self.graph.tangent else None
+            return self.with_zero_tangent(self._products(u))
         if isinstance(node, WindowNode):
             source = self.value(node.sources[0], u * node.axes[0].stride, memo)
             rows = replace(node.axes[0], count=node.axes[0].count - abs(u))
             axes = rows, Windows(1, len(table.left) + 1)  # along columns, the table adds up
             return each(lambda v: window_sums(table.sum(v), axes) * node.scale, source)
-        sources = [
-            each(functools.partial(take_columns, columns=columns), self.value(source, u, memo))
-            for source, columns in zip(node.sources, table.beside, strict=True)
-        ]
+        sources = self.sources(place, u, memo)
         if not isinstance(node, EmbedNode):
             return head_value(node, sources, None)
         scale = self.scale(node, u, table.beside[0])
         return head_value(node, sources, scale, table.same if self.itself and u == 0 else None)
 
+    def sources(self, place: int, u: int, memo: dict[tuple[int, int], Value]) -> list[Value]:
+        """The values that a sum, an embedding or a layer of weights reads, at its own pairs of columns."""
+        return [
+            each(functools.partial(take_columns, columns=columns), self.value(source, u, memo))
+            for source, columns in zip(self.graph.nodes[place].sources, self.tables[place].beside, strict=True)
+        ]
+
     def scale(self, node: EmbedNode, u: int, columns: Any) -> Any:
-        """Products of the norms before an embedding."""
+        """Products A A' of the norms before an embedding, (pairs, rows, pairs of columns)."""
         left, right = (take_columns(self.norms(node.sources[0], side), columns) for side in range(2))
         return left[:, rows_at(node.grid[0], u)] * right[:, rows_at(node.grid[0], -u)]
 
@@ -236,9 +247,9 @@ class NumpyRun(Run):
         return self.tables[place].spread(norms, side)
 
     def _products(self, u: int) -> Any:
-        """Inner products of pixels."""
+        """Inner products of pixels at offset u of rows."""
         height = self.graph.nodes[0].grid[0]
-        if self.itself and self.graph.nodes[0].grid == (1, 1):  # vectors have many channels, each of which takes time
+        if self.itself and self.graph.nodes[0].grid == (1, 1):  # vectors have too many channels for the loop below
             return self.known[0]
         total = None
         for channel in range(self.graph.channels):
@@ -248,7 +259,7 @@ class NumpyRun(Run):
         return total
 
     def _side(self, channel: int, side: int) -> Any:
-        """One channel of the left (0) or right (1) images, for the list of pairs of columns."""
+        """One channel of the left (0) or right (1) images, (N, H, pairs of columns)."""
         if (channel, side) not in self._pixels:
             images = self.right if side else self.left
             self._pixels[channel, side] = self.tables[0].spread(images[..., channel], side)
@@ -257,24 +268,27 @@ class NumpyRun(Run):
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """A node's pairs of columns (k, n), a void one last, which is always zero; where each window reads its source's."""
+    """A node's pairs of columns (k, n), and where they are in the lists of its sources.
 
-    left: Any
-    right: Any
-    taps: tuple[Any, ...]
-    beside: tuple[Any, ...]  # where the same pairs stand among those of each source; None: in the same places
+    One more column, the last of every value, is always zero: it stands for pairs outside the grid.
+    """
+
+    left: Any  # k of every pair
+    right: Any  # n of every pair
+    taps: tuple[Any, ...]  # of windows and pools: index arrays, whose gathers from the source are added up
+    beside: tuple[Any, ...]  # of other nodes: for each source, the indices of the same pairs; None: the same list
     same: Any  # which pairs are a column with itself
 
     def spread(self, values: Any, side: int) -> Any:
-        """(N, H, W) at one side of every pair."""
+        """Values (N, H, W) of the left (0) or right (1) images at every pair of columns."""
         columns = self.right if side else self.left
         spread = np.zeros_like(values, dtype=np.float64, shape=(*values.shape[:-1], len(columns) + 1))
         spread[..., :-1] = values[..., columns]
         return spread
 
     def sum(self, values: Any) -> Any:
-        """Of a source's values, over the window or pool at every pair."""
-        if len(self.left) == 1:  # everything into one pair: by halves, which is few operations on long arrays
+        """Sums of a source's values over the window or pool at every pair of columns."""
+        if len(self.left) == 1:  # one pair adds up everything: by halves, which is few operations on long arrays
             total = _fold(values[..., self.taps[0]])
         else:
             total = values[..., self.taps[0]]
@@ -287,7 +301,7 @@ class _Table:
 
 @functools.lru_cache(maxsize=64)
 def tables_of(graph: Graph) -> tuple[_Table, ...]:
-    """Of every node."""
+    """The tables of all nodes."""
     tables: list[_Table] = []
     index: list[dict[Pair, int]] = []
     for place, node in enumerate(graph.nodes):
@@ -309,29 +323,32 @@ def tables_of(graph: Graph) -> tuple[_Table, ...]:
 
 
 def node_pairs(graph: Graph, place: int) -> list[Pair]:
-    """The pairs of columns at which a node's value is needed, offset by offset."""
+    """The pairs of columns (k, k + v) at which a node's value is needed, offset v by offset."""
     width = graph.nodes[place].grid[1]
     offsets = sorted(graph.offsets[place][1])
     return [(k, k + v) for v in offsets for k in range(max(0, -v), min(width, width - v))]
 
 
 def own_columns(graph: Graph, place: int) -> list[int]:
-    """Where a node's columns stand with themselves in its list, in order."""
+    """The indices of the pairs (k, k), in order of k, in a node's list of pairs of columns."""
     return [i for i, (k, n) in enumerate(node_pairs(graph, place)) if k == n]
 
 
 def index_of(pairs: Sequence[Pair]) -> dict[Pair, int]:
-    """Where each pair stands in a list."""
+    """The index of each pair in a list."""
     return {pair: place for place, pair in enumerate(pairs)}
 
 
 def places(pairs: Sequence[Pair], source: dict[Pair, int]) -> NDArray[np.intp]:
-    """Where pairs stand in a longer list."""
+    """The indices of some pairs in a list, given by its `index_of`."""
     return np.array([source[pair] for pair in pairs], dtype=np.intp)
 
 
 def window_taps(node: WindowNode | PoolNode, pairs: Sequence[Pair], source: dict[Pair, int]) -> NDArray[np.intp]:
-    """For every pair of positions in a window, where each pair of columns reads it in the source's list, or -1."""
+    """Indices (taps, pairs) in the source's list, -1 for pairs that are not there.
+
+    A tap of a window is one of its positions, the same in both images; a tap of a pool is a pair of positions.
+    """
     windows = node.axes[1]
     sizes = range(windows.size)
     steps = [(a, b) for a in sizes for b in sizes] if isinstance(node, PoolNode) else [(a, a) for a in sizes]
@@ -340,7 +357,7 @@ def window_taps(node: WindowNode | PoolNode, pairs: Sequence[Pair], source: dict
 
 
 def take_columns(values: Any, columns: Any) -> Any:
-    """Values at some pairs of columns; None: at all."""
+    """Values at some pairs of columns; None: at all of them."""
     return values if columns is None else values[..., columns]
 
 
@@ -356,25 +373,30 @@ def _fold(values: Any) -> Any:
 
 
 def _add_rows(values: Any, total: Any, node: PoolNode, u: int, target: int) -> Any:
-    """Add rows at offset u to those that a pool has at the target offset."""
-    rows, (height, _) = node.axes[0], node.grid
+    """Add a source's rows at offset u to those of its pool at the target offset; `total` None: these are zero."""
     if total is None:
-        total = np.zeros_like(values, shape=(len(values), height - abs(target), values.shape[2]))
-    first, start = max(0, -target), max(0, -u)
-    for a in range(rows.size):
-        if 0 <= u + a - target * rows.stride < rows.size:
-            begin = first * rows.stride + a - start
-            total += values[:, begin : begin + (total.shape[1] - 1) * rows.stride + 1 : rows.stride]
+        total = np.zeros_like(values, shape=(len(values), node.grid[0] - abs(target), values.shape[2]))
+    for part in pooled_rows(node, u, target):
+        total += values[:, part]
     return total
 
 
+def pooled_rows(node: PoolNode, u: int, target: int) -> Iterator[slice]:
+    """Rows of a pool's source at offset u that belong to the pool's rows at the target offset: a slice per addition."""
+    rows, count = node.axes[0], node.grid[0] - abs(target)
+    start = max(0, -target) * rows.stride - max(0, -u)
+    for a in range(rows.size):
+        if 0 <= u + a - target * rows.stride < rows.size:
+            yield slice(start + a, start + a + (count - 1) * rows.stride + 1, rows.stride)
+
+
 def each(function: Callable[[Any], Any], value: Value) -> Value:
-    """A linear function of inner products, and of tangents where there are some."""
+    """Apply a linear function to inner products, and to tangents where there are some."""
     return function(value[0]), None if value[1] is None else function(value[1])
 
 
 def rows_at(height: int, u: int) -> slice:
-    """Rows of the left image that have a partner at offset u; with -u, the partners."""
+    """The rows of the left image that have a partner at offset u; with -u, these partners in the right image."""
     return slice(max(0, -u), height - max(0, u))
 
 
@@ -384,23 +406,23 @@ def pixels_of(graph: Graph, images: Any) -> Any:
 
 
 def pixel_squares(pixels: Any) -> Any:
-    """Squared norms of pixels, channel by channel: a reduction may add in another order for another batch."""
+    """Squared norms of pixels, added channel by channel: np.sum may choose another order for another batch."""
     return functools.reduce(lambda a, b: a + b, (pixels[..., c] ** 2 for c in range(pixels.shape[-1])))
 
 
 def pair_bytes(graph: Graph) -> int:
-    """What one pair of images takes while it is computed: a few values, and all that pools have collected."""
+    """Bytes of one pair of images while it is computed: a few values, and those of all pools."""
     pools = [place for place in graph.body if isinstance(graph.nodes[place], PoolNode)]
     return 8 * (1 + graph.tangent) * (4 * _largest(graph) + sum(map(graph.pairs, pools)))
 
 
 def batch_size(graph: Graph, images: Any, most: int | None) -> int:
-    """Pairs at a time: one value of the largest node takes so many bytes."""
+    """Pairs at a time: as many as keep a value of the largest node within `_PLANE_BYTES`, and at most `most`."""
     needed = pair_bytes(graph)
     if needed > _MOST_BYTES:
         raise BackendError(
             f"one pair of {format_grid(graph.nodes[0].grid)} images takes {needed / 1e9:.0f} GB on the general path, "
-            f"more than {_MOST_BYTES / 1e9:.0f} GB; pool earlier or further, or use strides or patches"
+            f"more than {_MOST_BYTES / 1e9:.0f} GB; pool earlier, or over larger windows, or use strides or patches"
         )
     plane = _PLANE_BYTES if isinstance(images, np.ndarray) else _PLANE_BYTES_OF_GPU
     fitting = max(1, plane // (8 * _largest(graph)))
@@ -408,5 +430,5 @@ def batch_size(graph: Graph, images: Any, most: int | None) -> int:
 
 
 def _largest(graph: Graph) -> int:
-    """Numbers of a value at one offset, at the largest node."""
+    """Numbers in a value of the largest node, for one pair of images at one offset."""
     return max(graph.nodes[place].grid[0] * (len(node_pairs(graph, place)) + 1) for place in graph.body)

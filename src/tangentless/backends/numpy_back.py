@@ -1,4 +1,4 @@
-"""The general path backwards, by NumPy: every node's pullback is an operation on whole arrays, as in `general`."""
+"""The general path backwards, by NumPy: every node's pullback is an operation on whole arrays, like its value."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..graph import EmbedNode, Graph, InputNode, PoolNode, WindowNode
 from ..layers import Windows
 from ..pullback import add_all, node_slopes, pull_node, spread
 from .backward import Back, Place
-from .general import NumpyRun, each, own_columns, rows_at, tables_of, take_columns
+from .general import NumpyRun, each, own_columns, pooled_rows, rows_at, tables_of
 
 
 class NumpyBack(NumpyRun, Back):
-    """A run that goes back."""
+    """A run by NumPy, forwards and back."""
 
     def __init__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> None:
         super().__init__(graph, left, right, left_squares, right_squares)
@@ -42,11 +42,7 @@ class NumpyBack(NumpyRun, Back):
             grid = self.graph.nodes[source].grid[0] - abs(u * rows.stride), cotangent[0].shape[-1]
             back = each(lambda g: reverse.columns(spread(g * node.scale, axes, grid), 0), cotangent)
             return [(source, u * rows.stride, back)]
-        beside = self.tables[place].beside
-        sources = [
-            each(functools.partial(take_columns, columns=columns), self.value(source, u, memo))
-            for source, columns in zip(node.sources, beside, strict=True)
-        ]
+        beside, sources = self.tables[place].beside, self.sources(place, u, memo)
         scale = self.scale(node, u, beside[0]) if isinstance(node, EmbedNode) else None
         if self.slopes:
             slopes = node_slopes(node, place, cotangent, sources, scale)
@@ -61,8 +57,7 @@ class NumpyBack(NumpyRun, Back):
         ]
 
     def spread(self, place: int, node: PoolNode, u: int, pulled: Mapping[int, Both]) -> Both:
-        rows, (source,) = node.axes[0], node.sources
-        height, start = self.graph.nodes[source].grid[0] - abs(u), max(0, -u)
+        height = self.graph.nodes[node.sources[0]].grid[0] - abs(u)
 
         def back(which: int) -> Any:
             total: Any = None
@@ -70,15 +65,13 @@ class NumpyBack(NumpyRun, Back):
                 value = both[which]
                 if total is None:
                     total = np.zeros_like(value, shape=(len(value), height, value.shape[2]))
-                for a in range(rows.size):
-                    if 0 <= u + a - U * rows.stride < rows.size:
-                        begin = max(0, -U) * rows.stride + a - start
-                        total[:, begin : begin + (value.shape[1] - 1) * rows.stride + 1 : rows.stride] += value
+                for part in pooled_rows(node, u, U):
+                    total[:, part] += value
             return self.reverse[place].columns(total * node.scale, 0)
 
         return back(0), back(1) if self.graph.tangent else None
 
-    def widened(self, place: int, cotangent: Both) -> Both:
+    def output_as_value(self, place: int, cotangent: Both) -> Both:
         def widen(numbers: Any) -> Any:
             wide = np.zeros_like(numbers, shape=(len(numbers), 1, 2))
             wide[:, 0, 0] = numbers
@@ -86,10 +79,10 @@ class NumpyBack(NumpyRun, Back):
 
         return each(widen, cotangent)
 
-    def narrowed(self, place: int, squares: Any) -> Both:
+    def squares_as_value(self, place: int, squares: Any) -> Both:
         value = np.zeros_like(self._pooled[place][0][0])
         value[..., own_columns(self.graph, place)] = squares
-        return value, np.zeros_like(value) if self.graph.tangent else None
+        return self.with_zero_tangent(value)
 
     def _pull_pixels(self, u: int, cotangent: Any) -> None:
         square = self.reverse[0].square(cotangent)
@@ -104,7 +97,7 @@ class NumpyBack(NumpyRun, Back):
                 self.pixels[1][:, right] += square.swapaxes(-1, -2) @ self.left[:, left]
 
     def _add_scales(self, place: int, u: int, square: Any) -> None:
-        """Add up what logarithms of norms get, (pairs, rows, columns, columns), for each side."""
+        """Add cotangents of logarithms of norms, (pairs, rows, W, W), to the totals of both sides."""
         grid = self.graph.nodes[place].grid
         for side in self.sides:
             if (place, side) not in self.scales:
@@ -114,13 +107,13 @@ class NumpyBack(NumpyRun, Back):
 
 @dataclass(frozen=True, eq=False)
 class _Reverse:
-    """A node's tables of `general`, transposed."""
+    """A node's table of `general`, transposed."""
 
-    readers: tuple[tuple[NDArray[np.intp], ...], ...]  # for each source, which of the node's pairs read its pairs
-    places: NDArray[np.intp]  # (W, W), where every pair of columns stands in the node's list
+    readers: tuple[tuple[NDArray[np.intp], ...], ...]  # for each source: index arrays as of `_transposed`
+    places: NDArray[np.intp]  # (W, W): the index of every pair of columns in the node's list
 
     def columns(self, cotangent: Any, source: int) -> Any:
-        """Cotangents of a source's pairs of columns."""
+        """Cotangents of a source's pairs of columns from those of the node's."""
         first, *others = self.readers[source]
         total = cotangent.take(first, axis=-1)
         for reader in others:
@@ -128,13 +121,13 @@ class _Reverse:
         return total
 
     def square(self, values: Any) -> Any:
-        """Values at pairs of columns as matrices of columns of both images."""
+        """Values at pairs of columns as matrices (W, W), a row for each column of the left image."""
         return values.take(self.places, axis=-1)
 
 
 @functools.lru_cache(maxsize=64)
 def _reverse(graph: Graph) -> tuple[_Reverse, ...]:
-    """Of every node."""
+    """The transposed tables of all nodes."""
     tables, found = tables_of(graph), []
     for node, table in zip(graph.nodes, tables, strict=True):
         count, width = len(table.left), node.grid[1]
@@ -151,7 +144,11 @@ def _reverse(graph: Graph) -> tuple[_Reverse, ...]:
 
 
 def _transposed(reads: Sequence[Any], length: int, void: int) -> tuple[NDArray[np.intp], ...]:
-    """For each of a source's pairs, and the void one, who reads it, in order; shorter lists end in the void pair."""
+    """Index arrays, whose gathers add up cotangents: array r holds the r-th reader of each of a source's pairs.
+
+    `reads` has, for every tap, the source's pairs that the node's pairs read; the source has `length` pairs. Pairs with
+    fewer readers, and the source's zero column, gather the node's zero column, `void`.
+    """
     lists: list[list[int]] = [[] for _ in range(length + 1)]
     for tap in reads:
         for reader, read in enumerate(tap):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ReferenceImages:
-    """Bags, the norms of their features at every node, and the kernel of each with itself."""
+    """Images as bags, the norms of their features at every node, and k(x, x)."""
 
     bags: tuple[Bag, ...]
     norms: tuple[tuple[Array, ...], ...]
@@ -107,7 +107,7 @@ class ReferenceBackend:
 
 @dataclass(frozen=True, eq=False)
 class ReferenceGradient(OfImages):
-    """Images, and cotangents of their pixels, of squared norms at every node, of k(x, x) and of parameters so far."""
+    """Images, and the cotangents so far of pixels, squared norms at every node, k(x, x) and parameters."""
 
     graph: Graph
     images: ReferenceImages
@@ -118,23 +118,31 @@ class ReferenceGradient(OfImages):
     parameters: dict[Key, Array]
 
     def __getitem__(self, part: slice) -> ReferenceGradient:
-        slopes = {key: one[part] for key, one in self.parameters.items()}
-        own = self.images[part], self.shape, self.pixels[part], self.squares[part], self.diagonal[part]
-        return ReferenceGradient(self.graph, *own, slopes)
+        return replace(
+            self,
+            images=self.images[part],
+            pixels=self.pixels[part],
+            squares=self.squares[part],
+            diagonal=self.diagonal[part],
+            parameters={key: one[part] for key, one in self.parameters.items()},
+        )
 
     def unwanted(self) -> ReferenceGradient:
         """The same images, of which no cotangents are wanted."""
-        squares = tuple([np.zeros_like(norms) for norms in one] for one in self.squares)
-        slopes = {key: np.zeros_like(one) for key, one in self.parameters.items()}
-        new = np.zeros_like(self.pixels), squares, np.zeros_like(self.diagonal), slopes
-        return ReferenceGradient(self.graph, self.images, self.shape, *new)
+        return replace(
+            self,
+            pixels=np.zeros_like(self.pixels),
+            squares=tuple([np.zeros_like(norms) for norms in one] for one in self.squares),
+            diagonal=np.zeros_like(self.diagonal),
+            parameters={key: np.zeros_like(one) for key, one in self.parameters.items()},
+        )
 
     def pull_diagonal(self, cotangent: Array) -> None:
         """Add cotangents of k(x, x)."""
         self.diagonal[...] += cotangent
 
     def finish(self) -> Array:
-        """Pull back what each image has alone; the cotangents of all pixels."""
+        """Pull back through each image's pair with itself; returns the cotangents of all pixels, (N, *grid, C)."""
         for i, bag in enumerate(self.images.bags):
             norms = self.images.norms[i]
             seed, own = _seed(self.graph, self.diagonal[i]), self.squares[i]
@@ -148,7 +156,7 @@ class ReferenceGradient(OfImages):
 def run(
     graph: Graph, left: Bag, right: Bag, left_norms: tuple[Array, ...] | None, right_norms: tuple[Array, ...] | None
 ) -> tuple[float, tuple[Array, ...]]:
-    """The kernel of two bags, or of the tangent graph their tangent kernel, and the norms if they are one bag."""
+    """The kernel of two bags, for a tangent graph their tangent kernel; without norms, of one bag, and its norms."""
     values = _values(graph, left, right, left_norms, right_norms)
     norms = tuple(diagonal_norms(kernel) for kernel, _ in values) if left_norms is None else ()
     return float(values[-1][1 if graph.tangent else 0][0, 0]), norms
@@ -157,7 +165,7 @@ def run(
 def _values(
     graph: Graph, left: Bag, right: Bag, left_norms: Sequence[Array] | None, right_norms: Sequence[Array] | None
 ) -> list[tuple[Array, Array]]:
-    """Kernels and tangent kernels of two bags at every node; without norms, of one bag with itself."""
+    """Kernels and tangent kernels of two bags at every node; without norms, both are one bag."""
     itself = left_norms is None
     values: list[tuple[Array, Array]] = []
     for node, one in zip(graph.nodes, operations_of(graph), strict=True):
@@ -186,7 +194,7 @@ def _values(
 
 @dataclass(frozen=True, eq=False)
 class Pulled:
-    """Cotangents of two bags' features and squared norms at every node, and of parameters."""
+    """Cotangents of two bags' features and of their squared norms at every node, and of parameters."""
 
     sides: tuple[tuple[Array, list[Array]], tuple[Array, list[Array]]]
     parameters: dict[Key, float]
@@ -205,8 +213,8 @@ def pull(
 ) -> Pulled:
     """Pull the cotangent of a graph's last value back to two bags.
 
-    `diagonals`, the cotangents of all squared norms, say that both are one bag: they are added to those of its kernels
-    with itself, and what is found for squared norms on the way joins them.
+    With `diagonals`, both are one bag, and its squared norms at every node have these cotangents, too. A squared norm
+    is a diagonal entry of the bag's kernel with itself, so its cotangent is added to that of the kernel.
     """
     itself = diagonals is not None
     values = _values(graph, left, right, None if itself else left_norms, None if itself else right_norms)
@@ -245,14 +253,14 @@ def pull(
 
 
 def _seed(graph: Graph, cotangent: float) -> Both:
-    """The cotangent of a graph's last value, as of a matrix."""
+    """The cotangent of a graph's last value, which is a matrix of one entry."""
     matrix = np.full((1, 1), cotangent)
     return (np.zeros_like(matrix), matrix) if graph.tangent else (matrix, None)
 
 
 @functools.lru_cache(maxsize=64)
 def operations_of(graph: Graph) -> tuple[Operation | None, ...]:
-    """The operations on bags of the nodes that have one source."""
+    """For every node its operation on bags; None for images, sums and layers of weights."""
     return tuple(_operation(graph, node) for node in graph.nodes)
 
 

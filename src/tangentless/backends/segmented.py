@@ -1,4 +1,4 @@
-"""A graph cut into segments, with what every fused path needs to know of it: norms, scales, needed offsets."""
+"""A graph cut into segments, and what every fused path derives from it: places of norms, scales, needed offsets."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from ..graph import Graph, Pair
 from .segments import Exit, Segment
 
-Offsets = tuple[list[int], list[int]]  # u and v that a segment is needed at
+Offsets = tuple[list[int], list[int]]  # the u and the v at which a segment is needed, in order
 
-SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-150}  # of a patch, relative to its image; below it counts as black
-_LARGEST_GAIN = {"float32": 1e25, "float64": 1e250}  # of one segment's window sums, before they overflow
+SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-150}  # of a patch, relative to its image; a smaller one counts as 0
+_LARGEST_GAIN = {"float32": 1e25, "float64": 1e250}  # of the window sums of one segment; larger ones may overflow
 
 
 @dataclass(frozen=True, eq=False)
 class Segmented:
-    """A graph, its segments, and the type of numbers up to the last pool."""
+    """A graph, its segments, and the floating-point type up to the last pool."""
 
     graph: Graph
     segments: tuple[Segment, ...]
@@ -26,7 +26,7 @@ class Segmented:
 
     @functools.cached_property
     def norm_places(self) -> dict[Pair, int]:
-        """Where an image's norms before the embedding of (segment, step) begin; steps without one have none."""
+        """By (segment, step): where the norms before its embedding begin in an image's list of norms."""
         places, used = {}, 0
         for i, segment in enumerate(self.segments):
             for j, step in enumerate(segment.steps):
@@ -37,14 +37,15 @@ class Segmented:
 
     @functools.cached_property
     def norm_count(self) -> int:
-        """Norms of one image."""
+        """Number of norms of one image."""
         return sum(math.prod(self.segments[i].grid) for i, _ in self.norm_places)
 
     @functools.cached_property
     def gains(self) -> tuple[float, ...]:
-        """For every segment, by what its exits are divided to keep numbers small.
+        """For every segment, the divisor of its exits, which keeps numbers small.
 
-        All that a sum joins must have been divided alike, so nothing is where some branches are normalised.
+        Branches that a sum joins must have been divided by the same number. Where some of them may be normalised, all
+        divisors are 1.
         """
         joined = any(len(step.terms) > 1 for segment in self.segments for step in segment.steps)
         if joined and any(segment.normalizes for segment in self.segments):
@@ -52,11 +53,14 @@ class Segmented:
         return tuple(segment.gain for segment in self.segments)
 
     def exit_scale(self, segment: int, exit_: Exit) -> float:
-        """The factor on the sums of an exit that makes them means, divided by the gain."""
+        """The factor on the sums of an exit: it turns them into means and divides by the segment's gain."""
         return 1.0 / (math.prod(exit_.size) ** 2 * self.gains[segment])
 
     def total_scale(self) -> float:
-        """The factor on the total that gives the inner product at the output, for images of their true scale."""
+        """The factor that turns the sum over the last pool into the inner product at the output.
+
+        It undoes the gains that no later normalisation has cancelled.
+        """
         factor = 1.0 / math.prod(self.segments[-1].exits[0].size) ** 2
         for i in range(len(self.segments) - 1):
             if not any(segment.normalizes for segment in self.segments[i + 1 :]):
@@ -64,7 +68,7 @@ class Segmented:
         return factor
 
     def needed(self, last: int) -> list[Offsets]:
-        """For segments up to the last one, offsets that are needed to know its exits at equal positions."""
+        """For segments 0 to `last`, the offsets that the exits of segment `last` need at offset (0, 0)."""
         needed = [{0}, {0}]
         found: list[Offsets] = []
         for segment in reversed(self.segments[: last + 1]):
@@ -74,23 +78,23 @@ class Segmented:
 
 
 def exceeds(segments: Sequence[Segment], dtype: str) -> bool:
-    """Whether sums over windows may leave the range of a type."""
+    """Whether sums over windows may overflow a type."""
     return any(segment.gain > _LARGEST_GAIN[dtype] for segment in segments)
 
 
 def keeps_scales(graph: Graph) -> bool:
-    """Whether images must keep their scales, because sums join what grows with them and what does not."""
+    """Whether images must keep their scales: a sum joins a branch that grows with them and one that does not."""
     return any(graph.degrees[place] is None for place in graph.body)
 
 
 def crop(exit_: Exit) -> Pair:
-    """The part of a grid that an exit reads."""
+    """The rows and columns of a grid that an exit reads; those after them are left out."""
     rows, columns = ((n - 1) * s + p for n, s, p in zip(exit_.grid, exit_.stride, exit_.size, strict=True))
     return rows, columns
 
 
 def _feeding(exit_: Exit, axis: int, needed: set[int]) -> set[int]:
-    """Offsets of a segment along an axis that an exit needs for its own offsets."""
+    """The offsets of a segment, along one axis, that an exit reads at its own `needed` offsets."""
     size, stride, length = exit_.size[axis], exit_.stride[axis], crop(exit_)[axis]
     inside = (u for u in needed if abs(u) < exit_.grid[axis])
     around = {u * stride + d for u in inside for d in range(1 - size, size)}

@@ -1,11 +1,13 @@
 """Segments: a graph cut where its resolution changes, for the fused kernels.
 
-Between two cuts the offset between a position of the left image and one of the right stays fixed, so a segment can be
-streamed offset by offset. It consists of *steps*: a weighted sum of windows, then an embedding. A segment has one or
-more *exits*, which pools and strides feed, and these are the entrances of the next one.
+Within a segment the offset between a position of the left image and one of the right stays fixed, so a segment can be
+streamed offset by offset. It consists of *steps*: a weighted sum of windows, then an embedding. It ends in one or more
+*exits*, which pool or subsample values; exit k of a segment is entrance k of the next one.
 
-A pool of windows of size p adds up p positions of either side. A stride s keeps every s-th position, so that
-only offsets that are multiples of s are needed; its window is a step before the exit.
+    entrances -> step -> step -> ... -> exits (pools, strides) -> entrances of the next segment
+
+A pool of size p adds up p positions of either image along an axis. A stride s keeps every s-th position, so only
+offsets that are multiples of s are needed. The window of a strided convolution is a step of its own before the exit.
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ from ..layers import Nonlinearity, Normalize, Windows
 
 Array = NDArray[np.float64]
 Embedding = Nonlinearity | Normalize | None
-Weights = tuple[float, ...]  # of positions along an axis; their mean is 1
+Weights = tuple[float, ...]  # one per position along an axis; their mean is 1
 
 
 @dataclass(frozen=True)
 class Term:
-    """A part of a sum: `weight` times the sum over dense windows of a value."""
+    """A term of a step's sum: `weight` times the sums of a value over windows of stride 1."""
 
     value: int
     axes: Axes
@@ -49,18 +51,18 @@ class Term:
 
     @property
     def taps(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Positions along the height and along the width, from that of the window's."""
+        """Positions that a window adds up, along the height and along the width, relative to its own position."""
         rows, columns = (tuple(windows.positions(0)) for windows in self.axes)
         return rows, columns
 
 
 @dataclass(frozen=True)
 class Step:
-    """A sum of terms, then an embedding (None: not at all)."""
+    """A sum of terms, then an embedding, or none."""
 
     terms: tuple[Term, ...]
     embedding: Embedding
-    weighs: bool = False  # a layer of weights stands between them: kernels are added to tangents
+    weighs: bool = False  # a layer of weights stands between sum and embedding: it adds kernels to tangents
 
     @property
     def window(self) -> Pair:
@@ -71,22 +73,22 @@ class Step:
 
 @dataclass(frozen=True)
 class Exit:
-    """What the next segment reads: means of windows of `size` at every `stride`, in a grid of its own."""
+    """What the next segment reads: means of a value over windows of `size`, one every `stride`, `grid` of them."""
 
     value: int
     size: Pair
     stride: Pair
     grid: Pair
-    pooled: bool  # its squared norms need each image's kernel with itself
-    weights: tuple[Weights, Weights] | None = None  # of positions in a window, along both axes; None: all are 1
+    pooled: bool  # more than one position per window, so squared norms need each image's kernel with itself
+    weights: tuple[Weights, Weights] | None = None  # along the height and the width of a window; None: all are 1
 
     @property
     def tiles(self) -> bool:
-        """Whether windows are disjoint and leave no gaps, or are single positions."""
+        """Whether windows are disjoint without gaps, or are single positions."""
         return self.size in ((1, 1), self.stride)
 
     def weigh(self, norms: Any, xp: Any) -> Any:
-        """Norms (N, H, W) of features before it, times their weights: the pool then adds up what it should."""
+        """Norms (N, H, W) before the pool, times its weights, with which a plain pool computes the weighted one."""
         if self.weights is None:
             return norms
         rows, columns = map(xp.asarray, self.weights)
@@ -97,7 +99,7 @@ class Exit:
 class Segment:
     """Steps on one grid.
 
-    Values have numbers: first those of the entrances, then for every step that of its sum and that after embedding.
+    Values are numbered: the entrances first, then two per step, its sum and its value after the embedding.
     """
 
     grid: Pair
@@ -111,7 +113,7 @@ class Segment:
 
     @property
     def normalizes(self) -> bool:
-        """Whether a step divides by norms."""
+        """Whether a step normalises, that is, divides by norms."""
         return any(isinstance(step.embedding, Normalize) for step in self.steps)
 
     @property
@@ -121,7 +123,7 @@ class Segment:
 
     @property
     def is_chain(self) -> bool:
-        """Whether it is a chain of centred windows before one pool that tiles its grid."""
+        """Whether it is a chain of centred windows that ends in one pool whose windows tile the grid."""
         value = 0
         for number, step in enumerate(self.steps):
             rows, columns = (Windows(k, n, start=-(k // 2)) for k, n in zip(step.window, self.grid, strict=True))
@@ -133,7 +135,7 @@ class Segment:
         return tiles and one.value == value and self.entrances == len(self.exits) == 1
 
     def before_patch(self) -> Segment | None:
-        """With a pool in place of the patch of the whole grid that it ends in; None if there is no such patch."""
+        """For a segment that ends in a patch of its whole grid: the same with a pool instead; None for others."""
         last, one = self.steps[-1] if self.steps else None, self.exits[0]
         whole = tuple(Windows(n, n) for n in self.grid)
         if last is None or last.embedding is not None or one.size != (1, 1) or one.grid != (1, 1):
@@ -147,7 +149,7 @@ class Segment:
 
     @property
     def gain(self) -> float:
-        """By how much sums over windows may grow until an exit."""
+        """An upper bound of how much sums over windows multiply values, from the entrances to any value."""
         gains = [1.0] * self.entrances
         for step in self.steps:
             size = [math.prod(windows.size for windows in term.axes) for term in step.terms]
@@ -156,9 +158,9 @@ class Segment:
         return max(gains)
 
     def squares(self, entrances: Sequence[Array], sums: Callable[[Any, Axes], Any] = window_sums) -> list[Array]:
-        """Squared norms of every value, (N, H, W), from those at the entrances; `sums` computes those over windows.
+        """Squared norms of every value, (N, H, W), from those at the entrances; `sums` adds up windows.
 
-        Sums and embeddings act on squared norms alone, so within a segment no kernel is needed to know them.
+        Squared norms after a sum or an embedding follow from those before it, so no kernel is needed here.
         """
         values = list(entrances)
         for step in self.steps:
@@ -171,14 +173,14 @@ class Segment:
         return values
 
     def norms(self, squares: Array) -> Array:
-        """Of a chain, norms before each step's embedding, (N, steps, H, W), from squared norms at the entrance."""
+        """For a chain: norms before each step's embedding, (N, steps, H, W), from squared norms at the entrance."""
         values = self.squares([squares])
         return np.sqrt(np.stack([values[self.sum_of(number)] for number in range(len(self.steps))], axis=1))
 
 
 @functools.lru_cache(maxsize=256)
 def cut(graph: Graph) -> tuple[Segment, ...] | str:
-    """The segments of a graph, or the reason why it cannot be cut so."""
+    """The segments of a graph, or the reason why it cannot be cut into segments."""
     if graph.nodes[0].grid == (1, 1):
         return "it has no grid"
     if len(graph.outputs) != 1:
@@ -190,25 +192,27 @@ def cut(graph: Graph) -> tuple[Segment, ...] | str:
 
 
 def chain(graph: Graph) -> tuple[Segment, ...] | str:
-    """The segments of a graph that is a plain chain, or the reason why it is none."""
+    """The segments of a graph that is a plain chain, or the reason why it is not one."""
     return _chained(cut(graph))
 
 
 def patched_chain(graph: Graph) -> tuple[tuple[Segment, ...], Pair] | str:
-    """The segments of a graph that is a plain chain behind patches, and the size of these; or why it is none.
+    """The segments of a graph that is a plain chain after patches, and the size of a patch; or why it is not one.
 
-    Pools that follow each other at its end are one pool of the whole grid, with weights.
+    A size of (1, 1) means that there are no patches. Successive pools at the end are joined, see `with_one_pool`.
     """
     segments = cut(graph)
-    rest, patch = (segments, (1, 1)) if isinstance(segments, str) else without_patch(with_one_pool(segments))
+    if isinstance(segments, str):
+        return segments
+    rest, patch = without_patch(with_one_pool(segments))
     found = _chained(rest)
     return found if isinstance(found, str) else (found, patch)
 
 
 def with_one_pool(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """Segments with one pool of the whole grid in place of several that follow each other at the end.
+    """Segments with one pool of the whole grid, with weights, in place of several successive pools at the end.
 
-    Means of overlapping windows, averaged, are a weighted mean: positions that more windows hold count more.
+    The mean of the means of overlapping windows is a weighted mean: a position counts once per window that contains it.
     """
     while len(segments) > 1 and not segments[-1].steps and len(segments[-2].exits) == 1:
         *others, before, last = segments
@@ -223,7 +227,7 @@ def with_one_pool(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
 
 
 def _weights_before(pool: Exit, axis: int, segment: Segment, final: Exit) -> Weights:
-    """Of positions along an axis, if their means are averaged with the weights of a final pool."""
+    """Weights of the positions along an axis of a segment, whose `pool` is averaged by a `final` pool."""
     after = np.ones(pool.grid[axis]) if final.weights is None else np.array(final.weights[axis])
     weights = np.zeros(segment.grid[axis])
     for window, weight in enumerate(after):
@@ -233,13 +237,15 @@ def _weights_before(pool: Exit, axis: int, segment: Segment, final: Exit) -> Wei
 
 
 def flat_chain(graph: Graph) -> tuple[tuple[Segment, ...], bool] | str:
-    """The segments of a plain chain, and whether it is flat; or why it is none.
+    """The segments of a plain chain, and whether it is flat; or why it is not a plain chain.
 
-    A flat one ends in a patch of the whole grid. Its last segment has a pool in place of that.
+    A flat chain ends in a patch of the whole grid. Its last segment is returned with a pool in place of the patch.
     """
     segments = cut(graph)
-    before = None if isinstance(segments, str) else segments[-1].before_patch()
-    found = _chained(segments if isinstance(segments, str) or before is None else (*segments[:-1], before))
+    if isinstance(segments, str):
+        return segments
+    before = segments[-1].before_patch()
+    found = _chained(segments if before is None else (*segments[:-1], before))
     return found if isinstance(found, str) else (found, before is not None)
 
 
@@ -250,9 +256,9 @@ def _chained(segments: tuple[Segment, ...] | str) -> tuple[Segment, ...] | str:
 
 
 def without_patch(segments: tuple[Segment, ...]) -> tuple[tuple[Segment, ...], Pair]:
-    """Segments without one in front that only cuts images into patches, and the size of these patches.
+    """Segments without a first one that only cuts images into patches, and the size of these patches.
 
-    Pixels of a patch are channels of one larger pixel: `patched` makes such images.
+    The pixels of a patch become the channels of one larger pixel; `patched` makes such images.
     """
     first = segments[0]
     if len(segments) > 1 and len(first.steps) == len(first.exits) == 1 and first.steps[0].embedding is None:
@@ -265,7 +271,7 @@ def without_patch(segments: tuple[Segment, ...]) -> tuple[tuple[Segment, ...], P
 
 
 def patched(images: Any, patch: Pair) -> Any:
-    """Images (N, H, W, C) as those of larger pixels with more channels."""
+    """Images (N, H, W, C) with each patch as one pixel, (N, H / tall, W / wide, tall wide C)."""
     if patch == (1, 1):
         return images
     count, height, width, channels = images.shape
@@ -275,11 +281,15 @@ def patched(images: Any, patch: Pair) -> Any:
 
 
 class _UncutError(Exception):
-    """Why a graph cannot be cut."""
+    """The reason why a graph cannot be cut."""
 
 
 class _Cutter:
-    """Walks through the nodes of a graph once, and gathers the steps of each segment."""
+    """Walks through the nodes of a graph once, level by level, and collects the steps of each segment.
+
+    The level of a node is the number of its segment. Nodes that only add (windows, sums, weights) are kept as terms in
+    `sums`; they become a step when an embedding, another window or an exit reads them.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.levels = graph, dict[int, int]()
@@ -287,16 +297,17 @@ class _Cutter:
         for place in graph.body:
             for source in graph.nodes[place].sources:
                 self.readers[source].append(place)
-        self.sums: dict[int, tuple[Term, ...]] = {}  # of every node, in its segment
+        self.sums: dict[int, tuple[Term, ...]] = {}  # by node: its value as a sum over values of its segment
         self.grids: list[Pair] = []
         self.entrances: list[int] = []
         self.steps: list[list[Step]] = []
         self.exits: list[list[Exit]] = []
 
     def segments(self) -> tuple[Segment, ...]:
-        boundaries = {place: self._level(place) for place in self.graph.body}
-        for level in range(max(boundaries.values())):
-            places = [place for place in self.graph.body if boundaries[place] == level]
+        for place in self.graph.body:
+            self._set_level(place)
+        for level in range(max(self.levels.values())):
+            places = [place for place in self.graph.body if self.levels[place] == level]
             self.grids.append(self.graph.nodes[places[0]].grid)
             self.entrances.append(sum(map(self._enters, places)))
             self.steps.append([])
@@ -308,30 +319,29 @@ class _Cutter:
                     raise _UncutError("branches of different resolution run beside each other")
                 if place not in self.sums:
                     self._node(place, level)
-            for place in (place for place in self.graph.body if boundaries[place] == level + 1):
-                if self._enters(place):
+            for place in self.graph.body:
+                if self.levels[place] == level + 1 and self._enters(place):
                     self._exit(place, level)
             self._check_strides(level)
         parts = zip(self.grids, self.entrances, self.steps, self.exits, strict=True)
         return tuple(Segment(grid, n, tuple(steps), tuple(exits)) for grid, n, steps, exits in parts)
 
     def _enters(self, place: int) -> bool:
-        """Whether a node is the entrance of a segment: the images, or what changes the grid."""
+        """Whether a node starts a segment: the images, a pool, or a window that changes the grid."""
         node = self.graph.nodes[place]
         if isinstance(node, WindowNode):
             before = self.graph.nodes[node.sources[0]].grid
             return any(w.stride != 1 or w.count != n for w, n in zip(node.axes, before, strict=True))
         return isinstance(node, PoolNode | InputNode)
 
-    def _level(self, place: int) -> int:
+    def _set_level(self, place: int) -> None:
         levels = {self.levels[source] for source in self.graph.nodes[place].sources}
         if len(levels) > 1:
             raise _UncutError("a sum joins branches with different numbers of pools and strides")
         self.levels[place] = max(levels, default=-1) + self._enters(place)
-        return self.levels[place]
 
     def _node(self, place: int, level: int) -> None:
-        """The sum that a node is, made a step where more than one reads it."""
+        """Write a node as a sum of terms, and turn it into a step if it embeds or if several nodes read it."""
         node = self.graph.nodes[place]
         if isinstance(node, EmbedNode):
             (source,) = node.sources
@@ -362,21 +372,21 @@ class _Cutter:
         return (Term(self._value(node.sources[0], level), node.axes, node.scale),)
 
     def _weighs_embedding(self, place: int) -> bool:
-        """Whether a node is a layer of weights that only an embedding reads, and so a part of its step."""
+        """Whether a node is a layer of weights that only an embedding reads: it becomes part of that one's step."""
         readers = [type(self.graph.nodes[one]) for one in self.readers[place]]
         return isinstance(self.graph.nodes[place], WeightsNode) and readers == [EmbedNode]
 
     def _step(
         self, place: int, level: int, terms: tuple[Term, ...], embedding: Embedding = None, weighs: bool = False
     ) -> int:
-        """Add a step whose value after embedding is that of a node; gives the number of its sum."""
+        """Add a step whose value after the embedding is that of a node; returns the number of the step's sum."""
         number = self.entrances[level] + 2 * len(self.steps[level])
         self.steps[level].append(Step(terms, embedding, weighs))
         self.sums[place] = (self._term(number + (embedding is not None), level),)
         return number
 
     def _value(self, place: int, level: int) -> int:
-        """The number of a node's value, made a step if it is still a sum."""
+        """The number of a node's value; a node that is still a sum becomes a step."""
         if not self._is_value(self.sums[place]):
             self._step(place, level, self.sums[place])
         return self.sums[place][0].value
@@ -398,8 +408,7 @@ class _Cutter:
             )
             term = Term(value, (dense[0], dense[1]), node.scale)
             if term != self._term(value, level):
-                value = self.entrances[level] + 2 * len(self.steps[level])
-                self.steps[level].append(Step((term,), None))
+                value = self._step(place, level, (term,))
         pooled = isinstance(node, PoolNode) and size != (1, 1)
         self.exits[level].append(Exit(value, size, stride, node.grid, pooled))
 
@@ -418,5 +427,5 @@ class _Cutter:
 
 
 def _stride(windows: Windows) -> int:
-    """How far the windows of a pool are apart; a single one ends where it ends."""
+    """The stride of a pool's windows; for a single window, its size, so that it tiles what it reads."""
     return windows.size if windows.count == 1 else windows.stride

@@ -1,4 +1,4 @@
-"""Threads that share out tasks, report as they finish, and stop soon when asked to."""
+"""Threads that share out tasks, report each one they finish, and stop early after an error or an interrupt."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ def run_parallel(
     n_jobs: int,
     advance: Advance | None,
 ) -> None:
-    """Run `work(task, scratch)` for every task; what it returns is passed to `advance` in the calling thread.
+    """Run `work(task, room)` for every task, with a `room = scratch()` for each thread.
 
-    An error in any thread, or an interrupt of the calling one, lets running tasks end, starts no other, and is raised.
+    What `work` returns is passed to `advance` in the calling thread. After an error in any thread, or an interrupt of
+    the calling one, running tasks end, no other is started, and the error is raised.
     """
-    if n_jobs == 1:  # in the calling thread, whose current GPU and stream work may use
+    if n_jobs == 1:  # in the calling thread: `work` may use its current GPU and stream
         room = scratch()
         for task in tasks:
             done = work(task, room)

@@ -1,7 +1,7 @@
 """The CPU backend: fused stages in explicit SIMD, compiled by numba, on all cores.
 
-Graphs that the fused kernel cannot take (`fuse` says why) run on a general path in NumPy, correct and slower.
-Up to the last pool arithmetic is float32, or float64 on request; the last pool, normalisation and head are float64.
+Graphs that the fused kernel cannot take run on the general path in NumPy, which is slower; `fuse` gives the reason. Up
+to the last pool arithmetic is float32, or float64 on request; the last pool, normalisation and head are float64.
 Tangents are float64 throughout. They fill lanes of their own beside the kernel values, so all linear code is shared.
 """
 
@@ -26,19 +26,30 @@ from ..numpy_back import NumpyBack
 from ..segmented import keeps_scales
 from ..workers import count_workers, run_parallel
 from .back import FusedGradient, fused_gradient, plan_back, pull_fused
-from .plan import Fused, aligned_zeros, expand, fuse, in_lanes, normalized, norms_of, pixel_squares, squares_of
+from .plan import (
+    Fused,
+    addresses,
+    aligned_zeros,
+    expand,
+    fuse,
+    in_lanes,
+    normalized,
+    norms_of,
+    pixel_squares,
+    squares_of,
+)
 from .simd import host_lanes
 
 Array = NDArray[np.float64]
-_TILE_BYTES = 48 << 20  # expanded images of one side of a block
-_LARGEST_TILE = 1024  # images of one side: a block of them, with what the head needs, is some 30 MB
-_PREPARED_AT_ONCE = 512
-_TASK_ELEMENTS = 60_000_000  # work of one task, about 25 ms: short enough to stop soon, long enough to cost nothing
+_TILE_BYTES = 48 << 20  # of the expanded images of one side of a block
+_LARGEST_TILE = 1024  # images of one side; the entries of a block, with what the head needs, are then some 30 MB
+_PREPARED_AT_ONCE = 512  # images
+_TASK_ELEMENTS = 60_000_000  # of one task, about 25 ms: soon over after an interrupt, and long enough to cost nothing
 
 
 @dataclass(frozen=True, eq=False)
 class FusedImages:
-    """Images with what cannot be derived quickly: their scales, and squared norms after every cut."""
+    """Images with what takes long to derive: scales, squared norms at the entrances of segments, and k(x, x)."""
 
     fused: Fused
     images: NDArray[Any]
@@ -49,7 +60,7 @@ class FusedImages:
 
     @property
     def lanes(self) -> int:
-        """Images of the right side that are computed together, whether they are there or not."""
+        """Right images that are computed together; fewer of them take as long."""
         return self.fused.lanes
 
     @property
@@ -61,8 +72,8 @@ class FusedImages:
 
     def __getitem__(self, part: slice) -> FusedImages:
         squares = tuple(one[part] for one in self.squares)
-        alone = self.scales[part], squares, self.totals[part], self.diagonal[part]
-        return FusedImages(self.fused, self.images[part], *alone)
+        others = self.scales[part], squares, self.totals[part], self.diagonal[part]
+        return FusedImages(self.fused, self.images[part], *others)
 
 
 class CpuBackend:
@@ -86,8 +97,10 @@ class CpuBackend:
         if not isinstance(fused, Fused):
             return prepare_general(graph, images, self.n_jobs)
         parts = [self._prepare_part(fused, images[part]) for part in spans(len(images), _PREPARED_AT_ONCE)]
-        scales, totals, diagonal = (np.concatenate([part[i] for part in parts]) for i in (0, 2, 3))
-        squares = tuple(np.concatenate(stage) for stage in zip(*(part[1] for part in parts), strict=True))
+        scales, totals, diagonal = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("scales", "totals", "diagonal")
+        )
+        squares = tuple(np.concatenate(some) for some in zip(*(part.squares for part in parts), strict=True))
         return FusedImages(fused, images, scales, squares, totals, diagonal)
 
     def block(
@@ -103,12 +116,12 @@ class CpuBackend:
         rows = expand(left)
         blocks = tuple(in_lanes(values, fused) for values in expand(right))
         totals = np.zeros((len(left), len(blocks[0]) * width))
-        addresses = tuple(number for one in rows for number in (one.ctypes.data, one.strides[0]))
+        left_addresses = addresses(rows)
 
         def work(task: tuple[int, int, int], scratch: Scratch) -> int:
             first, end, block = task
             scratch.set_right(*(one[block] for one in blocks))
-            run_rows(scratch.view, first, end, addresses, scratch.total, totals, block * width)
+            run_rows(scratch.view, first, end, left_addresses, scratch.total, totals, block * width)
             return _count_pairs(first, end, block * lanes, min((block + 1) * lanes, len(right)), upper)
 
         tasks = _tasks(fused, len(left), len(right), upper)
@@ -156,12 +169,15 @@ class CpuBackend:
         return f"cpu: general path in float64, because {fused}"
 
     def _fuse(self, graph: Graph) -> Fused | str:
-        """What is too delicate for float32 runs in float64, as do tangents and images that must keep their scales."""
+        """The graph for the fused kernel, or the reason why it cannot take it.
+
+        Tangents, graphs that are too delicate for float32, and images that must keep their scales run in float64.
+        """
         dtype = "float64" if graph.tangent or graph.delicate or keeps_scales(graph) else self.precision
         return fuse(graph, dtype, host_lanes(dtype))
 
-    def _prepare_part(self, fused: Fused, images: NDArray[Any]) -> tuple[Array, list[NDArray[Any]], Array, Array]:
-        """Scales, squared norms at the entrances of all segments but the first, and at the output; the diagonal."""
+    def _prepare_part(self, fused: Fused, images: NDArray[Any]) -> FusedImages:
+        """Prepare some images, a segment after the other: its exits are the entrances of the next one."""
         graph, width, dtype, count = fused.graph, fused.width, fused.dtype, len(images)
         scales = np.ones(count) if keeps_scales(graph) else _root_mean_squares(images)
         pixels = normalized(images, scales)
@@ -190,10 +206,13 @@ class CpuBackend:
         outputs += [one.reshape(-1)[:count] for one in fused.parts(sums[0])[1:]] if graph.tangent else []
         outputs = [one * fused.total_scale() * (1.0 if graph.scale_free else scales**2) for one in outputs]
         diagonal = graph.head_tangent_diagonal if graph.tangent else graph.head_diagonal
-        return scales, found, outputs[0], diagonal(*([one] for one in outputs))
+        return FusedImages(fused, images, scales, tuple(found), outputs[0], diagonal(*([one] for one in outputs)))
 
     def _run_alone(self, fused: Fused, last: int, blocks: tuple[NDArray[Any], ...]) -> list[Array]:
-        """Each image with itself: what every exit of a segment holds at equal positions, (blocks, positions, width)."""
+        """Run each image with itself, up to segment `last`.
+
+        Returns the sums that each of its exits holds at offset (0, 0), (blocks, positions, width).
+        """
         from .sweep import run_rows
         from .tables import Scratch, tables_of
 
@@ -216,7 +235,10 @@ class CpuBackend:
 
 
 def _root_mean_squares(images: NDArray[Any]) -> Array:
-    """Computed on images over their largest value: squares of float64 pixels may not fit float64 either."""
+    """The root mean square of each image, (N,).
+
+    Images are divided by their largest value first: the square of a large float64 pixel would overflow.
+    """
     flat = np.asarray(images, dtype=np.float64).reshape(len(images), -1)
     largest = np.abs(flat).max(axis=1, keepdims=True)
     unit = flat / np.where(largest > 0, largest, 1.0)
@@ -225,7 +247,7 @@ def _root_mean_squares(images: NDArray[Any]) -> Array:
 
 
 def _tasks(fused: Fused, rows: int, columns: int, upper: bool) -> Iterator[tuple[int, int, int]]:
-    """(first row, end row, block of columns), longest columns first where only the upper triangle is asked for."""
+    """Tasks (first row, end row, block of columns); in an upper triangle, blocks with the most rows come first."""
     lanes, per_task = fused.lanes, max(1, _TASK_ELEMENTS // (fused.graph.elements * fused.lanes))
     for block in reversed(range(-(-columns // lanes))):
         end = min(rows, (block + 1) * lanes) if upper else rows
@@ -234,6 +256,7 @@ def _tasks(fused: Fused, rows: int, columns: int, upper: bool) -> Iterator[tuple
 
 
 def _count_pairs(first: int, end: int, begin: int, stop: int, upper: bool) -> int:
+    """Entries in rows [first, end) and columns [begin, stop); with `upper`, those on and right of the diagonal."""
     if not upper:
         return (end - first) * (stop - begin)
     return sum(max(0, stop - max(row, begin)) for row in range(first, end))

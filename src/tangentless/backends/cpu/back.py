@@ -1,9 +1,9 @@
-"""Fused gradients of chains: stages of windows, closed-form duals and pools, right images in lanes, on all cores.
+"""Fused gradients of chains: stages of windows, closed-form duals and a pool, right images in lanes, on all cores.
 
-What the fused kernel knows of each image serves here too: scales, and squared norms at the entrance of every stage. It
-also runs first, a few left images against a vector of right ones at a time, and keeps what enters each stage, from
-which `back_sweep` computes the gradients of these pairs. They are added to the images' totals in one order. Images are
-divided by their scales, which chains allow, so that float32 can hold all numbers.
+A task is a few left images against a vector of right ones. The fused kernel runs them forwards and keeps what enters
+each stage; from that, `back_sweep` computes the gradients of these pairs. They are added to the totals of the images in
+the order of the tasks. Images are prepared as for the fused kernel, with scales and squared norms at the entrance of
+every stage. They are divided by their scales, which chains allow, so that float32 can hold all numbers.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...chunks import spans
 from ...forms import TOLERANCE, Arc, lower, lower_slope
 from ...graph import Graph
 from ...layers import Normalize
@@ -27,16 +28,16 @@ from ..chains import power_of_two, pull_norms, pull_totals
 from ..segments import Embedding, Segment, chain
 from ..workers import run_parallel
 from .compiling import compiling
-from .plan import Fused, aligned_zeros, expand, in_lanes, normalized, pixel_squares
+from .plan import Fused, addresses, aligned_zeros, expand, in_lanes, normalized, pixel_squares
 from .simd import Tag, lanes_tag
 
 Array = NDArray[np.float64]
-_POOL_BYTES = 48 << 20  # what pools have collected of the rows of one task
-_MOST_ROWS = 16
-_LARGEST_POOLS = 1 << 28  # bytes of one row, beyond which the general path is taken
-_SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-145}  # below, a patch counts as black
-_BAND = 8  # offsets that take turns: they read and add to nearly the same rows of either image
-_PAIRS, _ALONE = range(2)
+_POOL_BYTES = 48 << 20  # of the values of pools of all left images of one task
+_MOST_ROWS = 16  # left images of one task
+_LARGEST_POOLS = 1 << 28  # bytes of the same for one left image; with more, the general path is taken
+_SMALLEST_NORM = {"float32": 1e-18, "float64": 1e-145}  # of a patch, relative to its image; a smaller one counts as 0
+_BAND = 8  # neighbouring offsets v that take turns: they read, and add to, nearly the same rows of either image
+_PAIRS, _ALONE = range(2)  # variants of compiled code: pairs of images, and images with themselves
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +46,11 @@ class Plan:
 
     fused: Fused
     stages: tuple[Segment, ...]
-    kinds: tuple[Tag, ...]  # of all steps
-    table: NDArray[Any]
-    scales: NDArray[Any]
-    stage_table: NDArray[np.int64]
-    step_table: NDArray[np.int64]
+    kinds: tuple[Tag, ...]  # of the embeddings of all steps
+    table: NDArray[Any]  # the parameters of these embeddings
+    scales: NDArray[Any]  # factors on the sums at the exit of every stage
+    stage_table: NDArray[np.int64]  # columns: HEIGHT to POOL_PLACE of `back_leaves`
+    step_table: NDArray[np.int64]  # columns: REACH_HEIGHT to NORM_PLACE
 
     @property
     def graph(self) -> Graph:
@@ -57,7 +58,7 @@ class Plan:
 
     @functools.cached_property
     def pooled(self) -> int:
-        """Vectors that all pools collect."""
+        """Vectors of the values of all pools."""
         return sum(math.prod(stage.exits[0].grid) ** 2 for stage in self.stages)
 
     @functools.cached_property
@@ -67,17 +68,21 @@ class Plan:
 
     @property
     def line(self) -> int:
-        """Vectors of a row of a ring."""
+        """Vectors in a row of a ring."""
         return self.stages[0].grid[1] + 1
 
     @property
     def band_rings(self) -> int:
-        """Rings of one offset: one between every two phases, and slopes and bends of all steps but the last."""
+        """Rings of one offset: of n steps, 2 n between phases, and 2 (n - 1) of slopes and bends, all but the last."""
         return max(1, 4 * max(len(stage.steps) for stage in self.stages) - 2)
 
     @functools.cached_property
     def ring_rows(self) -> int:
-        """Rows of a ring: what windows reach; slopes and bends wait for those of all later steps, there and back."""
+        """Rows of a ring, a power of two.
+
+        A ring between phases holds the rows of a window, 2 reach + 1. Slopes and bends wait while rows pass through the
+        windows of all later steps, forwards and back.
+        """
         reaches = [[step.window[0] // 2 for step in stage.steps] for stage in self.stages]
         longest = max(max([0, sum(some[1:]), *some]) for some in reaches)
         return 1 << (2 * longest).bit_length()
@@ -95,24 +100,23 @@ class Plan:
 
 @functools.lru_cache(maxsize=64)
 def plan_back(fused: Fused) -> Plan | None:
-    """The sweep's plan of a graph, or None where it must take the general path."""
+    """The plan of a graph, or None if its gradients must take the general path."""
     stages = chain(fused.graph)
     if isinstance(stages, str):
         return None
-    lowered = [[_lower(step.embedding, fused.dtype) for step in stage.steps] for stage in stages]
-    flat = [one for some in lowered for one in some]
-    if any(one is None for one in flat):
-        return None
-    known = [one for one in flat if one is not None]
+    kinds: list[Tag] = []
     stage_rows: list[tuple[int, ...]] = []
     step_rows: list[tuple[int, ...]] = []
     table: list[float] = []
     norms = pooled = 0
-    places = iter(known)
     for stage in stages:
         first = len(step_rows)
         for step in stage.steps:
-            _, parameters = next(places)
+            lowered = _lower(step.embedding, fused.dtype)
+            if lowered is None:
+                return None
+            kind, parameters = lowered
+            kinds.append(Tag(("back", *kind)))
             step_rows.append((step.window[0] // 2, step.window[1] // 2, len(table), norms))
             table += parameters
             norms += math.prod(stage.grid)
@@ -125,7 +129,7 @@ def plan_back(fused: Fused) -> Plan | None:
     return Plan(
         fused,
         stages,
-        tuple(Tag(("back", *kind)) for kind, _ in known),
+        tuple(kinds),
         np.array([*table, 0.0], fused.dtype),
         np.array(scales, fused.dtype),
         np.array(stage_rows, dtype=np.int64),
@@ -152,35 +156,37 @@ def _lower(embedding: Embedding, dtype: str) -> tuple[tuple[Any, ...], tuple[flo
 
 @dataclass(frozen=True, eq=False)
 class FusedGradient:
-    """Images, and cotangents so far: of pixels, of logarithms of norms, of squares at the output and of k(x, x)."""
+    """Prepared images, and their cotangents so far."""
 
     plan: Plan
     images: Any  # FusedImages
     n_jobs: int
     wanted: bool
-    found: Array  # (N, pixels and norms)
-    squares: Array
-    diagonal: Array
+    found: Array  # (N, pixels and norms), of normalised pixels, then of the logarithms of norms
+    squares: Array  # (N,), of squared norms at the output
+    diagonal: Array  # (N,), of k(x, x)
+    tile: ClassVar[int] = 256
 
     @property
     def graph(self) -> Graph:
         return self.plan.graph
 
     @property
-    def tile(self) -> int:
-        return 256
-
-    @property
     def parameters(self) -> dict[Any, Any]:
-        """None: gradients by parameters take the general path."""
+        """Empty: gradients by parameters take the general path."""
         return {}
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, part: slice) -> FusedGradient:
-        own = self.found[part], self.squares[part], self.diagonal[part]
-        return FusedGradient(self.plan, self.images[part], self.n_jobs, self.wanted, *own)
+        return replace(
+            self,
+            images=self.images[part],
+            found=self.found[part],
+            squares=self.squares[part],
+            diagonal=self.diagonal[part],
+        )
 
     def unwanted(self) -> FusedGradient:
         """The same images, of which no cotangents are wanted."""
@@ -191,7 +197,7 @@ class FusedGradient:
         self.diagonal[...] += cotangent
 
     def finish(self) -> Array:
-        """Pull back what each image has alone; the cotangents of all pixels, (N, *grid, C)."""
+        """Pull back through each image's pair with itself; returns the cotangents of all pixels, (N, *grid, C)."""
         plan, lanes = self.plan, self.plan.fused.lanes
         squares = self.squares + pull_head_diagonal(
             self.graph, [self.images.totals], [], self.diagonal, parameters=False
@@ -201,19 +207,18 @@ class FusedGradient:
         squares = squares * plan.fused.total_scale()
         pixels = np.empty((len(self), plan.pixel_count))
 
-        def work(part: slice, room: _Room) -> int:
-            pixels[part] = _pull_alone(self, part, squares[part], room)
+        def work(part: slice, space: _Workspace) -> int:
+            pixels[part] = _pull_alone(self, part, squares[part], space)
             return 0
 
         _code_of(plan, _ALONE)
-        parts = (slice(start, min(start + lanes, len(self))) for start in range(0, len(self), lanes))
-        run_parallel(parts, work, lambda: _Room(plan, 1, _ALONE), self.n_jobs, None)
+        run_parallel(spans(len(self), lanes), work, lambda: _Workspace(plan, 1, _ALONE), self.n_jobs, None)
         scales = np.where(self.images.scales > 0, self.images.scales, 1.0)
         return (pixels / scales[:, None]).reshape(self.images.images.shape)
 
 
 def fused_gradient(plan: Plan, images: Any, n_jobs: int, wanted: bool) -> FusedGradient:
-    """Prepared images with no cotangents yet."""
+    """Prepared images with all cotangents zero."""
     check_gradient(plan.graph)
     found = np.zeros((len(images), plan.pixel_count + plan.norm_count))
     return FusedGradient(plan, images, n_jobs, wanted, found, np.zeros(len(images)), np.zeros(len(images)))
@@ -222,60 +227,57 @@ def fused_gradient(plan: Plan, images: Any, n_jobs: int, wanted: bool) -> FusedG
 def pull_fused(
     left: FusedGradient, right: FusedGradient, cotangent: Array, *, upper: bool, advance: Advance | None
 ) -> None:
-    """Add what the cotangents of the entries between two sets give."""
+    """Pull back the cotangents (n, m) of the entries between two sets, and add the results to both."""
     plan, graph = left.plan, left.graph
     lanes = plan.fused.lanes
     near, far = ((*expand(side.images), *_expand(plan, side.images)) for side in (left, right))
     blocks = list(zip(*(in_lanes(one, plan.fused) for one in far), strict=True))
 
-    def add(task: tuple[int, int, int], found: Any) -> None:
-        first, end, block = task
-        columns = slice(block * lanes, min((block + 1) * lanes, len(right)))
-        for side, part, (numbers, squares) in zip((left, right), (slice(first, end), columns), found, strict=True):
+    def add(parts: tuple[slice, slice], found: Any) -> None:
+        for side, part, (numbers, squares) in zip((left, right), parts, found, strict=True):
             if side.wanted:
                 side.found[part] += numbers
                 side.squares[part] += squares
 
     order = InOrder(add)
 
-    def work(task: tuple[int, tuple[int, int, int]], room: _Room) -> int:
+    def work(task: tuple[int, tuple[int, int, int]], space: _Workspace) -> int:
         number, (first, end, block) = task
         columns = slice(block * lanes, min((block + 1) * lanes, len(right)))
-        by = np.zeros((end - first, lanes))
-        by[:, : columns.stop - columns.start] = cotangent[first:end, columns]
-        wanted = np.any(by, axis=1).astype(np.int64)
-        pairs = (end - first) * (columns.stop - columns.start)
-        if not wanted.any():
-            order.put(number, (first, end, block), room.nothing(end - first, columns.stop - columns.start))
-            return pairs
-        room.set_right(*blocks[block])
-        totals = room.run_forward(near[:2], first, end)
         rows, others = left.images[first:end], right.images[columns]
-        factor = np.full((len(rows), len(others)), plan.fused.total_scale())
+        parts, count = (slice(first, end), columns), len(others)
+        by = cotangent[parts]
+        wanted = np.any(by, axis=1).astype(np.int64)
+        if not wanted.any():
+            order.put(number, parts, space.nothing(len(rows), count))
+            return len(rows) * count
+        space.set_right(*blocks[block])
+        totals = space.run_forward(near[:2], first, end)
+        factor = np.full((len(rows), count), plan.fused.total_scale())
         if not graph.scale_free:
             factor *= np.multiply.outer(rows.scales, others.scales)
-        given = totals[:, : len(others)], factor, rows.totals, others.totals, by[:, : len(others)]
         seeds = np.zeros_like(totals)
-        seeds[:, : len(others)], by_near, by_far = pull_totals(graph, *given)
+        seeds[:, :count], by_near, by_far = pull_totals(
+            graph, totals[:, :count], factor, rows.totals, others.totals, by
+        )
         top = power_of_two(seeds)
-        room.pooled[: end - first, -lanes:] = seeds / top
-        out = np.zeros((end - first, plan.pixel_count + plan.norm_count))
-        room.pull((0, len(plan.stages)), near[2:], first, end, wanted.ctypes.data, out.ctypes.data)
-        beside = room.right_found.reshape(-1, lanes).T[: columns.stop - columns.start].astype(np.float64)
-        found = (out * top, by_near.sum(axis=1)), (beside * top, by_far.sum(axis=0))
-        order.put(number, (first, end, block), found)
-        return pairs
+        space.pooled[: len(rows), -lanes:] = seeds / top
+        out = np.zeros((len(rows), plan.pixel_count + plan.norm_count))
+        space.pull((0, len(plan.stages)), near[2:], first, end, wanted.ctypes.data, out.ctypes.data)
+        beside = space.right_found.reshape(-1, lanes).T[:count].astype(np.float64)
+        order.put(number, parts, ((out * top, by_near.sum(axis=1)), (beside * top, by_far.sum(axis=0))))
+        return len(rows) * count
 
     tasks = enumerate(_tasks(plan, len(left), len(right), upper))
-    _code_of(plan, _PAIRS)  # in one thread
-    run_parallel(iter(list(tasks)), work, lambda: _Room(plan, plan.rows, _PAIRS), left.n_jobs, None)
+    _code_of(plan, _PAIRS)  # compiles in this thread, before several of them ask for it
+    run_parallel(tasks, work, lambda: _Workspace(plan, plan.rows, _PAIRS), left.n_jobs, None)
     if advance is not None:
         advance(len(left) * (len(left) - 1) // 2 if upper else cotangent.size)
 
 
 @functools.lru_cache(maxsize=64)
 def _code_of(plan: Plan, which: int) -> tuple[NDArray[np.int64], tuple[int, ...]]:
-    """The table of steps with the addresses of their code, and those of all other code, which is compiled then."""
+    """The table of steps with the addresses of their leaves, and those of all other leaves; compiles all of them."""
     from . import back_leaves as f
     from .back_sweep import compile_driver
     from .simd import leaf
@@ -308,37 +310,42 @@ def _code_of(plan: Plan, which: int) -> tuple[NDArray[np.int64], tuple[int, ...]
 
 
 def _tasks(plan: Plan, rows: int, columns: int, upper: bool) -> Iterator[tuple[int, int, int]]:
-    """(first row, end row, block of columns), row by row."""
+    """Tasks (first row, end row, block of columns), row by row; with `upper`, those that touch the upper triangle."""
     for first in range(0, rows, plan.rows):
         for block in range(-(-columns // plan.fused.lanes)):
             if not upper or (block + 1) * plan.fused.lanes > first:
                 yield first, min(first + plan.rows, rows), block
 
 
-def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Room) -> Array:
-    """Pixels' cotangents of at most a vector of images, from their norms' and from each one's pair with itself."""
+def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, space: _Workspace) -> Array:
+    """Cotangents (n, pixels) of the pixels of n images, at most a vector of them.
+
+    They are those of pairs, plus what comes from norms: from their logarithms, and from `squares` (n,), the cotangents
+    of squared norms at the output. Squared norms at the entrance of a stage are entries of the pool before it, between
+    each image and itself, so stages are pulled back one by one.
+    """
     plan, images = gradient.plan, gradient.images[part]
     lanes, count, last = plan.fused.lanes, len(images), len(plan.stages) - 1
     sides = tuple(in_lanes(one, plan.fused)[:1] for one in (*expand(images), *_expand(plan, images)))
-    room.set_right(*(one[0] for one in sides))
-    room.left_found[:] = 0
-    room.run_forward(sides[:2], 0, 1)
-    cotangents = room.pooled.reshape(-1, lanes)
+    space.set_right(*(one[0] for one in sides))
+    space.left_found[:] = 0
+    space.run_forward(sides[:2], 0, 1)
+    cotangents = space.pooled.reshape(-1, lanes)
     cotangents[-1] = 0
     entrances = _entrances(plan, images)
     pixels, norms = np.split(gradient.found[part], [plan.pixel_count], axis=1)
     by, end, top = squares.reshape(count, 1), plan.norm_count, power_of_two(squares)
 
     def own(first: int, end: int) -> Array:
-        """What was found so far for some of the images' numbers, on both sides."""
-        both = room.left_found.reshape(-1, lanes)[first:end] + room.right_found.reshape(-1, lanes)[first:end]
+        """Cotangents from these pairs of the numbers [first, end) of an image, pixels then norms, both sides added."""
+        both = space.left_found.reshape(-1, lanes)[first:end] + space.right_found.reshape(-1, lanes)[first:end]
         return np.asarray(both.T[:count] * top, dtype=np.float64)
 
     for place in reversed(range(last + 1)):
         stage = plan.stages[place]
         positions, start = math.prod(stage.exits[0].grid), int(plan.stage_table[place, -1])
         cotangents[start : start + positions, :count] += (by.T / top).astype(cotangents.dtype)
-        room.pull((place, place + 1), sides[2:], 0, 1)
+        space.pull((place, place + 1), sides[2:], 0, 1)
         begin = end - len(stage.steps) * math.prod(stage.grid)
         scales = norms[:, begin:end] + own(plan.pixel_count + begin, plan.pixel_count + end)
         by_step = scales.reshape(count, len(stage.steps), *stage.grid)
@@ -350,8 +357,8 @@ def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, room: _Roo
     return total
 
 
-class _Room:
-    """What one thread needs: rings, what pools of some rows give and later get, and cotangents."""
+class _Workspace:
+    """Memory of one thread: rings, values of the pools of some left images, later their cotangents, and results."""
 
     def __init__(self, plan: Plan, rows: int, which: int) -> None:
         from . import back_leaves as f
@@ -379,7 +386,10 @@ class _Room:
         self.view = View(self.frame.ctypes.data, self.frame.item(f.STAGES), self.frame.item(f.STEPS), _BAND, *leaves)
 
     def set_right(self, *right: NDArray[Any]) -> None:
-        """The right images to come, as the fused kernel reads them, and as the sweep; nothing is found of them yet."""
+        """Choose a vector of right images, and set their cotangents to zero.
+
+        `right`: pixels and norms as the fused kernel reads them, then pixels, norms and inverses from `_expand`.
+        """
         from . import back_leaves as f
 
         self._right = right  # read by address
@@ -388,41 +398,39 @@ class _Room:
         self.right_found[:] = 0
 
     def run_forward(self, left: tuple[NDArray[Any], ...], first: int, end: int) -> Array:
-        """Keep what enters the stages, of left images [first, end); the sums of the last pool, (rows, lanes)."""
+        """Run left images [first, end) forwards; returns the sums of the last pool, (rows, lanes).
+
+        What enters the stages is kept in `pooled`.
+        """
         from .sweep import run_rows
 
         totals = np.zeros((end - first, self.plan.fused.lanes))
-        rows = _addresses([one[first:end] for one in left])
+        rows = addresses([one[first:end] for one in left])
         run_rows(self.scratch.view, 0, end - first, rows, self.scratch.total, totals, 0)
         return totals
 
     def pull(
         self, stages: tuple[int, int], left: Sequence[NDArray[Any]], first: int, end: int, wanted: int = 0, out: int = 0
     ) -> None:
-        """Back through some stages, for left images [first, end)."""
+        """Back through stages [low, high), for left images [first, end); see `backward_rows`."""
         from .back_sweep import backward_rows
 
         kept = self.pooled.ctypes.data, self.row_bytes
-        backward_rows(self.view, *stages, _addresses(left), first, end, *kept, wanted, out)
+        backward_rows(self.view, *stages, addresses(left), first, end, *kept, wanted, out)
 
     def nothing(self, rows: int, columns: int) -> Any:
-        """What pairs without cotangents give."""
+        """The results of a task whose cotangents are zero."""
         size = self.plan.pixel_count + self.plan.norm_count
         return tuple((np.zeros((count, size)), np.zeros(count)) for count in (rows, columns))
 
 
-def _addresses(rows: Sequence[NDArray[Any]]) -> tuple[int, ...]:
-    """Where arrays of images begin, each with the bytes from one image to the next."""
-    return tuple(number for one in rows for number in (one.ctypes.data, one.strides[0]))
-
-
 def _entrances(plan: Plan, images: Any) -> list[Array]:
-    """Squared norms at the entrance of every stage, (N, H, W), as the fused kernel has them."""
+    """Squared norms at the entrance of every stage, (N, H, W), as the fused kernel computes them."""
     return [pixel_squares(plan.fused, _pixels(images)), *(one.astype(np.float64) for one in images.squares)]
 
 
 def _expand(plan: Plan, images: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Rows as the sweep reads them: pixels, norms before every step, and their inverses."""
+    """Images as the sweep reads them, a row each: pixels; norms before the embedding of every step; their inverses."""
     dtype, count = plan.fused.dtype, len(images)
     both = zip(plan.stages, _entrances(plan, images), strict=True)
     parts = [stage.norms(squares).reshape(count, -1) for stage, squares in both if stage.steps]

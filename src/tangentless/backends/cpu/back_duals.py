@@ -1,8 +1,7 @@
-"""Dual functions with what gradients need of them, as vector instructions.
+"""Dual functions with their derivatives, as vector instructions.
 
-Given s, the inner product, a = A A' and r = 1 / a (0 for zero features), an embedding has
-
-    a value, its slope by s, and its bend, the derivative by log a
+Given s, the inner product, a = A A' and r = 1 / a (0 for zero features), an embedding has a value, its *slope*, which
+is d value / d s, and its *bend*, d value / d log a:
 
     cosine   s r,  r,  -s r                                      normalisation
     arc      s slope + bend,  p0 + p1 f,  p1 a sqrt(w (2 - w)) / pi,   w = 1 - |s| r
@@ -24,7 +23,7 @@ from .duals import Emitter
 
 @intrinsic
 def embed_both(typing: Any, tag: Any, table: Any, start: Any, s: Any, a: Any, r: Any) -> Any:
-    """Embedded inner products of one vector, slopes and bends, for the kind of the tag."""
+    """Values, slopes and bends of an embedding, three vectors; the tag has its kind."""
     result = types.UniTuple(s, 3)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -36,10 +35,10 @@ def embed_both(typing: Any, tag: Any, table: Any, start: Any, s: Any, a: Any, r:
 
 
 class BackEmitter(Emitter):
-    """Writes the instructions of one kind."""
+    """Writes the instructions of one kind of embedding."""
 
     def embedded(self, kind: tuple[Any, ...], s: Any, a: Any, r: Any) -> tuple[ir.Value, ...]:
-        """The value of an embedding, its slope and its bend."""
+        """Value, slope and bend."""
         b = self.builder
         name, *lengths = kind
         if name == "linear":

@@ -1,17 +1,17 @@
-"""The vector code of fused gradients: phases of a stage, for a row of a band of offsets, each function compiled alone.
+"""The vector code of fused gradients: the phases of a stage, each for one row of all offsets of a band.
 
-As in `leaves`, every function here makes a leaf for one choice of lanes and embedding. The driver in `back_sweep` calls
-it by its address, with the address of a frame. Only the phases that embed are compiled again for a new kind of
-embedding. Places in rings count elements.
+As in `leaves`, every function here makes a leaf: machine code, compiled alone, for one choice of lanes and embedding.
+The driver in `back_sweep` calls it by its address, with the address of a frame. A new kind of embedding compiles only
+the phases that embed. Places in rings count elements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from .back_duals import embed_both
 from .simd import (
+    Leaf,
     accumulate,
     add_lanes,
     broadcast,
@@ -29,24 +29,25 @@ from .simd import (
     zero,
 )
 
-Leaf = Callable[[int], None]
-
-# Columns of the tables of stages and steps. Places count vectors.
+# Columns of the tables of stages and steps. Places count vectors; the reach of a window of size k is k // 2.
 HEIGHT, WIDTH, POOL_HEIGHT, POOL_WIDTH, FIRST_STEP, END_STEP, POOL_PLACE, STAGE_COLUMNS = range(8)
 REACH_HEIGHT, REACH_WIDTH, PARAMETERS, NORM_PLACE, EMBED_LEAF, TURN_LEAF, STEP_COLUMNS = range(7)
 
-# Fields of a frame. Tables, parameters of embeddings, and what turns the sums of every pool into means:
+# Fields of a frame. Addresses of the tables, of the parameters of embeddings, and of the factors that turn the sums of
+# every pool into means; channels:
 STAGES, STEPS, TABLE, SCALES, CHANNELS = range(5)
-# Right images:
+# Addresses of the right images:
 RIGHT_PIXELS, RIGHT_NORMS, RIGHT_INVERSES = range(5, 8)
-# Rings: rings of each offset of a band, rows of a ring less one, and from one row to the next; each follows a vector
-# that no one reads. A row of zeros, and two rows for windows that reach further than their neighbours:
+# Rings: their address, rings of each offset of a band, rows of a ring minus one, and elements from one row to the next;
+# the vector before a row is never read. Places of a row of zeros, and of two rows for sums over windows with a reach
+# above 1, along the row and across rows:
 RINGS, BAND_RINGS, MASK, LINE, ZEROS, ALONG, DOWN = range(8, 15)
-# Cotangents of pixels and of logarithms of norms, and how many there are for one image:
+# Addresses of the cotangents of pixels and of logarithms of norms, and how many of both an image has:
 LEFT_FOUND, RIGHT_FOUND, LEFT_SCALES, RIGHT_SCALES, COUNT = range(15, 20)
-# A left image, what enters its stages, and where its cotangents go:
+# Addresses of a left image, of what enters its stages, and of its results:
 PIXELS, NORMS, INVERSES, POOLED, OUT = range(20, 25)
-# A row of offsets (U, v), v in [FIRST, END), in a stage; the ring it is read from, and that of its slopes:
+# What to do: a row of offsets (U, v), v in [FIRST, END), in a stage and a step; the ring to read, the ring of slopes,
+# which that of bends follows, and the reach of the first step's window, for the phases before and after all steps:
 STAGE, STEP, U, FIRST, END, ROW, RING, SLOPES, REACH = range(25, 34)
 FRAME_FIELDS = 34
 
@@ -55,14 +56,17 @@ of_stage, of_step = reader(STAGE_COLUMNS), reader(STEP_COLUMNS)
 
 @inlined
 def ring_row(frame: Any, slot: Any, ring: Any, row: Any) -> Any:
-    """Where a ring of an offset of the band holds a row."""
+    """The place of a row in a ring of one offset of the band, number `slot`."""
     mask = integer(frame, MASK)
     return ((slot * integer(frame, BAND_RINGS) + ring) * (mask + 1) + (row & mask)) * integer(frame, LINE)
 
 
 @inlined
 def offset_at(frame: Any, stage: Any, u: Any, v: Any) -> Any:
-    """Where an offset of what enters a stage begins: offsets that differ by the size of the grid share their plane."""
+    """The place of the plane (H, W) of an offset in what enters a stage.
+
+    Offsets u and u - H use different rows, and v and v - W different columns, so they share a plane.
+    """
     stages = integer(frame, STAGES)
     tall, wide = of_stage(stages, stage, HEIGHT), of_stage(stages, stage, WIDTH)
     return of_stage(stages, stage - 1, POOL_PLACE) + ((u % tall) * wide + v % wide) * tall * wide
@@ -70,7 +74,10 @@ def offset_at(frame: Any, stage: Any, u: Any, v: Any) -> Any:
 
 @inlined
 def put_along(frame: Any, out: Any, k: Any, width: Any, reach: Any, before: Any, now: Any, value: Any) -> Any:
-    """The next value of a row; where three neighbours are added up, their sum goes where the last but one belongs."""
+    """Store the next value of a row; with reach 1, the sum of three neighbours instead, at the middle one's place.
+
+    With a larger reach, values go to a row of their own, which `end_row` adds up.
+    """
     if reach == 1:
         store(integer(frame, RINGS), out + (k - 1) * width, before + (now + value))
     else:
@@ -80,7 +87,7 @@ def put_along(frame: Any, out: Any, k: Any, width: Any, reach: Any, before: Any,
 
 @internal
 def end_row(lanes: Any, frame: Any, out: Any, count: Any, reach: Any, before: Any, now: Any) -> None:
-    """What a row lacks after its last value."""
+    """Store what is missing after the last value of a row: the last sum of three, or all sums of more than three."""
     width, rings = lane_count(lanes), integer(frame, RINGS)
     if reach == 1:
         store(rings, out + (count - 1) * width, before + now)
@@ -94,7 +101,7 @@ def end_row(lanes: Any, frame: Any, out: Any, count: Any, reach: Any, before: An
 
 @internal
 def around(lanes: Any, frame: Any, slot: Any, ring: Any, row: Any, rows: Any, count: Any, reach: Any) -> Any:
-    """Three rows whose sum is that of the rows a window reaches; zeros stand for those outside."""
+    """Places of three rows whose sum is that of all rows in a window; rows outside the image are zero."""
     width, rings, zeros = lane_count(lanes), integer(frame, RINGS), integer(frame, ZEROS)
     if reach <= 1:
         above = ring_row(frame, slot, ring, row - 1) if reach == 1 and row > 0 else zeros
@@ -117,9 +124,9 @@ def add_three(lanes: Any, rings: Any, three: Any, place: Any) -> Any:
 
 @inlined
 def to_embed(lanes: Any, frame: Any, s: Any, x: Any, z: Any, exact: Any) -> Any:
-    """What an embedding reads at a position of the left image, x, and of the right ones, z: s, a = A A' and r = 1 / a.
+    """What an embedding reads at place x of the left norms and z of the right ones: s, a = A A' and r = 1 / a.
 
-    `exact`: a feature with itself, whose cosine is one, whatever rounding says.
+    `exact`: a feature with itself, so s is set to a; rounding might give a cosine other than one.
     """
     a = load_left(lanes, integer(frame, NORMS), x) * load(lanes, integer(frame, RIGHT_NORMS), z)
     r = load_left(lanes, integer(frame, INVERSES), x) * load(lanes, integer(frame, RIGHT_INVERSES), z)
@@ -128,7 +135,10 @@ def to_embed(lanes: Any, frame: Any, s: Any, x: Any, z: Any, exact: Any) -> Any:
 
 @inlined
 def windows_row(frame: Any, stage: Any, u: Any, row: Any) -> Any:
-    """Where the pool of a stage holds what a row of offsets (u, v) lies in, the size of its grid and of its windows."""
+    """For a row of the left image at offset u: its row of pairs of windows in the stage's pool, at V = 0 and column 0.
+
+    Returns its place, the height and width of the pool's grid, and the width of a window.
+    """
     stages = integer(frame, STAGES)
     high, broad = of_stage(stages, stage, POOL_HEIGHT), of_stage(stages, stage, POOL_WIDTH)
     tall, wide = of_stage(stages, stage, HEIGHT) // high, of_stage(stages, stage, WIDTH) // broad
@@ -139,9 +149,10 @@ def windows_row(frame: Any, stage: Any, u: Any, row: Any) -> Any:
 
 @inlined
 def windows_of(windows: Any, v: Any) -> Any:
-    """The same for the first position of one v.
+    """For the first position of offset v: its pair of windows.
 
-    That is in one of two rows, the first for positions before `split` in their window, the other one after it.
+    Windows of paired positions are V = v // broad apart, or V + 1 where the phase, the position within the left window,
+    is `split` or more. Returns the places for either, the split, the phase, and the width of a window.
     """
     start, tall, wide, broad = windows
     along, column = v // broad, max(0, -v) // broad
@@ -153,7 +164,7 @@ def windows_of(windows: Any, v: Any) -> Any:
 
 @inlined
 def next_window(windows: Any) -> Any:
-    """The same one position on."""
+    """The same for the next position."""
     first, second, split, phase, broad = windows
     phase += 1
     if phase == broad:
@@ -162,7 +173,7 @@ def next_window(windows: Any) -> Any:
 
 
 def enter_pixels(lanes: Any, colours: bool) -> Leaf:
-    """Inner products of pixels, into the first ring; `colours`: of three channels."""
+    """Inner products of pixels, into the first ring; `colours`: of three channels, without a loop."""
 
     def run(frame: Any) -> None:
         width, wide = lane_count(lanes), of_stage(integer(frame, STAGES), 0, WIDTH)
@@ -196,7 +207,7 @@ def enter_pixels(lanes: Any, colours: bool) -> Leaf:
 
 
 def enter_pooled(lanes: Any) -> Leaf:
-    """What the pool before has collected, into the first ring."""
+    """Values of the pool before the stage, into the first ring."""
 
     def run(frame: Any) -> None:
         width, stage, u, row = lane_count(lanes), integer(frame, STAGE), integer(frame, U), integer(frame, ROW)
@@ -214,7 +225,7 @@ def enter_pooled(lanes: Any) -> Leaf:
 
 
 def embed_row(lanes: Any, kind: Any) -> Leaf:
-    """A step: its window on one ring and its embedding, into the next ring; slopes and bends into two others."""
+    """A step: sums over its window, from one ring, embedded, into the next ring; slopes and bends into two others."""
 
     def run(frame: Any) -> None:
         width, stages, steps = lane_count(lanes), integer(frame, STAGES), integer(frame, STEPS)
@@ -243,7 +254,7 @@ def embed_row(lanes: Any, kind: Any) -> Leaf:
 
 
 def spread(lanes: Any) -> Leaf:
-    """The cotangents of the pairs of windows that positions lie in, into the first ring."""
+    """For a stage without steps: the cotangent of each position's pair of windows, into the first ring."""
 
     def run(frame: Any) -> None:
         width, stage, u, row = lane_count(lanes), integer(frame, STAGE), integer(frame, U), integer(frame, ROW)
@@ -259,7 +270,7 @@ def spread(lanes: Any) -> Leaf:
 
 
 def turn(lanes: Any, kind: Any) -> Leaf:
-    """The last step of a stage, there and back, into the next ring: `embed_row`, `spread` and `pull_row` at once."""
+    """The last step of a stage, forwards and back: `embed_row`, `spread` and `pull_row` at once."""
 
     def run(frame: Any) -> None:
         width, stages, steps = lane_count(lanes), integer(frame, STAGES), integer(frame, STEPS)
@@ -291,7 +302,7 @@ def turn(lanes: Any, kind: Any) -> Leaf:
 
 
 def pull_row(lanes: Any) -> Leaf:
-    """Back through the window of the step that follows, and through an embedding, from one ring into the next."""
+    """Back through the window of the step after, and through an embedding, from one ring into the next."""
 
     def run(frame: Any) -> None:
         width, stages, steps = lane_count(lanes), integer(frame, STAGES), integer(frame, STEPS)
@@ -321,7 +332,7 @@ def pull_row(lanes: Any) -> Leaf:
 
 
 def leave_pooled(lanes: Any) -> Leaf:
-    """The cotangents of what the pool before has collected, from a ring."""
+    """From a ring to the cotangents of the pool before the stage; they overwrite its values."""
 
     def run(frame: Any) -> None:
         width, stages, reach = lane_count(lanes), integer(frame, STAGES), integer(frame, REACH)
@@ -340,7 +351,7 @@ def leave_pooled(lanes: Any) -> Leaf:
 
 
 def leave_pixels(lanes: Any, colours: bool) -> Leaf:
-    """The cotangents of the pixels of both sides, from a ring; `colours`: of three channels, without a loop."""
+    """From a ring to the cotangents of both images' pixels; `colours`: of three channels, without a loop."""
 
     def run(frame: Any) -> None:
         width, stages, reach = lane_count(lanes), integer(frame, STAGES), integer(frame, REACH)
@@ -372,7 +383,7 @@ def leave_pixels(lanes: Any, colours: bool) -> Leaf:
 
 
 def gather(lanes: Any) -> Leaf:
-    """What a left image got from all lanes, as float64; its vectors are left empty."""
+    """Add up the lanes of a left image's cotangents, as float64 into OUT, and set them to zero."""
 
     def run(frame: Any) -> None:
         width, found, out = lane_count(lanes), integer(frame, LEFT_FOUND), integer(frame, OUT)

@@ -1,16 +1,20 @@
-"""All stages of a chain, back, for one left image against a vector of right images.
+"""The driver of fused gradients: back through all stages, for one left image against a vector of right images.
 
 As in the fused kernel, an offset (u, v) between positions is its own stencil problem, lanes are right images, and rows
 of a band of neighbouring offsets stream through a stage. The fused kernel has kept what enters each stage. From that,
-inner products are computed again, because it is cheaper than to keep them. Every embedding leaves its slopes and bends
+inner products are computed again, which is cheaper than to keep them. Every embedding stores its slopes and bends
 (`back_duals`), by which cotangents are multiplied on their way back.
 
-A stage is a sequence of *phases*, there and back, whose code is in `back_leaves`. Between two of them lives a ring of a
-few rows. The phase that writes a ring adds up three neighbours along the row, if the window that reads it is so wide;
-the one that reads it adds up along columns. Centred windows are their own transposes.
+A stage is a sequence of *phases*, whose code is in `back_leaves`, with a ring of a few rows between every two. For
+three steps:
+
+    enter -> embed -> embed -> turn -> pull -> pull -> leave
+
+The phase that writes a ring adds up neighbours along the row, for the window of the phase that reads it; that one adds
+up rows. Centred windows are their own transposes.
 
 Cotangents of pixels and of logarithms of norms are added up in vectors at the positions of either image. Cotangents of
-what enters a stage take the place of what was kept.
+what enters a stage overwrite what was kept.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ of_stage, of_step = f.of_stage, f.of_step
 
 
 class View(NamedTuple):
-    """Addresses of the frame, of the tables and of code, and offsets that take turns."""
+    """Addresses of the frame, of two tables and of leaves; `band`: how many offsets v take turns."""
 
     frame: int
     stages: int
@@ -41,7 +45,10 @@ class View(NamedTuple):
 
 @internal
 def follow_offsets(view: Any, stage: Any, u: Any, first: Any) -> None:
-    """Stream the rows of a band of offsets (u, v) through all phases of a stage, each as late as its window asks."""
+    """Stream the rows of a band of offsets (u, v) through all phases of a stage.
+
+    A phase is behind the one before by the reach of its window.
+    """
     frame, steps = view.frame, view.steps
     start, last = of_stage(view.stages, stage, f.FIRST_STEP), of_stage(view.stages, stage, f.END_STEP)
     rows, lag, down, across = of_stage(view.stages, stage, f.HEIGHT) - abs(u), 0, 0, 0
@@ -79,14 +86,14 @@ def follow_offsets(view: Any, stage: Any, u: Any, first: Any) -> None:
 
 @internal
 def set_step(view: Any, step: Any, start: Any, last: Any) -> None:
-    """A step, and where its slopes and bends are: after the rings between all phases."""
+    """Choose a step, and its ring of slopes: those follow the rings between phases."""
     put(view.frame, f.STEP, step)
     put(view.frame, f.SLOPES, 2 * (last - start) + 2 * (step - start))
 
 
 @internal
 def run_row(view: Any, leaf: Any, row: Any, ring: Any) -> None:
-    """A phase for one row."""
+    """Run a phase for one row, which it reads from a ring."""
     put(view.frame, f.ROW, row)
     put(view.frame, f.RING, ring)
     call_address(leaf, view.frame)
@@ -101,8 +108,9 @@ def backward_rows(
     `left` has the addresses of the images' pixels, norms and inverses, each with the bytes from one image to the next;
     `pooled` what was kept of the first of them, with the cotangents of the last pool.
 
-    With an address in `out`, what the left images got goes there, (rows, numbers), from those that are `wanted`. What
-    the right ones got stays.
+    `out` is the address of an array (rows, numbers) for the cotangents of the left images; rows whose `wanted` is 0 are
+    skipped. With `out` 0, no row is skipped, and cotangents of the left images stay in their vectors, as those of the
+    right ones always do.
     """
     for row in range(first, end):
         if out != 0 and integer(wanted, row - first) == 0:

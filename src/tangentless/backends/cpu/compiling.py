@@ -1,8 +1,8 @@
-"""Compiling, told as soon as it begins, kept out of rates, and left at once on Ctrl-C.
+"""Compiling: announced as soon as it begins, left out of measured rates, and interrupted at once by Ctrl-C.
 
-The first call of a new kind of kernel waits for the compiler. That works in a thread of its own, because an interrupt
-does not reach a thread that is inside LLVM; a compiler that is interrupted ends its work behind the scenes. Numba
-compiles in one thread at a time, so a second core helps only in a process of its own.
+The first call of a new kind of kernel waits for the compiler. That runs in a thread of its own, because an interrupt
+does not reach a thread that is inside LLVM; after an interrupt, the compiler ends its work in the background. Numba
+compiles in one thread at a time, so only another process can use a second core.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ...aside import announce, count_compiling
 from ..workers import count_workers
 
 T = TypeVar("T")
-_SECONDS = 8
+_SECONDS = 8  # what compiling takes, as announced
 
 
 class _Announcer(event.Listener):
-    """Speaks once, when the compiler starts its first pass; code from the disk cache does not start one."""
+    """Announces compiling once, when the first pass of the compiler starts; code from the disk cache starts none."""
 
     def __init__(self) -> None:
         self.silent = True
@@ -42,7 +42,7 @@ class _Announcer(event.Listener):
 
 
 def compiling(work: Callable[[], T]) -> T:
-    """What `work` returns, which compiles; compiling is announced, and an interrupt is raised at once."""
+    """Call `work`, which may compile: that is announced, and an interrupt is raised at once. Returns its result."""
     outcome: list[T] = []
     errors: list[BaseException] = []
 
@@ -57,7 +57,7 @@ def compiling(work: Callable[[], T]) -> T:
         thread = threading.Thread(target=run, name="tangentless-compiler", daemon=True)
         thread.start()
         while thread.is_alive():
-            thread.join(0.05)  # a join without an end would not hear the interrupt everywhere
+            thread.join(0.05)  # on some systems an interrupt does not end a join without a timeout
     if not announcer.silent:
         count_compiling(time.perf_counter() - start)
     if errors:
@@ -65,8 +65,8 @@ def compiling(work: Callable[[], T]) -> T:
     return outcome[0]
 
 
-def started_aside(code: str) -> subprocess.Popen[bytes] | None:
-    """A process that runs Python code meanwhile, or None where there is no core for it or no interpreter to start."""
+def start_python(code: str) -> subprocess.Popen[bytes] | None:
+    """A new process that runs Python code, or None if there is one core only or no interpreter to start."""
     if count_workers(None) == 1 or not Path(sys.executable or "").stem.startswith("python"):
         return None
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -78,9 +78,9 @@ def started_aside(code: str) -> subprocess.Popen[bytes] | None:
 
 
 @functools.cache
-def say_nothing_is_kept() -> None:
-    """Say, once, that compiled code cannot be kept."""
+def announce_no_cache() -> None:
+    """Announce, once, that compiled code cannot be kept on disk."""
     announce(
-        "compiled code cannot be kept, so every process compiles again: there is no folder to write it to; "
-        "set NUMBA_CACHE_DIR to one"
+        "there is no folder in which compiled code can be kept, so every process compiles again; "
+        "set NUMBA_CACHE_DIR to a folder that can be written to"
     )

@@ -12,12 +12,13 @@ given a = A A' and r = scale / a (0 for zero features), where the embedding choo
     exp2     a 2^(p0 s r - p0)                         split into an integer power and a polynomial
     series   a P(s r)
 
-Of tangent kernels, a vector has as many lanes again, for the tangents t: these become t f'(c), after t + s where a
-layer of weights stands before the embedding. The slope f' is a polynomial too, in y (with sqrt(y)) or in s r.
+For tangent kernels a vector has twice the lanes: kernel values, then tangents t. A tangent becomes t f'(c), or
+(t + s) f'(c) where a layer of weights stands before the embedding. The slope f' is a polynomial too, in y (with
+sqrt(y)) or in s r.
 
-Multiplications are what the time goes into; additions run beside them. With leading coefficient one, which the scale
-provides, the five highest terms of P cost two multiplications instead of four (Knuth, The Art of Computer
-Programming, 4.6.4), in `relu`, `leaky` and `exp`, whose coefficients keep that well-conditioned.
+Multiplications take the time; additions run beside them. The scale makes the leading coefficient of P one. Its five
+highest terms then cost two multiplications instead of four (Knuth, The Art of Computer Programming, 4.6.4), in `relu`,
+`leaky` and `exp`, whose coefficients keep that well-conditioned.
 """
 
 from __future__ import annotations
@@ -49,16 +50,17 @@ from .simd import (
     suffix,
 )
 
-_SHARE = {"float32": 0.1, "float64": 1.0}  # of the tolerance: in float32 a longer polynomial costs the same time
-Product = Callable[[bool], ir.Value]
-_LONGEST_SERIES = 12  # beyond it, range reduction is cheaper
+_SHARE = {"float32": 0.1, "float64": 1.0}  # of the tolerance: in float32 a longer polynomial takes no more time
+Product = Callable[[bool], ir.Value]  # the product of both norms or, for True, of their inverses
+_LONGEST_SERIES = 12  # coefficients; with more, range reduction is cheaper
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """The kind of an embedding, with the length of its polynomial, its parameters, and its scale of r.
+    """An embedding as its kind, its parameters, and its scale of r.
 
-    Of tangents the kind goes on: where the slope's parameters begin, how many there are, and whether weights precede.
+    A kind is (name, length of the polynomial). For tangent kernels it goes on: where the slope's parameters begin, how
+    many they are, and whether a layer of weights precedes.
     """
 
     kind: tuple[Any, ...]
@@ -67,7 +69,7 @@ class Lowered:
 
 
 def lower_step(step: Step, dtype: str, tangent: bool) -> Lowered | None:
-    """The embedding of a step, with its slope where there are tangents, or None if no form is known for it."""
+    """The embedding of a step, for tangent kernels with its slope, or None if no form is known for it."""
     value = lower(step.embedding, dtype)
     if value is None or not tangent:
         return value
@@ -84,7 +86,7 @@ def lower_step(step: Step, dtype: str, tangent: bool) -> Lowered | None:
 
 
 def lower(embedding: Embedding, dtype: str) -> Lowered | None:
-    """The embedding as a kind and parameters, or None if no form is known for it."""
+    """An embedding without tangents, or None if no form is known for it."""
     if embedding is None:
         return Lowered(("linear", 0), ())
     if isinstance(embedding, Normalize):
@@ -112,8 +114,9 @@ def lower(embedding: Embedding, dtype: str) -> Lowered | None:
 
 
 def _adapt(coefficients: tuple[float, ...], power: float) -> tuple[float, tuple[float, ...]]:
-    """A scale, and parameters p such that x^power sum of coefficients[k] x^k = y^power P(y) with y = scale x, where
+    """A scale and parameters p that evaluate a polynomial with fewer multiplications. With y = scale x,
 
+    x^power sum of coefficients[k] x^k = y^power P(y),
     P(y) = (... (H y + p4) y + ...) y + p[-1],  H = (z + y + p2) z + p3,  z = (y + p0) y + p1.
     """
     scale, scaled = at_unit_scale(coefficients, [k + power for k in range(len(coefficients))])
@@ -143,9 +146,9 @@ def embed(
     z: Any,
     s: Any,
 ) -> Any:
-    """The embedded inner products of one vector, at a position of the left image, x, and of the right ones, z.
+    """The embedded inner products of one vector, at place x of the left image's norms and z of the right ones'.
 
-    Norms lie beside their inverses. Parameters begin at `start` of the table.
+    Every norm is followed by its inverse. Parameters begin at `start` of the table.
     """
     _, name, length, *tangent = dual.choices
 
@@ -156,7 +159,7 @@ def embed(
         one, width = ir.Constant(i.type, 1), ir.Constant(j.type, s.lanes)
 
         def product(inverse: bool) -> ir.Value:
-            """Of the norms of both sides, or of their inverses."""
+            """The product of both sides' norms, or of their inverses."""
             places = [builder.shl(place, one) for place in (i, j)]
             if inverse:
                 places = [builder.add(place, beside) for place, beside in zip(places, (one, width), strict=True)]
@@ -188,7 +191,7 @@ class Emitter:
         return splat(builder, self.vector, loaded)
 
     def polynomial(self, x: ir.Value, first: int, length: int) -> ir.Value:
-        """That of the parameters from the first on, lowest power first."""
+        """The polynomial in x of `length` parameters from number `first` on, lowest power first."""
         value = self.parameter(first + length - 1)
         for k in range(length - 2, -1, -1):
             value = self.multiply_add(value, x, self.parameter(first + k))
@@ -203,7 +206,7 @@ class Emitter:
         return call(self.builder, f"llvm.{name}.{suffix(self.vector)}", self.vector.llvm, value)
 
     def larger(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """The larger of two in every lane, the second where one is NaN."""
+        """The larger of a and b in every lane; b where one is NaN."""
         return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
 
     def constant(self, value: float) -> ir.Constant:
@@ -211,7 +214,7 @@ class Emitter:
         return constant(self.vector, value)
 
     def emit(self, kind: tuple[str, int], s: ir.Value, product: Product) -> ir.Value:
-        """The embedded inner product; `product` gives a, or r, where it is called: held longer, it costs a register."""
+        """The embedded inner product; `product` computes a or r where it is called: to hold them costs a register."""
         name, length = kind
         b = self.builder
         if name == "linear":
@@ -234,9 +237,10 @@ class Emitter:
     def emit_both(
         self, kind: tuple[str, int], tangent: list[int], value: Any, product: Product, itself: ir.Value | None
     ) -> ir.Value:
-        """Kernel values and tangents of a vector that holds both; `itself`: whether both images are at one position.
+        """Kernel values and tangents after the embedding, in one vector, from those before it.
 
-        A feature with itself has the cosine one, whatever rounding says: near one, slopes lose half the digits.
+        `itself`: whether an image is paired with itself at one position, or None if images are different. A feature
+        with itself has the cosine one, but rounding may give less: near one, slopes lose half their digits.
         """
         b, (first, length, weighs) = self.builder, tangent
         (s, t), (a, _), (r, _) = (self._halves(one) for one in (value, product(False), product(True)))
@@ -271,7 +275,7 @@ class Emitter:
         return self.multiply_add(self.builder.fmul(d, root), self._adapted(y, first, length), positive)
 
     def _distance(self, s: ir.Value, a: ir.Value, r: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """d, y and its square root."""
+        """d = a - |s|, y = d r, and sqrt(y)."""
         b = self.builder
         d = b.fsub(a, self.apply("fabs", s), flags=CONTRACT)
         d = self.larger(d, self.constant(0.0))
@@ -284,7 +288,7 @@ class Emitter:
         return d, y, root
 
     def _root_by_newton(self, w: ir.Value) -> ir.Value:
-        """sqrt(w) from the 14-bit reciprocal root and one Newton step: on Intel's, half the cost of the instruction."""
+        """sqrt(w) from the 14-bit reciprocal root and a Newton step: on Intel's, half the cost of the instruction."""
         b = self.builder
         mask = ir.IntType(16)
         estimate = call(

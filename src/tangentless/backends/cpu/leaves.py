@@ -2,7 +2,7 @@
 
 Every function here makes a *leaf*: machine code for one choice of lanes, embedding and shape, which the driver in
 `sweep` calls by its address. A leaf takes the address of a *frame*, a record of integers that the driver fills.
-Places in a frame count elements, from the array that the leaf reads or writes there.
+Places in a frame count elements from the start of the array that the leaf reads or writes there.
 
 Lanes are right images, so every shift along a row is an aligned vector. Sums of three rows are shared between two
 neighbouring rows. The order of additions is part of the contract: entries must not depend on how rows are grouped.
@@ -10,11 +10,11 @@ neighbouring rows. The order of additions is part of the contract: entries must 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from .duals import embed
 from .simd import (
+    Leaf,
     accumulate,
     accumulate_double,
     broadcast,
@@ -27,34 +27,37 @@ from .simd import (
     zero,
 )
 
-Leaf = Callable[[int], None]
-
-# Fields of a frame. Arrays, the same for a whole sweep:
+# Fields of a frame. Addresses of arrays, the same for a whole sweep, and channels of a pixel:
 RING, SLOTS, TOTAL, TABLE, WEIGHTS, PIXELS, NORMS, RIGHT_PIXELS, RIGHT_NORMS, CHANNELS = range(10)
-# Offsets v of a list, [FIRST, END), and how far their rings and lines are apart; the width of the grid:
+# Address of a list of offsets v, of which [FIRST, END) are computed; elements from the rings and lines of one of them
+# to those of the next; the width of the grid:
 OFFSETS, FIRST, END, RINGS, WIDE = range(10, 15)
-# Norms (or pixels) of the first row, and the parameters of the embedding:
+# Places of a row's left and right norms (or pixels), and of the parameters of the embedding:
 X, Z, START = range(15, 18)
-# Weights of the rows to add up, and of what is added to either of two, D and D2:
+# Places of the weight of the rows to add up, and of that of a row beside them; places of that row, D for the first
+# result and D2 for the second:
 WEIGHT, WEIGHT2, D, D2 = range(18, 22)
-# Where results go; how many zeros follow them; the step between the columns that are evaluated:
+# Places of the results of one or two rows, and of their sums before the embedding; how many zeros follow them; the step
+# between the columns that are evaluated:
 OUT, OUT2, PLAIN, PLAIN2, PADDING, EVERY = range(22, 28)
-# Lines to read, how many; positions along them:
+# Places of one or two lines to read, and how many; the first position of a window along them, and its dilation:
 LINE, LINE2, HEIGHT, TAP, DILATION = range(28, 33)
-# Places of a pool: of two rows, before the split, and how far the next offset is; its size; the width it reads:
+# Places in the slots to which one or two rows are added, for V = 0 and the first column; elements from one V to the
+# next; the size of a window; the width that the pool reads:
 LOW, LOW2, PLANE, SIZE, CROPPED = range(33, 38)
-# What gradients keep of the slots: an array, and the place of a row at offset v = 0:
+# What gradients keep of the slots: the address of an array, and the place of a row at offset v = 0:
 KEPT, KEEP = range(38, 40)
-# The rows to add up, of which a second row leaves out the first and has one more:
+# Places of the rows to add up; for a second result the first is left out, and one more is added:
 MOST_ROWS = 7
 ROWS = 40
 FRAME_FIELDS = ROWS + MOST_ROWS + 1
 
 
 def rows(lanes: Any, dual: Any, height: int, count: int, weighted: bool, plain: bool, widened: bool) -> Leaf:
-    """One or two rows of a step: add up `count` rows, embed, and store, or, `widened`, add up three neighbours first.
+    """One or two rows of a step (`height`): add up `count` rows, embed the sum, and store the result.
 
-    `weighted`: the sum is WEIGHT times that of the rows, plus WEIGHT2 D. `plain`: the sum is stored too.
+    `weighted`: the sum is WEIGHT times that of the rows, plus WEIGHT2 D. `plain`: the sum is stored, too. `widened`:
+    sums of three neighbouring results are stored.
     """
 
     def run(frame: Any) -> None:
@@ -131,7 +134,10 @@ def rows(lanes: Any, dual: Any, height: int, count: int, weighted: bool, plain: 
 
 
 def halves(lanes: Any, dual: Any, height: int, shared: bool) -> Leaf:
-    """One or two rows of a 3×3 step into a 2×2 pool, where both rows share a place if u is even; so do columns."""
+    """One or two rows of a 3×3 step, added to the slots of a 2×2 pool.
+
+    `shared`: both rows go to one place, as they do where u is even. So do two neighbours along a row where v is even.
+    """
 
     def run(frame: Any) -> None:
         width, ring, wide = lane_count(lanes), integer(frame, RING), integer(frame, WIDE)
@@ -226,7 +232,7 @@ def taps(lanes: Any, count: int) -> Leaf:
 
 
 def pool(lanes: Any) -> Leaf:
-    """Add one or two lines to the pooled offsets they feed: V for the first positions of a window, V + 1 after them."""
+    """Add one or two lines to the slots of a pool: the first positions of a window to offset V, the others to V + 1."""
 
     def run(frame: Any) -> None:
         width, ring, slots = lane_count(lanes), integer(frame, RING), integer(frame, SLOTS)
@@ -262,7 +268,7 @@ def pool(lanes: Any) -> Leaf:
 
 
 def pick(lanes: Any) -> Leaf:
-    """Store every SIZE-th position of a line for the next stage, of offsets that are multiples of SIZE."""
+    """Store every SIZE-th position of a line in the slots of a stride, for offsets v that are multiples of SIZE."""
 
     def run(frame: Any) -> None:
         width, ring, slots = lane_count(lanes), integer(frame, RING), integer(frame, SLOTS)
@@ -279,7 +285,7 @@ def pick(lanes: Any) -> Leaf:
 
 
 def total(lanes: Any) -> Leaf:
-    """Add lines to the total, which is float64."""
+    """Add the positions of one or two lines to TOTAL, which is float64."""
 
     def run(frame: Any) -> None:
         width, ring, first = lane_count(lanes), integer(frame, RING), integer(frame, FIRST)
@@ -297,7 +303,7 @@ def total(lanes: Any) -> Leaf:
 
 
 def take(lanes: Any, kept: bool) -> Leaf:
-    """Lines out of the slots, scaled; slots are left empty. `kept`: lines go to what gradients keep, too."""
+    """Take lines out of the slots, scaled, and set these to zero; `kept`: store them in what gradients keep, too."""
 
     def run(frame: Any) -> None:
         width, ring, slots = lane_count(lanes), integer(frame, RING), integer(frame, SLOTS)
@@ -320,7 +326,7 @@ def take(lanes: Any, kept: bool) -> Leaf:
 
 
 def clear(lanes: Any) -> Leaf:
-    """Zeros into slots [LOW, LOW2)."""
+    """Set the slots [LOW, LOW2) to zero."""
 
     def run(frame: Any) -> None:
         for i in range(integer(frame, LOW), integer(frame, LOW2), lane_count(lanes)):
@@ -330,7 +336,7 @@ def clear(lanes: Any) -> Leaf:
 
 
 def pixels(lanes: Any, widened: bool) -> Leaf:
-    """Inner products of pixels, of several offsets; `widened`, sums of three neighbours."""
+    """A row of inner products of pixels, of several offsets; `widened`: of sums of three neighbours of them."""
 
     def run(frame: Any) -> None:
         width, ring, channels = lane_count(lanes), integer(frame, RING), integer(frame, CHANNELS)
@@ -362,9 +368,9 @@ def pixels(lanes: Any, widened: bool) -> Leaf:
 
 
 def colours(lanes: Any) -> Leaf:
-    """Sums of three neighbouring inner products of pixels with three channels, of several offsets.
+    """A row of sums of three neighbouring inner products of pixels with three channels, of several offsets.
 
-    What takes the time is to load pixels, so neighbouring offsets, v and v + 1, share them.
+    Loading pixels takes the time, so neighbouring offsets, v and v + 1, share loads.
     """
 
     def run(frame: Any) -> None:

@@ -1,10 +1,10 @@
-"""What the fused kernel can take, and the sizes that do not depend on how it is compiled."""
+"""Which graphs the fused kernel can take, and the arrays of images and norms that it reads."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..segments import Exit, Segment, cut, with_one_pool
 from .duals import Lowered, lower_step
 
 Array = NDArray[np.float64]
-_LARGEST_SLOTS = 400 << 20  # bytes one thread may hold between segments
+_LARGEST_SLOTS = 400 << 20  # bytes of the slots of one thread
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,11 +25,11 @@ class Fused(Segmented):
     """A graph that the fused kernel can run."""
 
     lanes: int
-    lowered: tuple[tuple[Lowered, ...], ...]  # for every segment, of every step
+    lowered: tuple[tuple[Lowered, ...], ...]  # embeddings, by segment and step
 
     @property
     def width(self) -> int:
-        """Elements of a vector: a lane for every right image, and, of tangent kernels, as many lanes of tangents."""
+        """Elements of a vector: a lane for every right image and, for tangent kernels, as many lanes of tangents."""
         return self.lanes * (1 + self.graph.tangent)
 
     def parts(self, vectors: NDArray[Any]) -> list[NDArray[Any]]:
@@ -38,7 +38,7 @@ class Fused(Segmented):
 
     @property
     def image_bytes(self) -> int:
-        """Bytes of one image while it is computed with."""
+        """Bytes of one expanded image."""
         pixels = math.prod(self.segments[0].grid) * self.graph.channels
         return (pixels + 2 * self.norm_count) * np.dtype(self.dtype).itemsize
 
@@ -51,7 +51,7 @@ def fuse(graph: Graph, dtype: str, lanes: int) -> Fused | str:
         return segments
     merged = segments if graph.tangent else with_one_pool(segments)
     weights = merged[-1].exits[0].weights
-    segments = segments if weights is None else merged  # pools without weights stay apart, as gradients know them
+    segments = segments if weights is None else merged  # without weights pools stay apart, as gradients expect them
     lowered = []
     for segment in segments:
         forms = [lower_step(step, dtype, graph.tangent) for step in segment.steps]
@@ -72,13 +72,13 @@ def fuse(graph: Graph, dtype: str, lanes: int) -> Fused | str:
 
 
 def _carries_weights(last: Segment, lowered: tuple[Lowered, ...]) -> bool:
-    """Whether the last segment ends in an embedding to which norms are plain factors, so that they may have others."""
+    """Whether the last segment ends in an embedding that multiplies by norms, which can carry the pool's weights."""
     embedded = last.sum_of(len(last.steps) - 1) + 1
     return bool(lowered) and last.exits[0].value == embedded and lowered[-1].kind[0] in ("exp", "exp2", "series")
 
 
 def slot_count(exit_: Exit) -> int:
-    """Vectors that hold an exit: two u at a time, and all v."""
+    """Vectors in the slots of an exit, which hold two u at a time, and all v."""
     tall, wide = exit_.grid
     return 2 * (2 * wide + 1) * tall * wide
 
@@ -91,22 +91,27 @@ def aligned_zeros(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     return room[start : start + size].view(dtype).reshape(shape)
 
 
+def addresses(rows: Sequence[NDArray[Any]]) -> tuple[int, ...]:
+    """The address of each array, followed by the bytes from one row to the next, as drivers read rows of images."""
+    return tuple(number for one in rows for number in (one.ctypes.data, one.strides[0]))
+
+
 def normalized(images: NDArray[Any], scales: Array) -> Array:
-    """Images over their scales, so that no square leaves the range of float32; black ones stay black."""
+    """Images over their scales, so that squares stay in the range of float32; black images stay black."""
     divisors = np.where(scales > 0, scales, 1.0).reshape(-1, *(1,) * (images.ndim - 1))
     return np.asarray(images / divisors, dtype=np.float64)
 
 
 def pixel_squares(fused: Fused, pixels: Array) -> Array:
-    """Squared norms of normalised pixels, (N, H, W)."""
+    """Squared norms of the normalised pixels, (N, H, W)."""
     squares: Array = np.sum(pixels.reshape(len(pixels), *fused.segments[0].grid, -1) ** 2, axis=-1)
     return squares
 
 
 def in_lanes(rows: NDArray[Any], fused: Fused) -> NDArray[Any]:
-    """Blocks of as many images as there are lanes, position by position; lanes of tangents hold zeros.
+    """Rows of N images (N, n) as vectors, (blocks, n width): vector k of a block has number k of each of its images.
 
-    The last image fills what is left of the last block.
+    Lanes of tangents are zero. Copies of the last image fill up the last block.
     """
     lanes, blocks = fused.lanes, -(-len(rows) // fused.lanes)
     vectors = aligned_zeros((blocks, rows.shape[1], fused.width), str(rows.dtype))
@@ -120,7 +125,7 @@ def in_lanes(rows: NDArray[Any], fused: Fused) -> NDArray[Any]:
 
 
 def expand(images: Any) -> tuple[NDArray[Any], ...]:
-    """Rows as the fused kernel reads them: normalised pixels, and norms before every embedding with their inverses."""
+    """Images as the fused kernel reads them, a row each: normalised pixels; norms before embeddings, and inverses."""
     fused, count = images.fused, len(images)
     pixels = normalized(images.images, images.scales)
     norms = np.empty((count, 2 * fused.norm_count), fused.dtype)
@@ -134,13 +139,13 @@ def expand(images: Any) -> tuple[NDArray[Any], ...]:
 
 
 def squares_of(segment: Segment, entrances: list[NDArray[Any]]) -> list[Array]:
-    """Squared norms of all values of a segment, (N, H, W), computed with images last: long rows, so quick sums."""
+    """Squared norms of all values of a segment, (N, H, W), with images last in memory: sums of long rows are quick."""
     images_last = (np.ascontiguousarray(one.transpose(1, 2, 0), dtype=np.float64) for one in entrances)
     return segment.squares([one.transpose(2, 0, 1) for one in images_last])
 
 
 def norms_of(fused: Fused, place: int, squares: list[Array]) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """For every embedding of a segment, norms before it beside their inverses, and where rows of norms hold them."""
+    """For every embedding of a segment: its part of an image's row of norms, and the norms, each before its inverse."""
     segment = fused.segments[place]
     for number, lowered in enumerate(fused.lowered[place]):
         start = fused.norm_places.get((place, number))

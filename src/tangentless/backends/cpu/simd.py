@@ -25,18 +25,19 @@ from numba.core.imputils import lower_constant
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import NativeValue, intrinsic, lower_builtin, models, register_model, typeof_impl, unbox
 
-from .compiling import say_nothing_is_kept
+from .compiling import announce_no_cache
 
 _ELEMENTS = {
     "float32": (types.float32, ir.FloatType(), ir.IntType(32)),
     "float64": (types.float64, ir.DoubleType(), ir.IntType(64)),
 }
-CONTRACT = ("contract",)  # a product that is only added may stay unrounded
+CONTRACT = ("contract",)  # LLVM may fuse a product and a sum, without rounding the product
 _DIGEST = hashlib.sha256(
     b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
 ).hexdigest()[:16]
 
 
+Leaf = Callable[[int], None]  # of the address of a frame
 _OPTIONS: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
 
 
@@ -45,16 +46,16 @@ def compiled(function: Callable[..., Any], inline: bool = False) -> Callable[...
     options = {**_OPTIONS, "inline": "always" if inline else "never"}
     try:
         return one_at_a_time(njit(cache=True, **options)(function))
-    except (RuntimeError, AttributeError):  # no writable cache folder, or none that we know: compile in every process
-        say_nothing_is_kept()
+    except (RuntimeError, AttributeError):  # no cache folder to write to, or numba has no such file: compile every time
+        announce_no_cache()
         return njit(**options)(function)  # type: ignore[no-any-return]
 
 
 def one_at_a_time(dispatcher: Any) -> Callable[..., Any]:
-    """Let one process at a time add a variant of a function to its cache on disk.
+    """Let only one process at a time write to a function's cache on disk.
 
-    Numba numbers the files of variants without a lock: two processes may take one number for two variants, and whoever
-    reads them later is handed the wrong code.
+    A function has a file for each signature. Numba numbers these files without a lock, so two processes may give one
+    number to two signatures, and a later process would load the wrong code.
     """
     file = dispatcher._cache._cache_file
     path, save = f"{file._index_path}.lock", file.save
@@ -71,16 +72,16 @@ inlined = functools.partial(compiled, inline=True)
 
 
 def internal(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile what only compiled code calls: it is kept with its callers, and Python has no way in.
+    """Compile a function that only compiled code calls: it is cached with its callers, and Python cannot call it.
 
-    A way in, and a file of its own on disk, took a third of the time that LLVM needs for the driver.
+    Wrappers for Python and a cache file of its own took a third of the time that LLVM needs for the driver.
     """
     without = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return njit(**_OPTIONS, **without)(function)  # type: ignore[no-any-return]
 
 
 def must_compile(function: Any, arguments: tuple[Any, ...]) -> bool:
-    """Whether a compiled function has no code for such arguments in its cache on disk, but could keep it there."""
+    """Whether a function must be compiled for such arguments, and its cache on disk could keep the code."""
     signature = tuple(map(typeof, arguments))
     if function._cache.cache_path is None or signature in function.overloads:
         return False
@@ -88,22 +89,22 @@ def must_compile(function: Any, arguments: tuple[Any, ...]) -> bool:
 
 
 @functools.cache
-def leaf(make: Callable[..., Callable[[int], None]], *choices: Any) -> Any:
+def leaf(make: Callable[..., Leaf], *choices: Any) -> Any:
     """The function that `make(*choices)` gives, compiled alone, to be called by its `address` with one integer.
 
-    Numba compiles a function together with all it calls, again for every caller. A leaf is compiled once. Its name is
-    that of its choices, so that it has a file of its own on disk: in a file of several, two processes that compile
-    different leaves at once may be handed each other's.
+    Numba compiles a function together with all it calls, again for every caller. A leaf is compiled once. Its name
+    contains a digest of its choices, so that it has a cache file of its own: in a common file, two processes that
+    compile different leaves at the same time may load each other's.
     """
     signature, options = types.void(types.intp), {"boundscheck": False, "error_model": "numpy"}
-    options["_nrt"] = False  # no counts of references: 7 % less to compile
+    options["_nrt"] = False  # no reference counting: 7 % less to compile
     function = make(*choices)
     digest = hashlib.sha256(repr((choices, llvm.get_host_cpu_name(), sorted(host_features()))).encode()).hexdigest()
     function.__name__ = function.__qualname__ = f"{make.__name__}_{digest[:16]}"
     try:
         return cfunc(signature, cache=True, **options)(function)
     except RuntimeError:  # no writable cache folder: compile in every process
-        say_nothing_is_kept()
+        announce_no_cache()
         return cfunc(signature, **options)(function)
 
 
@@ -115,24 +116,24 @@ def host_features() -> frozenset[str]:
         return frozenset(word[1:] for word in chosen.split(",") if word.startswith("+"))
     try:
         return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
-    except RuntimeError:  # LLVM cannot ask every system, such as macOS on ARM: 128 bits are there without asking
+    except RuntimeError:  # LLVM cannot tell on every system, such as macOS on ARM, where vectors have 128 bits
         return frozenset()
 
 
 def host_bits() -> int:
-    """The width of this processor's vectors: AVX-512, AVX2 or 128 bits."""
+    """The width of this processor's vectors in bits: 512 (AVX-512), 256 (AVX2) or 128."""
     features = host_features()
     return 512 if "avx512f" in features else 256 if {"avx2", "fma"} <= features else 128
 
 
 def host_lanes(dtype: str) -> int:
-    """The same in elements."""
+    """The width of this processor's vectors in elements."""
     return host_bits() // (32 if dtype == "float32" else 64)
 
 
 @functools.cache
 def quick_roots() -> bool:
-    """Whether square roots run beside multiplications at nearly their pace, as on AMD's processors with AVX-512."""
+    """Whether square roots run beside multiplications, and nearly as fast, as on AMD's processors with AVX-512."""
     return (os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()).startswith("znver")
 
 
@@ -164,7 +165,7 @@ class _VectorModel(models.PrimitiveModel):
 
 @dataclass(frozen=True)
 class Tag:
-    """A compile-time choice: its numba type is its key, and it holds nothing at run time."""
+    """A compile-time choice: its numba type carries the key, and at run time it holds nothing."""
 
     key: tuple[Any, ...]
     digest: str = _DIGEST  # part of the name of compiled code on disk
@@ -197,7 +198,10 @@ def _unbox_tag(tag_type: TagType, value: Any, context: Any) -> NativeValue:
 
 
 def lanes_tag(dtype: str, lanes: int, paired: bool) -> Tag:
-    """The tag of a sweep: element type, width, and whether left images fill lanes too (pairs) or are broadcast."""
+    """The tag of vectors: element type and lanes, and how left images are read.
+
+    All lanes have the value of one left image or, `paired`, each has that of its own: images against themselves.
+    """
     return Tag(("lanes", dtype, lanes, paired))
 
 
@@ -251,7 +255,7 @@ def _broadcast(builder: ir.IRBuilder, vector: VectorType, address: ir.Value, ind
 
 
 def load_value(builder: ir.IRBuilder, tag: TagType, address: ir.Value, index: ir.Value) -> ir.Value:
-    """The left image's value: one element in every lane, or lanes of its own where images are paired."""
+    """A value of the left image in every lane or, where images are paired, of each lane's own left image."""
     vector = _vector_type(tag)
     if tag.choices[3]:
         start = builder.mul(index, ir.Constant(index.type, vector.lanes))
@@ -267,7 +271,7 @@ def _integer(builder: ir.IRBuilder, address: ir.Value, index: ir.Value) -> ir.Va
 
 @intrinsic
 def integer(typing: Any, address: Any, index: Any) -> Any:
-    """An entry of a table of integers, which no one writes while it is read."""
+    """An entry of a table of integers, which must not change while a function runs that reads it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _integer(builder, arguments[0], arguments[1])
@@ -276,7 +280,7 @@ def integer(typing: Any, address: Any, index: Any) -> Any:
 
 
 def reader(columns: int) -> Any:
-    """A function of an address, a row and a column that reads a table of integers with so many columns."""
+    """A compiled function (address, row, column) that reads a table of integers with so many columns."""
 
     @intrinsic
     def read(typing: Any, address: Any, row: Any, column: Any) -> Any:
@@ -325,7 +329,7 @@ def lane_count(typing: Any, tag: Any) -> Any:
 
 @intrinsic
 def is_paired(typing: Any, tag: Any) -> Any:
-    """Whether left images fill lanes too, a constant of the machine code."""
+    """Whether left images are paired with lanes, a constant of the machine code."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return ir.Constant(ir.IntType(1), int(tag.choices[3]))
@@ -334,7 +338,7 @@ def is_paired(typing: Any, tag: Any) -> Any:
 
 
 def _loader(load_vector: Callable[..., ir.Value]) -> Any:
-    """A function of a tag, an address and an index that gives a vector."""
+    """A compiled function (tag, address, index) that loads a vector."""
 
     @intrinsic
     def load(typing: Any, tag: Any, address: Any, index: Any) -> Any:
@@ -348,7 +352,7 @@ def _loader(load_vector: Callable[..., ir.Value]) -> Any:
 
 load_left = _loader(load_value)
 load = _loader(lambda builder, tag, *place: load_lanes(builder, _vector_type(tag), *place))
-broadcast = _loader(lambda builder, tag, *place: _broadcast(builder, _vector_type(tag), *place))  # one element
+broadcast = _loader(lambda builder, tag, *place: _broadcast(builder, _vector_type(tag), *place))  # to all lanes
 
 
 @intrinsic
@@ -375,6 +379,8 @@ def store(typing: Any, address: Any, index: Any, value: Any) -> Any:
 
 
 def _accumulator(dtype: str | None) -> Any:
+    """A compiled function that adds a vector to an array of a type; None: of the vector's type."""
+
     @intrinsic
     def accumulate(typing: Any, address: Any, index: Any, value: Any) -> Any:
         target = VectorType(dtype or value.dtype, value.lanes)
@@ -408,7 +414,7 @@ def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
 
 @intrinsic
 def add_lanes(typing: Any, value: Any) -> Any:
-    """The sum of all lanes in their order, as a vector of one float64."""
+    """The sum of all lanes, first to last, as a vector of one float64."""
     total = VectorType("float64", 1)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -423,7 +429,7 @@ def add_lanes(typing: Any, value: Any) -> Any:
 
 @intrinsic
 def choose(typing: Any, condition: Any, a: Any, b: Any) -> Any:
-    """One of two vectors."""
+    """Vector a if the condition holds, else b."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.select(*arguments)
@@ -432,7 +438,7 @@ def choose(typing: Any, condition: Any, a: Any, b: Any) -> Any:
 
 
 def _operator(function: Any, instruction: str) -> None:
-    """Give vectors an operator of Python, without a function to compile for it."""
+    """Give vectors an operator of Python as one instruction, without a function that numba would have to compile."""
 
     @infer_global(function)
     class _Typing(AbstractTemplate):

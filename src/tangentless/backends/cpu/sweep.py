@@ -4,17 +4,17 @@ Fix the offset (u, v) between a position of the left image and one of the right.
 positions, so every offset is its own small stencil problem through all steps of a stage, on its exact
 (H - |u|) × (W - |v|) rectangle.
 
-Rows of one offset stream through the steps of a stage, two at a time. Between two steps only a ring of a few rows
-lives, already summed along the row for the window that reads it. A branch that arrives early waits in a longer ring.
+Rows of one offset stream through the steps of a stage, two at a time. Between two steps only a ring of a few rows is
+kept, already summed along the row for the window that reads it. A branch that arrives early waits in a longer ring.
 Neighbouring offsets take turns at every step: they read nearly the same rows of either image, which the first of
 them brings into the first-level cache.
 
-A pool of size p sends offset u to U = (u + j mod p) // p. Sweeping u upwards, U is complete after u = p U + p - 1,
-and at most two U are open at a time; a complete one runs through the next stage at once. A stride s keeps the
-offsets s U and every s-th position. The last pool adds up in float64.
+A pool of size p sends offset u to U = (u + j mod p) // p, where j is the row in the left image. With u ascending, U is
+complete after u = p U + p - 1, and at most two U are open at a time; a complete one runs through the next stage at
+once. A stride s keeps the offsets s U and every s-th position. The last pool adds up in float64.
 
-There are only integers here: `leaves` has the vector code, which is called by address. So this code is compiled once
-for all kernels. Arrays are plain addresses: counting references to them, which numba does, took most of the time.
+The driver has only integers; the vector code in `leaves` is called by address. So the driver is compiled once for all
+kernels. Arrays are plain addresses: the reference counting of numba's arrays took most of the time.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import leaves as f
-from .compiling import started_aside
+from .compiling import start_python
 from .simd import call_address, compiled, inlined, integer, internal, must_compile, put, reader
 
-# Columns of the tables. Places in rings, lines and slots count vectors.
+# Columns of the tables, which `tables` fills. Places in rings, lines and slots count vectors.
 (
     HEIGHT,
     WIDTH,
@@ -38,59 +38,65 @@ from .simd import call_address, compiled, inlined, integer, internal, must_compi
     END_ENTRANCE,
     FIRST_EXIT,
     END_EXIT,
-    DELAY,
-    SHIFT,
-    ROW_STEP,
-    NEEDED,
-    FIRST_OFFSET,
+    DELAY,  # the lag of its last step
+    SHIFT,  # 1 if rows enter as 0, (1, 2), (3, 4), ..., so that the last step gets (0, 1), (2, 3), ...
+    ROW_STEP,  # the stride of its exits along the height
+    NEEDED,  # the place of u = 0 in the flags of needed u
+    FIRST_OFFSET,  # its needed v in the list of offsets
     END_OFFSET,
     STAGE_COLUMNS,
 ) = range(15)
 (
     ENTRANCE_LEAF,
-    ENTRANCE_DIRECT,
-    ENTRANCE_EXIT,
-    ENTRANCE_SCALE,
-    ENTRANCE_KEPT,
-    ENTRANCE_SINK,
+    ENTRANCE_DIRECT,  # 1: the leaf writes to the only sink, a ring; 0: to a line
+    ENTRANCE_EXIT,  # the exit of the stage before; -1: pixels
+    ENTRANCE_SCALE,  # the place of the factor on its slots
+    ENTRANCE_KEPT,  # its place in what gradients keep
+    ENTRANCE_SINK,  # its sinks
     ENTRANCE_END,
     ENTRANCE_COLUMNS,
 ) = range(8)
 (
-    LAG,
+    LAG,  # rows by which it is behind the entrances
     STEP_NORMS,
     STEP_PARAMETERS,
     MODE,
-    ROW_EVERY,
+    ROW_EVERY,  # which rows and columns are computed: multiples of these
     COLUMN_EVERY,
-    PAIRS,
+    PAIRS,  # 1: rows are computed two at a time
     FIRST_CHUNK,
     END_CHUNK,
-    FIRST_PLAIN,
+    FIRST_PLAIN,  # sinks of its sum
     END_PLAIN,
-    FIRST_SINK,
+    FIRST_SINK,  # sinks of its value after the embedding
     END_SINK,
     STEP_COLUMNS,
 ) = range(14)
+# The ring, mask, number of rows and weight of a chunk, then those of the row that is added to it:
 CHUNK_RING, CHUNK_MASK, CHUNK_ROWS, CHUNK_WEIGHT, ADDED, ADDED_MASK, ADDED_ROW, ADDED_WEIGHT = range(8)
-LEAF1, LEAF2 = 8, 9  # code for one row; for two rows of an even u, and of an odd one
-PAIR = 11  # rows of the first of two rows, and one more
-SINGLE = PAIR + f.MOST_ROWS + 1  # of one row, in the order in which they are added
+LEAF1, LEAF2 = 8, 9  # code for one row; for two rows where u is even, and, in the next column, where u is odd
+PAIR = 11  # to compute two rows: the rows that the first one adds up, relative to it, and one more
+SINGLE = PAIR + f.MOST_ROWS + 1  # to compute one row: the rows in the order in which they are added
 CHUNK_COLUMNS = SINGLE + f.MOST_ROWS
 SINK_KIND, SINK_LEAF, SINK_RING, SINK_MASK, SINK_TAP, SINK_DILATION, SINK_EXIT, SINK_COLUMNS = range(8)
+# The place of an exit's slots, its grid, its strides, and the rows and columns that it reads:
 EXIT_SLOTS, EXIT_TALL, EXIT_WIDE, EXIT_ROWS, EXIT_ACROSS, CROP_ROWS, CROP_COLUMNS, EXIT_COLUMNS = range(8)
 
-LINES, FUSED, HALVES = range(3)  # modes of a step: any; into one ring of 3-windows; into a 2×2 pool
-WIDEN, TAPS, PICK, POOL, TOTAL = range(5)  # kinds of sinks: rings, then exits; the last two take both lines at once
-OWN_LINE = -1  # what a chunk may add instead of a row of a ring: what the chunks before it have given
-OUTSIDE = 1 << 40  # a row that no image has: it reads zeros
+# Modes of a step. LINES: results go to lines, and from there to all sinks. FUSED: into one ring, as sums of three
+# neighbours. HALVES: into the slots of a 2×2 pool.
+LINES, FUSED, HALVES = range(3)
+# Kinds of sinks, which read lines: rings, WIDEN with sums of three neighbours and TAPS with other windows; and exits,
+# PICK for strides, POOL, and TOTAL for the last pool. POOL and TOTAL take two lines at once.
+WIDEN, TAPS, PICK, POOL, TOTAL = range(5)
+OWN_LINE = -1  # in ADDED: a chunk adds its sum to that of the chunks before it, not to a row of a ring
+OUTSIDE = 1 << 40  # a row that no image has, and that therefore reads zeros
 
 of_stage, of_entrance, of_step = reader(STAGE_COLUMNS), reader(ENTRANCE_COLUMNS), reader(STEP_COLUMNS)
 of_chunk, of_sink, of_exit = reader(CHUNK_COLUMNS), reader(SINK_COLUMNS), reader(EXIT_COLUMNS)
 
 
 class View(NamedTuple):
-    """Addresses of the tables and sizes that do not change."""
+    """Addresses of the tables, and sizes: what the driver reads and never changes."""
 
     frame: int
     stages: int
@@ -99,23 +105,23 @@ class View(NamedTuple):
     chunks: int
     sinks: int
     exits: int
-    offsets: int  # lists of needed v
-    needed: int  # flags of u
-    first: int  # offsets of the first stage to sweep, [first, end)
+    offsets: int  # lists of needed v, one after the other for all stages
+    needed: int  # flags of needed u, likewise
+    first: int  # offsets u of the first stage to sweep, [first, end)
     end: int
     last: int  # the last stage to run
-    lanes: int
+    lanes: int  # elements of a vector
     channels: int
     stride: int  # between rows of a ring
     margin: int  # before the first position of a row
-    line: int  # where the first of four lines of an offset begins: two of values, two of sums before their embedding
-    line_stride: int
+    line: int  # the first of four lines of an offset: two of values, two of sums before their embedding
+    line_stride: int  # from one line to the next
     padding: int  # zeros before and after a line
-    rings_size: int  # from the lines and rings of one offset of a band to those of the next
-    together: int
+    rings_size: int  # from the rings and lines of one offset of a band to those of the next
+    together: int  # offsets of a band, which take turns
     clear_leaf: int
-    kept: int  # where gradients keep what the slots held, of the first row, and bytes to that of the next
-    kept_bytes: int
+    kept: int  # address of what gradients keep of the slots, for the first left image
+    kept_bytes: int  # from there to that of the next left image
 
 
 _NO_ROWS = (View(*(0,) * len(View._fields)), 0, 0, (0,) * 4, np.zeros(1), np.zeros((1, 1)), 0)
@@ -127,18 +133,18 @@ def compile_driver() -> None:
 
 
 def compile_driver_aside() -> subprocess.Popen[bytes] | None:
-    """A process that compiles the driver into the cache on disk, if that is to be done and can be."""
+    """A process that compiles the driver into the cache on disk; None if that is needless or impossible."""
     if not must_compile(run_rows, _NO_ROWS):
         return None
-    return started_aside(f"from {__name__} import compile_driver; compile_driver()")
+    return start_python(f"from {__name__} import compile_driver; compile_driver()")
 
 
 @compiled
 def run_rows(view: Any, first: Any, end: Any, left: Any, total: Any, totals: Any, column: Any) -> None:
-    """Run all stages for left images [first, end): sums after the last pool, into `totals` from a column on.
+    """Run all stages for left images [first, end), and write the sums of the last pool to totals[row, column:].
 
-    Slots must be empty; they are again after the last stage. `left` has the addresses of the images' pixels and norms,
-    each with the bytes from one image to the next.
+    Slots must be zero; a run of all stages leaves them zero. `left` has the addresses of the left images' pixels and
+    norms, each followed by the bytes from one image to the next. `total` is a vector of float64 to work with.
     """
     for row in range(first, end):
         put(view.frame, f.PIXELS, left[0] + row * left[1])
@@ -163,7 +169,7 @@ def run_rows(view: Any, first: Any, end: Any, left: Any, total: Any, totals: Any
 
 @internal
 def forget(view: Any, stage: Any, u: Any) -> None:
-    """Empty the slots of an offset that no one reads: it must not leak into the next of its parity."""
+    """Set the slots of an unneeded offset to zero: the next offset of its parity uses them."""
     for exit_ in range(of_stage(view.stages, stage, FIRST_EXIT), of_stage(view.stages, stage, END_EXIT)):
         wide = of_exit(view.exits, exit_, EXIT_WIDE)
         plane = of_exit(view.exits, exit_, EXIT_TALL) * wide
@@ -175,7 +181,7 @@ def forget(view: Any, stage: Any, u: Any) -> None:
 
 @internal
 def follow_offsets(view: Any, stage: Any, u: Any) -> None:
-    """Stream the rows of offsets (u, v), some v together, through the steps of one stage."""
+    """Stream the rows of offsets (u, v), a band of v at a time, through the steps of one stage."""
     frame, rows = view.frame, of_stage(view.stages, stage, HEIGHT) - abs(u)
     delay, shift = of_stage(view.stages, stage, DELAY), of_stage(view.stages, stage, SHIFT)
     first, last = of_stage(view.stages, stage, FIRST_OFFSET), of_stage(view.stages, stage, END_OFFSET)
@@ -202,7 +208,7 @@ def follow_offsets(view: Any, stage: Any, u: Any) -> None:
 
 @internal
 def enter_row(view: Any, stage: Any, entrance: Any, u: Any, row: Any) -> None:
-    """Put one row of inner products at the entrance of a stage into the rings that read it: of pixels, or of slots."""
+    """Write a row at an entrance of a stage, of inner products of pixels or from slots, to the rings that read it."""
     frame, lanes, down = view.frame, view.lanes, max(0, -u) + row
     wide, exit_ = of_stage(view.stages, stage, WIDTH), of_entrance(view.entrances, entrance, ENTRANCE_EXIT)
     put(frame, f.X, down * wide * view.channels)
@@ -228,7 +234,7 @@ def enter_row(view: Any, stage: Any, entrance: Any, u: Any, row: Any) -> None:
 
 @internal
 def step_rows(view: Any, stage: Any, step: Any, u: Any, top: Any, bottom: Any, rows: Any) -> None:
-    """Evaluate one or two rows of a step, and hand them to the rings that read them, to the exits or to the total."""
+    """Compute rows [top, bottom) of a step, one or two, and write them to all sinks."""
     frame, lanes = view.frame, view.lanes
     put(frame, f.START, of_step(view.steps, step, STEP_PARAMETERS))
     put(frame, f.EVERY, of_step(view.steps, step, COLUMN_EVERY))
@@ -257,7 +263,7 @@ def step_rows(view: Any, stage: Any, step: Any, u: Any, top: Any, bottom: Any, r
 
 @inlined
 def set_lines(view: Any, line: Any) -> None:
-    """Results go to lines, from where they are handed on."""
+    """Let leaves write results and sums to lines, which `hand_on` reads."""
     frame, stride = view.frame, view.line_stride * view.lanes
     put(frame, f.OUT, line)
     put(frame, f.OUT2, line + stride)
@@ -267,7 +273,7 @@ def set_lines(view: Any, line: Any) -> None:
 
 @inlined
 def set_sinks(view: Any, step: Any, u: Any, row: Any) -> None:
-    """Results go to the only ring or pool that reads them, and sums to the only ring."""
+    """Let leaves write results to their only sink, a ring or a pool, and sums, if they are read, to their only ring."""
     frame, sink, plain = view.frame, of_step(view.steps, step, FIRST_SINK), of_step(view.steps, step, FIRST_PLAIN)
     if of_step(view.steps, step, MODE) == HALVES:
         set_pool(view, of_sink(view.sinks, sink, SINK_EXIT), u, row)
@@ -283,7 +289,7 @@ def set_sinks(view: Any, step: Any, u: Any, row: Any) -> None:
 
 @internal
 def hand_on(view: Any, sink: Any, last: Any, u: Any, row: Any, height: Any, line: Any) -> None:
-    """Lines to all that read them: rings, exits or the total."""
+    """Write one or two lines to sinks [sink, last)."""
     frame, stride = view.frame, view.line_stride * view.lanes
     while sink < last:
         kind, leaf = of_sink(view.sinks, sink, SINK_KIND), of_sink(view.sinks, sink, SINK_LEAF)
@@ -313,7 +319,7 @@ def hand_on(view: Any, sink: Any, last: Any, u: Any, row: Any, height: Any, line
 
 @internal
 def set_chunk(view: Any, chunk: Any, row: Any, height: Any, rows: Any, line: Any) -> None:
-    """The rows of a ring that a chunk adds up, for one or two rows, and what is added to them."""
+    """Tell a leaf which rows of a ring a chunk adds up, for one or two results, and which row it adds to them."""
     frame, count = view.frame, of_chunk(view.chunks, chunk, CHUNK_ROWS)
     ring, mask = of_chunk(view.chunks, chunk, CHUNK_RING), of_chunk(view.chunks, chunk, CHUNK_MASK)
     first = PAIR if height == 2 else SINGLE
@@ -333,7 +339,7 @@ def set_chunk(view: Any, chunk: Any, row: Any, height: Any, rows: Any, line: Any
 
 @inlined
 def set_pool(view: Any, exit_: Any, u: Any, row: Any) -> None:
-    """Where an exit holds what two rows of offset u feed, for V = 0 and the first column: leaves add the others."""
+    """Tell a leaf to which slots of an exit two rows of offset u belong, for V = 0 and the first column."""
     size, wide, down = of_exit(view.exits, exit_, EXIT_ROWS), of_exit(view.exits, exit_, EXIT_WIDE), max(0, -u) + row
     low = slot_place(view, exit_, (u + down % size) // size, down // size * wide)
     low2 = slot_place(view, exit_, (u + (down + 1) % size) // size, (down + 1) // size * wide)
@@ -345,18 +351,18 @@ def set_pool(view: Any, exit_: Any, u: Any, row: Any) -> None:
 
 @inlined
 def slot_place(view: Any, exit_: Any, u: Any, position: Any) -> Any:
-    """Where an exit holds offset (u, 0) at a position; only two u are open at a time, so parity tells them apart."""
+    """The place of a position in the slots for offset (u, 0) of an exit; two u at a time have slots, by parity."""
     tall, wide = of_exit(view.exits, exit_, EXIT_TALL), of_exit(view.exits, exit_, EXIT_WIDE)
     return of_exit(view.exits, exit_, EXIT_SLOTS) + ((u & 1) * (2 * wide + 1) + wide) * tall * wide + position
 
 
 @inlined
 def ring_place(view: Any, ring: Any, mask: Any, row: Any) -> Any:
-    """Where a ring holds a row, for the first offset of a band."""
+    """The place of a row in a ring, for the first offset of a band."""
     return (ring + (row & mask) * view.stride) * view.lanes
 
 
 @inlined
 def ring_or_zeros(view: Any, ring: Any, mask: Any, row: Any, rows: Any) -> Any:
-    """The same, or, for a row outside the image, the row of zeros."""
+    """The same; for a row outside the image, the place of the row of zeros."""
     return ring_place(view, ring, mask, row) if 0 <= row < rows else view.margin * view.lanes

@@ -1,10 +1,13 @@
-"""The tables that drive the fused kernel: where rings and slots are, which rows each step adds, and by what code.
+"""The tables that drive the fused kernel: where rings and slots are, which rows each step adds up, and by which leaf.
 
-A segment's values wait in *rings*, one for every way in which steps read along a row. A step starts so many rows after
-the entrance (its *lag*) that all rows it reads are there; a value that is there early has a longer ring.
+The values of a segment wait in *rings*, one for each window along the row with which steps read them. The *lag* of a
+step is the number of rows by which it is behind the entrances, so that all rows it reads are there; a value that is
+there early has a longer ring.
 
-A step adds up its terms in *chunks*: some rows of one ring, plus one row of another ring or what the chunks before
-have given. Most steps are one chunk.
+A step adds up its terms in *chunks*: some rows of one ring, plus one row of another ring or the sum of the chunks
+before. Most steps are one chunk.
+
+A value is read by *sinks*: rings, exits, or the total of the last pool.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,36 +30,36 @@ from .duals import Lowered, dual_tag
 from .plan import Fused, aligned_zeros, slot_count
 from .simd import lanes_tag, leaf
 
-_MARGIN = 1
-_MOST_TOGETHER = 16  # offsets that take turns
-_RINGS_BYTES = 512 << 10  # of all of them: half of a second-level cache
-_LINEAR = Lowered(("linear", 0), ())
-_THREE = (-1, 0, 1)
+_MARGIN = 1  # vectors before the first position of a row in a ring
+_MOST_TOGETHER = 16  # offsets v that take turns
+_RINGS_BYTES = 512 << 10  # of the rings of all of these: half of a second-level cache
+_LINEAR = Lowered(("linear", 0), ())  # of all chunks of a step but the last: their sums are not embedded yet
+_THREE = (-1, 0, 1)  # positions of a centred window of three
 
 
 @dataclass(frozen=True)
 class Ring:
-    """Rows of a value, summed along the row over some positions."""
+    """Rows of a value, each summed along the row over a window."""
 
-    place: int
-    mask: int
+    place: int  # its first row, counted over all rings
+    mask: int  # its number of rows, a power of two, minus one
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows of a ring that are added up, and a term of one row beside them."""
+    """Rows of a term that are added up, and another term, of one row, that is added to them."""
 
     term: Term
-    rows: tuple[int, ...]
+    rows: tuple[int, ...]  # relative to the row of the result
     beside: Term | None = None
 
     @property
     def contiguous(self) -> bool:
-        return all(b - a == 1 for a, b in zip(self.rows, self.rows[1:], strict=False))
+        return self.rows == tuple(range(self.rows[0], self.rows[-1] + 1))
 
 
 class Scratch:
-    """What one thread writes while it sweeps, and the view that names it."""
+    """The memory that one thread writes, and the view for the driver."""
 
     def __init__(self, tables: Tables, needed: list[Offsets]) -> None:
         dtype, width = tables.fused.dtype, tables.fused.width
@@ -64,7 +67,7 @@ class Scratch:
         self.slots = aligned_zeros((max(1, tables.slots) * width,), dtype)
         self.total = aligned_zeros((width,), "float64")
         self.frame = np.zeros(f.FRAME_FIELDS, np.int64)
-        self._kept = tables  # its arrays are read by address
+        self._kept = tables  # alive: its arrays are read by address
         arrays = (self.ring, self.slots, self.total, tables.parameters, tables.weights)
         self.frame[: len(arrays)] = [array.ctypes.data for array in arrays]
         self.frame[f.CHANNELS] = tables.fused.graph.channels
@@ -72,34 +75,25 @@ class Scratch:
         self.frame[f.OFFSETS] = self.view.offsets
 
     def keep(self, rows: NDArray[Any]) -> None:
-        """Keep what enters the segments, of each left image in a row of its own; the caller keeps the array."""
+        """Copy what enters the segments to `rows`, a row for each left image; the caller must keep the array alive."""
         self.view = self.view._replace(kept=rows.ctypes.data, kept_bytes=rows.strides[0])
 
     def set_right(self, pixels: NDArray[Any], norms: NDArray[Any]) -> None:
-        """Choose the block of right images; the caller keeps the arrays."""
+        """Choose the block of right images; the caller must keep the arrays alive."""
         self.frame[[f.RIGHT_PIXELS, f.RIGHT_NORMS]] = pixels.ctypes.data, norms.ctypes.data
 
 
-@dataclass
 class Tables:
     """All tables of a graph, for pairs of images or (`paired`) for images with themselves.
 
-    `kept`: what enters each segment is kept, for gradients.
+    `kept`: leaves also copy what enters each segment, for gradients.
     """
 
-    fused: Fused
-    paired: bool
-    kept: bool = False
-    stages: list[list[int]] = field(default_factory=list)
-    entrances: list[list[int]] = field(default_factory=list)
-    steps: list[list[int]] = field(default_factory=list)
-    chunks: list[list[int]] = field(default_factory=list)
-    sinks: list[list[int]] = field(default_factory=list)
-    exits: list[list[int]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        fused = self.fused
-        self.tag = lanes_tag(fused.dtype, fused.width, self.paired)
+    def __init__(self, fused: Fused, paired: bool, kept: bool) -> None:
+        self.fused, self.paired, self.kept = fused, paired, kept
+        self.stages, self.entrances, self.steps = list[list[int]](), list[list[int]](), list[list[int]]()
+        self.chunks, self.sinks, self.exits = list[list[int]](), list[list[int]](), list[list[int]]()
+        self.tag = lanes_tag(fused.dtype, fused.width, paired)
         self.plain_tag = lanes_tag(fused.dtype, fused.width, paired=False)
         self._weights, parameters = [1.0], [0.0]
         self.stride = max(segment.grid[1] for segment in fused.segments) + 2 * _MARGIN
@@ -111,7 +105,7 @@ class Tables:
             self.ring_rows = max(self.ring_rows, layout.rows)
             entrances = self._add_entrances(i, segment, layout, first)
             steps = len(self.steps)
-            shift = layout.lags[-1] & 1 if segment.steps else 0  # so that the last step sees rows in even pairs
+            shift = layout.lags[-1] & 1 if segment.steps else 0  # the last step then gets rows (0, 1), (2, 3), ...
             for j, lowered in enumerate(fused.lowered[i]):
                 start = len(parameters)
                 parameters += lowered.parameters
@@ -133,9 +127,9 @@ class Tables:
         self._clear = leaf(f.clear, self.plain_tag).address
 
     def view(self, frame: NDArray[np.int64], needed: list[Offsets]) -> tuple[t.View, list[NDArray[np.int64]]]:
-        """The view of a sweep that ends after as many segments as there are offsets, and arrays to keep for it."""
+        """The view of a sweep through the first `len(needed)` segments, and the arrays to keep alive for it."""
         stages, offsets, flags = [], list[int](), list[int]()
-        stop = needed[-1][0][-1]
+        stop = needed[-1][0][-1]  # the last u of the first stage: it completes the last needed u of every stage
         for place in range(len(needed) - 2, -1, -1):
             step = self.stages[place][t.ROW_STEP]
             stop = max(needed[place][0][-1], step * stop + step - 1)
@@ -173,18 +167,20 @@ class Tables:
         return view, arrays
 
     def slots_of(self, scratch: Scratch, segment: int, number: int) -> NDArray[Any]:
-        """What an exit of a segment holds at offset zero, (positions, elements of a vector)."""
+        """The slots of an exit of a segment at offset (0, 0), (positions, elements of a vector)."""
         row = self.exits[self.stages[segment][t.FIRST_EXIT] + number]
         tall, wide = row[t.EXIT_TALL], row[t.EXIT_WIDE]
         place = row[t.EXIT_SLOTS] + wide * tall * wide
         return scratch.slots.reshape(-1, self.fused.width)[place : place + tall * wide]
 
     def _add_exits(self, segment: Segment, final: bool) -> None:
+        """Add the exits of a segment; those of the last one, `final`, need no slots."""
         for one in segment.exits:
             self.exits.append([self.slots, *one.grid, *one.stride, *crop(one)])
             self.slots += 0 if final else slot_count(one)
 
     def _add_entrances(self, place: int, segment: Segment, layout: _Layout, first: int) -> list[int]:
+        """Add the entrances of segment number `place`, whose exits start at number `first`; returns [begin, end)."""
         begin = len(self.entrances)
         for number in range(segment.entrances):
             sinks = self._add_sinks(place, layout, number, first)
@@ -204,6 +200,7 @@ class Tables:
         return [begin, len(self.entrances)]
 
     def _add_step(self, place: int, number: int, layout: _Layout, first: int, parameters: int, shift: int) -> None:
+        """Add a step of segment number `place`; the parameters of its embedding start at number `parameters`."""
         segment, lowered = self.fused.segments[place], self.fused.lowered[place][number]
         step, value = segment.steps[number], segment.sum_of(number)
         lag = layout.lags[number]
@@ -242,31 +239,37 @@ class Tables:
         natural: bool,
         pairs: bool,
     ) -> None:
+        """Add chunk `number` of a step, with `dual` after it.
+
+        `plain`: the sum is stored, too. `natural`: rows are added in their order. `pairs`: two rows may be computed at
+        once; the first row of the window is then added last, so that both share the sum of the others.
+        """
         ring = layout.rings[chunk.term.value, chunk.term.taps[1]]
         rows = list(chunk.rows)
         empty = [t.OUTSIDE] * (f.MOST_ROWS - len(rows))
-        single = rows if natural else [*rows[1:], rows[0]]  # so that the first row is added last, as in pairs
+        single = rows if natural else [*rows[1:], rows[0]]  # the first row is added last, as for pairs of rows
         added, mask, row, weight = t.OWN_LINE, 0, 0, 0
         if number == 0 and chunk.beside is not None:
             beside = layout.rings[chunk.beside.value, chunk.beside.taps[1]]
             added, mask, row = beside.place * self.stride + _MARGIN, beside.mask, chunk.beside.taps[0][0]
             weight = self._weight(chunk.beside.weight)
         weighted = chunk.term.weight != 1.0 or number > 0 or chunk.beside is not None
-        if weighted and number == 0 and chunk.beside is None:  # the leaf adds a row all the same: one of zeros
+        if weighted and number == 0 and chunk.beside is None:  # the leaf adds a row all the same: it reads zeros
             added, row = ring.place * self.stride + _MARGIN, t.OUTSIDE
-        tag = self.plain_tag if dual.kind[0] == "linear" else self.tag  # norms are not read
+        tag = self.plain_tag if dual.kind[0] == "linear" else self.tag  # without an embedding, norms are not read
         makers: list[tuple[Any, ...]]
         if mode == t.HALVES:
             makers = [(f.halves, tag, dual_tag(dual), *choice) for choice in ((1, False), (2, True), (2, False))]
         else:
             choices = (len(rows), weighted, plain, mode == t.FUSED)
             makers = [(f.rows, tag, dual_tag(dual), height, *choices) for height in ((1, 2, 2) if pairs else (1, 1, 1))]
-        place = [ring.place * self.stride + _MARGIN, ring.mask, len(rows), self._weight(chunk.term.weight)]
-        beside_it = [added, mask, row, weight, *(leaf(*one).address for one in makers)]
-        self.chunks.append([*place, *beside_it, *rows, rows[-1] + 1, *empty, *single, *empty])
+        own = ring.place * self.stride + _MARGIN, ring.mask, len(rows), self._weight(chunk.term.weight)
+        codes = [leaf(*one).address for one in makers]
+        rows_of_pair = [*rows, rows[-1] + 1, *empty]
+        self.chunks.append([*own, added, mask, row, weight, *codes, *rows_of_pair, *single, *empty])
 
     def _add_sinks(self, place: int, layout: _Layout, value: int, first: int) -> list[int]:
-        """Rows of the table for all that read a value; gives where they begin and end."""
+        """Add all sinks of a value to their table; returns their numbers [first, end)."""
         begin = len(self.sinks)
         for (source, columns), ring in layout.rings.items():
             if source == value:
@@ -289,19 +292,20 @@ class Tables:
         return [t.TAPS, code.address, *place, columns[0], dilation, 0]
 
     def _copied(self, sinks: Sequence[int]) -> bool:
-        """Whether a value has one reader, a ring that takes it as it is."""
+        """Whether the only sink of a value is a ring that takes it as it is."""
         copy = [t.TAPS, leaf(f.taps, self.plain_tag, 1).address]
         return [(row[:2], row[t.SINK_TAP]) for row in self.sinks[slice(*sinks)]] == [(copy, 0)]
 
     def _halved(self, place: int, sinks: Sequence[int], chunk: Chunk) -> bool:
-        """Whether a step of one 3×3 window feeds a 2×2 pool that tiles its grid, and nothing else."""
+        """Whether the only sink of a 3×3 step is a 2×2 pool that tiles its grid."""
         if [row[t.SINK_KIND] for row in self.sinks[slice(*sinks)]] != [t.POOL]:
             return False
         segment, plain = self.fused.segments[place], chunk.term.weight == 1.0 and chunk.beside is None
-        exit_ = segment.exits[self.sinks[sinks[0]][t.SINK_EXIT] - len(self.exits)]
+        exit_ = segment.exits[self.sinks[sinks[0]][t.SINK_EXIT] - len(self.exits)]  # the segment's exits are the last
         return plain and chunk.rows == _THREE and exit_.stride == (2, 2) and crop(exit_) == segment.grid
 
     def _weight(self, weight: float) -> int:
+        """The place of a weight in the list of all weights."""
         if weight not in self._weights:
             self._weights.append(weight)
         return self._weights.index(weight)
@@ -309,7 +313,7 @@ class Tables:
 
 @functools.lru_cache(maxsize=64)
 def tables_of(fused: Fused, kept: bool = False) -> tuple[Tables, Tables]:
-    """Tables for pairs of images, and for images with themselves, with all code compiled."""
+    """Tables for pairs of images, and for images with themselves; compiles all their code."""
 
     def compile_all() -> tuple[Tables, Tables]:
         aside = t.compile_driver_aside()
@@ -323,7 +327,11 @@ def tables_of(fused: Fused, kept: bool = False) -> tuple[Tables, Tables]:
 
 
 class _Layout:
-    """Lags of the steps of a segment, and its rings. Row 0 holds zeros, for what lies outside the image."""
+    """Lags of the steps of a segment, and its rings.
+
+    `lags` are by step. `rings` are by value and window along the row. Row 0 before all rings is zero, for rows outside
+    the image; `rows` counts it and those of all rings.
+    """
 
     def __init__(self, segment: Segment) -> None:
         lags = [0] * segment.entrances
@@ -346,7 +354,7 @@ class _Layout:
 
 
 def _chunks(terms: tuple[Term, ...]) -> list[Chunk]:
-    """Rows to add up, with the first term of a single row beside the first of them."""
+    """The chunks of a sum, of at most MOST_ROWS rows; the first chunk also adds the first term of a single row."""
     tall = [term for term in terms if len(term.taps[0]) > 1] or list(terms[:1])
     flat = [term for term in terms if term not in tall]
     most = f.MOST_ROWS
@@ -357,7 +365,7 @@ def _chunks(terms: tuple[Term, ...]) -> list[Chunk]:
 
 
 def _every(segment: Segment, layout: _Layout, values: tuple[int, int]) -> tuple[int, int]:
-    """Which rows and columns of a step are needed: every s-th where only strides read it."""
+    """Every how many rows and columns a step is needed: the strides where only these read it, else 1."""
     exits = [one for one in segment.exits if one.value in values]
     read = any(source in values for source, _ in layout.rings)
     strides = {one.stride for one in exits}

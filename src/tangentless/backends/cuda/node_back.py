@@ -262,10 +262,10 @@ class NodeBack(NodeRun, Back):
         parts = [((rows.stride, 1, *pool_rows(node, u, U), node.scale), both) for U, both in pulled.items()]
         return self._spread(source, u, self.kernels.readers[place][0], parts)
 
-    def widened(self, place: int, cotangent: Both) -> Both:
+    def output_as_value(self, place: int, cotangent: Both) -> Both:
         return each(lambda numbers: self.kernels.machine.upload(numbers).reshape(-1, 1, 1), cotangent)
 
-    def narrowed(self, place: int, squares: Any) -> Both:
+    def squares_as_value(self, place: int, squares: Any) -> Both:
         value = self._new(place, 0, filled=True)
         value[..., own_columns(self.graph, place)] = squares
         return value, np.zeros_like(value) if self.graph.tangent else None
