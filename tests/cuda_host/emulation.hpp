@@ -207,8 +207,6 @@ inline const char* launch(Order order, int blocks, int threads, size_t shared_by
 
 inline int thread_index() { return emulation::block.current; }
 inline int block_index() { return emulation::block.index; }
-inline long long global_index() { return (long long)emulation::block.index * emulation::block.threads + thread_index(); }
-inline long long global_threads() { return (long long)emulation::block.blocks * emulation::block.threads; }
 
 inline void sync_warp() { emulation::wait(emulation::block.warps[thread_index() / 32], 32); }
 inline void sync_block() { emulation::wait(emulation::block.teams[-1], emulation::block.threads); }

@@ -14,8 +14,6 @@
 
 DEVICE int thread_index() { return threadIdx.x; }
 DEVICE int block_index() { return blockIdx.x; }
-DEVICE long long global_index() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
-DEVICE long long global_threads() { return (long long)gridDim.x * blockDim.x; }
 
 DEVICE double from_lane(double value, int lane) { return __shfl_sync(~0u, value, lane); }
 // The value of the lane DISTANCE before (after) this one. Where no such lane exists, the result is meaningless: callers
