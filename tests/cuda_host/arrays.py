@@ -47,11 +47,6 @@ class DeviceModule:
         return lambda *arguments, **options: _to_device(attribute(*arguments, **options))
 
 
-def asarray(values: Any) -> DeviceArray:
-    """A copy on the device, as this module's namesake in CuPy makes it."""
-    return np.array(values).view(DeviceArray)
-
-
 def _to_numpy(value: Any) -> Any:
     """Device arrays as NumPy arrays, also in lists and tuples; raises for arrays of the host."""
     if isinstance(value, DeviceArray):

@@ -14,7 +14,18 @@
 // alignment. It cannot show everything: a shuffle synchronises the memory accesses of a warp here, which a GPU does not
 // promise.
 #pragma once
-#include "standard.hpp"
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <vector>
 
 #define DEVICE inline
 #define KERNEL(threads, blocks) extern "C" void

@@ -22,13 +22,12 @@ import numpy as np
 
 from cuda_host.arrays import DeviceArray, DeviceModule
 from tangentless.backends import cuda
+from tangentless.backends.cuda.compile import source
 from tangentless.backends.cuda.layout import FrontPlan, StagePlan
 
 HERE = Path(__file__).parent
 SOURCES = Path(cuda.__file__).parent
 ONE_AT_A_TIME = threading.Lock()  # the emulation has one block of threads
-# Files that are no part of a stage.
-BESIDE = ("duals", "front", "node_back", "nodes", "norms", "offsets", "pulling", "sliding", "vectors")
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 
@@ -224,7 +223,7 @@ def _library(text: str, header: str, options: list[str], mistake: tuple[str, str
         # Renamed at the end, since another process may make the same library.
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             if mistake is not None:
-                _copy_with(mistake, Path(scratch))
+                _write_stage(mistake, Path(scratch))
             file, beside = Path(scratch) / "library.cpp", Path(scratch) / library.name
             file.write_text(text)
             ready = _precompiled(header, options)
@@ -261,10 +260,9 @@ def _compile(arguments: list[str]) -> None:
     subprocess.run([COMPILER, *options, *arguments], check=True)
 
 
-def _copy_with(mistake: tuple[str, str], folder: Path) -> None:
-    """Copies of all device files, one of them with the mistake; an include finds the copy beside it first."""
+def _write_stage(mistake: tuple[str, str], folder: Path) -> None:
+    """Write stage.cu, headers included, with a mistake; includes find it before the original."""
     right, wrong = mistake
-    texts = {path.name: path.read_text() for path in SOURCES.glob("*.cu*") if path.stem not in BESIDE}
-    assert sum(text.count(right) for text in texts.values()) == 1, f"there is not one place for the mistake: {right}"
-    for name, text in texts.items():
-        (folder / name).write_text(text.replace(right, wrong))
+    text = source("stage.cu")
+    assert text.count(right) == 1, f"the mistake must have exactly one place in stage.cu and its headers: {right}"
+    (folder / "stage.cu").write_text(text.replace(right, wrong))
