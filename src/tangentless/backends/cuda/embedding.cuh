@@ -1,5 +1,4 @@
-// Embeddings: A A' f(S / (A A')) for all values of a thread, from their inner products S and the norms A of x and A' of
-// z.
+// Embeddings: A A' f(S / (A A')) for all values of a thread. S is an inner product, A a norm of x and A' one of z.
 //
 // The planes of a layer hold two numbers for every column k of x (xr, xa) and every column n of z (zr, za). `planes.py`
 // makes them:
@@ -39,7 +38,7 @@ DEVICE float straight(float s) {
 }
 
 // linear S + arc (max(S, 0) + D sqrt(w) Q(w)), where D = A A' - |S| and w = D / (A A'). `distance` is D, and `ratio` is
-// 1~/~(A A') times a scale of w at which the leading coefficient of Q is 1. `plan.py` folds arc into the coefficients
+// 1 / (A A') times a scale of w at which the leading coefficient of Q is 1. `plan.py` folds arc into the coefficients
 // of Q, and the scale into xr. With n `coefficients`, Q has the powers 0 ... n - 1 and n + 1: Horner's scheme starts
 // from q = w.
 template <int L>

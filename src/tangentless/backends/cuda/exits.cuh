@@ -19,7 +19,7 @@ struct Axis {
     static constexpr int size = SIZE, stride = STRIDE, positions = POSITIONS, length = LENGTH;
     static constexpr int lowest = -((SIZE - 1) / STRIDE), slots = (STRIDE + SIZE - 2) / STRIDE - lowest + 1;
     static constexpr bool tiles = SIZE == STRIDE && LENGTH * STRIDE == POSITIONS;
-    // Whether POSITIONS is a multiple of STRIDE. Then, if u feeds U, u - POSITIONS feeds U - POSITIONS~/~STRIDE from
+    // Whether POSITIONS is a multiple of STRIDE. Then, if u feeds U, u - POSITIONS feeds U - POSITIONS / STRIDE from
     // the same slot, and the two can be followed together.
     static constexpr bool around = POSITIONS % STRIDE == 0;
 

@@ -14,8 +14,8 @@
 // Offsets count modulo HEIGHT, and links between rows are cut, as in stream.cuh.
 //
 // A number is the sum of two float16, x = h + l, and x x' = h h' + h l' + l h' up to 2^-24, as in first_layer.cuh. Rows
-// lie in memory as the lanes of a warp load them: of x [step][part h, l][tile][lane][4], of z [step][tile][lane][part
-// h, l][2].
+// lie in memory as the lanes of a warp load them: x as [step][part h, l][tile][lane][4],
+// z as [step][tile][lane][part h, l][2].
 //
 //   FRONT_STEPS FRONT_PASSES   steps of 16 channels in a pass; passes over the rows until all channels are done
 //   FRONT_WARPS FRONT_GROUPS   offsets of a block; blocks that share the offsets of a unit
@@ -62,9 +62,8 @@ DEVICE void row_products(unsigned x, unsigned z, Values& out) {
         for (int o = 0; o < BLOCK_N; o++) out[i][o] = sum[i / 2][o / 2][i % 2 * 2 + o % 2];
 }
 
-// left, right: rows of the images, [image][pass][HEIGHT][FRONT_X or FRONT_Z]. output:
-// [slot][offset][row][chunk][lane][4], stored by the first pass, and added to by the others. FRONT_GROUPS blocks per
-// unit.
+// left, right: rows of the images, [image][pass][HEIGHT][FRONT_X or FRONT_Z].
+// output: [slot][offset][row][chunk][lane][4]; the first pass stores, and the others add. FRONT_GROUPS blocks per unit.
 KERNEL(FRONT_THREADS, 2)
 front(const float* left, const float* right, float* output, const Unit* units) {
     const Unit unit = units[block_index() / FRONT_GROUPS];

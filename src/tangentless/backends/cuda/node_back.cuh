@@ -8,7 +8,7 @@
 
 #include "nodes.cuh"
 
-// Derivatives of an embedding at one element, from (s, t0) to (k, t) with a = A A'. Its cotangents are
+// Derivatives of an embedding at one element, from (s, t0) to (k, t) with a = A A'. Cotangents gk, gt of (k, t) give
 //   of s      gk slope + gt twist           of log a   gk by_kernel + gt by_tangent
 //   of t0     gt slope
 struct Bend {

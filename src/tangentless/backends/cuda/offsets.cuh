@@ -1,8 +1,8 @@
 // Segments of a graph, offset by offset, in shared memory.
 //
-// Fix the offset (u, v) between a position (row, k) of the left image and (row + u, k + v) = (row + u, n) of the right
-// one. Window sums are then plain sums over positions of one image. A block follows the offsets u of its group one
-// after the other, and for each u all v, OFFSETS = COLUMNS / WIDTH of them at a time.
+// Fix the offset (u, v) between a position (row, k) of the left image and its partner (row + u, n), n = k + v, of the
+// right one. Window sums are then plain sums over positions of one image. A block follows the offsets u of its group
+// one after the other, and for each u all v, OFFSETS = COLUMNS / WIDTH of them at a time.
 //
 // Every value of the graph that is read again has a *plane* in shared memory: HEIGHT rows of the left image, and in
 // each row, beside each other, the columns k of these v. At offset v, only the columns k < WIDTH - v have a partner; at

@@ -8,8 +8,8 @@
 //
 // So the pooled row of U, for j = 2J and 2J + 1, is the sum of four rows: both of offset u = 2U, the even one of u + 1
 // and the odd one of u - 1. They are finished in the same turn. The threads of each offset store their 2x2 sums over
-// (k, n) in shared memory (the *exchange*), and in the next turns the threads of u and u + 1 load all four, add them
-// and write the pooled row.
+// (k, n) in shared memory (the *exchange*). In the next turn, or with APART in the one after it, the threads of u and
+// u + 1 load all four, add them and write the pooled row.
 //
 // If u - 1 belongs to the pass before, that pass has stored its odd rows in the output, and the other three are added
 // to them there. For U = 0, where u - 1 wraps to the last offset, it is the other way round: the first pass stores, and

@@ -87,7 +87,7 @@ struct Found {
         if constexpr (BOTH) left[which * PLACES + mine] = so_far.left + cotangent;
         right[which * PLACES + others] = so_far.right + added(cotangent);
     }
-    // The same for pixels: the cotangent of a product x z gives x the multiple z of it, and z the multiple x.
+    // The same for pixels: a product x z with the cotangent c adds c z to the cotangent of x, and c x to that of z.
     __device__ void add_pixels(int channel, int mine, int others, const Sums& so_far, const Value& cotangent, const Lanes x,
                                real z) const {
         if constexpr (BOTH) left[channel * PLACES + mine] = so_far.left + z * cotangent;
@@ -306,8 +306,7 @@ extern "C" __global__ void add_own(Value* given, const double* by, index element
 
 // Adds what the blocks of all units found to the totals `found` of images, (images, size): for a left image over all
 // right images (columns), for a right image over all runs of left images, each in order. table[run][column] is the
-// unit, or -1. `parts` is (units, groups, size), one block per group, and is multiplied
-// by *factor.
+// unit, or -1. `parts` is (units, groups, size), one block per group, and is multiplied by *factor.
 extern "C" __global__ void gather_left(const Value* parts, const int* table, double* found, index elements, int size, int groups,
                                        int columns, const double* factor) {
     for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += index(gridDim.x) * blockDim.x) {

@@ -62,9 +62,9 @@ __device__ inline void clear(Team<SIZE, SHARE> (&values)[2][2]) {
 }
 
 // Which neighbours of a thread's columns belong to the same sums, as factors of 1 or 0: those in the image, on the same
-// side of the seam between v and v - WIDTH (`offsets.cuh`). `before[i]` and `after[i]` are for thread i + 1 before and
-// after this one, its column next to this thread's. `together` is for the thread's own two columns: at odd v the seam
-// may lie between them.
+// side of the seam between v and v - WIDTH (`offsets.cuh`). `before[i]` and `after[i]` are for the nearer column of the
+// thread that is i + 1 before or after this one. `together` is for the thread's own two columns: at odd v the seam may
+// lie between them.
 template <int REACH, int WIDTH>
 struct Links {
     static constexpr int FAR = (REACH + 1) / 2;  // how many threads away a window reaches
