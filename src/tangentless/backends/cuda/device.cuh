@@ -118,7 +118,8 @@ DEVICE void multiply_parts(float (&sum)[4], float a0, float a1, float b) {
 }
 
 // Stores 1, 2 or 4 floats in global memory if `store` holds, or adds them to what is there if `add` holds (`red`, which
-// returns nothing and so is not waited for); neither does nothing. The address must be aligned to COUNT floats.
+// returns nothing and so is not waited for); if neither holds, it does nothing. The address must be aligned to COUNT
+// floats.
 template <int COUNT>
 DEVICE void put(float* to, const float (&values)[COUNT], bool store, bool add) {
 #if __CUDA_ARCH__ >= 900

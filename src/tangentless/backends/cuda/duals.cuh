@@ -36,7 +36,7 @@ __device__ inline double reciprocal(double x) {
 __device__ inline double root(double x) {
     double y;
     asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
-    y = __hiloint2double(min(__double2hiint(y), 0x5ff00000), 0);  // finite
+    y = __hiloint2double(min(__double2hiint(y), 0x5ff00000), 0);  // finite at x = 0, too
     const double near = x * y, rest = fma(-near, y, 1.0);
     return fma(near * rest, fma(0.375, rest, 0.5), near);
 }

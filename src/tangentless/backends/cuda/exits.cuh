@@ -60,7 +60,7 @@ struct Exit {
             const Value* corner = plane + item / WIDE * Down::stride * STRIDE + PAD + item % WIDE * Across::stride;
             Tiles tiles(*this, u, item);
             for (int number = 0; number < count; ++number, corner += STACK ? STRIDE : WIDTH + 2 * PAD) {
-                const int v = offsets[number], left = WIDTH - v - item % WIDE * Across::stride;  // columns before the seam
+                const int v = offsets[number], left = WIDTH - v - item % WIDE * Across::stride;
                 if constexpr (Down::tiles && Across::tiles)
                     tiles.template add<STRIDE, PAD>(corner, left, v);
                 else if (PAIRS && !STACK && v % 2 == 0 && number + 1 < count && offsets[number + 1] == v + 1) {

@@ -27,8 +27,8 @@ DEVICE float add_beyond(float sum, float value, float is_there) {
 }
 
 // Sums of three neighbours on a diagonal, of the values of layer L. Shuffles bring those that other threads have: from
-// the threads LANES_N + 1 (above left), LANES_N (above) and 1 (left) before this one, and as many after it (below right,
-// below, right). For even i, out[i][o] and out[i + 1][o + 1] share the sum of in[i][o] and in[i + 1][o + 1].
+// the threads LANES_N + 1 (above left), LANES_N (above) and 1 (left) before this one, and as many after it (below
+// right, below, right). For even i, out[i][o] and out[i + 1][o + 1] share the sum of in[i][o] and in[i + 1][o + 1].
 template <int L>
 DEVICE void diagonal(const Values& in, Values& out, const Place& place) {
     constexpr int K = BLOCK_K - 1, N = BLOCK_N - 1;
