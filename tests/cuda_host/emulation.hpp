@@ -1,32 +1,49 @@
-// The names of device.cuh for the host: a block's threads are fibers that take turns at every shuffle or barrier.
+// The names of device.cuh for the host. The threads of a block are fibers, which switch at shuffles and barriers;
+// blocks run one after the other.
 //
-// Every order of events that the kernel allows must give the same bits, so the tests run those that differ most. Between two
-// barriers one warp runs to the end before the next one starts, from the first warp to the last or in reverse. So if two warps
-// lack a barrier between them, each is too early once. Where warps may be apart, the first (or the last) runs as far ahead as it
-// may while the others stay where they arrived. Background copies land at once, or as late as possible: when the thread that
-// started them waits, or when the phase of their barrier completes. Until then their target is NaN, as is all shared memory at
-// the start. The emulation reports threads that miss a barrier where others wait, and copies that no thread waited for.
+// Every order of events that a kernel allows must give the same bits, so the tests run the orders that differ most:
 //
-// A shuffle synchronises the lanes of a warp here. The GPU promises less about the order of memory accesses.
+// - Warps. Between two barriers one warp runs to the end before the next one starts, from the first warp to the last,
+//   or in reverse. So where a barrier between two warps is missing, one of the two orders lets a warp read too early.
+// - Warps that may be a turn apart. After `arrive`, only the first warp (or the last, in reverse) runs on; the others
+//   are held back until it has to wait.
+// - Asynchronous copies. They land at once, or as late as possible: when the thread that started them waits for them,
+//   or when the phase of their barrier completes. Until then their target is NaN, as is all shared memory at the start.
+//
+// The emulation reports deadlocks, copies that no thread waited for, and accesses beyond shared memory or without
+// alignment. It cannot show everything: a shuffle synchronises the memory accesses of a warp here, which a GPU does not
+// promise.
 #pragma once
-#include "standard.hpp"
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <vector>
 
 #define DEVICE inline
 #define KERNEL(threads, blocks) extern "C" void
 
 namespace emulation {
 
+// The order of events: when copies land, and which of `count` warps, lanes or blocks is number `number` to run.
 struct Order {
     bool copies_late, last_first;
-    int turn(int number, int count) const { return last_first ? count - 1 - number : number; }
+    int pick(int number, int count) const { return last_first ? count - 1 - number : number; }
 };
 
 struct Barrier {
     int arrived = 0;
-    long generation = 0;
+    long generation = 0;  // how often it has been complete
 };
 
-constexpr int COPIED = 4;  // floats
+constexpr int COPIED = 4;  // floats of an asynchronous copy
 
 struct Copy {
     float* to;
@@ -38,10 +55,11 @@ inline void finish(std::vector<Copy>& copies) {
     copies.clear();
 }
 
+// An mbarrier in shared memory.
 struct SharedBarrier {
     Barrier barrier;
-    int arrivals = 0;          // that complete a phase
-    std::vector<Copy> copies;  // that land when the phase is complete
+    int arrivals = 0;          // how many complete a phase
+    std::vector<Copy> copies;  // those that land when the phase is complete
 };
 constexpr float NEVER_WRITTEN = std::numeric_limits<float>::quiet_NaN();
 
@@ -51,13 +69,13 @@ struct alignas(128) Line {
 
 struct Fiber {
     ucontext_t start;
-    jmp_buf resume;  // a jump saves the system call that ucontext makes for signals
+    jmp_buf resume;  // not swapcontext, which makes a system call for signals at every switch
     std::unique_ptr<char[]> stack;
     bool started = false, done = false;
-    bool hesitates = false;  // until no other warp can go on
-    const Barrier* barrier = nullptr;  // that it waits at
-    long generation = 0;
-    std::vector<Copy> copies;  // on their way
+    bool held_back = false;            // until no warp can go on otherwise
+    const Barrier* barrier = nullptr;  // the one that it waits at
+    long generation = 0;               // of that barrier when it began to wait
+    std::vector<Copy> copies;          // started, and not landed
     bool waits() const { return barrier != nullptr && barrier->generation == generation; }
 };
 
@@ -66,11 +84,11 @@ struct Block {
     int index = 0, blocks = 1, threads = 0, current = 0;
     const char* failure = nullptr;
     std::vector<Fiber> fibers;
-    std::vector<double> exchange[2];  // by thread; two take turns
-    std::vector<std::array<unsigned, 6>> fragments[2];
-    std::vector<int> turn;  // by thread
+    std::vector<double> exchange[2];  // values that lanes exchange, by thread; two buffers take turns
+    std::vector<std::array<unsigned, 6>> fragments[2];  // the same for operands of tensor cores
+    std::vector<int> exchanges;                         // how many each thread has made
     std::vector<Barrier> warps;
-    std::map<int, Barrier> teams;
+    std::map<int, Barrier> teams;  // -1: all threads of the block
     std::map<unsigned, SharedBarrier> shared_barriers;  // by address
     std::vector<Line> shared;
     std::function<void()> body;
@@ -92,14 +110,14 @@ __attribute__((noinline)) inline void resume(Fiber& fiber) {
     setcontext(&fiber.start);
 }
 
-// The scheduler gives the block up.
-inline void require(bool condition, const char* otherwise) {
+// Unless the condition holds, records a failure, at which the scheduler gives up the block.
+inline void require(bool condition, const char* failure) {
     if (condition) return;
-    block.failure = otherwise;
+    block.failure = failure;
     yield();
 }
 
-// Returns whether all are there now.
+// Returns whether this was the last of `count` arrivals.
 inline bool arrive(Barrier& barrier, int count) {
     if (++barrier.arrived < count) return false;
     barrier.arrived = 0;
@@ -117,8 +135,8 @@ inline void wait(Barrier& barrier, int count) {
     if (!arrive(barrier, count)) wait_for_next(barrier);
 }
 
-// A fiber serves block after block.
-inline void serve() {
+// The main function of a fiber: runs one thread of every block.
+inline void run_blocks() {
     for (;; yield()) {
         block.body();
         require(fiber().copies.empty(), "a thread ended without waiting for its copies");
@@ -135,7 +153,7 @@ inline void make_fibers(int threads) {
         fiber.start.uc_stack.ss_sp = fiber.stack.get();
         fiber.start.uc_stack.ss_size = STACK;
         fiber.start.uc_link = nullptr;
-        makecontext(&fiber.start, serve, 0);
+        makecontext(&fiber.start, run_blocks, 0);
     }
 }
 
@@ -145,8 +163,8 @@ inline bool run_warp(int first, int count) {
     for (bool again = true; again; ran |= again) {
         again = false;
         for (int lane = 0; lane < count; lane++) {
-            block.current = first + block.order.turn(lane, count);
-            if (fiber().done || fiber().hesitates || fiber().waits()) continue;
+            block.current = first + block.order.pick(lane, count);
+            if (fiber().done || fiber().held_back || fiber().waits()) continue;
             again = true;
             resume(fiber());
             if (block.failure) return true;
@@ -155,14 +173,14 @@ inline bool run_warp(int first, int count) {
     return ran;
 }
 
-// Returns whether it hesitated.
-inline bool encourage_warp(int first) {
-    bool hesitated = false;
+// Lets a warp go on; returns whether it was held back.
+inline bool release_warp(int first) {
+    bool held_back = false;
     for (int thread = first; thread < std::min(first + 32, block.threads); thread++) {
-        hesitated |= block.fibers[thread].hesitates;
-        block.fibers[thread].hesitates = false;
+        held_back |= block.fibers[thread].held_back;
+        block.fibers[thread].held_back = false;
     }
-    return hesitated;
+    return held_back;
 }
 
 inline void run_block() {
@@ -170,19 +188,19 @@ inline void run_block() {
     block.warps.assign(warps, {});
     block.teams.clear();
     block.shared_barriers.clear();
-    block.turn.assign(block.threads, 0);
+    block.exchanges.assign(block.threads, 0);
     for (auto& values : block.exchange) values.assign(block.threads, 0.0);
     for (auto& values : block.fragments) values.assign(block.threads, {});
     for (auto& line : block.shared) std::fill_n(line.words, 32, NEVER_WRITTEN);
-    for (auto& fiber : block.fibers) fiber.done = fiber.hesitates = false;
+    for (auto& fiber : block.fibers) fiber.done = fiber.held_back = false;
     for (bool ran = true; ran;) {
         ran = false;
         for (int w = 0; w < warps; w++) {
-            const int first = 32 * block.order.turn(w, warps);
+            const int first = 32 * block.order.pick(w, warps);
             ran |= run_warp(first, std::min(32, block.threads - first));
             if (block.failure) return;
         }
-        for (int w = 0; w < warps && !ran; w++) ran = encourage_warp(32 * block.order.turn(w, warps));
+        for (int w = 0; w < warps && !ran; w++) ran = release_warp(32 * block.order.pick(w, warps));
     }
     for (auto& fiber : block.fibers)
         if (!fiber.done) block.failure = "deadlock: some threads wait at a barrier that others never reach";
@@ -190,13 +208,13 @@ inline void run_block() {
         if (!barrier.copies.empty()) block.failure = "copies belong to a phase of a barrier that never completed";
 }
 
-// Runs all blocks of a launch; returns what went wrong, if anything did.
+// Runs all blocks of a launch; returns null, or a message that says what went wrong.
 inline const char* launch(Order order, int blocks, int threads, size_t shared_bytes, std::function<void()> body) {
     block.order = order, block.blocks = blocks, block.threads = threads, block.body = body, block.failure = nullptr;
     block.shared.resize((shared_bytes + sizeof(Line) - 1) / sizeof(Line));
     if (static_cast<int>(block.fibers.size()) != threads) make_fibers(threads);
     for (int b = 0; b < blocks && !block.failure; b++) {
-        block.index = order.turn(b, blocks);
+        block.index = order.pick(b, blocks);
         run_block();
     }
     if (block.failure) block.fibers.clear();
@@ -207,8 +225,6 @@ inline const char* launch(Order order, int blocks, int threads, size_t shared_by
 
 inline int thread_index() { return emulation::block.current; }
 inline int block_index() { return emulation::block.index; }
-inline long long global_index() { return (long long)emulation::block.index * emulation::block.threads + thread_index(); }
-inline long long global_threads() { return (long long)emulation::block.blocks * emulation::block.threads; }
 
 inline void sync_warp() { emulation::wait(emulation::block.warps[thread_index() / 32], 32); }
 inline void sync_block() { emulation::wait(emulation::block.teams[-1], emulation::block.threads); }
@@ -230,8 +246,8 @@ inline void arrive_with_copies(unsigned at) {
 }
 inline void arrive(unsigned at) {
     emulation::arrive(emulation::block.shared_barriers[at]);
-    if (thread_index() / 32 == emulation::block.order.turn(0, emulation::block.threads / 32)) return;
-    emulation::fiber().hesitates = true;
+    if (thread_index() / 32 == emulation::block.order.pick(0, emulation::block.threads / 32)) return;
+    emulation::fiber().held_back = true;
     emulation::yield();
 }
 inline bool has_passed(unsigned at, int phase) {
@@ -243,13 +259,13 @@ inline void wait_for(unsigned at, int phase) {
 
 inline double from_lane(double value, int lane) {
     const int thread = thread_index();
-    auto& values = emulation::block.exchange[emulation::block.turn[thread]++ & 1];
+    auto& values = emulation::block.exchange[emulation::block.exchanges[thread]++ & 1];
     values[thread] = value;
     sync_warp();
     return values[thread / 32 * 32 + lane];
 }
 inline int uniform(int value) {
-    emulation::require(from_lane(static_cast<double>(value), 0) == value, "lanes do not share a value that is to be uniform");
+    emulation::require(from_lane(static_cast<double>(value), 0) == value, "`uniform` got different values from lanes");
     return value;
 }
 inline float from_lane(float value, int lane) { return static_cast<float>(from_lane(static_cast<double>(value), lane)); }
@@ -278,10 +294,11 @@ inline float half_of(unsigned word, int which) {
 }
 }  // namespace emulation
 
-// Rows of A and columns of B are handed round, then every lane works out its four entries.
+// Every lane stores its operands, and then computes its four entries from those of all lanes. device.cuh says which
+// lane has what.
 inline void multiply(float (&sum)[4], const float (&a)[4], float b0, float b1) {
     const int thread = thread_index(), base = thread / 32 * 32, g = thread % 32 / 4, t = thread % 4;
-    auto& all = emulation::block.fragments[emulation::block.turn[thread]++ & 1];
+    auto& all = emulation::block.fragments[emulation::block.exchanges[thread]++ & 1];
     const float own[] = {a[0], a[1], a[2], a[3], b0, b1};
     for (int i = 0; i < 6; i++) all[thread][i] = emulation::bits_of(own[i]);
     sync_warp();
@@ -297,14 +314,14 @@ inline void multiply(float (&sum)[4], const float (&a)[4], float b0, float b1) {
     }
 }
 
-// The same for numbers of eleven digits, which stand for themselves.
+// The same for numbers with eleven binary digits, one in each float.
 inline void multiply_parts(float (&sum)[4], float a0, float a1, float b) {
     const int thread = thread_index(), base = thread / 32 * 32, g = thread % 32 / 4, t = thread % 4;
-    auto& all = emulation::block.fragments[emulation::block.turn[thread]++ & 1];
+    auto& all = emulation::block.fragments[emulation::block.exchanges[thread]++ & 1];
     const float own[] = {a0, a1, b};
     for (int i = 0; i < 3; i++) {
         all[thread][i] = emulation::bits_of(own[i]);
-        emulation::require((all[thread][i] & 0x1fff) == 0, "a number has too many digits for tensor cores");
+        emulation::require((all[thread][i] & 0x1fff) == 0, "a number has more than the eleven binary digits of TF32");
     }
     sync_warp();
     for (int entry = 0; entry < 4; entry++) {

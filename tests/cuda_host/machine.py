@@ -1,4 +1,4 @@
-"""A machine for the CUDA backend without a GPU: its kernels, compiled for the host, on NumPy arrays."""
+"""A machine for the CUDA backend without a GPU: its kernels are compiled for the host and run on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ import numpy as np
 
 from cuda_host.arrays import DeviceArray, DeviceModule
 from tangentless.backends import cuda
+from tangentless.backends.cuda.compile import source
 from tangentless.backends.cuda.layout import FrontPlan, StagePlan
 
 HERE = Path(__file__).parent
 SOURCES = Path(cuda.__file__).parent
 ONE_AT_A_TIME = threading.Lock()  # the emulation has one block of threads
-# Files that are no part of a stage.
-BESIDE = ("duals", "front", "node_back", "nodes", "norms", "offsets", "pulling", "sliding", "vectors")
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 
 class EmulationError(Exception):
-    """What no kernel may do: read beyond shared memory, wait for nobody."""
+    """A kernel did what none may do, such as a read beyond shared memory or a wait that never ends."""
 
 
 class Order(NamedTuple):
-    """Of the events in a block, where the program leaves it open; `emulation.hpp` says what the choices mean."""
+    """The order of events in a block, where the kernel allows several; `emulation.hpp` says what the choices mean."""
 
     copies_late: bool
     last_first: bool
@@ -47,11 +46,11 @@ ORDERS = tuple(Order(*choices) for choices in itertools.product((True, False), r
 
 
 class HostMachine:
-    """What `CudaMachine` is to a GPU."""
+    """The counterpart of `CudaMachine`."""
 
     order: ClassVar[Order] = ORDERS[0]
-    all_threads: ClassVar[bool] = False  # of kernels made from text, not one in the place of all
-    mistake: ClassVar[tuple[str, str] | None] = None  # made on purpose in the source of the first stage: (right, wrong)
+    all_threads: ClassVar[bool] = False  # kernels made from text: a thread of the host for each, not one for all
+    mistake: ClassVar[tuple[str, str] | None] = None  # to be made in the source of the first stage: (right, wrong)
 
     xp = DeviceModule()
     name = "the host"
@@ -59,8 +58,8 @@ class HostMachine:
 
     def __init__(self, index: int = 0) -> None:
         self.index = index
-        self.queues: list[deque[Callable[[], None]]] = []  # of streams
-        self.queue: deque[Callable[[], None]] | None = None  # of the stream that is entered
+        self.queues: list[deque[Callable[[], None]]] = []  # launches that wait, by stream
+        self.queue: deque[Callable[[], None]] | None = None  # that of the current stream
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -89,7 +88,7 @@ class HostMachine:
 
             def work(keep: Any = arrays) -> None:
                 if not plan.last:
-                    output.fill(np.nan)  # nothing may be added to what was not stored before
+                    output.fill(np.nan)  # a kernel that adds to what it has not stored before gives NaN
                 steps = (len(units) * plan.groups,) if front else (len(units), left_step, right_step)
                 _run(library.run, *pointers, *steps, *self.order)
 
@@ -122,7 +121,7 @@ class HostMachine:
 
     @contextmanager
     def streams(self, count: int) -> Iterator[list[_Stream]]:
-        """Launches wait until somebody waits for them; then all streams go on step by step, the last one first."""
+        """Launches are queued until the caller waits; then streams run one launch each in turn, the last one first."""
         self.queues = [deque() for _ in range(count)]
         try:
             yield [_Stream(self, queue) for queue in self.queues]
@@ -149,7 +148,7 @@ class HostMachine:
 
 
 class _Stream:
-    """Enters its queue."""
+    """A stream: launches within its context go to its queue."""
 
     def __init__(self, machine: HostMachine, queue: deque[Callable[[], None]]) -> None:
         self.machine, self.queue = machine, queue
@@ -162,7 +161,7 @@ class _Stream:
 
 
 def emulate(monkeypatch: Any) -> None:
-    """Make the backend believe that there is one GPU, which is the host."""
+    """Make the backend find one GPU, which is the host."""
     monkeypatch.setattr(cuda, "count_gpus", lambda: 1)
     monkeypatch.setattr(cuda, "CudaMachine", HostMachine)
 
@@ -176,7 +175,7 @@ def _run(kernel: Any, *arguments: Any) -> None:
 
 
 def _argument(value: Any) -> Any:
-    """As the C++ side takes it: a pointer, or a number of the kind that the backend says."""
+    """A kernel's argument for ctypes: a pointer, or a number of the type that the backend gave it."""
     if value is None:
         return ctypes.c_void_p(0)
     if isinstance(value, np.ndarray) and value.ndim:
@@ -189,7 +188,7 @@ def _argument(value: Any) -> Any:
 
 @functools.cache
 def compiled_text(text: str, all_threads: bool) -> ctypes.CDLL:
-    """Kernels that a backend has written, as functions of the host. To optimise them takes longer than to run them."""
+    """Kernels that a backend has written, as functions of the host; optimising takes longer than running them."""
     runs: list[str] = []
 
     def in_threads(match: re.Match[str]) -> str:
@@ -215,15 +214,16 @@ def compiled(file: str, defines: tuple[str, ...], mistake: tuple[str, str] | Non
 
 
 def _library(text: str, header: str, options: list[str], mistake: tuple[str, str] | None = None) -> ctypes.CDLL:
-    """A library of a header and a text, kept for the next process and the next run as long as nothing changes."""
+    """A library of a header and a text, kept on disk until any source or option changes."""
     files = [*HERE.glob("*.?pp"), *SOURCES.glob("*.cu*")]
     everything = "".join([*(path.read_text() for path in sorted(files)), text, *options, str(mistake)])
     folder = _folder()
     library = folder / f"{hashlib.sha256(everything.encode()).hexdigest()[:24]}.so"
     if not library.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:  # another process may make the same library
+        # Renamed at the end, since another process may make the same library.
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
             if mistake is not None:
-                _copy_with(mistake, Path(scratch))
+                _write_stage(mistake, Path(scratch))
             file, beside = Path(scratch) / "library.cpp", Path(scratch) / library.name
             file.write_text(text)
             ready = _precompiled(header, options)
@@ -240,8 +240,8 @@ def _folder() -> Path:
 
 
 def _precompiled(header: str, options: list[str]) -> Path:
-    """A header here, compiled once: to read it again would take half the time of most libraries."""
-    texts = [one.read_text() for one in sorted(HERE.glob("*.hpp"))]  # it may include the others
+    """A header of this folder, precompiled: to parse it again would take half the time of most libraries."""
+    texts = [one.read_text() for one in sorted(HERE.glob("*.hpp"))]  # a header may include others
     folder = _folder() / hashlib.sha256("".join([*texts, header, *options]).encode()).hexdigest()[:24]
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=_folder()) as scratch:
@@ -249,7 +249,7 @@ def _precompiled(header: str, options: list[str]) -> Path:
             shutil.copytree(HERE, made, ignore=lambda _, names: [one for one in names if not one.endswith(".hpp")])
             copy = made / header
             _compile([*options, "-x", "c++-header", str(copy), "-o", f"{copy}.gch"])
-            with contextlib.suppress(OSError):  # another process was first
+            with contextlib.suppress(OSError):  # another process has made it meanwhile
                 made.rename(folder)
     return folder / header
 
@@ -260,10 +260,9 @@ def _compile(arguments: list[str]) -> None:
     subprocess.run([COMPILER, *options, *arguments], check=True)
 
 
-def _copy_with(mistake: tuple[str, str], folder: Path) -> None:
-    """Copies of all device files, one of them with the mistake; an include finds the copy beside it first."""
+def _write_stage(mistake: tuple[str, str], folder: Path) -> None:
+    """Write stage.cu, headers included, with a mistake; includes find it before the original."""
     right, wrong = mistake
-    texts = {path.name: path.read_text() for path in SOURCES.glob("*.cu*") if path.stem not in BESIDE}
-    assert sum(text.count(right) for text in texts.values()) == 1, f"there is not one place for the mistake: {right}"
-    for name, text in texts.items():
-        (folder / name).write_text(text.replace(right, wrong))
+    text = source("stage.cu")
+    assert text.count(right) == 1, f"the mistake must have exactly one place in stage.cu and its headers: {right}"
+    (folder / "stage.cu").write_text(text.replace(right, wrong))

@@ -1,5 +1,6 @@
-// What kernels made from text ask of the machine, on the host. With ALL_THREADS, a thread of the host runs for each of theirs,
-// so that a missing barrier shows; without, one thread does the work of all, which is much faster.
+// What the kernels that Python writes (offset_writer.py, pulling.py, nodes.py, node_back.py, classical/gpu.py) need of
+// CUDA, for the host. With ALL_THREADS, every thread of a block is a thread of the host, so that a missing barrier
+// shows. Without, one thread does the work of all, which is much faster.
 #include <cmath>
 #include <utility>
 #ifdef ALL_THREADS  // these take a second to compile
@@ -35,7 +36,7 @@ static std::unique_ptr<std::barrier<>> barrier;
 
 template <class Body>
 void run(unsigned threads, Body body) {
-    __builtin_memset(shared, 255, sizeof shared);  // NaN: nothing may be read that was not stored before
+    __builtin_memset(shared, 255, sizeof shared);  // all bits set is NaN: what is read before it was stored shows
 #ifdef ALL_THREADS
     barrier = std::make_unique<std::barrier<>>(threads);
     std::vector<std::thread> running;
@@ -57,7 +58,7 @@ inline void sync_block() {
 #endif
 }
 inline void sync_warp() { sync_block(); }
-// What another thread of a team has, or one's own where there is none.
+// The value of the thread at this distance in the team, or the thread's own if there is none. All threads must call it.
 namespace emulation {
 template <class T>
 T from_thread(T value, int distance, int team) {

@@ -1,4 +1,4 @@
-// front.cu for the host, as a library with one entrance; it returns what went wrong, if anything did.
+// front.cu for the host, as a library with one function; it returns null, or a message that says what went wrong.
 #include "front.cu"
 
 extern "C" const char* run(const float* left, const float* right, const float*, float* output, const Unit* units, int blocks,

@@ -1,4 +1,4 @@
-// stage.cu for the host, as a library with one entrance; it returns what went wrong, if anything did.
+// stage.cu for the host, as a library with one function; it returns null, or a message that says what went wrong.
 #include "stage.cu"
 
 extern "C" const char* run(const float* left, const float* right, const float* input, void* output, const Unit* units,

@@ -1,7 +1,7 @@
 // What a GPU can do at most: kernels that issue one kind of instruction and nothing else.
 //
-// Every thread carries sixteen values, so that no instruction waits for the one before it. The results are written, for
-// otherwise the compiler would leave everything out.
+// Every thread works on sixteen independent values, so that no instruction waits for the one before it. The results are
+// stored, because otherwise the compiler would remove the work.
 constexpr int CHAINS = 16;
 
 template <typename Step>
@@ -23,7 +23,7 @@ extern "C" __global__ void special_functions(float* output, int rounds) {
     run(output, rounds, [](float& value) { asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(value)); });
 }
 
-// Multiplications with addition, as many as can be issued.
+// Fused multiply-adds, which are issued at the full rate.
 extern "C" __global__ void instructions(float* output, int rounds) {
     run(output, rounds, [](float& value) { asm volatile("fma.rn.f32 %0, %0, 0f3F000000, 0f3F000000;" : "+f"(value)); });
 }

@@ -1,8 +1,8 @@
-// All that the kernels ask of the machine: thread indices, shuffles, barriers, shared memory, tensor cores and the fast
-// approximations of the special-function unit.
+// Everything stage.cu and front.cu need from the hardware, most of it as inline PTX: thread indices, shuffles,
+// barriers, shared memory, tensor cores, and the fast approximations of the special-function unit.
 //
-// The tests compile the same kernels for the host. They define HOST_EMULATION and provide these names themselves, with one
-// fiber for every thread, so that a wrong index fails without a GPU.
+// The tests compile the same kernels for the host: with HOST_EMULATION, tests/cuda_host/emulation.hpp defines these
+// names and runs each thread as a fiber, so that a wrong index fails without a GPU.
 #pragma once
 
 #ifdef HOST_EMULATION
@@ -14,32 +14,34 @@
 
 DEVICE int thread_index() { return threadIdx.x; }
 DEVICE int block_index() { return blockIdx.x; }
-DEVICE long long global_index() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
-DEVICE long long global_threads() { return (long long)gridDim.x * blockDim.x; }
 
 DEVICE double from_lane(double value, int lane) { return __shfl_sync(~0u, value, lane); }
-// The value of the lane DISTANCE before or after this one; any number if there is no such lane.
+// The value of the lane DISTANCE before (after) this one. Where no such lane exists, the result is meaningless: callers
+// mask it.
 template <int DISTANCE>
 DEVICE float from_before(float value) { return __shfl_up_sync(~0u, value, DISTANCE); }
 template <int DISTANCE>
 DEVICE float from_after(float value) { return __shfl_down_sync(~0u, value, DISTANCE); }
-// A value that is the same in all lanes. The compiler can then keep it, and what follows from it, in uniform registers.
+// The same value, which must be equal in all lanes. After the reduction the compiler knows that it is, and can keep it,
+// and what is computed from it, in uniform registers.
 DEVICE int uniform(int value) { return __reduce_max_sync(~0u, value); }
 DEVICE void sync_warp() { __syncwarp(); }
 DEVICE void sync_block() { __syncthreads(); }
 
-// A barrier for the consecutive warps that work on one pair; 0 is the block's own.
+// A barrier for the warps of a team. Named barrier 0 is that of sync_block, so teams have 1, 2, ...
 DEVICE void sync_team(int team, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(threads) : "memory"); }
 
-// A barrier in shared memory. A thread arrives, goes on, and asks later whether all have arrived. Phases count modulo two: no
-// thread is ever two phases behind.
+// An mbarrier in shared memory. arrive() does not block; a thread tests or waits later whether the phase is complete,
+// that is, whether it had all its `arrivals`. A phase is named by its parity, 0 or 1: no thread is ever two phases
+// behind.
 DEVICE void init_barrier(unsigned barrier, int arrivals) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 DEVICE void arrive(unsigned barrier) {
     asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(barrier) : "memory");
 }
-// One more arrival, which happens when the copies that this thread has started so far are complete. It does not wait for them.
+// Arrives when the copies that this thread has started so far are complete; the call itself returns at once. With
+// `.noinc` this is one of the `arrivals` of the phase.
 DEVICE void arrive_with_copies(unsigned barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
@@ -55,7 +57,7 @@ DEVICE bool has_passed(unsigned barrier, int phase) {
 }
 DEVICE void wait_for(unsigned barrier, int phase) {
 #if __CUDA_ARCH__ >= 900
-    for (int passed = 0; !passed;) ASK_BARRIER("try_wait");  // which waits for a while
+    for (int passed = 0; !passed;) ASK_BARRIER("try_wait");  // suspends the thread for a limited time
 #else
     while (!has_passed(barrier, phase)) {}
 #endif
@@ -81,21 +83,25 @@ DEVICE float fast_sqrt(float x) {
 
 DEVICE float saturate(float x) { return __saturatef(x); }
 
-// A predicated addition, which needs no register for a factor.
+// sum + value if `condition` holds, else sum. A predicated addition needs no register for a factor of 0 or 1.
 DEVICE float add_if(float sum, float value, bool condition) {
     asm("{.reg .pred p; setp.ne.s32 p, %2, 0; @p add.ftz.f32 %0, %0, %1;}" : "+f"(sum) : "f"(value), "r"((int)condition));
     return sum;
 }
 
-// Zero if `condition` holds, one otherwise. Written so that the compiler can choose in uniform registers, which take no operand
-// bandwidth from an instruction.
+// Zero if `condition` holds, one otherwise. As a `selp`, the compiler can compute it in a uniform register, and reading
+// a uniform register costs an instruction no bandwidth of the register file.
 DEVICE float zero_if(bool condition) {
     int bits;
     asm("{.reg .pred p; setp.ne.s32 p, %1, 0; selp.b32 %0, 0, 0x3f800000, p;}" : "=r"(bits) : "r"((int)condition));
     return __int_as_float(bits);
 }
 
-// sum += A B on the tensor cores, by all lanes of a warp together: A 16x16, B 16x8, two float16 in place of each float.
+// sum += A B on the tensor cores, by all lanes of a warp together: A 16x16 and B 16x8 in float16, sum 16x8 in float32.
+// Each float of `a`, b0 and b1 carries the bits of two float16. With g = lane / 4 and t = lane % 4, a lane holds
+//   a[0], a[1]   rows g, g + 8 of A, columns 2t, 2t + 1           a[2], a[3]   the same rows, columns 2t + 8, 2t + 9
+//   b0, b1       rows 2t, 2t + 1 and 2t + 8, 2t + 9 of B, column g
+//   sum          rows g (0, 1) and g + 8 (2, 3), columns 2t, 2t + 1
 DEVICE void multiply(float (&sum)[4], const float (&a)[4], float b0, float b1) {
     const auto bits = [](float pair) { return __float_as_uint(pair); };
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -103,14 +109,17 @@ DEVICE void multiply(float (&sum)[4], const float (&a)[4], float b0, float b1) {
         : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(a[2])), "r"(bits(a[3])), "r"(bits(b0)), "r"(bits(b1)));
 }
 
-// sum += A B for A 16x4 and B 4x8, whose numbers have eleven binary digits.
+// The same for A 16x4 and B 4x8 in TF32, numbers with eleven binary digits: a0, a1 are rows g, g + 8 of A in column t,
+// and b is row t of B in column g.
 DEVICE void multiply_parts(float (&sum)[4], float a0, float a1, float b) {
     asm("mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(__float_as_uint(a0)), "r"(__float_as_uint(a1)), "r"(__float_as_uint(b)));
 }
 
-// Stores one, two or four floats in global memory, or adds them to what is there, without waiting.
+// Stores 1, 2 or 4 floats in global memory if `store` holds, or adds them to what is there if `add` holds (`red`, which
+// returns nothing and so is not waited for); if neither holds, it does nothing. The address must be aligned to COUNT
+// floats.
 template <int COUNT>
 DEVICE void put(float* to, const float (&values)[COUNT], bool store, bool add) {
 #if __CUDA_ARCH__ >= 900
@@ -139,21 +148,23 @@ DEVICE void put(float* to, const float (&values)[COUNT], bool store, bool add) {
 #undef ADD_TWO
 }
 
-// The same pointer. The compiler keeps it in a register and does not compute it again.
+// The same pointer, but the compiler cannot see how it was computed: it keeps it in a register instead of computing it
+// again.
 template <class T>
 DEVICE T* opaque(T* pointer) {
     asm volatile("" : "+l"(pointer));
     return pointer;
 }
 
-// The address of something in shared memory. The compiler keeps it and does not compute it again.
+// The 32-bit address of something in shared memory, kept in a register like an `opaque` pointer.
 DEVICE unsigned shared_address(const float* shared) {
     unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
     asm volatile("" : "+r"(address));
     return address;
 }
 
-// Loads from shared memory: one part of the address in a register, the other in the instruction.
+// Loads of one, two and four floats from shared memory, BYTES behind `from`: the address in a register, BYTES in the
+// instruction.
 template <int BYTES>
 DEVICE void load_one(unsigned from, float& x) {
     asm volatile("ld.shared.f32 %0, [%1+%2];" : "=f"(x) : "r"(from), "n"(BYTES));
@@ -169,7 +180,7 @@ DEVICE void load_four(unsigned from, float& x, float& y, float& z, float& w) {
                  : "r"(from), "n"(BYTES));
 }
 
-// Stores to shared memory.
+// Stores 1, 2 or 4 floats to shared memory, FLOATS floats behind `to`.
 template <int FLOATS, int COUNT>
 DEVICE void store_shared(unsigned to, const float (&values)[COUNT]) {
     if constexpr (COUNT == 4)
@@ -181,7 +192,7 @@ DEVICE void store_shared(unsigned to, const float (&values)[COUNT]) {
         asm volatile("st.shared.f32 [%0+%1], %2;" ::"r"(to), "n"(4 * FLOATS), "f"(values[0]));
 }
 
-// Copies 16 bytes from global to shared memory in the background.
+// Starts an asynchronous copy of 16 bytes from global to shared memory.
 DEVICE void copy_ahead(unsigned shared, const float* global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
@@ -203,9 +214,9 @@ DEVICE void unroll(Body&& body) {
     }
 }
 
+// The greatest common divisor.
 DEVICE constexpr int divisor(int a, int b) { return b == 0 ? a : divisor(b, a % b); }
 
-// Loads COUNT floats from memory that is aligned to ALIGN floats, with the widest loads that allows.
 #ifdef HOST_EMULATION
 struct alignas(8) Two {
     float x, y;
@@ -218,6 +229,8 @@ using Two = float2;
 using Four = float4;
 #endif
 
+// Loads COUNT floats by the widest loads that an address aligned to ALIGN floats allows. AT counts the floats loaded so
+// far.
 template <int COUNT, int ALIGN, int AT = 0>
 DEVICE void load(const float* from, float (&to)[COUNT]) {
     if constexpr (AT + 4 <= COUNT && ALIGN % 4 == 0) {
@@ -234,7 +247,7 @@ DEVICE void load(const float* from, float (&to)[COUNT]) {
     }
 }
 
-// The same from shared memory, OFFSET floats behind an address.
+// The same from shared memory, OFFSET floats behind `from`.
 template <int COUNT, int ALIGN, int OFFSET, int AT = 0>
 DEVICE void load_shared(unsigned from, float (&to)[COUNT]) {
     if constexpr (AT + 4 <= COUNT && ALIGN % 4 == 0) {

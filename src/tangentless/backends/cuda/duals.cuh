@@ -1,4 +1,5 @@
-// What the lines of `duals.py` call, in the type `real`: quick functions in float32, exact ones in float64, polynomials, tables.
+// The functions that the C++ lines written by `duals.py` call, in the type `real` of the kernel: fast approximations in
+// float32, accurate functions in float64, polynomials, tables.
 #pragma once
 
 #ifdef __CUDACC__  // the tests provide these names themselves
@@ -7,7 +8,8 @@ __device__ inline float reciprocal(float x) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-__device__ inline float magnitude(float x) {  // within another instruction, which fabs of flushed numbers is not
+// |x|. `abs.f32` is folded into the instruction that reads it; fabs with -ftz, which flushes x, takes one of its own.
+__device__ inline float magnitude(float x) {
     float y;
     asm("abs.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
@@ -22,8 +24,9 @@ __device__ inline float power(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-// In float64 one step of third order from 20 binary digits, to within two units in the last place, without the branches to
-// rare cases that correct rounding has. At zero: NaN, and zero.
+// In float64: one iteration of third order from an approximation of 20 binary digits. The result is within two units in
+// the last place, and there are no branches to rare cases, as correct rounding has. At zero the reciprocal is NaN, and
+// the root zero.
 __device__ inline double reciprocal(double x) {
     double y;
     asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
@@ -33,7 +36,7 @@ __device__ inline double reciprocal(double x) {
 __device__ inline double root(double x) {
     double y;
     asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
-    y = __hiloint2double(min(__double2hiint(y), 0x5ff00000), 0);  // finite
+    y = __hiloint2double(min(__double2hiint(y), 0x5ff00000), 0);  // finite at x = 0, too
     const double near = x * y, rest = fma(-near, y, 1.0);
     return fma(near * rest, fma(0.375, rest, 0.5), near);
 }
@@ -44,10 +47,11 @@ inline double root(double x) { return sqrt(x); }
 __device__ inline double magnitude(double x) { return fabs(x); }
 __device__ inline double power(double x) { return exp2(x); }
 
-// The maximum with zero, which also takes the place of NaN. In float64 a comparison costs half of what fmax does.
+// max(x, 0), and 0 where x is NaN. In float64 a comparison costs half of what fmax does.
 __device__ inline float positive(float x) { return fmax(x, 0.0f); }
 __device__ inline double positive(double x) { return x > 0 ? x : 0; }
 
+// coefficients[0] + coefficients[1] x + ...
 template <int COUNT>
 __device__ inline real polynomial(const real (&coefficients)[COUNT], real x) {
     real total = coefficients[COUNT - 1];
@@ -55,7 +59,8 @@ __device__ inline real polynomial(const real (&coefficients)[COUNT], real x) {
     return total;
 }
 
-// f or f' from a table of `forms.tabulate`: pieces that halve towards c = 1 and -1, a polynomial on each.
+// f or a derivative at a cosine, from a table of `forms.tabulate`, [side c >= 0, c < 0][PIECES + 1][TERMS]. With t = 1
+// - |c|, piece p is the polynomial for 2^-(p + 1) <= t < 2^-p; the last one is for t = 0.
 template <int PIECES, int TERMS>
 __device__ inline real tabulated(const real* table, real cosine) {
     const real t = real(1) - fabs(cosine);

@@ -1,14 +1,23 @@
-// Embeddings: A A' f(S / (A A')) for all values of a thread, from their inner products S and the norms A, A' of x and z.
+// Embeddings: A A' f(S / (A A')) for all values of a thread. S is an inner product, A a norm of x and A' one of z.
 //
-// The planes of a layer hold two numbers for every column of x (xr, xa) and of z (zr, za):
-//   exponential   xr zr = rate / (A A'),  xa = log2(A) - rate,  za = A', by which the caller multiplies
-//   others        xr zr = 1 / (A A'), of arcs at their scale,  xa = A,  za = A'
-// All are zero where A is zero, except xa of the exponential, which is a large negative number.
+// The planes of a layer hold two numbers for every column k of x (xr, xa) and every column n of z (zr, za). `planes.py`
+// makes them:
 //
-// With OUTER, tensor cores compute xr zr. Each number is the sum of two of eleven binary digits, whose products are exact.
+//   form          result                      xr zr                              xa              za
+//   exponential   za 2^(S xr zr + xa)         rate / (A A')                      log2(A) - rate  A'
+//   arc           see `bend`                  1 / (A A'), times the arc's scale  A               A'
+//   series        xa za polynomial(S xr zr)   1 / (A A')                         A               A'
+//
+// The factor za of an exponential is applied by the caller (`apply_factors`, or the pool). All numbers are zero where
+// the norm is zero, except xa of the exponential, which is a large negative number, so that the power is zero. After
+// `normalize`, xa and za stand for norms of 1.
+//
+// With OUTER, tensor cores compute xr zr. xr and zr each are the sum of two parts with eleven binary digits, whose
+// products are exact. There are three planes then: the two parts of xr (zr), and xa (za).
 #pragma once
 #include "layout.cuh"
 
+// The series of layer L, from coefficient I on.
 template <int L, int I>
 DEVICE float polynomial(float x) {
     constexpr float coefficient = LAYER[L].coefficient[I];
@@ -28,9 +37,10 @@ DEVICE float straight(float s) {
         return positive;
 }
 
-// linear S + arc (max(S, 0) + D sqrt(w) Q(w)) with D = A A' - |S| and w = D / (A A'), at the scale of w where the last
-// coefficient of Q is 1. The last power of Q is one higher than the number of its other coefficients, and arc is folded into
-// them: forms.py picks the powers.
+// linear S + arc (max(S, 0) + D sqrt(w) Q(w)), where D = A A' - |S| and w = D / (A A'). `distance` is D, and `ratio` is
+// 1 / (A A') times a scale of w at which the leading coefficient of Q is 1. `plan.py` folds arc into the coefficients
+// of Q, and the scale into xr. With n `coefficients`, Q has the powers 0 ... n - 1 and n + 1: Horner's scheme starts
+// from q = w.
 template <int L>
 DEVICE float bend(float sum, float distance, float ratio) {
     const float w = saturate(distance * ratio), root = fast_sqrt(w);
@@ -40,6 +50,7 @@ DEVICE float bend(float sum, float distance, float ratio) {
     return fmaf(distance * root, q, straight<L>(sum));
 }
 
+// One value of layer L; of an exponential, without its factor za.
 template <int L>
 DEVICE float embed(float sum, float xr, float zr, float xa, float za) {
     constexpr int form = LAYER[L].form;
@@ -58,14 +69,16 @@ DEVICE void load_planes(unsigned x, unsigned z, float (&of_x)[BLOCK_K], float (&
     load_shared<BLOCK_N, BLOCK_N, Z_LAYERS_AT + (PLANES * L + PLANE) * SPAN_N>(z, of_z);
 }
 
-// Addresses of a thread's columns of a row of x and of z, and the distance in bytes from there to its parts.
+// Addresses of a thread's columns in a row of x and of z, and with OUTER the distance in bytes from there to the parts
+// that its lane loads.
 struct Columns {
     unsigned x, z;
     int x_parts, z_parts;
 };
 
-// xr zr of layer L. Planes 0 and 1 hold the two parts of a number. Lane t of four contributes one of the four products of
-// parts: the first, first, second, second part of x with the first, second, first, second part of z.
+// xr zr of layer L, on tensor cores: the inner product of (x0, x0, x1, x1) and (z0, z1, z0, z1), where x0 + x1 = xr and
+// z0 + z1 = zr. Lane t = lane % 4 loads entry t of both. Planes 0 and 1 hold the parts, in the order in which lanes
+// load them.
 template <int L>
 DEVICE void outer_products(const Columns& at, Values& out) {
     constexpr int TILES_K = BLOCK_K / 2, TILES_N = BLOCK_N / 2;
@@ -83,7 +96,7 @@ DEVICE void outer_products(const Columns& at, Values& out) {
         }
 }
 
-// Embeds a thread's values. `factor` is what the columns of an exponential are still to be multiplied by.
+// Embeds a thread's values. `factor` gets za: columns n of an exponential are still to be multiplied by it.
 template <int L>
 DEVICE void embed_all(const Values& sum, const Columns& at, Values& out, float (&factor)[BLOCK_N]) {
     constexpr int form = LAYER[L].form;
@@ -108,7 +121,7 @@ DEVICE void embed_all(const Values& sum, const Columns& at, Values& out, float (
     }
 }
 
-// Multiplies the columns of an exponential by their factors.
+// Multiplies the columns n of an exponential by their factors za; other forms have them already.
 template <int L>
 DEVICE void apply_factors(Values& values, const float (&factor)[BLOCK_N]) {
     if constexpr (LAYER[L].form == EXPONENTIAL)

@@ -1,30 +1,41 @@
-// Exits of segments: what windows of a pool, or every so many positions, collect from the planes of `offsets.cuh`, which
-// includes this file.
+// Exits of segments: what a pool, or a stride, collects from the planes of `offsets.cuh`, which includes this file.
+// Without a pool, windows have size 1.
+//
+// Windows are numbered (J, K) in the left image. An exit has a value for each window and each offset (U, V) to a window
+// of the right image. A position at offset (u, v) adds to every (U, V) for which its partner lies in the window (J + U,
+// K + V).
 #pragma once
 
 __device__ inline int floor_divided(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 
-// Windows of SIZE at every STRIDE along an axis of POSITIONS, LENGTH of them; an offset u of positions feeds offsets U of
-// windows. A group of u, those from STRIDE g on, feeds U = g + lowest and following, a slot each.
+// One axis of an exit: LENGTH windows of SIZE positions, STRIDE apart, on an axis of POSITIONS.
+//
+// A group g of offsets, u = STRIDE g ... STRIDE g + STRIDE - 1, feeds the offsets U = g + lowest + slot of windows, for
+// slot = 0 ... slots - 1. Each group has a block of its own. Different groups feed the same U in different slots, so no
+// two blocks ever write to the same place; `entered` adds up the slots. Example: with SIZE = 3 and STRIDE = 2, group g
+// feeds U = g - 1, g and g + 1, in slots 0, 1 and 2.
 template <int SIZE, int STRIDE, int POSITIONS, int LENGTH>
 struct Axis {
     static constexpr int size = SIZE, stride = STRIDE, positions = POSITIONS, length = LENGTH;
     static constexpr int lowest = -((SIZE - 1) / STRIDE), slots = (STRIDE + SIZE - 2) / STRIDE - lowest + 1;
     static constexpr bool tiles = SIZE == STRIDE && LENGTH * STRIDE == POSITIONS;
-    // Whether u and u - POSITIONS belong to groups that are whole numbers apart, so that one slot serves both.
+    // Whether POSITIONS is a multiple of STRIDE. Then, if u feeds U, u - POSITIONS feeds U - POSITIONS / STRIDE from
+    // the same slot, and the two can be followed together.
     static constexpr bool around = POSITIONS % STRIDE == 0;
 
+    // Whether there is a window U further.
     __device__ static bool has(int window, int U) { return unsigned(window + U) < unsigned(LENGTH); }
-    // Positions [begin, end) of a window that have their partner in the window U further.
+    // Positions [begin, end) of a window whose partners at offset u lie in the window U further.
     __device__ static int begin(int u, int U) { return max(0, U * STRIDE - u); }
     __device__ static int end(int u, int U) { return min(SIZE, SIZE + U * STRIDE - u); }
-    // Of the two offsets that share a slot, the one at which a window has its partner, if there is one.
+    // Of the two offsets U that share a slot, the one at which a window has a partner; it may have none at either.
     __device__ static int at(int window, int U) { return around && window + U >= LENGTH ? U - POSITIONS / STRIDE : U; }
+    // Where offset U is stored: U and U - LENGTH share a place, since no window has a partner at both.
     __device__ static int wrapped(int U) { return U < 0 ? U + LENGTH : U; }
 };
 
-// Values of windows: (slot, U, V, row, column), where U and U - height share their rows, and so do V and V - width. A thread
-// owns (row, column), so it alone ever adds to what it has set to zero.
+// The values of an exit, [slot][U][V][J][K]. U and U - TALL share a place, and so do V and V - WIDE. Item J * WIDE + K,
+// the window of the left image, belongs to one thread: it alone sets these values to zero and adds to them.
 template <class Down, class Across, int THREADS>
 struct Exit {
     static constexpr int TALL = Down::length, WIDE = Across::length, WIDTH = Across::positions;
@@ -41,14 +52,15 @@ struct Exit {
                 for (int V = 0; V < WIDE; ++V) *at(slot, Down::wrapped(U), V, item) = nothing();
             }
     }
-    // Adds what a plane holds at offset u and those v to all windows that they feed.
+    // Adds what a plane holds at u and at the `count` offsets v to all windows that they feed. `corner` is the first
+    // position of the thread's window in the plane, `left` the number of columns from there to the seam.
     template <int STRIDE, int PAD, int STACK>
     __device__ void add(const Value* plane, int group, int u, const int* __restrict__ offsets, int count) const {
         for (int item = threadIdx.x; item < TALL * WIDE; item += THREADS) {
             const Value* corner = plane + item / WIDE * Down::stride * STRIDE + PAD + item % WIDE * Across::stride;
             Tiles tiles(*this, u, item);
             for (int number = 0; number < count; ++number, corner += STACK ? STRIDE : WIDTH + 2 * PAD) {
-                const int v = offsets[number], left = WIDTH - v - item % WIDE * Across::stride;  // columns before the seam
+                const int v = offsets[number], left = WIDTH - v - item % WIDE * Across::stride;
                 if constexpr (Down::tiles && Across::tiles)
                     tiles.template add<STRIDE, PAD>(corner, left, v);
                 else if (PAIRS && !STACK && v % 2 == 0 && number + 1 < count && offsets[number + 1] == v + 1) {
@@ -62,14 +74,16 @@ struct Exit {
             if constexpr (Down::tiles && Across::tiles) tiles.leave();
         }
     }
-    // Windows tile the grid: going around, each has a partner, and no position is in two of them. At u of one window all rows
-    // have the same partner; so have all columns at such v. Sums for a partner wait until an offset has another one.
+    // For windows that tile the grid: each position is in one window, and modulo the grid each window has a partner at
+    // every offset. The first a = P - u % P rows of a window have their partners in the window u / P further, the
+    // others in the next one; a multiple of P has no others. It is the same for columns. Successive v feed the same V,
+    // so sums wait in registers until another V comes.
     struct Tiles {
         static constexpr int P = Down::size, Q = Across::size;
         const Exit& out;
-        const int item, a, rows[2];  // the first a rows of a window have their partners in rows[0]
-        int waiting = -1;            // V of the sums
-        Value sums[2];
+        const int item, a, rows[2];  // rows[0], rows[1]: U of the first a rows of a window, and of the others
+        int waiting = -1;            // V of the sums, -1 while there are none
+        Value sums[2];               // for each of the two U
 
         __device__ Tiles(const Exit& out, int u, int item)
             : out(out), item(item), a(P - u % P), rows{u / P, u / P + 1 == TALL ? 0 : u / P + 1} {}
@@ -84,7 +98,8 @@ struct Exit {
             else
                 add_parts<STRIDE, PAD, 2, 2>(corner, left, v);
         }
-        // The first rows and columns of a window, and if there are two PARTS the others, each to its partner.
+        // Adds up the parts of a window that have different partners: the first rows and the others, if ROW_PARTS is 2,
+        // and the same for columns. The last part of columns waits.
         template <int STRIDE, int PAD, int ROW_PARTS, int COLUMN_PARTS>
         __device__ void add_parts(const Value* corner, int left, int v) {
             const int b = Q == 2 ? 3 - COLUMN_PARTS : Q - v % Q, until = P == 2 ? 3 - ROW_PARTS : a;
@@ -133,12 +148,12 @@ struct Exit {
             if (a < P) out.add_to(1, rows[1], waiting, item, sums[1]);
         }
     };
-    // Windows that overlap, at every or every other position: which part of one has which partner depends on whether u and v are
-    // even, and is known to the compiler in each case.
+    // Small windows that may overlap, with strides of 1 or 2: which part of a window has which partner depends only on
+    // the remainders of u and v by the strides. Each case is compiled with these as constants.
     static constexpr bool SMALL = Down::stride <= 2 && Across::stride <= 2 && Across::around && Down::size * Across::size <= 9;
     template <int STRIDE, int PAD>
     __device__ void add_small(const Value* corner, int left, int group, int u, int v, int item) const {
-        constexpr int R = Down::stride - 1, S = Across::stride - 1;  // the last remainders
+        constexpr int R = Down::stride - 1, S = Across::stride - 1;  // the largest remainders
         const bool odd_u = u - group * Down::stride == R, odd_v = v % Across::stride == S;
         if (odd_u && odd_v)
             add_window<STRIDE, PAD, R, S>(corner, left, group, u, v, item);
@@ -149,8 +164,8 @@ struct Exit {
         else
             add_window<STRIDE, PAD, 0, 0>(corner, left, group, u, v, item);
     }
-    // Such windows at every other position, and offsets v and v + 1, an even one and an odd one, the planes of which stand beside
-    // each other: what they add to the same partner is added up first.
+    // Such windows with strides of 2, at an even offset v and at v + 1, whose columns are beside each other in the
+    // plane: what the two add to the same V is added up first.
     static constexpr bool PAIRS = SMALL && Down::stride == 2 && Across::stride == 2;
     template <int STRIDE, int PAD>
     __device__ void add_pair(const Value* corner, int left, int group, int u, int v, int item) const {
@@ -186,7 +201,7 @@ struct Exit {
             leave(sums, group, R, J, V, item);
         }
     }
-    // Adds sums of a window's rows to all partners below.
+    // Adds sums of a window's rows to the values at V and at all U that the group feeds.
     __device__ void leave(const Value (&sums)[Down::slots], int group, int r, int J, int V, int item) const {
 #pragma unroll
         for (int slot = 0; slot < Down::slots; ++slot) {
@@ -195,8 +210,9 @@ struct Exit {
             add_to(slot, Down::wrapped(U), Across::wrapped(V), item, sums[slot]);
         }
     }
-    // Any windows. R and S are the remainders of u and v by the strides, or negative where the compiler is not to know them. All
-    // loops have fixed bounds: of one whose bounds are a maximum and a minimum, NVRTC makes code that runs once too often.
+    // Windows of any kind. R and S are the remainders of u and v by the strides, or negative if they are not constants.
+    // All loops have constant bounds: where the bounds of a loop are a maximum and a minimum, NVRTC has made code that
+    // runs once too often.
     template <int STRIDE, int PAD, int R, int S>
     __device__ void add_window(const Value* corner, int left, int group, int u, int v, int item) const {
         constexpr int P = Down::size, Q = Across::size, parts = Across::around ? 1 : 2, targets = parts * Across::slots;
@@ -232,6 +248,7 @@ struct Exit {
             leave(sums, group, r, J, V, item);
         }
     }
+    // Adds a sum to one value of the exit.
     __device__ void add_to(int slot, int U, int V, int item, const Value& sum) const {
         Value* place = at(slot, U, V, item);
         const Value before = *place;
@@ -239,9 +256,10 @@ struct Exit {
     }
 };
 
-// A row that pairs of positions tile, at STACK neighbouring offsets in a plane, from a multiple of STACK on. Each of the windows
-// that they feed is whole but for what the offset before them feeds to the first one, which its thread has kept since then. So
-// every sum is stored once, and none is read again but those of V = 0, to which the last offset goes around.
+// The exit of a grid of one row that windows of 2 positions tile. A plane holds STACK neighbouring offsets, v ... v +
+// STACK - 1, where v is a multiple of STACK. For even v', V = v' / 2 is the sum of both positions of a window at v', of
+// the first at v' + 1, and of the second at v' - 1. Only v - 1 is not in the plane; its values were kept in registers.
+// So every sum is stored once, and none is read again but those of V = 0, which get the last offset's share at the end.
 template <class Across, int STACK, int THREADS>
 struct RowExit {
     static constexpr int WIDE = Across::length, WIDTH = Across::positions;
@@ -257,7 +275,7 @@ struct RowExit {
     __device__ void add(const Value* plane, int v) {
 #pragma unroll
         for (int i = 0; i < SHARE; ++i) {
-            const int item = threadIdx.x + i * THREADS, window = item % WIDE, first = item / WIDE * 2;  // of its offsets
+            const int item = threadIdx.x + i * THREADS, window = item % WIDE, first = item / WIDE * 2;  // v' - v
             const auto at = [&](int which, int j) {
                 const int k = 2 * window + j;
                 return plane[which * STRIDE + PAD + k + (k >= WIDTH - v - which ? PAD : 0)];

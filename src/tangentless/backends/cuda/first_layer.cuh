@@ -1,8 +1,9 @@
 // The input of a stage: inner products of pixels, or the output of the stage before.
 //
-// Tensor cores compute the sums over three rows, which are inner products of columns of three pixels (*patches*). A number
-// is the sum of two float16, x = h + l. Then h h' + h l' + l h' is the product to 2^-24; it is the inner product of (h, h, l)
-// and (h', l', h'). Where there are too many channels for that, front.cu computes these sums.
+// Tensor cores compute inner products of pixels and their sums over three rows at once: the inner product of two
+// *patches*, columns of three pixels each. A pixel is the sum of two float16, x = h + l. Then x x' = h h' + h l' + l h'
+// up to 2^-24, which is the inner product of (h, h, l) and (h', l', h'). Where there are too many channels for that,
+// front.cu computes the sums over three rows.
 #pragma once
 #include "layout.cuh"
 
@@ -10,7 +11,9 @@ static_assert(!PATCHES || (LANES_K == 8 && LANES_N == 4 && BLOCK_K % 2 == 0 && B
 static_assert(GIVEN || X_LAYERS_AT >= (PATCHES ? BLOCK_K / 2 * PATCH_STEPS * 128 : CHANNELS * SPAN_K));
 static_assert(GIVEN || Z_LAYERS_AT >= (PATCHES ? BLOCK_N / 2 * PATCH_STEPS * 64 : CHANNELS * SPAN_N));
 
-// Sums over three rows. All tiles take a step before any takes the next, so that no step waits for the one before.
+// Inner products of patches. The row of a warp is TILES_K x TILES_N tiles of 16 k by 8 n, of which each thread has 2 by
+// 2 neighbouring values: `_patch_order` in planes.py chooses the columns of a tile. A step adds 16 entries of the
+// patches. All tiles take a step before any takes the next, so that no instruction waits for the one before.
 DEVICE void patch_products(unsigned x, unsigned z, Values& out) {
     constexpr int TILES_K = BLOCK_K / 2, TILES_N = BLOCK_N / 2, STEPS = PATCH_STEPS > 0 ? PATCH_STEPS : 1;
     float sum[TILES_K][TILES_N][4] = {}, of_x[TILES_K][STEPS][4], of_z[TILES_N][2 * STEPS];
@@ -50,7 +53,7 @@ DEVICE void pixel_products(unsigned x, unsigned z, Values& out) {
     });
 }
 
-// A row of sums that front.cu has left, [chunk][lane][4].
+// A row of sums that front.cu has stored, [chunk][lane][4].
 DEVICE void load_sums(const float* row, Values& out) {
 #pragma unroll
     for (int chunk = 0; chunk < BLOCK_K * BLOCK_N / 4; chunk++) {

@@ -1,15 +1,25 @@
-// The front of a chain of images with many channels: sums over three rows of inner products of pixels, for all offsets.
+// The front of a first stage whose images have many channels: inner products of pixels and their sums over three rows,
+// for all offsets. `stage.cu` reads them where GIVEN is set.
 //
-// A block has one image z, and FRONT_WARPS neighbouring offsets u = m - j, a warp each. Rows of its images x stream by. All
-// warps need the same row of x, and the row of z that one needs is the next one's a step later, so that every step brings
-// one row of either. Offsets count modulo HEIGHT, as in stream.cuh.
+// A block has one image z and FRONT_WARPS neighbouring offsets u = first, first + 1, ..., a warp each. Rows j of its
+// images x stream by, one in every step. All warps need the same row of x, and warp w needs row m = (j + first + w) %
+// HEIGHT of z, which warp w + 1 needed one step before. So each step copies one new row of x and one of z:
 //
-// A number is the sum of two float16, x = h + l, and h h' + h l' + l h' is a product to 2^-24, as in first_layer.cuh. Rows
-// lie as the lanes of a warp want them: of x [step][part][tile][lane][4], of z [step][tile][lane][part][2].
+//   step            0  1  2  3     with first = 0, and HEIGHT > 6
+//   row of x        0  1  2  3
+//   row of z: w = 0 0  1  2  3
+//             w = 1 1  2  3  4
+//             w = 2 2  3  4  5     the newest row of z, which the last warp needs first
 //
-//   FRONT_STEPS FRONT_PASSES   steps of 16 channels that are taken at a time; passes that it takes for all channels
-//   FRONT_WARPS FRONT_GROUPS   offsets of a block; blocks that it takes for all offsets
-//   FRONT_X FRONT_Z            a row of x and of z, in floats
+// Offsets count modulo HEIGHT, and links between rows are cut, as in stream.cuh.
+//
+// A number is the sum of two float16, x = h + l, and x x' = h h' + h l' + l h' up to 2^-24, as in first_layer.cuh. Rows
+// lie in memory as the lanes of a warp load them: x as [step][part h, l][tile][lane][4],
+// z as [step][tile][lane][part h, l][2].
+//
+//   FRONT_STEPS FRONT_PASSES   steps of 16 channels in a pass; passes over the rows until all channels are done
+//   FRONT_WARPS FRONT_GROUPS   offsets of a block; blocks that share the offsets of a unit
+//   FRONT_X FRONT_Z            a row of x and of z, with the channels of one pass, in floats
 //   FRONT_BYTES                shared memory of a block: two rows of x, and a ring of rows of z
 #include "windows.cuh"
 
@@ -24,7 +34,7 @@ DEVICE void copy_row(unsigned to, const float* from, int floats) {
     for (int i = 4 * thread_index(); i < floats; i += 4 * FRONT_THREADS) copy_ahead(to + 4 * i, from + i);
 }
 
-// Inner products of the pixels in one row of x and one of z. Small products come first.
+// Inner products of the pixels in one row of x and one of z. Small products come first: l h', h l', h h'.
 DEVICE void row_products(unsigned x, unsigned z, Values& out) {
     float sum[TILES_K][TILES_N][4] = {};
     unroll<FRONT_STEPS>([&](auto step) {
@@ -52,7 +62,8 @@ DEVICE void row_products(unsigned x, unsigned z, Values& out) {
         for (int o = 0; o < BLOCK_N; o++) out[i][o] = sum[i / 2][o / 2][i % 2 * 2 + o % 2];
 }
 
-// left, right: rows of the images, [image][pass][HEIGHT][FRONT_X or FRONT_Z]. output: [slot][offset][row][chunk][lane][4].
+// left, right: rows of the images, [image][pass][HEIGHT][FRONT_X or FRONT_Z].
+// output: [slot][offset][row][chunk][lane][4]; the first pass stores, and the others add. FRONT_GROUPS blocks per unit.
 KERNEL(FRONT_THREADS, 2)
 front(const float* left, const float* right, float* output, const Unit* units) {
     const Unit unit = units[block_index() / FRONT_GROUPS];
@@ -66,7 +77,7 @@ front(const float* left, const float* right, float* output, const Unit* units) {
             const long long row = ((long long)(unit.left + s / HEIGHT) * FRONT_PASSES + pass) * HEIGHT + s % HEIGHT;
             copy_row(x_slots + s % 2 * (4 * FRONT_X), left + row * FRONT_X, FRONT_X);
         };
-        const auto copy_z = [&](int s) {  // the row that the first warp needs in step s
+        const auto copy_z = [&](int s) {  // the row that warp 0 needs in step s, and warp w in step s - w
             const long long row = ((long long)unit.right * FRONT_PASSES + pass) * HEIGHT + (s + first) % HEIGHT;
             copy_row(ring + s % FRONT_RING * (4 * FRONT_Z), right + row * FRONT_Z, FRONT_Z);
         };

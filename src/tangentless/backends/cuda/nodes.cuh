@@ -1,9 +1,11 @@
 // Nodes of a graph on the general path, at one offset u between the rows of two images.
 //
-// A value is an array (pairs of images, rows, pairs of columns). `nodes.py` writes one short kernel for every node whose
-// value other windows or pools read; the functions here are all those kernels call. Every element is computed by one
-// thread in a fixed order of sums, so bits depend neither on the launch nor on the batch. Threads walk over elements
-// with the stride of the grid, which lets a host run the same code as one thread.
+// A value is an array (pairs of images, rows, pairs of columns). Row r stands for row r + max(0, -u) of the left image
+// and the row u further of the right one. A table lists the pairs of columns (k, n). `nodes.py` writes a short kernel
+// for every node whose value windows or pools read, and these kernels call the functions here.
+//
+// Every element is computed by one thread in a fixed order of sums, so bits depend neither on the launch nor on the
+// batch. Threads walk over elements in strides of the whole grid, so a host can run the same code as one thread.
 #pragma once
 
 typedef double real;
@@ -16,7 +18,7 @@ struct Value {
     real k, t;
 };
 
-// The element a thread works on: pair of images, row, pair of columns.
+// An element: pair of images, row, pair of columns.
 struct Place {
     index pair;
     int row, column;
@@ -30,7 +32,8 @@ __device__ inline Place place_of(index element, int rows, int columns) {
 __device__ inline index first_element() { return index(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ inline index element_step() { return index(gridDim.x) * blockDim.x; }
 
-// A value that a kernel reads: rows and columns of its own list, and the tangents beside it.
+// A value that a kernel reads: its inner products k and, unless null, its tangents t. It has its own rows and its own
+// list of pairs of columns.
 struct Source {
     const real* k;
     const real* t;
@@ -42,7 +45,8 @@ struct Source {
     }
 };
 
-// Sums over a window: rows by arithmetic, columns by a table of places in the source, -1 for those outside.
+// Sums over a window of Rows by Columns: rows by arithmetic, columns by a table, taps[t][column], of pairs of columns
+// in the source; -1 for those outside.
 template <int Rows, int Stride, int Dilation, int Columns>
 __device__ inline Value window(const Source& source, const int* taps, int start, int columns, const Place& place,
                                real scale) {
@@ -61,11 +65,12 @@ __device__ inline Value window(const Source& source, const int* taps, int start,
     return {total.k * scale, total.t * scale};
 }
 
-// Norms of both images at an element, and whether its two features are one and the same.
+// Norms of both images at an element, and whether its two features are the same one. `itself`: each image is paired
+// with itself.
 struct Norms {
     const real* left;
     const real* right;
-    const int* columns;  // of the left image, then of the right one
+    const int* columns;  // the `count` columns k of the left image, then the n of the right one
     int count, height, width, u, itself;
 
     __device__ real product(const Place& place) const {
@@ -93,7 +98,8 @@ extern "C" __global__ void products(const real* left, const real* right, const i
     }
 }
 
-// Adds to a pool's values at a target offset what its source has at offset u: rows [first, last) of each window.
+// Adds to a pool's values at one target offset what its source has at offset u: of each window the rows [first, last),
+// and the pairs of columns in the table taps[t][column].
 extern "C" __global__ void pool(const real* source, const int* taps, real* out, index elements, int rows, int count,
                                 int source_rows, int source_count, int windows, int stride, int start, int first,
                                 int last, real scale) {
@@ -111,7 +117,8 @@ extern "C" __global__ void pool(const real* source, const int* taps, real* out, 
     }
 }
 
-// Sums of the rows [first, last) of each window, column by column: the first half of a pool into one pair of columns.
+// The first half of a pool into one pair of columns: sums over the rows [first, last) of each window, for each of its
+// pairs of columns.
 extern "C" __global__ void add_rows(const real* source, const int* taps, real* out, index elements, int rows, int count,
                                     int source_rows, int source_count, int stride, int start, int first, int last) {
     for (index i = first_element(); i < elements; i += element_step()) {
@@ -124,7 +131,8 @@ extern "C" __global__ void add_rows(const real* source, const int* taps, real* o
     }
 }
 
-// The second half: lines of `count` numbers become lines of `half`, until one number is left.
+// The second half, one launch at a time: lines of `count` numbers become lines of `half`, half of count rounded up.
+// Launches repeat until one number is left.
 extern "C" __global__ void fold(const real* source, real* out, index elements, int count, int half) {
     for (index i = first_element(); i < elements; i += element_step()) {
         const real* line = source + i / half * count;

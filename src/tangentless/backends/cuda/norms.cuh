@@ -1,9 +1,12 @@
-// What images have alone, each step in one launch: as many of NumPy's operations would take longer than a batch of pairs.
+// Work on single images: norms, and the layouts that other kernels read. Each step is one launch: the array operations
+// that it replaces would take longer than a batch of pairs.
 #pragma once
 
 #include "offsets.cuh"
 
-// Zero-padded sums over windows of (rows, columns) positions; `taps` has those down, and then those across.
+// Zero-padded sums over windows: `values` (images, rows, columns) to `sums` (images, row_windows, column_windows). A
+// window reads the positions row * row_stride + taps[0 ... tall - 1], column * column_stride + taps[tall ... tall +
+// wide - 1].
 extern "C" __global__ void sum_windows(const double* values, double* sums, const int* taps, index elements, int rows, int columns,
                                        int row_windows, int column_windows, int row_stride, int column_stride, int tall,
                                        int wide) {
@@ -25,7 +28,8 @@ extern "C" __global__ void sum_windows(const double* values, double* sums, const
     }
 }
 
-// Norms from their squares, (images, size), to their place among the `count` of an image.
+// Norms from their squares, (images, size): stored at `place` and following of an image's `count` norms. Those below
+// `smallest` count as zero.
 extern "C" __global__ void keep_norms(const double* squares, real* norms, index elements, int size, int place, int count,
                                       double smallest) {
     for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += index(gridDim.x) * blockDim.x) {
@@ -34,8 +38,8 @@ extern "C" __global__ void keep_norms(const double* squares, real* norms, index 
     }
 }
 
-// Rows of left images, (images, count), LANES of them beside each other: (runs, count, LANES). The first image stands for those
-// that the last run lacks.
+// Interleaves left images, LANES at a time: `rows` (images, count) to `beside` (runs, count, LANES). The last run is
+// filled up with image 0.
 extern "C" __global__ void lay_beside(const real* rows, real* beside, index elements, int count, int images) {
     for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += index(gridDim.x) * blockDim.x) {
         const index image = i / LANES / count * LANES + i % LANES;
@@ -43,7 +47,8 @@ extern "C" __global__ void lay_beside(const real* rows, real* beside, index elem
     }
 }
 
-// Squared norms from the exits of images with themselves, (images, size): what stands at no offset, of all slots.
+// Squared norms, (images, size), from the exits of images paired with themselves: the values at offset (0, 0), which
+// come first in every slot, added up over slots. `numbers` is the length of an image's exit.
 extern "C" __global__ void own_squares(const Value* exits, double* squares, index elements, int size, int numbers, double scale) {
     for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += index(gridDim.x) * blockDim.x) {
         const index image = i / size;

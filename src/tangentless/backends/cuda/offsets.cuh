@@ -1,13 +1,27 @@
 // Segments of a graph, offset by offset, in shared memory.
 //
-// Fix the offset (u, v) between a position of the left image and one of the right: windows are then plain sums over
-// positions. A block follows one u after the other, and for each u all v, COLUMNS / WIDTH of them at a time. A value is a
-// plane: rows of the left image, and beside each other the columns of these v. Offsets v and v - WIDTH share a row, of which
-// each needs what the other leaves; so do u and u - HEIGHT share a column. Beside the columns of each offset stand PAD zeros,
-// for what a window has outside.
+// Fix the offset (u, v) between a position (row, k) of the left image and its partner (row + u, n), n = k + v, of the
+// right one. Window sums are then plain sums over positions of one image. A block follows the offsets u of its group
+// one after the other, and for each u all v, OFFSETS = COLUMNS / WIDTH of them at a time.
 //
-// `offset_writer.py` writes one kernel for every segment from the functions here. Every element is computed by one thread, in a
-// fixed order of sums, so bits depend neither on the launch nor on the batch.
+// Every value of the graph that is read again has a *plane* in shared memory: HEIGHT rows of the left image, and in
+// each row, beside each other, the columns k of these v. At offset v, only the columns k < WIDTH - v have a partner; at
+// v - WIDTH, only the others have one. So the two share a row, with PAD zeros at the *seam* between them. Zeros at the
+// seam, before the first columns and behind the last ones are what windows read outside. For WIDTH = 5, PAD = 1 and the
+// offsets v = 2 and 3, a row is
+//
+//   place    0  1  2  3  4  5  6  7  8  9 10 11 12 13 14
+//   k        .  0  1  2  .  3  4  .  0  1  .  2  3  4  .     . is a zero
+//   n           2  3  4     0  1     3  4     0  1  2
+//   n - k       2  2  2    -3 -3     3  3    -2 -2 -2
+//
+// In the same way, u and u - HEIGHT share the rows of a plane: part 0 and part 1. There are no zeros between these;
+// windows stop at the first and the last row of a part.
+//
+// With STACK, for grids of one row, the rows of a plane are STACK neighbouring offsets v instead.
+//
+// `offset_writer.py` writes one kernel for every segment from the functions here. Every element is computed by one
+// thread, in a fixed order of sums, so bits depend neither on the launch nor on the batch.
 #pragma once
 
 #include "duals.cuh"
@@ -23,7 +37,8 @@ __device__ inline void sync_block() { __syncthreads(); }
 __device__ inline void sync_warp() { __syncwarp(); }
 #endif
 
-// Inner products of LANES left images with one right image, and in a tangent graph as many tangents after them.
+// One element for LANES left images and one right image: LANES inner products, and in a tangent graph as many tangents
+// after them. PARTS is LANES, or 2 LANES in a tangent graph.
 struct alignas(sizeof(real) * PARTS) Value {
     real v[PARTS];
 };
@@ -42,28 +57,29 @@ __device__ inline Value operator*(real factor, const Value& a) {
     for (int i = 0; i < PARTS; ++i) product.v[i] = factor * a.v[i];
     return product;
 }
-// Kernels are added to tangents: a layer of weights.
+// What a layer of weights does: adds the inner products to the tangents.
 __device__ inline Value weighed(Value value) {
     for (int i = LANES; i < PARTS; ++i) value.v[i] += value.v[i - LANES];
     return value;
 }
 
-// As many numbers of left images, which stand beside each other in memory.
+// A pixel or norm of LANES left images, which are interleaved in memory.
 struct alignas(sizeof(real) * LANES) Lanes {
     real v[LANES];
 };
 
-// A run of left images, all of one number of LANES, and the right image they meet.
+// The work of a block: left images left ... left + count - 1, all of which lie in the same run of LANES, paired with
+// image `right`.
 struct Unit {
     int right, left, count, slot;
 };
 
-// Rows of the left image that one value of u has. Where HEIGHT is a multiple of the exit's stride, u and u - HEIGHT are
-// followed together: each needs the rows that the other leaves.
+// The rows of the left image at offset u. PAIRED: u and u - HEIGHT are followed together, where u has the rows up to
+// HEIGHT - u, and u - HEIGHT the others. They can be where HEIGHT is a multiple of the exit's stride.
 template <int HEIGHT, bool PAIRED>
 struct Rows {
     static constexpr bool paired = PAIRED;
-    int begin, split, end;  // part 0 is [begin, split), part 1 is [split, end)
+    int begin, split, end;  // part 0, at u: rows [begin, split); part 1, at u - HEIGHT: rows [split, end)
     int u;
 
     __device__ explicit Rows(int u) : begin(max(0, -u)), split(HEIGHT - max(0, u)), end(PAIRED ? HEIGHT : split), u(u) {}
@@ -72,11 +88,11 @@ struct Rows {
     __device__ int high(int part) const { return part ? end : split; }
 };
 
-// A column of the planes, and a band of its rows: the work of one thread.
+// The work of one thread: a column of the planes, and a band of its rows.
 template <int WIDTH, int PAD, int COLUMNS, int BANDS>
 struct Column {
-    int place, k, n;  // in a plane's rows, and in both images
-    int v, first, last;
+    int place, k, n;     // the column in a plane's row, in the left image and in the right one
+    int v, first, last;  // rows [first, last)
 
     template <class Rows>
     __device__ Column(int item, const int* __restrict__ offsets, int count, const Rows& rows) {
@@ -92,8 +108,8 @@ struct Column {
     }
 };
 
-// A column of the left image at COUNT offsets, the places of which are STEP apart. Beyond the last offset it stands for that
-// again, at places that nobody reads.
+// Column k of the left image at COUNT offsets v, whose places are STEP apart. Where there are fewer offsets, the last
+// one is repeated, at places that nobody reads.
 template <int WIDTH, int PAD, int STEP, int COUNT>
 struct Stack {
     struct Column {
@@ -113,7 +129,8 @@ struct Stack {
     __device__ const Column& operator[](int i) const { return columns[i]; }
 };
 
-// Zeros between the columns of v and those of v - WIDTH, in all rows of all planes.
+// Stores the zeros at the seams, between the columns of v and those of v - WIDTH, in all rows of all planes. Seams move
+// with v.
 template <int WIDTH, int PAD, int STRIDE, int STACK, int ROWS, int THREADS>
 __device__ inline void separate(Value* planes, const int* __restrict__ offsets, int count) {
     if constexpr (PAD > 0)
@@ -124,7 +141,7 @@ __device__ inline void separate(Value* planes, const int* __restrict__ offsets, 
         }
 }
 
-// The other zeros, which stay: before the first column, and after those of every offset.
+// Stores the other zeros, which stay where they are: before the columns of every offset, and after the last ones.
 template <int WIDTH, int PAD, int STRIDE, int ROWS, int THREADS>
 __device__ inline void frame(Value* planes) {
     for (int i = threadIdx.x; i < ROWS; i += THREADS)
@@ -132,14 +149,16 @@ __device__ inline void frame(Value* planes) {
             for (int place = j; place < STRIDE; place += WIDTH + 2 * PAD) planes[i * STRIDE + place] = nothing();
 }
 
-// Sums over places LOW to HIGH from each of the PLACES of a row that are no margin, in all rows: RUN neighbouring ones by a
-// thread, which reads each value once. They are sums of pairs, of which neighbours share all but one.
+// Window sums along rows: to[i] = from[i + LOW] + ... + from[i + HIGH], for the PLACES of each row between the first
+// and the last PAD. A thread computes RUN neighbouring sums and reads each value once. It keeps sums of two neighbours,
+// pairs[j] = from[i + LOW + j] + from[i + LOW + j + 1], and adds up every other one. For the next sum they shift by
+// one, so that only one of them is new.
 template <int LOW, int HIGH, int RUN, int PLACES, int HEIGHT, int STRIDE, int PAD, int THREADS>
 __device__ inline void add_lines(const Value* __restrict__ from, Value* __restrict__ to) {
     constexpr int TAPS = HIGH - LOW + 1, RUNS = (PLACES + RUN - 1) / RUN;
     for (int item = threadIdx.x; item < HEIGHT * RUNS; item += THREADS) {
         const int first = item / HEIGHT * RUN, start = item % HEIGHT * STRIDE + PAD + first;
-        Value pairs[TAPS - 1];  // from place i + LOW on
+        Value pairs[TAPS - 1];
         Value newest = from[start + LOW];
 #pragma unroll
         for (int i = 1; i < TAPS - 1; ++i) {
@@ -163,21 +182,24 @@ __device__ inline void add_lines(const Value* __restrict__ from, Value* __restri
     }
 }
 
-// A number below COUNT for each below COUNT, such that those of an even number and the next are APART; both are powers of two.
+// A permutation of 0 ... COUNT - 1 that takes each even number and the next one to numbers that are APART. COUNT and
+// APART are powers of two.
 template <int COUNT, int APART>
 __device__ inline int spread(int number) {
     return COUNT < 2 * APART ? number : number / (2 * APART) * (2 * APART) + number % 2 * APART + number / 2 % APART;
 }
 
-// Products of pixels at all offsets beside each other, and their sums over places LOW to HIGH in their place, TEAM rows at once by
-// one warp. Lanes that share a quarter of a warp read from rows and runs that lie in different banks.
+// Products of pixels at all OFFSETS of a plane, and then window sums along its rows as in `add_lines`, in place. Each
+// warp works on TEAM rows at a time, alone: nothing waits for other warps. A row has RUNS runs of RUN sums, one per
+// lane; `spread` assigns them such that the lanes of a quarter of a warp read different banks. SHARE is the number of
+// lanes whose work a thread does: 1 on a GPU, 32 in the tests that run one thread.
 template <int CHANNELS, int LOW, int HIGH, int TEAM, int RUN, int PLACES, int HEIGHT, int WIDTH, int OFFSETS, int STRIDE, int PAD,
           int THREADS, class Rows>
 __device__ inline void line_sums(const Lanes* __restrict__ x, const real* __restrict__ z, Value* __restrict__ plane,
                                  const int* __restrict__ offsets, int count, const Rows& rows) {
     constexpr int WARP = THREADS < 32 ? THREADS : 32, WARPS = THREADS / WARP, RUNS = 32 / TEAM, SHARE = 32 / WARP;
     constexpr int TAPS = HIGH - LOW + 1, GRID = HEIGHT * WIDTH, APART = RUN % 8 == 4 ? 1 : RUN % 4 == 2 ? 2 : 4;
-    constexpr bool WHOLE = Rows::paired && HEIGHT % (WARPS * TEAM) == 0;  // all warps have all their rows
+    constexpr bool WHOLE = Rows::paired && HEIGHT % (WARPS * TEAM) == 0;  // every warp always has TEAM rows
     static_assert(RUN >= HIGH && RUN >= -LOW && RUN * RUNS >= PLACES);
     const int lane = threadIdx.x % WARP;
     for (int start = rows.begin; start < rows.end; start += WARPS * TEAM) {
@@ -210,7 +232,7 @@ __device__ inline void line_sums(const Lanes* __restrict__ x, const real* __rest
                 for (int which = 0; which < OFFSETS; ++which) plane[row * STRIDE + own[which].place] = values[which];
             }
         }
-        for (int j = lane; busy && j < PAD; j += WARP)  // the sums of the offsets before are where zeros were
+        for (int j = lane; busy && j < PAD; j += WARP)  // zeros again, where the offsets before have stored sums
 #pragma unroll
             for (int which = 0; which < OFFSETS; ++which) {
                 const int start = which * (WIDTH + 2 * PAD) + j, seam = start + PAD + WIDTH - offsets[min(which, count - 1)];
@@ -220,12 +242,13 @@ __device__ inline void line_sums(const Lanes* __restrict__ x, const real* __rest
                     if (which > 0) plane[row_of(i) * STRIDE + start] = nothing();
                 }
             }
-        const auto inside = [&](int share, int j) {  // whether there is a sum at a place of a run
+        const auto inside = [&](int share, int j) {  // whether a run has a sum number j
             const bool there = WHOLE || top + (lane + share * WARP) % TEAM < rows.end;
             return there && (RUN * (RUNS - 1) + j < PLACES || run(share) * RUN + j < PLACES);
         };
         sync_warp();
-        Value pairs[SHARE][TAPS - 1], newest[SHARE], beyond[SHARE][HIGH];  // what other lanes are about to store over
+        // What a run reads beyond its own places is loaded first: other lanes are about to store their sums there.
+        Value pairs[SHARE][TAPS - 1], newest[SHARE], beyond[SHARE][HIGH];
 #pragma unroll
         for (int share = 0; share < SHARE; ++share) {
             const Value* from = plane + place(share);
@@ -263,7 +286,8 @@ __device__ inline void line_sums(const Lanes* __restrict__ x, const real* __rest
 #include "exits.cuh"
 #include "sliding.cuh"
 
-// The sum over slots of what a segment before has left at offset (u, v).
+// A value that enters a segment at offset (u, v): the sum over the slots of the exit of the segment before. `Down` is
+// that exit's axis of rows.
 template <class Down, int WIDTH, int SLOTS>
 __device__ inline Value entered(const Value* __restrict__ values, int u, int v, int row, int k) {
     constexpr int HEIGHT = Down::length;
@@ -273,7 +297,7 @@ __device__ inline Value entered(const Value* __restrict__ values, int u, int v, 
     return sum;
 }
 
-// The sum over all threads of a block, in a fixed order; the first thread has it.
+// The sum over all threads of a block, in a fixed order; thread 0 gets it. `room` holds THREADS * PARTS doubles.
 template <int THREADS>
 __device__ inline void add_up(double (&total)[PARTS], double* room) {
     for (int i = 0; i < PARTS; ++i) room[threadIdx.x * PARTS + i] = total[i];
@@ -286,7 +310,8 @@ __device__ inline void add_up(double (&total)[PARTS], double* room) {
     for (int i = 0; i < PARTS; ++i) total[i] = room[threadIdx.x * PARTS + i];
 }
 
-// Entries from the totals of all groups of a unit, added in order: kernels, and tangents after all of them.
+// Entries of the matrix from totals, (units, groups, PARTS), added up over groups in order. `out` has `size` kernels,
+// and behind them as many tangents.
 extern "C" __global__ void finish(const double* totals, const Unit* units, double* out, index elements, int groups, int columns,
                                   index size) {
     for (index i = index(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += index(gridDim.x) * blockDim.x) {

@@ -1,18 +1,32 @@
 // Pooling: 2x2 sums that go to the next stage, or one total per pair.
 //
-// 2x2: rows (j, m) go to row (j >> 1, m >> 1). So the pooled row of an even offset u consists of both rows of u, the even rows
-// of u + 1 and the odd rows of u - 1. All three are finished at the same time, and their threads exchange them in shared memory.
-// If u - 1 belongs to the pass before, that pass has stored its odd rows in the output, and the rest is added to them there.
-// Offset 0 is different: its own pass comes first and stores, and the last pass adds. So every sum has one fixed order, and
-// results do not depend on tiles, launches or timing.
+// The pool takes row (j, m) to the pooled row (j / 2, m / 2), rounded down, at the pooled offset U = m / 2 - j / 2:
+//
+//   offset of the row   2U - 1 (odd)   2U (even)   2U + 1 (odd)
+//   even j goes to      U - 1          U           U
+//   odd j goes to       U              U           U + 1
+//
+// So the pooled row of U, for j = 2J and 2J + 1, is the sum of four rows: both of offset u = 2U, the even one of u + 1
+// and the odd one of u - 1. They are finished in the same turn. The threads of each offset store their 2x2 sums over
+// (k, n) in shared memory (the *exchange*). In the next turn, or with APART in the one after it, the threads of u and
+// u + 1 load all four, add them and write the pooled row.
+//
+// If u - 1 belongs to the pass before, that pass has stored its odd rows in the output, and the other three are added
+// to them there. For U = 0, where u - 1 wraps to the last offset, it is the other way round: the first pass stores, and
+// the last pass adds. So every sum has one fixed order, and results do not depend on tiles, launches or timing.
+//
+// An exchange buffer, for rows 2J and 2J + 1: [PAIRS][OFFSETS][even, odd row][EXCHANGE_ROW], where the values of a row
+// are [chunk][LANES][CHUNK]. Buffers take turns, by `row_pair`, the number of (2J, 2J + 1) in the stream.
 #pragma once
 #include "layout.cuh"
 
 constexpr int HALF_K = POOLED ? BLOCK_K / 2 : 1, HALF_N = POOLED ? BLOCK_N / 2 : 1;
 constexpr int SHARES = HALF_K * HALF_N;  // pooled values of a thread
-constexpr int CHUNK = SHARES % 4 == 0 ? 4 : SHARES % 2 == 0 ? 2 : 1;
+constexpr int CHUNK = SHARES % 4 == 0 ? 4 : SHARES % 2 == 0 ? 2 : 1;  // floats that are loaded and stored at a time
 
-// The threads of two neighbouring offsets share the writing: half of the chunks each, or every other pair of rows.
+// The threads of u and u + 1, which have the same (k, n), share the writing of a pooled offset: each writes half of the
+// chunks, or where their number is odd, all chunks of every other pair of rows. MINE: values that a thread writes at a
+// time.
 constexpr bool BY_CHUNKS = SHARES / CHUNK % 2 == 0;
 constexpr int MINE = BY_CHUNKS ? SHARES / 2 : SHARES;
 
@@ -23,13 +37,14 @@ static_assert(TEAM_FLOATS >= EXCHANGE_AT + (POOLED ? EXCHANGES * EXCHANGE : 2 * 
 static_assert(EXCHANGES >= (APART ? 3 : 2) && (EXCHANGES & (EXCHANGES - 1)) == 0);
 static_assert(!POOLED || POOLED_FLOATS == HALF_HEIGHT * HALF_HEIGHT * POOLED_ROW);
 
-// The first of the pooled columns k that a thread writes.
+// The first pooled column k that a thread writes.
 DEVICE int first_k(const Place& place) { return place.k / 2 + (BY_CHUNKS ? place.index % 2 * (MINE / HALF_N) : 0); }
 
-// Distance in bytes from the first exchange to that of this pair of rows.
+// Distance in bytes from the first exchange buffer to that of a pair of rows.
 DEVICE unsigned exchange_of(unsigned row_pair) { return row_pair % EXCHANGES * (4 * EXCHANGE); }
 
-// Leaves the 2x2 sums over (k, n) of a row in shared memory.
+// Stores the 2x2 sums over (k, n) of a thread's block in the exchange, at the address `shares`. ODD: the parity of the
+// row.
 template <int ODD>
 DEVICE void pool_row(const Values& in, const float (&factor)[BLOCK_N], unsigned shares) {
     float share[SHARES];
@@ -50,9 +65,10 @@ DEVICE void pool_row(const Values& in, const float (&factor)[BLOCK_N], unsigned 
     });
 }
 
-constexpr int OUT_ALIGN = divisor(divisor(HALF_WIDTH, HALF_N), CHUNK);
+constexpr int OUT_ALIGN = divisor(divisor(HALF_WIDTH, HALF_N), CHUNK);  // alignment of a chunk in the output, in floats
 
-// Writes a chunk of a thread's values, from number `at` on, to a row of the output.
+// Writes a chunk of the values that a thread writes, from number `at` on, to a row of the output: stores it, or adds it
+// to what is there. Not if `wanted` is false.
 DEVICE void write_chunk(const float (&values)[CHUNK], float* row, int at, const Place& place, bool wanted, bool add) {
 #pragma unroll
     for (int e = 0; e < CHUNK; e += OUT_ALIGN) {
@@ -65,12 +81,13 @@ DEVICE void write_chunk(const float (&values)[CHUNK], float* row, int at, const 
     }
 }
 
-// Writes the sums of a pair of rows that all offsets of the pass have finished. Numbers before the first are large ones here.
+// Writes the pooled rows that a pair of rows gives, once all offsets of the pass have stored theirs. Pairs before the
+// first have negative numbers, which are large unsigned ones here, and so are not wanted.
 DEVICE void write_pooled(const Work& work, unsigned row_pair) {
     const Place& place = work.place;
-    const int u = place.index / 2 * 2;
+    const int u = place.index / 2 * 2;  // the even offset, within the pass
     const bool my_turn = BY_CHUNKS || row_pair % 2 == place.index % 2;
-    const unsigned passes = row_pair / HALF_HEIGHT;  // of all rounds
+    const unsigned passes = row_pair / HALF_HEIGHT;  // before this one, in all rounds
     const int pass = passes % PASSES, image = work.image(passes / PASSES);
     const bool wanted = row_pair < work.last_row() / 2u && (SLOTS == 1 || image < work.unit.count) && place.owner && my_turn;
     if (!APART && !wanted) return;
@@ -103,7 +120,7 @@ DEVICE void write_pooled(const Work& work, unsigned row_pair) {
     }
 }
 
-// The sum of a thread's part of a row.
+// The sum of a thread's block of a row, without what lies beyond the grid.
 DEVICE float row_total(const Values& in, const float (&factor)[BLOCK_N], const Place& place) {
     float total = 0.0f;
 #pragma unroll
@@ -117,11 +134,12 @@ DEVICE float row_total(const Values& in, const float (&factor)[BLOCK_N], const P
     return total;
 }
 
-// Adds up the totals of a team's threads in one fixed order, and writes the result.
+// Adds up the totals of all threads of each pair, in one fixed order, and writes the team's pairs of this round to the
+// output.
 DEVICE void write_totals(double total, const Work& work, int round) {
     constexpr int GROUP = PAIRS > 1 ? OFFSETS * LANES : 32;  // lanes of a warp that share a pair
-    constexpr bool TREE = 32 % GROUP == 0;
-    constexpr int PARTIAL = TREE ? WARPS : 32 * WARPS;
+    constexpr bool TREE = 32 % GROUP == 0;                   // shuffles can add up the totals of a group
+    constexpr int PARTIAL = TREE ? WARPS : 32 * WARPS;       // totals in shared memory: of a pair, or of all threads
     const Place& place = work.place;
     if (!place.owner || place.k >= WIDTH || place.n >= WIDTH) total = 0.0;
     if constexpr (TREE)

@@ -1,27 +1,39 @@
-// A first segment of equal windows, each with its embedding, and a 2×2 pool, in registers: no plane, and hardly a barrier.
-// `offsets.cuh` includes this file.
+// A first segment of equal windows, an embedding after each, and a 2x2 pool, in registers: it needs no planes, and one
+// barrier for every u and parity of V. `offsets.cuh` includes this file.
 //
-// A team of 16 or 32 threads follows offsets v = 2 V and v + 1 at once; each thread has two columns, those of one window of the
-// pool. It goes down the rows, which it multiplies, sums along the line with what its neighbours have, and sums over as many rows as
-// the window is tall: it keeps sums of two neighbouring rows, which every other window shares. The next layer is as many rows behind
-// as a window reaches. What the window of the pool collects belongs to V, and of the second column at v + 1 to V + 1. Even and odd V
-// therefore take turns, and no two threads ever add to the same place between two barriers.
+// A window reaches REACH columns to either side, and HIGH rows up and down. A team of 16 or 32 threads follows the
+// offsets v = 2V and 2V + 1 at once. Thread t has the columns k = 2t and 2t + 1, which are one window of the pool. So
+// it has four values per row, always named [offset][column]:
+//
+//   [0][0]  v = 2V,     k = 2t        n = 2(t + V)            the pool adds these three to V,
+//   [0][1]  v = 2V,     k = 2t + 1    n = 2(t + V) + 1
+//   [1][0]  v = 2V + 1, k = 2t        n = 2(t + V) + 1
+//   [1][1]  v = 2V + 1, k = 2t + 1    n = 2(t + V) + 2        and this one to V + 1
+//
+// A team goes down the rows. For each, it multiplies pixels, and then in every layer adds up columns (by shuffles) and
+// rows: a thread keeps sums of two successive rows, of which a window sum adds every other one. A layer completes the
+// row that is HIGH above the one it was given, which is what the next layer is given.
+//
+// Teams at V and at V + 1 add to the same place. So even and odd V take turns, with a barrier between them, and no two
+// threads ever add to the same place between two barriers.
 #pragma once
 
 #ifdef __CUDACC__  // the tests provide these names themselves
-// What the thread of a team has that is so far before, or if negative after; one's own where there is none.
+// The value of the thread that is DISTANCE before this one in its team, or after it if negative; the thread's own if
+// there is none.
 template <int DISTANCE, int TEAM>
 __device__ inline real from_before(real value) {
     return DISTANCE > 0 ? __shfl_up_sync(~0u, value, DISTANCE, TEAM) : __shfl_down_sync(~0u, value, -DISTANCE, TEAM);
 }
 #endif
 
-// Values of the threads of a team that one thread has: its own, or in the tests those of all.
+// A value of each thread of a team. On a GPU a thread holds its own (SHARE = 1). In the tests one thread may do the
+// work of all, and then holds all of them (SHARE = SIZE).
 template <int SIZE, int SHARE>
 struct Team {
     Value of[SHARE];
 
-    // Those of threads so far before, or if negative after; anything where there are none.
+    // The values of the threads DISTANCE before, or after if negative; meaningless where there are none.
     template <int DISTANCE>
     __device__ Team shifted() const {
         Team result;
@@ -49,11 +61,13 @@ __device__ inline void clear(Team<SIZE, SHARE> (&values)[2][2]) {
         for (int i = 0; i < SHARE; ++i) values[which / 2][which % 2].of[i] = nothing();
 }
 
-// Zeros and ones: which columns beside those of a thread are in one sum with them at offset v. Before and behind the seam between
-// v and v - WIDTH they are not; at odd v it may lie between the two of a thread.
+// Which neighbours of a thread's columns belong to the same sums, as factors of 1 or 0: those in the image, on the same
+// side of the seam between v and v - WIDTH (`offsets.cuh`). `before[i]` and `after[i]` are for the nearer column of the
+// thread that is i + 1 before or after this one. `together` is for the thread's own two columns: at odd v the seam may
+// lie between them.
 template <int REACH, int WIDTH>
 struct Links {
-    static constexpr int FAR = (REACH + 1) / 2;  // threads away
+    static constexpr int FAR = (REACH + 1) / 2;  // how many threads away a window reaches
     real before[FAR], after[FAR], together;
 
     __device__ void set(int thread, int v) {
@@ -69,7 +83,7 @@ struct Links {
     }
 };
 
-// Two neighbouring columns of left images.
+// Two neighbouring columns of left images, by one load where their alignment is known and 16 bytes hold them.
 template <bool ALIGNED>
 __device__ inline void read_two(const Lanes* __restrict__ from, Lanes (&two)[2]) {
     struct alignas(2 * sizeof(Lanes)) Both {
@@ -83,11 +97,13 @@ __device__ inline void read_two(const Lanes* __restrict__ from, Lanes (&two)[2])
     }
 }
 
+// A whole segment. EVEN_NORMS: whether norms of all layers begin at even numbers, so that `read_two` may take them by
+// one load.
 template <int CHANNELS, int LAYERS, int REACH, int HIGH, int HEIGHT, int WIDTH, bool EVEN_NORMS, int THREADS>
 struct Sliding {
     static constexpr int SIZE = WIDTH > 32 ? 32 : 16, TEAM = THREADS < SIZE ? 1 : SIZE, SHARE = SIZE / TEAM, TEAMS = THREADS / TEAM;
     static constexpr int WINDOWS = WIDTH / 2, TURNS = (WINDOWS / 2 + TEAMS - 1) / TEAMS, GRID = HEIGHT * WIDTH;
-    static constexpr int PERIOD = 2 * HIGH;  // of the sums of two rows that a thread keeps
+    static constexpr int PERIOD = 2 * HIGH;  // sums of two rows that a thread keeps of each layer, in a ring
     typedef Team<SIZE, SHARE> Values;
     typedef Links<REACH, WIDTH> Masks;
     static_assert(WINDOWS % 2 == 0 && WINDOWS <= SIZE && HEIGHT % 2 == 0 && REACH > 0 && HIGH > 0);
@@ -96,11 +112,11 @@ struct Sliding {
     const real* __restrict__ z;
     const Lanes* __restrict__ a;
     const real* __restrict__ b;
-    int norms[LAYERS];  // where those before each embedding begin
+    int norms[LAYERS];  // where the norms before each embedding begin
 
-    // What a team has at offsets 2 V and 2 V + 1: where its columns are in rows of either image, and what they are summed with.
+    // The columns of a thread at offsets 2V and 2V + 1.
     struct Place {
-        int left[SHARE], right[SHARE][3];
+        int left[SHARE], right[SHARE][3];  // the first k; the three n: of [v][k] it is right[v + k]
         Masks even[SHARE], odd[SHARE];
 
         __device__ explicit Place(int V) {
@@ -116,12 +132,13 @@ struct Sliding {
         }
     };
 
-    // Adds all that a group of two u, those from 2 g on, feeds.
+    // All rows at all v, for the group of the offsets u = 2g and 2g + 1. needed[u + HEIGHT - 1] says whether u is
+    // needed. `offsets` are the v that are needed, `count` of them.
     template <class Out, class Embed>
     __device__ void run(const Out& out, int group, const signed char* needed, const int* __restrict__ offsets, int count,
                         const Embed& embed) const {
         const auto needs = [&](int u) { return needed[u + HEIGHT - 1] || (u > 0 && needed[u - 1]); };
-        const bool all = count == WIDTH && needs(2 * group) && needs(2 * group + 1);  // every sum is then stored before it grows
+        const bool all = count == WIDTH && needs(2 * group) && needs(2 * group + 1);  // no need to clear()
         if (!all) out.clear(group);
         for (int u = 2 * group; u < 2 * group + 2; ++u) {
             if (!needs(u)) continue;
@@ -138,7 +155,9 @@ struct Sliding {
         }
     }
 
-    // All rows at offsets (u, 2 V) and (u, 2 V + 1). What rows leave in the two slots is the first that comes there, or is added.
+    // All rows at offsets (u, 2V) and (u, 2V + 1). Rows feed U = u / 2 in slot 0, and at odd u the odd rows feed U + 1
+    // in slot 1: see pooling.cuh. `first` (of slot 1: `first_below`) says that nothing is there yet, so that sums are
+    // stored, not added. A team that is not `there` computes along with the others and stores nothing.
     template <class Out, class Embed>
     __device__ void follow(const Out& out, int u, int V, bool there, bool first, bool first_below, const Embed& embed) const {
         const Place place(V);
@@ -150,7 +169,7 @@ struct Sliding {
         for (int part = 0; part < 2; ++part) {
             const int low = both.low(part), count = both.high(part) - low, offset = both.offset(part);
             if (count <= 0) continue;
-            Values pairs[LAYERS][PERIOD][2][2], newest[LAYERS][2][2], held[2];  // by offset and column
+            Values pairs[LAYERS][PERIOD][2][2], newest[LAYERS][2][2], held[2];  // [offset][column]
 #pragma unroll
             for (int layer = 0; layer < LAYERS; ++layer) {
                 clear(newest[layer]);
@@ -160,14 +179,14 @@ struct Sliding {
             for (int base = 0; base < count + LAYERS * HIGH; base += PERIOD)
 #pragma unroll
                 for (int step = 0; step < PERIOD; ++step) {
-                    const int last = base + step - LAYERS * HIGH, row = low + last;  // of the last layer
+                    const int last = base + step - LAYERS * HIGH, row = low + last;  // which the last layer completes
                     if (last >= count) break;
                     Values values[2][2];
                     if (base + step < count) multiply(place, low + base + step, low + base + step + offset, values);
-                    const bool waits = u % 2 == 0 && (step + LAYERS * HIGH) % 2 == 0;  // the next row has the same partner
+                    const bool waits = u % 2 == 0 && (step + LAYERS * HIGH) % 2 == 0;  // for the next row
                     const bool further = u % 2 && row % 2, grows = last >= 0 && !waits && !(further ? first_below : first);
                     Value* here = (further ? below : to) + row / 2 * WINDOWS;
-                    Values before[2];  // read before they are needed
+                    Values before[2];  // what is stored at V and V + 1, loaded before it is needed
 #pragma unroll
                     for (int layer = 0; layer < LAYERS; ++layer) {
                         const int fed = base + step - layer * HIGH;
@@ -194,7 +213,7 @@ struct Sliding {
         }
     }
 
-    // For V and the next one, where a thread has a window.
+    // Calls action(i, 0) for V and action(i, 1) for V + 1, if the thread has a window of the pool.
     template <class Action>
     __device__ static void at_windows(bool there, const Action& action) {
 #pragma unroll
@@ -204,7 +223,7 @@ struct Sliding {
                 if (there && int(threadIdx.x) % TEAM + i < WINDOWS) action(i, which);
     }
 
-    // Products of pixels at the two offsets and columns.
+    // Inner products of pixels, [offset][column], of row `row` of the left image and row `other` of the right one.
     __device__ void multiply(const Place& place, int row, int other, Values (&products)[2][2]) const {
 #pragma unroll
         for (int i = 0; i < SHARE; ++i) {
@@ -229,7 +248,8 @@ struct Sliding {
         }
     }
 
-    // Sums over windows that end in a row, of its values, or of nothing beyond the last row; `slot` is that of the row.
+    // One row enters a layer: its values, or zeros if it is not `inside`, that is, beyond the last row. `sums` gets the
+    // sums of the windows whose last row it is. `slot` is the row's place in the ring of pairs.
     __device__ static void sum_rows(const Place& place, bool inside, int slot, const Values (&values)[2][2],
                                     Values (&pairs)[PERIOD][2][2], Values (&newest)[2][2], Values (&sums)[2][2]) {
         Values lines[2][2];
@@ -249,11 +269,11 @@ struct Sliding {
         }
     }
 
-    // Sums over REACH columns to either side. The seam may lie between the columns of a thread at ODD offsets alone.
+    // Sums over REACH columns to either side. Only at ODD offsets may the seam lie between the two columns of a thread.
     template <bool ODD>
     __device__ static void add_beside(const Values (&own)[2], const Masks (&masks)[SHARE], Values (&sums)[2]) {
         constexpr int FAR = Masks::FAR;
-        Values from_here[2];  // what threads behind this one see of it, and what those before it
+        Values from_here[2];  // both columns, as threads after this one add them, and as threads before it do
 #pragma unroll
         for (int i = 0; i < SHARE; ++i) {
             const real together = ODD ? masks[i].together : real(1);
@@ -265,7 +285,9 @@ struct Sliding {
         if constexpr (FAR > 1) add_from<ODD, 2>(own, from_here, masks, sums);
         static_assert(FAR <= 2);
     }
-    // From threads so far away: both of their columns for both of its own, or at the end one column less.
+    // Adds what threads FAR before and after have: both of their columns to both of the thread's own. At the end of a
+    // window's reach it is one column less: the nearer own column gets both and the other one gets one, or, for an odd
+    // REACH, one and none.
     template <bool ODD, int FAR>
     __device__ static void add_from(const Values (&own)[2], const Values (&from_here)[2], const Masks (&masks)[SHARE],
                                     Values (&sums)[2]) {
@@ -293,7 +315,7 @@ struct Sliding {
         return sum;
     }
 
-    // Embeds sums of windows.
+    // Embeds sums of windows of a layer, at row `row` of the left image and `other` of the right one.
     template <class Embed>
     __device__ void embed_all(const Place& place, int layer, int row, int other, const Values (&sums)[2][2], const Embed& embed,
                               Values (&values)[2][2]) const {

@@ -1,28 +1,46 @@
 // One stage of a kernel, fused: (3x3 window sum, embedding) for every layer, then a pool, for many pairs of images.
 //
-// A pair of images x, z has a kernel value for every pair of positions (j, k) of x and (m, n) of z. A window sum adds the
-// values at (j + a, k + b, m + a, n + b): rows j and m move together, and so do columns k and n. At a fixed offset u = m - j
-// rows stream by, and a row is a matrix over (k, n) in which a window runs along diagonals.
+// A pair of images x, z has a kernel value for every pair of positions (j, k) of x and (m, n) of z. A window sum adds
+// the values at (j + a, k + b, m + a, n + b) for a, b = -1, 0, 1: rows j and m move together, and so do columns k and
+// n. So fix the offset u = m - j. A row of values, at one j and m = j + u, is a matrix over (k, n). A window sum then
+// adds three neighbours on a diagonal of this matrix, and the same in the rows before and after. Rows stream by one
+// after the other, j = 0, 1, 2, ...
 //
-//   thread   BLOCK_K x BLOCK_N values of a row: of x it needs what depends on k alone, and of z what depends on n alone
-//   warp     LANES_K x LANES_N threads hold a whole row; small rows share a warp, ROWS of them at different offsets u
-//   team     WARPS warps work on one pair (PAIRS pairs, on very small grids), OFFSETS offsets u at a time, in PASSES passes
-//   block    one image z in shared memory, TEAMS teams; the teams take the images x of the block's unit in turn
+//       n ->
+//   k   +-----+-----+-----+-----+   A row: 4 x 4 threads (LANES_K x LANES_N), each with a block of values.
+//   |   |  0  |  1  |  2  |  3  |
+//   v   +-----+-----+-----+-----+   Of x, thread 5 needs what depends on (j, k): BLOCK_K numbers per plane.
+//       |  4  |  5  |  6  |  7  |   Of z, it needs what depends on (m, n): BLOCK_N numbers per plane.
+//       +-----+-----+-----+-----+
+//       |  8  |  9  | 10  | 11  |   p . .   The diagonal sum at o is p + o + q. At the border of a block, p belongs to
+//       +-----+-----+-----+-----+   . o .   the thread above left (0), above (1) or left (4), and q to the thread
+//       | 12  | 13  | 14  | 15  |   . . q   below right (10), below (9) or right (6). Shuffles bring them.
+//       +-----+-----+-----+-----+
 //
-// Rows of x come through a ring in shared memory, copied ahead. Rows of the stage before come from global memory straight
-// into registers, two steps ahead.
+//   thread   a block of BLOCK_K x BLOCK_N values of a row
+//   warp     LANES_K x LANES_N threads hold a whole row; where rows are small, a warp has ROWS of them, at different u
+//   team     WARPS warps work on a pair (on very small grids on PAIRS pairs), OFFSETS of u at a time, in PASSES passes
+//   block    one image z in shared memory; its TEAMS teams take turns at the images x of the block's unit
 //
-//   device.cuh        what the code asks of the machine
-//   layout.cuh        parameters, shares of threads, memory
+// Offsets count modulo HEIGHT: offset u has m = (j + u) % HEIGHT, and so stands for m - j = u and for m - j =
+// u - HEIGHT. Each has the rows j that the other lacks, so every offset has exactly HEIGHT rows. stream.cuh cuts the
+// sums between the two.
+//
+// Rows of x come through a ring in shared memory, copied ahead. Rows of the stage before are loaded from global memory
+// straight into registers, two steps ahead.
+//
+//   device.cuh        the interface to the hardware
+//   layout.cuh        parameters, the work of each thread, memory
 //   first_layer.cuh   the input: inner products of pixels, or the output of the stage before
 //   embedding.cuh     A A' f(S / (A A'))
 //   windows.cuh       window sums
 //   pooling.cuh       2x2 sums, or totals
-//   stream.cuh        the order of all of this
+//   stream.cuh        the order in which a team does all of this
 #include "stream.cuh"
 
-// left, right: rows of the images, [image][HEIGHT][X_ROW or Z_ROW]. input: kernels after the stage before. output: pooled kernels
-// [slot][POOLED_FLOATS], or totals at left * left_step + right * right_step.
+// left, right: what layers need of the images, [image][HEIGHT][X_ROW or Z_ROW]. input: kernels of pairs from the stage
+// before or from front.cu, [slot][HEIGHT offsets][HEIGHT rows][IN_ROW]. output: pooled kernels, [slot][POOLED_FLOATS],
+// or with LAST totals in float64, at left * left_step + right * right_step. One block per unit.
 KERNEL(THREADS, BLOCKS)
 stage(const float* left, const float* right, const float* input, void* output, const Unit* units, int left_step,
       int right_step) {

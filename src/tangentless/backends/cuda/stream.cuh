@@ -1,26 +1,42 @@
 // The stream of rows: which row enters at each step, where its data come from, and the order of a team's work.
 //
-// At every step one row enters, and the d-th window works on the row that entered d steps before. Offsets count modulo HEIGHT.
-// Where j or m passes from the last row to the first, the *link* between rows is cut. So all offsets have the same shape, and
-// passes and pairs follow one another without a pause.
+// The rows of all passes and all pairs of a team form one stream, without a pause between them:
+//
+//   for each round (an image x, or PAIRS of them), each pass (OFFSETS offsets u), each row j of x: m = (j + u) % HEIGHT
+//
+// Every step takes one row in, and each window completes the row that entered one step earlier than the row it takes:
+//
+//   step t   row t        enters: pixels, or the stage before. With PATCHES, layer 0 is complete for it.
+//            row t        enters window 0, which completes row t - 1
+//            row t - 1    enters window 1, which completes row t - 2
+//            row t - d    enters window d, which completes row t - d - 1
+//            row t - WINDOWS goes to the pool
+//
+// Where j or m goes from the last row of the grid to the first, two rows of the stream are not neighbours. The *link*
+// between them is then cut: it is the factor 0 instead of 1 in sums over rows. Example with HEIGHT = 4 and u = 1:
+//
+//   j  0  1  2 | 3 | 0  1 ...       rows j = 0, 1, 2 have m - j = 1, row j = 3 has m - j = -3;
+//   m  1  2  3 | 0 | 1  2 ...       the second cut ends the pass
 #pragma once
 #include "embedding.cuh"
 #include "first_layer.cuh"
 #include "pooling.cuh"
 #include "windows.cuh"
 
-// A position in the stream: row j of x and row m of z, at the team's offset in `pass`, for its image number `round`.
+// A position in the stream: row j of x and row m of z, at the thread's offset in `pass`, for the team's image number
+// `round`.
 struct Cursor {
     int j, pass, round, m;
     DEVICE void start(int rows_before) { j = HEIGHT - 1 - rows_before, pass = PASSES - 1, round = -1, m = 0; }
 
-    // Moves to the next row, which is row `number` of the stream.
+    // Moves to the next row, which is row `number` of the stream. Rows before the first have negative numbers.
     DEVICE void advance(int number, const Place& place) {
         if constexpr ((HEIGHT & (HEIGHT - 1)) == 0) {  // then PASSES is a power of two as well
             const unsigned wrapped = number, passes = wrapped / HEIGHT;
             j = wrapped % HEIGHT, pass = passes % PASSES, round = number < 0 ? -1 : int(passes / PASSES);
-            // j would do in place of `number`, but `number` was measured to be faster. It is negative for rows before the
-            // first, which count as rows of the last pass; if that pass starts late enough, the sum is not negative.
+            // `number` is congruent to j modulo HEIGHT, and was measured to be faster than j. It is negative for the
+            // EARLY rows before the first, which belong to the last pass. LATE: that pass begins at such an offset that
+            // the sum is not negative.
             constexpr bool LATE = (PASSES - 1) * OFFSETS >= EARLY;
             m = ((LATE ? number : j) + pass * OFFSETS + place.index) % HEIGHT;
         } else if (++j == HEIGHT) {
@@ -33,26 +49,27 @@ struct Cursor {
     }
 };
 
-constexpr bool SOON = GIVEN && AHEAD && WINDOWS == 1;  // memory is read as early as registers allow
-constexpr int KEPT = WINDOWS + 1 + AHEAD;  // rows whose places are kept, the newest first
+constexpr bool SOON = GIVEN && AHEAD && WINDOWS == 1;  // next row's products: load them as early as registers allow
+constexpr int KEPT = WINDOWS + 1 + AHEAD;  // rows on their way through the layers, the newest first
 
+// A thread's state.
 struct Stream {
-    Values newest[WINDOWS], pair[WINDOWS];  // of each window: the last row, and the sum of the last two
-    Values next;                            // patches of the next row
-    Values readings[2];                     // rows of the stage before that are read ahead, for even and odd steps
-    unsigned z_rows[KEPT];                  // addresses of the thread's columns of z
-    float links[KEPT];
-    Cursor entering, ahead;
+    Values newest[WINDOWS], pair[WINDOWS];  // of each window: the last row it took, and the sum of the last two
+    Values next;                            // with AHEAD: inner products of patches of the next row
+    Values readings[2];                     // rows of the stage before, loaded two steps ahead: by parity of steps
+    unsigned z_rows[KEPT];                  // addresses of the thread's columns in z, in row m of each row on its way
+    float links[KEPT];                      // 1 if the row continues the one before, 0 if the link is cut
+    Cursor entering, ahead;                 // the row that enters; the row of the stage before that is loaded next
 };
 
-// How many steps after its row entered the data at `at` in a row of x are needed.
+// How many steps after its row entered the float at position `at` of a row of x is needed.
 DEVICE int delay(int at) {
     return at < X_LAYERS_AT ? -AHEAD : (at - X_LAYERS_AT) / (PLANES * SPAN_K) + !PATCHES;
 }
 
-// Row number `row + r` of the stream, r = 0 or 1, as a number of rows after the first one of the unit's first image x.
+// Row number `row + r` of the stream, r = 0 or 1, as a row of x: counted from row 0 of the unit's first image.
 DEVICE int find_row(int row, int r, int team, int pair) {
-    constexpr int ROUND = PASSES * HEIGHT, ROUNDS_BEFORE = 4;  // adding so many rounds makes every number positive
+    constexpr int ROUND = PASSES * HEIGHT, ROUNDS_BEFORE = 4;  // adding this many rounds makes every number positive
     if constexpr ((ROUND & (ROUND - 1)) == 0) {
         const unsigned number = row + r;
         if constexpr (SLOTS == 1) return (number / PASSES & ~(HEIGHT - 1)) | number % HEIGHT;
@@ -63,8 +80,13 @@ DEVICE int find_row(int row, int r, int team, int pair) {
     }
 }
 
-// Copies the rows of x that a turn needs into the ring, for all pairs of the team. A slot has all that one step needs, so the
-// planes of a later layer arrive later. Where there is no such row, the slot keeps what it has.
+// Starts the copies of all that the two steps of a turn need of x into the ring, for all pairs of the team. A row of
+// the ring holds what one step needs, so its parts come from different rows of x. At step t (with PATCHES; else layer l
+// has row t - l - 1):
+//
+//   | patches of row t + AHEAD | layer 0 of row t | layer 1 of row t - 1 | layer 2 of row t - 2 | ...
+//
+// Where there is no such row, this part of the ring keeps what it has.
 DEVICE void copy_rows(const Work& work, int turn) {
     constexpr int SHARE = 4 * TEAM_THREADS;
     const int first = thread_index() % TEAM_THREADS * 4;
@@ -72,7 +94,7 @@ DEVICE void copy_rows(const Work& work, int turn) {
 #pragma unroll
     for (int i = 0; i < X_ROW; i += SHARE) {
         const int at = i + first, row = 2 * turn - EARLY - delay(at);
-        if (i > 0 && at >= X_ROW) continue;  // a branch only where few warps have something to do
+        if (i > 0 && at >= X_ROW) continue;  // a branch only for i > 0, where few warps have something to copy
 #pragma unroll
         for (int p = 0; p < PAIRS; p++)
 #pragma unroll
@@ -85,14 +107,14 @@ DEVICE void copy_rows(const Work& work, int turn) {
     }
 }
 
-// Reads row number `row` of the stream from the output of the stage before.
+// Loads row number `row` of the stream from the output of the stage before.
 DEVICE void read_ahead(int row, Stream& s, const Work& work, Values& out) {
     s.ahead.advance(row, work.place);
     const int round = s.ahead.round < 0 ? 0 : s.ahead.round, u = s.ahead.pass * OFFSETS + work.place.index;
     load_row(work.input + (long long)((work.kept_image(round) * HEIGHT + u) * HEIGHT + s.ahead.j) * IN_ROW, work.place, out);
 }
 
-// Sums over three rows of the row that entered last.
+// Inner products of patches (three rows of pixels) of the row that entered last.
 DEVICE void find_patches(unsigned x, const Stream& s, const Work& work, Values& out) {
     if constexpr (GIVEN) {
         const int round = s.entering.round < 0 ? 0 : s.entering.round, u = s.entering.pass * OFFSETS + work.place.index;
@@ -102,14 +124,15 @@ DEVICE void find_patches(unsigned x, const Stream& s, const Work& work, Values& 
     }
 }
 
-// Finds row number `row` of the stream in z, and whether it continues the row before.
+// Row number `row` of the stream enters: finds its row of z, and whether it continues the row before.
 DEVICE void enter(int row, Stream& s, const Work& work) {
     s.entering.advance(row, work.place);
     s.z_rows[0] = work.z + s.entering.m * (4 * Z_ROW);
     s.links[0] = zero_if(s.entering.j == 0 || s.entering.m == 0);
 }
 
-// One step of all layers at time t. `leave` is called with the row that leaves: its values and the factors of its columns.
+// Step t of all layers, where PARITY is that of t + EARLY. `leave` gets the row that leaves: its values, and the
+// factors of its columns, which an exponential has not been multiplied by.
 template <int PARITY, class Leave>
 DEVICE void step(int t, Stream& s, const Work& work, Leave&& leave) {
     const Place& place = work.place;
@@ -154,8 +177,8 @@ DEVICE void step(int t, Stream& s, const Work& work, Leave&& leave) {
     leave(now, factor);
 }
 
-// All rows of all offsets of all pairs of the team. The stream starts EARLY rows before the first. These rows are zeros from
-// the ring, and no link connects them to the first.
+// All rows of all offsets of all pairs of the team. The stream starts EARLY rows before the first. These rows read
+// zeros from the ring, and the link between them and the first row is cut.
 DEVICE void stream(const Work& work) {
     const Place& place = work.place;
     Stream s = {};
@@ -178,8 +201,8 @@ DEVICE void stream(const Work& work) {
     for (int turn = 0; turn < turns; turn++) {
         const int t = 2 * turn - EARLY, row_pair = turn - (EARLY + WINDOWS) / 2;
         if constexpr (APART) {
-            // All warps are in this turn or in the one before. So the pair of rows of the turn before that is complete, and its
-            // slots of the ring are free.
+            // After this, all warps are in this turn or in the one before. So the rows that left in turn - 2 are
+            // complete in the exchange, and the part of the ring that turn - 2 read is free.
             if (!passed) wait_for(work.barrier, turn % 2);
             write_pooled(work, row_pair - 2);
             arrive_with_copies(work.barrier);

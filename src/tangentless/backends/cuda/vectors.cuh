@@ -1,7 +1,9 @@
-// Kernels of vectors: inner products of rows, which a matrix product has left, become entries in their places.
+// Kernels of vectors. A matrix product has left the inner products of rows x and z; each kernel here turns them into
+// entries, in place.
 //
-// Pairs of rows that are close, or opposite, are computed again from the rows, as `classical/pairs.py` does: their
-// inner products have lost the digits that matter. `classical/gpu.py` adds CLOSE, TINY, and the polynomials of `forms`.
+// For pairs of rows that are close or opposite, differences of inner products have lost the digits that matter. These
+// pairs are computed again from the rows, as `classical/pairs.py` does. `classical/gpu.py` adds the constants CLOSE and
+// TINY before this text, and the functions `arc` and `angle` behind it, polynomials from `forms`.
 #pragma once
 
 typedef double real;
@@ -12,13 +14,14 @@ typedef long long index;
 __device__ inline real arc(real near);
 __device__ inline real angle(real near);
 
-// Rows of the left and the right set, for pairs whose inner product does not say enough.
+// Rows of the left and the right set: distances and gaps of pairs i, j, computed from the rows where inner products are
+// too inexact.
 struct Rows {
     const real* x;
     const real* z;
     int features;
 
-    // |x - sign z|^2 in four sums: a thread reads 32 bytes of a row at a time, as memory delivers them.
+    // |x - sign z|^2, in four sums: a thread reads 32 bytes of a row at a time, one sector of memory.
     __device__ real spread(index i, index j, real sign) const {
         const real *a = x + i * features, *b = z + j * features;
         real sums[4] = {0, 0, 0, 0};
@@ -35,12 +38,13 @@ struct Rows {
         return (sums[0] + sums[1]) + (sums[2] + sums[3]);
     }
 
+    // |x - z|^2, where `total` is |x|^2 + |z|^2.
     __device__ real distance(real product, real total, index i, index j) const {
         const real value = total - 2 * product;
         return value > CLOSE * total ? value : spread(i, j, 1);
     }
 
-    // 1 - |c|, negative where the cosine c is.
+    // 1 - |c| for the cosine c, negative if c is: TINY keeps the sign at c = -1. The rows must have length one.
     __device__ real gap(real cosine, index i, index j) const {
         real gap = 1 - fabs(cosine);
         if (gap < CLOSE) gap = fmin(spread(i, j, cosine > 0 ? 1 : -1) / 2, real(1));
@@ -48,7 +52,7 @@ struct Rows {
     }
 };
 
-// Calls entry(product, i, j) for every pair, and puts what it returns in the place of the product.
+// Replaces every inner product by entry(product, i, j).
 template <class Entry>
 __device__ inline void replace(real* values, index elements, int columns, Entry entry) {
     const index step = index(gridDim.x) * blockDim.x;
@@ -56,7 +60,8 @@ __device__ inline void replace(real* values, index elements, int columns, Entry 
         values[e] = entry(values[e], e / columns, e % columns);
 }
 
-// What all kernels get first. `left` and `right` hold a number for every row: what `_factors` makes of its norm.
+// The first parameters of all kernels. `left` and `right` have a number for every row, which the kernel's class derives
+// from the row's norm: squared norms for distances, else factors of the entries.
 #define PAIRS                                                                                               \
     real *values, const real *x, const real *z, const real *left, const real *right, index elements, int columns, \
         int features
@@ -101,7 +106,7 @@ extern "C" __global__ void relu_network(PAIRS, int depth, int fixed) {
     });
 }
 
-// For gradients: squared distances, of squared norms, and gaps.
+// For gradients: squared distances, where left and right are squared norms, and gaps.
 extern "C" __global__ void squared_distances(PAIRS) {
     const Rows rows = {x, z, features};
     replace(values, elements, columns, [=](real product, index i, index j) {

@@ -1,13 +1,15 @@
-// Window sums: over three neighbours along the diagonal of a row, and over three rows.
+// Window sums: over three neighbours on a diagonal (k - 1, n - 1), (k, n), (k + 1, n + 1) of a row, and over three
+// rows.
 #pragma once
 #include "layout.cuh"
 
-// Equivalent ways to add. Each stage has the one that was measured to be fastest: they differ in registers.
-constexpr bool ROWS_FIRST = PATCHES;                   // add rows before diagonals
-constexpr bool LINK_IF = !AHEAD && WINDOWS > 1;        // links between rows are predicates, not factors
-constexpr bool BEYOND_IF = CHANNELS > 0 && !FACTORED;  // and so are neighbours of other threads
+// Equivalent ways to add, which differ in registers. Each kind of stage has the one that was measured to be fastest.
+constexpr bool ROWS_FIRST = PATCHES;                   // sums over rows before sums along diagonals
+constexpr bool LINK_IF = !AHEAD && WINDOWS > 1;        // links between rows are predicates, not factors of 0 or 1
+constexpr bool BEYOND_IF = CHANNELS > 0 && !FACTORED;  // the same for neighbours that other threads have
 
-// Whether layer L (-1: the input of the stage) can have values other than zero beyond the grid.
+// Whether layer L (-1: the input of the stage) can have values other than zero beyond the grid. Norms are zero there,
+// which makes the other forms zero.
 template <int L>
 DEVICE constexpr bool leaves_grid() {
     if constexpr (L >= 0)
@@ -16,7 +18,7 @@ DEVICE constexpr bool leaves_grid() {
         return false;
 }
 
-// Adds the neighbour of another thread, if there is one.
+// Adds a neighbour that another thread has, if it is in the grid: is_there is 1 or 0.
 DEVICE float add_beyond(float sum, float value, float is_there) {
     if constexpr (BEYOND_IF)
         return add_if(sum, value, is_there != 0.0f);
@@ -24,11 +26,15 @@ DEVICE float add_beyond(float sum, float value, float is_there) {
         return fmaf(value, is_there, sum);
 }
 
-// Sums of three neighbours along the diagonal, of the values of layer L. Two outputs share the sum of a pair.
+// Sums of three neighbours on a diagonal, of the values of layer L. Shuffles bring those that other threads have: from
+// the threads LANES_N + 1 (above left), LANES_N (above) and 1 (left) before this one, and as many after it (below
+// right, below, right). For even i, out[i][o] and out[i + 1][o + 1] share the sum of in[i][o] and in[i + 1][o + 1].
 template <int L>
 DEVICE void diagonal(const Values& in, Values& out, const Place& place) {
     constexpr int K = BLOCK_K - 1, N = BLOCK_N - 1;
-    float before_k[BLOCK_N], before_n[BLOCK_K], after_k[BLOCK_N], after_n[BLOCK_K];  // beyond the four sides of the block
+    // The neighbours beyond the block's four sides: before_k[o] of in[0][o], before_n[i] of in[i][0], after_k[o] of
+    // in[K][o], after_n[i] of in[i][N].
+    float before_k[BLOCK_N], before_n[BLOCK_K], after_k[BLOCK_N], after_n[BLOCK_K];
     before_k[0] = from_before<LANES_N + 1>(in[K][N]);
     after_k[N] = from_after<LANES_N + 1>(in[0][0]);
 #pragma unroll
@@ -68,7 +74,8 @@ DEVICE void diagonal(const Values& in, Values& out, const Place& place) {
         }
 }
 
-// Sums of three rows, centred on the row before `in`. `link` is 0 if `in` does not continue that row.
+// Sums of three rows, centred on the row before `in`. State between calls: `newest`, the last row, and `pair`, the sum
+// of the last two. `link` is 1, or 0 if `in` does not continue the last row.
 DEVICE void vertical(Values& newest, Values& pair, const Values& in, Values& out, float link) {
 #pragma unroll
     for (int i = 0; i < BLOCK_K; i++)
