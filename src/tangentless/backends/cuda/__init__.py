@@ -1,12 +1,17 @@
 """The CUDA backend: kernels on NVIDIA GPUs.
 
-Three paths, the fastest that takes a graph. Chains of 3×3 convolutions and 2×2 pools, also behind patches, run stage by
-stage, tuned for them (`stage.cu`), in float32, and in float64 after the last pool. Nearly all other graphs, tangent
-kernels, and `precision="float64"` follow offsets (`offsets.cuh`). What is left, such as branches of different
-resolution, runs node by node (`nodes.cuh`). Results do not depend on tiles, batches, order or the number of GPUs: the
-same images give the same bits. Images may be CuPy arrays as well; everything then stays on the GPUs, and entries come
-out beside the images. Gradients are computed by the first GPU: fused for chains (`pulling.cuh`), and node by node for
-all other graphs (`node_back.cuh`).
+A graph takes the first of three paths that can run it:
+
+- stage by stage (`fused.py`, `stage.cu`): chains of 3×3 convolutions and 2×2 pools, also behind patches. Fastest;
+  float32 up to the last pool, then float64.
+- offset by offset (`following.py`, `offsets.cuh`): nearly all other graphs, tangent kernels, and `precision="float64"`.
+- node by node (`general.py`, `nodes.cuh`): what is left, such as branches of different resolution.
+
+Gradients are computed by the first GPU: fused for chains (`pulled.py`, `pulling.cuh`), and node by node for all other
+graphs (`gradient.py`, `node_back.cuh`).
+
+Results do not depend on tiles, batches, order or the number of GPUs: the same images give the same bits. Images may be
+CuPy arrays. Everything then stays on the GPUs, and results are CuPy arrays on the GPU of the images.
 """
 
 from __future__ import annotations
@@ -43,20 +48,20 @@ Path = FusedPath | OffsetPath | GeneralPath
 T = TypeVar("T")
 logger = logging.getLogger("tangentless")
 
-TILE = 2048  # images on a side of a block: seconds of work, so that the ends of blocks do not matter
-PREPARED_AT_ONCE = 1024
-LARGEST_BATCH = 262144  # pairs in one launch, if they are small: planning them takes less time than computing them
-LARGEST_SCRATCH = 26 << 30  # bytes of all streams: 32,768 pairs of 32×32 images, and more of them are no faster
-SHARE_OF_MEMORY = 0.5  # of what is free, for the kernels between stages
+TILE = 2048  # images on a side of a block: seconds of work, so that idle time at the end of a block is negligible
+PREPARED_AT_ONCE = 1024  # images
+LARGEST_BATCH = 262144  # pairs in one launch: computing so many small ones still takes longer than planning them
+LARGEST_SCRATCH = 26 << 30  # bytes in all streams: 32,768 pairs of 32×32 images; larger batches are no faster
+SHARE_OF_MEMORY = 0.5  # of the free memory, for scratch: what one stage hands to the next
 
 
 @dataclass(frozen=True, eq=False)
 class CudaImages:
-    """Images prepared on every GPU, and k(x, x), which is where the images were."""
+    """Images prepared on every GPU, and k(x, x) in the memory that the images came from."""
 
-    copies: tuple[Any, ...]  # FusedImages, FollowedImages or GeneralImages, by GPU
+    copies: tuple[Any, ...]  # one per GPU: FusedImages, FollowedImages or GeneralImages
     diagonal: Any
-    paths: tuple[Path, ...]  # that prepared them
+    paths: tuple[Path, ...]  # one per GPU: what prepared the copies
 
     @property
     def tile(self) -> int:
@@ -70,7 +75,7 @@ class CudaImages:
 
 
 class CudaBackend:
-    """Runs graphs on the GPUs of this host; `gpus` picks some of them by number."""
+    """Runs graphs on the GPUs of this host; `gpus` chooses some of them by number (None: all)."""
 
     name = "cuda"
 
@@ -116,7 +121,7 @@ class CudaBackend:
     def gradient(
         self, graph: Graph, images: Any, *, parameters: bool = False, wanted: bool = True
     ) -> CudaGradient | PulledGradient:
-        """Images with room for their cotangents, on the first GPU."""
+        """Images prepared for gradients on the first GPU, with no cotangents yet."""
         check_gradient(graph, parameters)
         fused = None if parameters else self._pull_path(graph, both=False)
         if fused is not None:
@@ -140,7 +145,7 @@ class CudaBackend:
         return PulledGradient(graph, prepared, pulled, paths, images.shape[1:], in_batches)
 
     def _pull_path(self, graph: Graph, both: bool) -> PullPath | None:
-        """The fused way back, for both sides of a pair or for one; None where it does not take the graph."""
+        """The fused backward path, for both images of a pair or for the right one; None if it cannot run the graph."""
         if (graph, both) not in self._pulls:
             plan = plan_pulling(graph, self.precision, self._shared_limit, both)
             with self.machines[0].active():
@@ -173,7 +178,7 @@ class CudaBackend:
             nonlocal done
             done += pairs
             if advance is not None:
-                machine.mark()()  # progress counts what is finished
+                machine.mark()()  # wait: progress counts finished pairs
                 advance(pairs)
 
         with machine.active():
@@ -198,7 +203,7 @@ class CudaBackend:
         return machine.deliver(entries, left.diagonal)
 
     def _prepared(self, paths: tuple[Path, ...], images: Any) -> CudaImages:
-        """Images prepared by a path for each GPU."""
+        """Images prepared on the first GPUs, by one path each."""
         copies = self._on_gpus(len(paths), lambda index: self._prepare(self.machines[index], paths[index], images))
         with self.machines[0].active():
             return CudaImages(tuple(copies), self.machines[0].deliver(copies[0].diagonal, images), paths)
@@ -217,7 +222,7 @@ class CudaBackend:
         return parts[0] if len(parts) == 1 else path.join(parts)
 
     def _with_enough_memory(self, machine: CudaMachine, path: Path | PullPath, work: Callable[[int], T]) -> T:
-        """Run work in batches as large as memory allows, smaller ones if an allocation fails after all."""
+        """Call `work` with the number of pairs that fit into memory; with half as many whenever an allocation fails."""
         batch = self._largest_batch(machine, path)
         while True:
             try:
@@ -248,7 +253,7 @@ class CudaBackend:
         return plan_graph(graph, self._shared_limit)
 
     def _plan(self, graph: Graph) -> tuple[StagePlan, ...] | OffsetPlan | str:
-        """The fastest of the paths that take a graph, or why it must be the general one."""
+        """The plan of the fastest path that can run a graph, or the reason why only the general path can."""
         stages = self._stages(graph)
         return plan_offsets(graph, self.precision, self._shared_limit) if isinstance(stages, str) else stages
 
@@ -265,7 +270,7 @@ class CudaBackend:
         return self._paths[key]
 
     def _on_gpus(self, count: int, work: Callable[[int], T]) -> list[T]:
-        """One worker for each of the first GPUs."""
+        """Run `work` on each of the first GPUs, in a thread each; results in order."""
 
         def run(index: int) -> T:
             with self.machines[index].active():

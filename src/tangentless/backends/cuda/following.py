@@ -1,6 +1,6 @@
-"""The path that follows offsets: the kernels of `offset_writer.py` on one machine, segment by segment.
+"""The offset path: launches the kernels of `offset_writer.py` on one machine, segment by segment.
 
-The first segment may be a `FirstStage` where that is faster.
+For gradients, a `FirstStage` may run the first segment instead, where that is faster.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from .portable import make_portable
 if TYPE_CHECKING:
     from .first_stage import FirstStage
 
-CLOSE = 2.5e-4  # 1 - cosine of pairs of which float32, which errs by up to 2.4e-8, leaves less than four digits
+CLOSE = 2.5e-4  # 1 - cosine below which float32, whose error here reaches 2.4e-8, leaves less than four digits of it
 
 
 @dataclass(frozen=True, eq=False)
 class FollowedImages:
-    """Pixels over scales, norms before every embedding, (N, …), the scales, and what the head needs of k(x, x)."""
+    """Images prepared for the offset path."""
 
     graph: Graph
-    pixels: Any
-    norms: Any
-    scales: Any
-    squares: Any  # after the last pool
-    tangents: Any  # of each image with itself there
+    pixels: Any  # (N, C H W), divided by the scales
+    norms: Any  # before every embedding, (N, plan.norm_count): see `Segmented.norm_places`
+    scales: Any  # (N,), see `image_scales`
+    squares: Any  # squared norms after the last pool, (N,)
+    tangents: Any  # the tangent of each image with itself there, (N,)
     kept: Kept = field(default_factory=Kept)
 
     @property
@@ -50,11 +50,11 @@ class FollowedImages:
 
     @property
     def gains(self) -> Any:
-        """What inner products grew by, were the pixels not scaled."""
+        """The factor of each image that undoes the scaling in inner products, (N,)."""
         return np.ones_like(self.scales) if self.graph.scale_free else self.scales
 
     def pixels_of(self, chosen: Any) -> Any:
-        """Those of some images in float64, as they were given but for rounding, (N, *grid, C)."""
+        """Pixels of some images as they were given, except for rounding, in float64: (len(chosen), *grid, C)."""
         grid = self.graph.grid
         pixels = self.pixels[chosen].astype(np.float64).reshape(len(chosen), self.graph.channels, *grid)
         return np.moveaxis(pixels, 1, -1) * self.scales[chosen].reshape(-1, *(1 for _ in grid), 1)
@@ -66,7 +66,7 @@ class FollowedImages:
         return replace(self.take(part), kept=self.kept.part(range(len(self))[part]))
 
     def take(self, chosen: Any) -> FollowedImages:
-        """Some images, given by their numbers, which keep nothing together with these."""
+        """The images with these numbers, with a cache (`kept`) of their own."""
         return FollowedImages(self.graph, *(one[chosen] for one in self.arrays))
 
     @property
@@ -94,7 +94,7 @@ class OffsetPath:
 
     @property
     def pair_bytes(self) -> int:
-        """Scratch memory of one pair, where all units are full."""
+        """Scratch memory of one pair, in units of `lanes` pairs."""
         inner = enumerate(self.plan.segments[:-1])
         numbers = sum(self.plan.exit_numbers(place, one) for place, segment in inner for one in segment.exits)
         size = np.dtype(self.plan.dtype).itemsize
@@ -102,7 +102,7 @@ class OffsetPath:
         return first + max(8, numbers * (1 + self.graph.tangent) * size)
 
     def prepare(self, images: Any, batch: int) -> FollowedImages:
-        """Norms and the diagonal of images (N, *grid, C), at most `batch` of them, on the machine."""
+        """The first of these images (N, *grid, C), prepared: as many as fit into the memory of `batch` pairs."""
         plan, xp = self.plan, self.machine.xp
         images = images[: max(1, batch // plan.lanes)]
         images = images.reshape(len(images), *plan.segments[0].grid, self.graph.channels)
@@ -138,7 +138,7 @@ class OffsetPath:
         return FollowedImages(self.graph, pixels, norms, scales, entrances[0] * factor, tangents * factor)
 
     def window_sums(self, values: Any, axes: Axes) -> Any:
-        """As those of graphs, in one launch."""
+        """`graph.window_sums` in one launch."""
         xp = self.machine.xp
         if axes not in self._taps:
             taps = [sorted(one.positions(0), key=lambda d: (abs(d), d)) for one in axes]
@@ -160,7 +160,7 @@ class OffsetPath:
                 walk(self.launch, "keep_norms", some.size, [some, norms, *numbers])
 
     def own(self, place: int, number: int, values: Any) -> Any:
-        """What an exit holds at equal positions of equal images, (N, H, W): its squared norms."""
+        """Squared norms at an exit, (N, H, W), from its values for images with themselves: those at offset (0, 0)."""
         one, size = self.plan.segments[place].exits[number], math.prod(self.plan.segments[place].exits[number].grid)
         squares = self.machine.xp.empty((len(values), *one.grid))
         scale = np.float64(self.plan.exit_scale(place, one))
@@ -173,8 +173,8 @@ class OffsetPath:
     ) -> Any:
         """Entries (n, m) in float64, on the machine.
 
-        The columns are images number `first` and following of the rows: then only entries on and right of the diagonal
-        are needed. None: all of them are.
+        `first`: the right images are images first, first + 1, ... of the left ones, so only entries on and above the
+        diagonal of that matrix are needed. None: all entries are.
         """
         xp, last = self.machine.xp, len(self.plan.segments) - 1
         out = xp.zeros((1 + self.graph.tangent, len(left), len(right)))
@@ -189,7 +189,7 @@ class OffsetPath:
             (totals,) = self.run(last, x, a, right.pixels, right.norms, units, known=known)[-1]
             self.finish(totals, units, out, len(right))
             if advance is not None:
-                self.machine.mark()()  # progress counts what is finished
+                self.machine.mark()()  # wait: progress counts finished pairs
                 advance(stop - start)
         out *= self.plan.total_scale()
         out *= left.gains[:, None] * right.gains
@@ -200,7 +200,7 @@ class OffsetPath:
         return self.graph.apply_head([out[0]], [left.squares], [right.squares])
 
     def first_exits(self, left: Any, right: Any) -> Callable[[Any, slice], list[Any]]:
-        """What computes the exits of the first segment for units of some columns; none where the kernels here do."""
+        """A function of (units, columns) that lists the exits of the first segment; empty without a `FirstStage`."""
         first = self.first
         if first is None:
             return lambda units, columns: []
@@ -208,7 +208,7 @@ class OffsetPath:
         return lambda units, columns: [first.exits(rows, others[columns], units)]
 
     def cosines(self, x: FollowedImages, z: FollowedImages, rows: Any, columns: Any) -> Any:
-        """Cosines after the last pool of some pairs of images, where a thread has one pair."""
+        """Cosines after the last pool of the pairs (x[rows[i]], z[columns[i]]); for plans with one pair a thread."""
         xp = self.machine.xp
         numbers = columns, rows, xp.ones_like(rows), xp.arange(len(rows))
         units = xp.ascontiguousarray(xp.stack(numbers, axis=1).astype(np.int32))
@@ -220,7 +220,7 @@ class OffsetPath:
         return products / xp.sqrt(x.squares[rows] * z.squares[columns])
 
     def prepare_all(self, images: Any, batch: int) -> FollowedImages:
-        """All images (N, *grid, C), as many at once as `prepare` takes."""
+        """All images (N, *grid, C) prepared, by calls of `prepare`."""
         parts: list[FollowedImages] = []
         while (done := sum(map(len, parts))) < len(images):
             parts.append(self.prepare(images[done:], batch))
@@ -229,9 +229,10 @@ class OffsetPath:
     def run(
         self, last: int, x: Any, a: Any, z: Any, b: Any, units: Any, itself: bool = False, known: Sequence[Any] = ()
     ) -> list[list[Any]]:
-        """All segments up to the last one, for all units: exits of each, and of the graph's last one totals.
+        """All segments up to number `last`, for all units: the exits of each; totals for the last segment of the graph.
 
-        Left pixels and norms, x and a, are as `beside` lays them out. Exits of the first segments may be known already.
+        x, a: pixels and norms of left images, as `beside` lays them out; z, b: those of right images, (m, numbers).
+        `known`: exits of the first segments, if they were computed already.
         """
         found: list[list[Any]] = [[exits] for exits in known]
         for place in range(len(known), last + 1):
@@ -242,7 +243,7 @@ class OffsetPath:
     def _segment(
         self, place: int, last: int, x: Any, a: Any, z: Any, b: Any, units: Any, inside: Sequence[Any], itself: bool
     ) -> list[Any]:
-        """One segment: its exits, or totals, from those of the one before."""
+        """The exits or totals of one segment, from the exits `inside` of the segment before."""
         plan, xp = self.plan, self.machine.xp
         segment, (groups, needed, offsets) = plan.segments[place], self._lists_of(last)[place]
         blocks = len(units) * len(groups)
@@ -257,7 +258,7 @@ class OffsetPath:
         return outputs
 
     def beside(self, rows: Any) -> Any:
-        """Left images as kernels read them, (n, numbers, lanes): those of a unit beside each other."""
+        """Rows of left images (n, numbers) with the images of a unit interleaved: (runs, numbers, lanes)."""
         (images, count), lanes = rows.shape, self.plan.lanes
         beside = self.machine.xp.empty((-(-images // lanes), count, lanes), dtype=rows.dtype)
         walk(
@@ -269,7 +270,7 @@ class OffsetPath:
         return beside
 
     def _lists_of(self, last: int) -> list[tuple[Any, ...]]:
-        """For every segment up to the last one: groups of u, flags of needed u, and all v."""
+        """For every segment: groups of offsets u, a flag for every u in (-H, H) that is needed, and the offsets v."""
         if last not in self._lists:
             plan, upload = self.plan, self.machine.upload
             needed: list[Offsets] = plan.needed(last)
@@ -296,7 +297,7 @@ class OffsetPath:
 
 
 def find_exact(graph: Graph, machine: Machine) -> FindExact:
-    """The path of float64, compiled when it is asked for."""
+    """A function that gives the path of the graph in float64, compiled at its first call; None if it does not fit."""
 
     @functools.cache
     def find() -> OffsetPath | None:

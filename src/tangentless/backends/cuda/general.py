@@ -1,7 +1,7 @@
 """The general path on a GPU: any graph, kernel or tangent kernel, in float64.
 
 It is the interpreter of `backends/general.py` with the kernels of `nodes.py` in place of NumPy's operations. The head
-runs on arrays of CuPy, to which NumPy's functions hand them on.
+calls NumPy's functions on CuPy arrays, which dispatch to CuPy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .portable import make_portable
 
 
 class GeneralPath:
-    """A graph on one machine, node by node."""
+    """A graph on one machine, node by node; images of one position (vectors) need no kernels."""
 
     def __init__(self, graph: Graph, machine: Machine) -> None:
         self.graph = make_portable(graph, graph.head, machine.upload)
@@ -40,12 +40,12 @@ class GeneralPath:
     ) -> Any:
         """Entries (n, m) in float64, on the machine.
 
-        The columns are images number `first` and following of the rows: then only entries on and right of the diagonal
-        are needed. None: all of them are.
+        `first`: the right images are images first, first + 1, ... of the left ones, so only entries on and above the
+        diagonal of that matrix are needed. None: all entries are.
         """
 
         def report(pairs: int) -> None:
-            self.machine.mark()()  # progress counts what is finished
+            self.machine.mark()()  # wait: progress counts finished pairs
             if advance is not None:
                 advance(pairs)
 
