@@ -59,7 +59,7 @@ SHARE_OF_MEMORY = 0.5  # of the free memory, for scratch: what one stage hands t
 class CudaImages:
     """Images prepared on every GPU, and k(x, x) in the memory that the images came from."""
 
-    copies: tuple[Any, ...]  # one per GPU: FusedImages, FollowedImages or GeneralImages
+    copies: tuple[Any, ...]  # one per GPU: FusedImages, OffsetImages or GeneralImages
     diagonal: Any
     paths: tuple[Path, ...]  # one per GPU: what prepared the copies
 
@@ -109,7 +109,7 @@ class CudaBackend:
         self, graph: Graph, left: CudaImages, right: CudaImages, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
         bounds = np.linspace(0, len(right), len(left.copies) + 1).round().astype(int).tolist()
-        counted = _locked(advance)
+        counted = _thread_safe(advance)
 
         def compute(index: int) -> Any:
             columns = slice(bounds[index], bounds[index + 1])
@@ -282,7 +282,7 @@ class CudaBackend:
             return list(pool.map(run, range(count)))
 
 
-def _locked(advance: Advance | None) -> Advance | None:
+def _thread_safe(advance: Advance | None) -> Advance | None:
     if advance is None:
         return None
     lock = Lock()

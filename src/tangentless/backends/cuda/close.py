@@ -20,7 +20,7 @@ class Side(Protocol):
         ...
 
     @property
-    def kept(self) -> Kept: ...
+    def exact_cache(self) -> ExactCache: ...
 
     def pixels_of(self, chosen: Any) -> Any:
         """Pixels of the images with these numbers, (len(chosen), *grid, C), in float64."""
@@ -61,7 +61,7 @@ class _Store:
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class ExactCache:
     """A cache of images prepared in float64, shared by all slices of a set of images.
 
     An image is prepared when it is first in a close pair: preparing it costs as much as a pair. If new images would
@@ -71,9 +71,9 @@ class Kept:
     first: int = 0  # where this slice begins in the set
     store: _Store = field(default_factory=_Store)
 
-    def part(self, numbers: range) -> Kept:
+    def part(self, numbers: range) -> ExactCache:
         """The cache for a slice of the images; an empty one if the slice has steps."""
-        return Kept(self.first + numbers.start, self.store) if numbers.step == 1 else Kept()
+        return ExactCache(self.first + numbers.start, self.store) if numbers.step == 1 else ExactCache()
 
     def prepared(self, side: Side, chosen: Any, exact: Exact, batch: int, xp: Any) -> Any:
         """The images of a side with these numbers, prepared in float64."""
@@ -115,6 +115,6 @@ def refine(products: Any, left: Side, right: Side, close: float, find_exact: Fin
         if len(other):
             (some, row), (others, column) = (xp.unique(one[other], return_inverse=True) for one in here)
             sides = (left, some), (right, others)
-            first, second = (side.kept.prepared(side, chosen, exact, batch, xp) for side, chosen in sides)
+            first, second = (side.exact_cache.prepared(side, chosen, exact, batch, xp) for side, chosen in sides)
             cosines[other] = exact.cosines(first, second, row, column)
         products[here] = cosines * norms[here]

@@ -17,9 +17,9 @@ from ...graph import Axes, Graph
 from .. import Advance
 from ..general import pixel_squares
 from ..segmented import SMALLEST_NORM, Offsets, keeps_scales
-from .close import FindExact, Kept, refine
-from .fused import Machine, batch_units, column_heights, selves, walk
-from .offset_writer import write
+from .close import ExactCache, FindExact, refine
+from .fused import Machine, batch_units, column_heights, self_units, walk
+from .offset_writer import write_offsets
 from .offsets import OffsetPlan, plan_offsets
 from .planes import image_scales
 from .portable import make_portable
@@ -31,7 +31,7 @@ CLOSE = 2.5e-4  # 1 - cosine below which float32, whose error here reaches 2.4e-
 
 
 @dataclass(frozen=True, eq=False)
-class FollowedImages:
+class OffsetImages:
     """Images prepared for the offset path."""
 
     graph: Graph
@@ -40,7 +40,7 @@ class FollowedImages:
     scales: Any  # (N,), see `image_scales`
     squares: Any  # squared norms after the last pool, (N,)
     tangents: Any  # the tangent of each image with itself there, (N,)
-    kept: Kept = field(default_factory=Kept)
+    exact_cache: ExactCache = field(default_factory=ExactCache)
 
     @property
     def diagonal(self) -> Any:
@@ -62,12 +62,12 @@ class FollowedImages:
     def __len__(self) -> int:
         return len(self.pixels)
 
-    def __getitem__(self, part: slice) -> FollowedImages:
-        return replace(self.take(part), kept=self.kept.part(range(len(self))[part]))
+    def __getitem__(self, part: slice) -> OffsetImages:
+        return replace(self.take(part), exact_cache=self.exact_cache.part(range(len(self))[part]))
 
-    def take(self, chosen: Any) -> FollowedImages:
-        """The images with these numbers, with a cache (`kept`) of their own."""
-        return FollowedImages(self.graph, *(one[chosen] for one in self.arrays))
+    def take(self, chosen: Any) -> OffsetImages:
+        """The images with these numbers, with an `exact_cache` of their own."""
+        return OffsetImages(self.graph, *(one[chosen] for one in self.arrays))
 
     @property
     def nbytes(self) -> int:
@@ -84,8 +84,8 @@ class OffsetPath:
     def __init__(self, plan: OffsetPlan, machine: Machine) -> None:
         self.plan, self.machine = plan, machine
         self.graph = make_portable(plan.graph, plan.graph.head, machine.upload)
-        self.first: FirstStage | None = None
-        text, tables = write(plan)
+        self.first_stage: FirstStage | None = None
+        text, tables = write_offsets(plan)
         self.launch = machine.load_text(text)
         self.tables = [[machine.upload(table) for table in some] for some in tables]
         self._taps: dict[Axes, Any] = {}
@@ -98,10 +98,10 @@ class OffsetPath:
         inner = enumerate(self.plan.segments[:-1])
         numbers = sum(self.plan.exit_numbers(place, one) for place, segment in inner for one in segment.exits)
         size = np.dtype(self.plan.dtype).itemsize
-        first = 0 if self.first is None else self.first.pair_bytes
+        first = 0 if self.first_stage is None else self.first_stage.pair_bytes
         return first + max(8, numbers * (1 + self.graph.tangent) * size)
 
-    def prepare(self, images: Any, batch: int) -> FollowedImages:
+    def prepare(self, images: Any, batch: int) -> OffsetImages:
         """The first of these images (N, *grid, C), prepared: as many as fit into the memory of `batch` pairs."""
         plan, xp = self.plan, self.machine.xp
         images = images[: max(1, batch // plan.lanes)]
@@ -110,15 +110,15 @@ class OffsetPath:
         scales = xp.ones(count) if keeps_scales(self.graph) else image_scales(images, xp)
         scaled = images / scales.reshape(-1, 1, 1, 1)
         pixels = xp.ascontiguousarray(xp.moveaxis(scaled, -1, 1).reshape(count, -1).astype(plan.dtype))
-        beside, norms = self.beside(pixels), xp.zeros((count, plan.norm_count), dtype=plan.dtype)
-        units, end = self.machine.upload(selves(count)), len(plan.segments) - 1
+        x, norms = self.interleaved(pixels), xp.zeros((count, plan.norm_count), dtype=plan.dtype)
+        units, end = self.machine.upload(self_units(count)), len(plan.segments) - 1
         entrances: list[Any] = [pixel_squares(scaled)]
         exits, known = list[Any](), self.first_exits(pixels, pixels)(units, slice(None))
         tangents: Any = xp.zeros(count)
         for place, segment in enumerate(plan.segments):
             squares = segment.squares(entrances, self.window_sums)
             self._set_norms(place, squares, norms)
-            sides = beside, self.beside(norms), pixels, norms
+            sides = x, self.interleaved(norms), pixels, norms
             exits = known if place < len(known) else self._segment(place, end, *sides, units, exits, itself=True)
             entrances = []
             for number, one in enumerate(segment.exits):
@@ -128,14 +128,14 @@ class OffsetPath:
                     alone = out[0] if one.pooled else squares[one.value][:, 0, 0]
                     tangents = out[-1]
                 elif one.pooled:
-                    alone = self.own(place, number, exits[number])
+                    alone = self.own_squares(place, number, exits[number])
                 else:
                     rows, columns = one.stride
                     alone = squares[one.value][:, ::rows, ::columns][:, : one.grid[0], : one.grid[1]]
                     alone = alone * plan.exit_scale(place, one)
                 entrances.append(alone)
         factor = plan.total_scale() * (1.0 if self.graph.scale_free else scales**2)
-        return FollowedImages(self.graph, pixels, norms, scales, entrances[0] * factor, tangents * factor)
+        return OffsetImages(self.graph, pixels, norms, scales, entrances[0] * factor, tangents * factor)
 
     def window_sums(self, values: Any, axes: Axes) -> Any:
         """`graph.window_sums` in one launch."""
@@ -159,7 +159,7 @@ class OffsetPath:
                 numbers = [np.int64(some.size), size, start, self.plan.norm_count, smallest]
                 walk(self.launch, "keep_norms", some.size, [some, norms, *numbers])
 
-    def own(self, place: int, number: int, values: Any) -> Any:
+    def own_squares(self, place: int, number: int, values: Any) -> Any:
         """Squared norms at an exit, (N, H, W), from its values for images with themselves: those at offset (0, 0)."""
         one, size = self.plan.segments[place].exits[number], math.prod(self.plan.segments[place].exits[number].grid)
         squares = self.machine.xp.empty((len(values), *one.grid))
@@ -169,7 +169,7 @@ class OffsetPath:
         return squares
 
     def block(
-        self, left: FollowedImages, right: FollowedImages, batch: int, first: int | None, advance: Advance | None
+        self, left: OffsetImages, right: OffsetImages, batch: int, first: int | None, advance: Advance | None
     ) -> Any:
         """Entries (n, m) in float64, on the machine.
 
@@ -180,7 +180,7 @@ class OffsetPath:
         out = xp.zeros((1 + self.graph.tangent, len(left), len(right)))
         heights = column_heights(len(left), len(right), first)
         total = int(heights.sum())
-        x, a = self.beside(left.pixels), self.beside(left.norms)
+        x, a = self.interleaved(left.pixels), self.interleaved(left.norms)
         first_exits = self.first_exits(left.pixels, right.pixels)
         for start in range(0, total, batch):
             stop = min(start + batch, total)
@@ -201,27 +201,27 @@ class OffsetPath:
 
     def first_exits(self, left: Any, right: Any) -> Callable[[Any, slice], list[Any]]:
         """A function of (units, columns) that lists the exits of the first segment; empty without a `FirstStage`."""
-        first = self.first
+        first = self.first_stage
         if first is None:
             return lambda units, columns: []
         rows, others = first.rows(left, 0), first.rows(right, 1)
         return lambda units, columns: [first.exits(rows, others[columns], units)]
 
-    def cosines(self, x: FollowedImages, z: FollowedImages, rows: Any, columns: Any) -> Any:
+    def cosines(self, x: OffsetImages, z: OffsetImages, rows: Any, columns: Any) -> Any:
         """Cosines after the last pool of the pairs (x[rows[i]], z[columns[i]]); for plans with one pair a thread."""
         xp = self.machine.xp
         numbers = columns, rows, xp.ones_like(rows), xp.arange(len(rows))
         units = xp.ascontiguousarray(xp.stack(numbers, axis=1).astype(np.int32))
         out = xp.zeros((1 + self.graph.tangent, len(x), len(z)))
-        inside = self.beside(x.pixels), self.beside(x.norms), z.pixels, z.norms
+        inside = self.interleaved(x.pixels), self.interleaved(x.norms), z.pixels, z.norms
         (totals,) = self.run(len(self.plan.segments) - 1, *inside, units)[-1]
         self.finish(totals, units, out, len(z))
         products = out[0][rows, columns] * self.plan.total_scale() * x.gains[rows] * z.gains[columns]
         return products / xp.sqrt(x.squares[rows] * z.squares[columns])
 
-    def prepare_all(self, images: Any, batch: int) -> FollowedImages:
+    def prepare_all(self, images: Any, batch: int) -> OffsetImages:
         """All images (N, *grid, C) prepared, by calls of `prepare`."""
-        parts: list[FollowedImages] = []
+        parts: list[OffsetImages] = []
         while (done := sum(map(len, parts))) < len(images):
             parts.append(self.prepare(images[done:], batch))
         return parts[0] if len(parts) == 1 else self.join(parts)
@@ -231,7 +231,7 @@ class OffsetPath:
     ) -> list[list[Any]]:
         """All segments up to number `last`, for all units: the exits of each; totals for the last segment of the graph.
 
-        x, a: pixels and norms of left images, as `beside` lays them out; z, b: those of right images, (m, numbers).
+        x, a: pixels and norms of left images, see `interleaved`; z, b: those of right images, (m, numbers).
         `known`: exits of the first segments, if they were computed already.
         """
         found: list[list[Any]] = [[exits] for exits in known]
@@ -245,7 +245,7 @@ class OffsetPath:
     ) -> list[Any]:
         """The exits or totals of one segment, from the exits `inside` of the segment before."""
         plan, xp = self.plan, self.machine.xp
-        segment, (groups, needed, offsets) = plan.segments[place], self._lists_of(last)[place]
+        segment, (groups, needed, offsets) = plan.segments[place], self._offset_lists(last)[place]
         blocks = len(units) * len(groups)
         if place == len(plan.segments) - 1:
             outputs = [xp.empty((len(units), len(groups), plan.parts))]
@@ -257,19 +257,19 @@ class OffsetPath:
         self.launch(f"segment_{place}", blocks, plan.plans[place].threads, plan.shared_bytes(place), arguments)
         return outputs
 
-    def beside(self, rows: Any) -> Any:
+    def interleaved(self, rows: Any) -> Any:
         """Rows of left images (n, numbers) with the images of a unit interleaved: (runs, numbers, lanes)."""
         (images, count), lanes = rows.shape, self.plan.lanes
-        beside = self.machine.xp.empty((-(-images // lanes), count, lanes), dtype=rows.dtype)
+        interleaved = self.machine.xp.empty((-(-images // lanes), count, lanes), dtype=rows.dtype)
         walk(
             self.launch,
             "lay_beside",
-            beside.size,
-            [self.machine.xp.ascontiguousarray(rows), beside, np.int64(beside.size), count, images],
+            interleaved.size,
+            [self.machine.xp.ascontiguousarray(rows), interleaved, np.int64(interleaved.size), count, images],
         )
-        return beside
+        return interleaved
 
-    def _lists_of(self, last: int) -> list[tuple[Any, ...]]:
+    def _offset_lists(self, last: int) -> list[tuple[Any, ...]]:
         """For every segment: groups of offsets u, a flag for every u in (-H, H) that is needed, and the offsets v."""
         if last not in self._lists:
             plan, upload = self.plan, self.machine.upload
@@ -279,7 +279,7 @@ class OffsetPath:
                 height, width = plan.segments[place].grid
                 targets = needed[place + 1][0] if place < last else [0]
                 flags = np.isin(np.arange(1 - height, height), rows).astype(np.int8)
-                offsets = plan.followed(place, {v % width for v in columns})
+                offsets = plan.column_offsets(place, {v % width for v in columns})
                 lists = plan.groups(place, targets), offsets
                 groups, offsets_there = (upload(np.array(one, dtype=np.int32)) for one in lists)
                 found.append((groups, upload(flags), offsets_there))
@@ -290,10 +290,10 @@ class OffsetPath:
         sizes = np.int64(len(units)), totals.shape[1], columns, np.int64(out[0].size)
         walk(self.launch, "finish", len(units), [totals, units, out, *sizes])
 
-    def join(self, parts: list[FollowedImages]) -> FollowedImages:
+    def join(self, parts: list[OffsetImages]) -> OffsetImages:
         """One set of images from several."""
         arrays = zip(*(part.arrays for part in parts), strict=True)
-        return FollowedImages(self.graph, *(self.machine.xp.concatenate(one) for one in arrays))
+        return OffsetImages(self.graph, *(self.machine.xp.concatenate(one) for one in arrays))
 
 
 def find_exact(graph: Graph, machine: Machine) -> FindExact:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ...graph import Graph
 from .. import Advance
 from ..segments import patched, patched_chain
-from .close import FindExact, Kept, refine
+from .close import ExactCache, FindExact, refine
 from .layout import FrontPlan, StagePlan
 from .planes import StageUnits, front_rows, image_scales, pooled_sums, stage_rows, stage_units
 from .portable import make_portable
@@ -92,7 +92,7 @@ class FusedImages:
     pixels: Any  # (N, H, W, C), divided by the scales, in float32
     scales: Any  # (N,), see `image_scales`; ones if the kernel does not depend on the scale
     squares: Any  # (N,)
-    kept: Kept = field(default_factory=Kept)
+    exact_cache: ExactCache = field(default_factory=ExactCache)
 
     @property
     def diagonal(self) -> Any:
@@ -101,8 +101,8 @@ class FusedImages:
     def __getitem__(self, part: slice) -> FusedImages:
         left, right = (tuple(rows[part] for rows in side) for side in (self.left, self.right))
         pixels, scales, squares = (one[part] for one in (self.pixels, self.scales, self.squares))
-        kept = self.kept.part(range(len(self))[part])
-        return FusedImages(self.graph, left, right, pixels, scales, squares, kept)
+        exact_cache = self.exact_cache.part(range(len(self))[part])
+        return FusedImages(self.graph, left, right, pixels, scales, squares, exact_cache)
 
     def pixels_of(self, chosen: Any) -> Any:
         """Pixels of some images in float64, divided by their scales, on which cosines do not depend."""
@@ -145,7 +145,7 @@ class FusedPath:
         whole = images / scales.reshape(-1, 1, 1, 1)
         scaled = patched(whole, self.patch)
         squares = xp.sum(xp.square(scaled), axis=-1)
-        units = self.machine.upload(selves(len(images)))
+        units = self.machine.upload(self_units(len(images)))
         left, right = [], []
         kernels: Any = None
         launches = self.launches
@@ -243,7 +243,7 @@ def walk(launch: LaunchText, name: str, elements: int, arguments: Sequence[Any])
     launch(name, -(-elements // WALKERS), WALKERS, 0, arguments)
 
 
-def selves(count: int) -> Units:
+def self_units(count: int) -> Units:
     """Units of work (right, left, count, slot) for every image with itself."""
     index = np.arange(count, dtype=np.int32)
     return np.stack([index, index, np.ones_like(index), index], axis=1)

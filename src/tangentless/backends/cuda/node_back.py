@@ -25,7 +25,7 @@ from ..general import each, node_pairs, own_columns, places, window_taps
 from .compile import source as device_source
 from .duals import curve_lines, dual_lines, real, slope_lines
 from .fused import Machine
-from .nodes import Kept, NodeKernels, NodeRun, Writer, kernels_of, pool_rows, pool_taps
+from .nodes import KeptNode, NodeKernels, NodeRun, NodeWriter, kernels_of, pool_rows, pool_taps
 from .portable import table_of
 
 
@@ -45,24 +45,24 @@ class Use:
 
 
 @dataclass(frozen=True, eq=False)
-class Pulled:
+class PullKernel:
     """The kernel that pulls back the cotangents of a kept value, and its outputs in order."""
 
-    kernel: Kept
+    kernel: KeptNode
     uses: tuple[Use, ...]
     embeddings: tuple[int, ...]  # nodes for which it gives cotangents of logarithms of norms
     parameters: tuple[Key, ...]
 
 
 @functools.lru_cache(maxsize=64)
-def pulls_of(graph: Graph) -> dict[int, Pulled]:
+def pulls_of(graph: Graph) -> dict[int, PullKernel]:
     """The backward kernels of all kept values except images and pools, by node."""
     kept = kernels_of(graph)
     return {place: _PullWriter(graph, kept, place).pull() for place, one in kept.items() if one.code}
 
 
 @dataclass
-class _PullWriter(Writer):
+class _PullWriter(NodeWriter):
     """Writes the backward kernel of one kept node."""
 
     order: list[int] = field(default_factory=list)  # nodes as they are computed
@@ -71,7 +71,7 @@ class _PullWriter(Writer):
     embeddings: list[int] = field(default_factory=list)
     parameters: list[Key] = field(default_factory=list)
 
-    def pull(self) -> Pulled:
+    def pull(self) -> PullKernel:
         """The finished kernel; its outputs are cotangents of what it read, logarithms of norms, and parameters."""
         self._value(self.place, top=True)
         self.lines += [f"Value g{place} = {{0, 0}};" for place in self.order[:-1]]
@@ -80,7 +80,7 @@ class _PullWriter(Writer):
             self._pull(place)
         outputs = (one for some in self.outputs.values() for one in some)
         kernel = self._finished("pull", ["const real* gk", "const real* gt", *outputs])
-        return Pulled(kernel, tuple(self.uses), tuple(self.embeddings), tuple(self.parameters))
+        return PullKernel(kernel, tuple(self.uses), tuple(self.embeddings), tuple(self.parameters))
 
     def _value(self, place: int, top: bool = False) -> str:
         name = super()._value(place, top)

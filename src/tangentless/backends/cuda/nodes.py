@@ -25,7 +25,7 @@ _FEW_TAPS = 16  # of a window, up to which one thread adds all of them
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class KeptNode:
     """A node whose value is kept: its pairs of columns, and the kernel that computes it; images and pools have none."""
 
     place: int
@@ -42,24 +42,24 @@ class Kept:
 
 
 @functools.lru_cache(maxsize=64)
-def kernels_of(graph: Graph) -> dict[int, Kept]:
+def kernels_of(graph: Graph) -> dict[int, KeptNode]:
     """All kept nodes, by their numbers."""
     sources = [source for node in graph.nodes for source in node.sources]
     read = {source for node in graph.nodes if isinstance(node, WindowNode | PoolNode) for source in node.sources}
     read |= {place for place in graph.body if sources.count(place) > 1}  # not computed twice
     pools = {place for place in graph.body if isinstance(graph.nodes[place], PoolNode)}
     places = [place for place in graph.body if place in {0, *read, *pools, *graph.outputs}]
-    kept = {place: Kept(place, tuple(node_pairs(graph, place))) for place in places}
+    kept = {place: KeptNode(place, tuple(node_pairs(graph, place))) for place in places}
     written = [place for place in places if place != 0 and place not in pools]
-    return kept | {place: Writer(graph, kept, place).kernel() for place in written}
+    return kept | {place: NodeWriter(graph, kept, place).kernel() for place in written}
 
 
 @dataclass
-class Writer:
+class NodeWriter:
     """Writes the kernel of one kept node."""
 
     graph: Graph
-    kept: dict[int, Kept]
+    kept: dict[int, KeptNode]
     place: int
     lines: list[str] = field(default_factory=list)
     reads: list[tuple[int, int]] = field(default_factory=list)
@@ -67,13 +67,13 @@ class Writer:
     norms: list[int] = field(default_factory=list)
     written: set[str] = field(default_factory=set)  # variables that the lines define
 
-    def kernel(self) -> Kept:
+    def kernel(self) -> KeptNode:
         """The finished kernel; its parameters are reads, tables and norms, in the order in which the lines use them."""
         result = self._value(self.place, top=True)
         self.lines += [f"k[i] = {result}.k;", f"if (t) t[i] = {result}.t;"]
         return self._finished("node", ["real* k", "real* t"])
 
-    def _finished(self, kind: str, outputs: Sequence[str]) -> Kept:
+    def _finished(self, kind: str, outputs: Sequence[str]) -> KeptNode:
         """The kernel `{kind}_{node}` with the lines as its body."""
         parameters, made = [], []
         for i in range(len(self.reads)):
@@ -95,7 +95,7 @@ extern "C" __global__ void {kind}_{self.place}({", ".join([*parameters, *outputs
 }}
 """
         kept = self.kept[self.place]
-        return Kept(self.place, kept.pairs, code, tuple(self.reads), tuple(self.tables), tuple(self.norms))
+        return KeptNode(self.place, kept.pairs, code, tuple(self.reads), tuple(self.tables), tuple(self.norms))
 
     def _value(self, place: int, top: bool = False) -> str:
         """The name of the variable with a node's value; writes the lines that compute it, if there are none yet."""
@@ -224,7 +224,7 @@ class NodeRun(Run):
     def _run(
         self,
         kind: str,
-        kept: Kept,
+        kept: KeptNode,
         tables: Sequence[Any],
         u: int,
         memo: dict[tuple[int, int], Value],

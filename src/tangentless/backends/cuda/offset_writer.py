@@ -22,16 +22,16 @@ _FULL = 8  # rows of a thread up to which a loop that reads sums along rows is u
 _PASS = 4  # rows by which it is unrolled for a thread that has fewer rows
 
 
-def write(plan: OffsetPlan) -> tuple[str, list[list[NDArray[Any]]]]:
+def write_offsets(plan: OffsetPlan) -> tuple[str, list[list[NDArray[Any]]]]:
     """The source of all kernels, and the tables of the duals of each segment."""
     number = {"float32": "float", "float64": "double"}[plan.dtype]
     head = f"typedef {number} real;\nconstexpr int LANES = {plan.lanes}, PARTS = {plan.parts};\n"
-    writers = [Writer(plan, place) for place in range(len(plan.segments))]
-    texts = [head, device_source("norms.cuh"), *(writer.kernel() for writer in writers[plan.begun :])]
+    writers = [SegmentWriter(plan, place) for place in range(len(plan.segments))]
+    texts = [head, device_source("norms.cuh"), *(writer.kernel() for writer in writers[plan.has_first_stage :])]
     return "\n".join(texts), [writer.tables for writer in writers]
 
 
-class Writer:
+class SegmentWriter:
     """Writes the kernel of one segment."""
 
     def __init__(self, plan: OffsetPlan, place: int) -> None:

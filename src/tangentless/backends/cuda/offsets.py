@@ -80,7 +80,7 @@ class OffsetPlan(Segmented):
 
     lanes: int  # pairs of a thread
     plans: tuple[SegmentPlan, ...]
-    begun: bool = False  # a `FirstStage` computes the first segment; its exits then have one slot
+    has_first_stage: bool = False  # a `FirstStage` computes the first segment; its exits then have one slot
 
     @property
     def parts(self) -> int:
@@ -107,7 +107,7 @@ class OffsetPlan(Segmented):
         feeding = {u - slot for one in segment.exits for u in needed for slot in slots(one)}
         return sorted({g % (height // size) for g in feeding} if paired else feeding)
 
-    def followed(self, place: int, needed: set[int]) -> list[int]:
+    def column_offsets(self, place: int, needed: set[int]) -> list[int]:
         """Offsets v that a segment computes: all that share planes with a needed one.
 
         The order of sums then does not depend on what is needed. With strides, only the needed offsets.
@@ -121,7 +121,7 @@ class OffsetPlan(Segmented):
 
     def slot_count(self, place: int, exit_: Exit) -> int:
         """Slots of an exit of a segment: see `slots`."""
-        return 1 if self.begun and place == 0 else len(slots(exit_))
+        return 1 if self.has_first_stage and place == 0 else len(slots(exit_))
 
     def exit_numbers(self, place: int, exit_: Exit) -> int:
         """Values of an exit in the scratch memory between two segments, in all slots."""
@@ -157,7 +157,7 @@ def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: in
     dtype = "float64" if graph.tangent or graph.delicate or keeps_scales(graph) else precision
     if exceeds(segments, dtype):
         return f"a segment sums over more windows than {dtype} can hold"
-    sliding = dtype == "float32" and slides(segments) and _follows_most(Segmented(graph, segments, dtype))
+    sliding = dtype == "float32" and slides(segments) and _needs_most_offsets(Segmented(graph, segments, dtype))
     most_lanes = most_lanes or (_SLIDING_LANES if sliding else 4)
     for lanes in (n for n in (4, 2, 1) if n <= most_lanes) if dtype == "float32" else (1,):
         size = lanes * (1 + graph.tangent) * np.dtype(dtype).itemsize
@@ -251,7 +251,7 @@ def slides(segments: Sequence[Segment]) -> bool:
     )
 
 
-def _follows_most(plan: Segmented) -> bool:
+def _needs_most_offsets(plan: Segmented) -> bool:
     """Whether the first segment is needed at half of all offsets or more; with fewer, planes were faster."""
     needed = plan.needed(len(plan.segments) - 1)[0]
     return all(len(some) >= n for some, n in zip(needed, plan.segments[0].grid, strict=True))

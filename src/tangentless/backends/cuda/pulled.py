@@ -20,8 +20,8 @@ from .. import Advance
 from ..chains import pull_norms, pull_totals
 from ..general import pixel_squares
 from .first_stage import FirstStage
-from .following import FollowedImages, OffsetPath
-from .fused import Machine, selves, walk
+from .following import OffsetImages, OffsetPath
+from .fused import Machine, self_units, walk
 from .layout import StagePlan
 from .portable import make_portable
 from .pulling import PullPlan, write_pulling
@@ -36,13 +36,13 @@ class PullPath:
     """
 
     def __init__(self, plan: PullPlan, machine: Machine, stage: StagePlan | None = None) -> None:
-        plan = replace(plan, forward=replace(plan.forward, begun=stage is not None))
+        plan = replace(plan, forward=replace(plan.forward, has_first_stage=stage is not None))
         self.plan, self.machine = plan, machine
         self.forward = OffsetPath(plan.forward, machine)
         text, tables = write_pulling(plan)
         self.launch = machine.load_text(text)
         if stage is not None:
-            self.forward.first = FirstStage(plan.forward, stage, machine, self.launch)
+            self.forward.first_stage = FirstStage(plan.forward, stage, machine, self.launch)
         self.tables = [[machine.upload(table) for table in some] for some in tables]
         self.graph = make_portable(plan.forward.graph, plan.forward.graph.head, machine.upload, gradient=True)
 
@@ -64,7 +64,7 @@ class PullPath:
         lanes = self.plan.forward.lanes
         batch = min(batch, _SCRATCH // self.pair_bytes)
         columns = max(1, batch // (-(-len(left) // lanes) * lanes))
-        x, a = self.forward.beside(left.images.pixels), self.forward.beside(left.images.norms)
+        x, a = self.forward.interleaved(left.images.pixels), self.forward.interleaved(left.images.norms)
         first_exits = self.forward.first_exits(left.images.pixels, right.images.pixels)
         for part in spans(len(right), columns, done):
             table, units = _units(cotangent[:, part] != 0, lanes, self.machine.xp)
@@ -111,7 +111,7 @@ class PullPath:
             walk(self.launch, *one)
 
     def _back(
-        self, place: int, x: Any, a: Any, far: FollowedImages, units: Any, exits: Any, given: Any, itself: bool = False
+        self, place: int, x: Any, a: Any, far: OffsetImages, units: Any, exits: Any, given: Any, itself: bool = False
     ) -> tuple[Any, Any, Any]:
         """One segment backwards: cotangents at its entrance, and what every block found for left and right images."""
         plan, xp, lanes = self.plan, self.machine.xp, self.plan.forward.lanes
@@ -144,8 +144,8 @@ class PullPath:
         by = (images.squares + head.left.get(output, 0.0)) * own.gains**2 * plan.total_scale()
         top = _power_of_two(by, xp)
         by = (by / top).reshape(count, 1, 1)
-        x, a = self.forward.beside(own.pixels), self.forward.beside(own.norms)
-        units = self.machine.upload(selves(count))
+        x, a = self.forward.interleaved(own.pixels), self.forward.interleaved(own.norms)
+        units = self.machine.upload(self_units(count))
         known = self.forward.first_exits(own.pixels, own.pixels)(units, slice(None))
         exits = self.forward.run(last, x, a, own.pixels, own.norms, units, itself=True, known=known)
         given = xp.zeros((count, lanes), dtype=plan.dtype)
@@ -158,7 +158,7 @@ class PullPath:
             embeddings = [number for number, step in enumerate(segment.steps) if step.embedding is not None]
             pixels, norms = np.split(found, [found.shape[1] - len(embeddings)], axis=1)
             scales = {number: norms[:, i] for i, number in enumerate(embeddings)}
-            entrance = self.forward.own(place - 1, 0, exits[place - 1][0]) if place else _squares(own, plan)
+            entrance = self.forward.own_squares(place - 1, 0, exits[place - 1][0]) if place else _squares(own, plan)
             by = pull_norms(segment, entrance, scales, self.forward.window_sums)
             by = by * plan.exit_scale(place - 1, plan.segments[place - 1].exits[0]) if place else by
         scaled = own.pixels.astype(np.float64).reshape(pixels.shape)
@@ -171,7 +171,7 @@ def _power_of_two(values: Any, xp: Any) -> Any:
     return xp.ldexp(xp.ones(1), xp.where(largest > 0, xp.frexp(largest)[1] - 1, 0))
 
 
-def _squares(images: FollowedImages, plan: Any) -> Any:
+def _squares(images: OffsetImages, plan: Any) -> Any:
     """Squared norms of pixels, (N, H, W)."""
     pixels = images.pixels.astype(np.float64).reshape(len(images), -1, *plan.segments[0].grid)
     return pixel_squares(np.moveaxis(pixels, 1, -1))
@@ -193,7 +193,7 @@ def _units(wanted: Any, lanes: int, xp: Any) -> tuple[Any, Any]:
 class PulledImages:
     """Prepared images and their cotangents so far."""
 
-    images: FollowedImages
+    images: OffsetImages
     wanted: bool  # whether cotangents are computed; if not, `found` is empty
     found: tuple[Any, ...]  # of pixels and of logarithms of norms: for every segment, (N, plan.size(place))
     squares: Any  # of squared norms at the output, (N,)
@@ -257,7 +257,7 @@ class PulledGradient:
         return machine.deliver(np.moveaxis(pixels, 1, -1).reshape(len(self), *self.shape), self.images.diagonal)
 
 
-def pulled_images(path: PullPath, images: FollowedImages, wanted: bool) -> PulledImages:
+def pulled_images(path: PullPath, images: OffsetImages, wanted: bool) -> PulledImages:
     """Prepared images with zero cotangents."""
     xp, count = path.machine.xp, len(images)
     sizes = [path.plan.size(place) for place in range(len(path.plan.shapes))]
