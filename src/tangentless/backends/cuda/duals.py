@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ...forms import TABLE_PIECES, TABLE_TERMS, TOLERANCE, Arc, Exponential, Form, Series, lower, lower_slope, slopes
 from ...layers import Nonlinearity, Normalize
+from ..segments import Segment
 from .portable import exact_form, table_of
 
 
@@ -36,6 +37,18 @@ def tables_for(layer: Nonlinearity | Normalize, dtype: str, derivatives: int) ->
     if isinstance(layer, Normalize) or form_of(layer, dtype) is not None:
         return []
     return [table_of(layer, what).astype(dtype) for what in ("dual", "derivative", "curvature")[: 1 + derivatives]]
+
+
+def step_tables(segment: Segment, dtype: str, derivatives: int) -> tuple[list[NDArray[Any]], list[range]]:
+    """The tables of all embeddings of a segment, and for each of its steps the numbers of those that it reads."""
+    tables: list[NDArray[Any]] = []
+    used: list[range] = []
+    for step in segment.steps:
+        first = len(tables)
+        if step.embedding is not None:
+            tables += tables_for(step.embedding, dtype, derivatives)
+        used.append(range(first, len(tables)))
+    return tables, used
 
 
 def dual_lines(layer: Nonlinearity | Normalize, dtype: str, tangent: bool) -> Iterator[str]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..segments import Exit, Term
 from .compile import source as device_source
-from .duals import dual_lines, indented, real, tables_for
+from .duals import dual_lines, indented, real, step_tables
 from .offsets import LINES, OffsetPlan, axis_type, sums_lines
 
 _UNROLLED = 7  # rows by which loops over rows are unrolled, at most
@@ -24,10 +24,12 @@ _PASS = 4  # rows by which it is unrolled for a thread that has fewer rows
 
 def write_offsets(plan: OffsetPlan) -> tuple[str, list[list[NDArray[Any]]]]:
     """The source of all kernels, and the tables of the duals of each segment."""
-    number = {"float32": "float", "float64": "double"}[plan.dtype]
-    head = f"typedef {number} real;\nconstexpr int LANES = {plan.lanes}, PARTS = {plan.parts};\n"
     writers = [SegmentWriter(plan, place) for place in range(len(plan.segments))]
-    texts = [head, device_source("norms.cuh"), *(writer.kernel() for writer in writers[plan.has_first_stage :])]
+    texts = [
+        plan.preamble,
+        device_source("norms.cuh"),
+        *(writer.kernel() for writer in writers[plan.has_first_stage :]),
+    ]
     return "\n".join(texts), [writer.tables for writer in writers]
 
 
@@ -38,13 +40,7 @@ class SegmentWriter:
         self.plan, self.place = plan, place
         self.segment, self.shape = plan.segments[place], plan.plans[place]
         self.last = place == len(plan.segments) - 1
-        self.tables: list[NDArray[Any]] = []
-        self.used: list[range] = []  # for each step, which of the tables it reads
-        for step in self.segment.steps:
-            first = len(self.tables)
-            if step.embedding is not None:
-                self.tables += tables_for(step.embedding, plan.dtype, plan.graph.tangent)
-            self.used.append(range(first, len(self.tables)))
+        self.tables, self.used = step_tables(self.segment, plan.dtype, derivatives=int(plan.graph.tangent))
 
     def kernel(self) -> str:
         if self.shape.slides:

@@ -87,6 +87,12 @@ class OffsetPlan(Segmented):
         """Numbers of a `Value` of the device code: an inner product for each lane, and tangents."""
         return self.lanes * (1 + self.graph.tangent)
 
+    @property
+    def preamble(self) -> str:
+        """C++ that `offsets.cuh` needs before it: the type `real`, pairs of a thread, and numbers of a `Value`."""
+        number = {"float32": "float", "float64": "double"}[self.dtype]
+        return f"typedef {number} real;\nconstexpr int LANES = {self.lanes}, PARTS = {self.parts};\n"
+
     @functools.cached_property
     def norm_count(self) -> int:
         """Norms of one image, and room for one more row: threads read one row ahead."""

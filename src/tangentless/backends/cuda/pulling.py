@@ -21,7 +21,7 @@ from ...graph import Graph, Pair
 from ..chains import STEEPEST
 from ..segments import Segment, flat_chain
 from .compile import source as device_source
-from .duals import indented, pull_lines, real, tables_for
+from .duals import indented, pull_lines, real, step_tables
 from .offsets import OffsetPlan, plan_offsets
 
 _MOST_THREADS = 1024
@@ -155,11 +155,9 @@ def _shape_with(forward: OffsetPlan, segment: Segment, place: int, both: bool, t
 
 def write_pulling(plan: PullPlan) -> tuple[str, list[list[NDArray[Any]]]]:
     """The source of all kernels, and the tables of the duals of each segment."""
-    forward = plan.forward
-    number = {"float32": "float", "float64": "double"}[forward.dtype]
-    head = f"typedef {number} real;\nconstexpr int LANES = {forward.lanes}, PARTS = {forward.parts};\n"
     writers = [_Writer(plan, place) for place in range(len(plan.segments))]
-    texts = [head, device_source("offsets.cuh"), device_source("pulling.cuh"), *(writer.kernel() for writer in writers)]
+    headers = device_source("offsets.cuh"), device_source("pulling.cuh")
+    texts = [plan.forward.preamble, *headers, *(writer.kernel() for writer in writers)]
     return "\n".join(texts), [writer.tables for writer in writers]
 
 
@@ -191,13 +189,7 @@ class _Writer:
         self.segment, self.shape = plan.segments[place], plan.shapes[place]
         self.last = place == len(plan.segments) - 1
         self.reach = _reach(self.segment) or [0]
-        self.tables: list[NDArray[Any]] = []
-        self.used: list[range] = []  # for each step, which of the tables it reads
-        for step in self.segment.steps:
-            first = len(self.tables)
-            if step.embedding is not None:
-                self.tables += tables_for(step.embedding, self.forward.dtype, derivatives=1)
-            self.used.append(range(first, len(self.tables)))
+        self.tables, self.used = step_tables(self.segment, self.forward.dtype, derivatives=1)
 
     def kernel(self) -> str:
         (height, width), shape, steps = self.segment.grid, self.shape, len(self.segment.steps)
