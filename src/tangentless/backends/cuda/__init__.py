@@ -153,6 +153,7 @@ class CudaBackend:
         return self._pulls[graph, both]
 
     def _new_pull_path(self, plan: PullPlan) -> PullPath:
+        """The path of a plan; in float32 `stage.cu` runs its first stage, unless it is the only one or has a front."""
         stages = self._stages(plan.forward.graph)
         if isinstance(stages, str) or len(stages) == 1 or stages[0].given or plan.forward.dtype != "float32":
             return PullPath(plan, self.machines[0])
@@ -283,6 +284,7 @@ class CudaBackend:
 
 
 def _thread_safe(advance: Advance | None) -> Advance | None:
+    """`advance` with a lock: every GPU has a thread that calls it."""
     if advance is None:
         return None
     lock = Lock()

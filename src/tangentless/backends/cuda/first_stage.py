@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from ..general import pixel_squares
-from .fused import LaunchText, Machine, walk
+from .fused import Launch, Machine, walk
 from .layout import StagePlan
 from .offsets import OffsetPlan
-from .planes import stage_rows, stage_units
+from .planes import channels_last, stage_rows, stage_units
 
 
 class FirstStage:
     """The first stage of a chain on one machine."""
 
-    def __init__(self, forward: OffsetPlan, plan: StagePlan, machine: Machine, launch: LaunchText) -> None:
+    def __init__(self, forward: OffsetPlan, plan: StagePlan, machine: Machine, launch: Launch) -> None:
         self.forward, self.segment, self.plan, self.machine = forward, forward.segments[0], plan, machine
         (self.units,) = stage_units((self.segment,), (plan,))
         self.run, self.launch = machine.load_stage(plan), launch
@@ -32,9 +32,9 @@ class FirstStage:
 
     def rows(self, pixels: Any, side: int) -> Any:
         """Images (N, numbers), divided by their scales, as rows for `stage.cu`: of left (0) or right (1) images."""
-        images = pixels.astype(np.float64).reshape(len(pixels), -1, *self.segment.grid)
-        scaled, xp = np.moveaxis(images, 1, -1), self.machine.xp
-        return stage_rows(self.segment, self.plan, self.units, pixel_squares(scaled), scaled, xp, (side,))[0]
+        images = channels_last(pixels, self.segment.grid)
+        squares = pixel_squares(images)
+        return stage_rows(self.segment, self.plan, self.units, squares, images, self.machine.xp, (side,))[0]
 
     def exits(self, left: Any, right: Any, units: Any) -> Any:
         """Sums of the first pool for all units, (units, numbers), from the rows of both sides."""

@@ -9,23 +9,21 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...graph import Axes, Graph
 from .. import Advance
 from ..general import pixel_squares
-from ..segmented import SMALLEST_NORM, Offsets, keeps_scales
+from ..segmented import SMALLEST_NORM, keeps_scales
 from .close import ExactCache, FindExact, refine
+from .first_stage import FirstStage
 from .fused import Machine, batch_units, column_heights, self_units, walk
 from .offset_writer import write_offsets
 from .offsets import OffsetPlan, plan_offsets
-from .planes import image_scales
+from .planes import channels_last, image_scales
 from .portable import make_portable
-
-if TYPE_CHECKING:
-    from .first_stage import FirstStage
 
 CLOSE = 2.5e-4  # 1 - cosine below which float32, whose error here reaches 2.4e-8, leaves less than four digits of it
 
@@ -55,9 +53,8 @@ class OffsetImages:
 
     def pixels_of(self, chosen: Any) -> Any:
         """Pixels of some images as they were given, except for rounding, in float64: (len(chosen), *grid, C)."""
-        grid = self.graph.grid
-        pixels = self.pixels[chosen].astype(np.float64).reshape(len(chosen), self.graph.channels, *grid)
-        return np.moveaxis(pixels, 1, -1) * self.scales[chosen].reshape(-1, *(1 for _ in grid), 1)
+        pixels = channels_last(self.pixels[chosen], self.graph.grid)
+        return pixels * self.scales[chosen].reshape(-1, *(1 for _ in self.graph.grid), 1)
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -89,7 +86,6 @@ class OffsetPath:
         self.launch = machine.load_text(text)
         self.tables = [[machine.upload(table) for table in some] for some in tables]
         self._taps: dict[Axes, Any] = {}
-        self._lists: dict[int, list[tuple[Any, ...]]] = {}
         self.exact = find_exact(plan.graph, machine)
 
     @property
@@ -119,7 +115,7 @@ class OffsetPath:
             squares = segment.squares(entrances, self.window_sums)
             self._set_norms(place, squares, norms)
             sides = x, self.interleaved(norms), pixels, norms
-            exits = known if place < len(known) else self._segment(place, end, *sides, units, exits, itself=True)
+            exits = known if place < len(known) else self._segment(place, *sides, units, exits, itself=True)
             entrances = []
             for number, one in enumerate(segment.exits):
                 if place == end:
@@ -176,7 +172,7 @@ class OffsetPath:
         `first`: the right images are images first, first + 1, ... of the left ones, so only entries on and above the
         diagonal of that matrix are needed. None: all entries are.
         """
-        xp, last = self.machine.xp, len(self.plan.segments) - 1
+        xp = self.machine.xp
         out = xp.zeros((1 + self.graph.tangent, len(left), len(right)))
         heights = column_heights(len(left), len(right), first)
         total = int(heights.sum())
@@ -186,7 +182,7 @@ class OffsetPath:
             stop = min(start + batch, total)
             units = self.machine.upload(batch_units(heights, start, stop, self.plan.lanes))
             known = first_exits(units, slice(None))
-            (totals,) = self.run(last, x, a, right.pixels, right.norms, units, known=known)[-1]
+            (totals,) = self.run(x, a, right.pixels, right.norms, units, known=known)[-1]
             self.finish(totals, units, out, len(right))
             if advance is not None:
                 self.machine.mark()()  # wait: progress counts finished pairs
@@ -214,7 +210,7 @@ class OffsetPath:
         units = xp.ascontiguousarray(xp.stack(numbers, axis=1).astype(np.int32))
         out = xp.zeros((1 + self.graph.tangent, len(x), len(z)))
         inside = self.interleaved(x.pixels), self.interleaved(x.norms), z.pixels, z.norms
-        (totals,) = self.run(len(self.plan.segments) - 1, *inside, units)[-1]
+        (totals,) = self.run(*inside, units)[-1]
         self.finish(totals, units, out, len(z))
         products = out[0][rows, columns] * self.plan.total_scale() * x.gains[rows] * z.gains[columns]
         return products / xp.sqrt(x.squares[rows] * z.squares[columns])
@@ -227,25 +223,25 @@ class OffsetPath:
         return parts[0] if len(parts) == 1 else self.join(parts)
 
     def run(
-        self, last: int, x: Any, a: Any, z: Any, b: Any, units: Any, itself: bool = False, known: Sequence[Any] = ()
+        self, x: Any, a: Any, z: Any, b: Any, units: Any, itself: bool = False, known: Sequence[Any] = ()
     ) -> list[list[Any]]:
-        """All segments up to number `last`, for all units: the exits of each; totals for the last segment of the graph.
+        """All segments, for all units: the exits of each, and the totals of the last one.
 
         x, a: pixels and norms of left images, see `interleaved`; z, b: those of right images, (m, numbers).
         `known`: exits of the first segments, if they were computed already.
         """
         found: list[list[Any]] = [[exits] for exits in known]
-        for place in range(len(known), last + 1):
+        for place in range(len(known), len(self.plan.segments)):
             inside = found[-1] if place else []
-            found.append(self._segment(place, last, x, a, z, b, units, inside, itself))
+            found.append(self._segment(place, x, a, z, b, units, inside, itself))
         return found
 
     def _segment(
-        self, place: int, last: int, x: Any, a: Any, z: Any, b: Any, units: Any, inside: Sequence[Any], itself: bool
+        self, place: int, x: Any, a: Any, z: Any, b: Any, units: Any, inside: Sequence[Any], itself: bool
     ) -> list[Any]:
         """The exits or totals of one segment, from the exits `inside` of the segment before."""
         plan, xp = self.plan, self.machine.xp
-        segment, (groups, needed, offsets) = plan.segments[place], self._offset_lists(last)[place]
+        segment, (groups, needed, offsets) = plan.segments[place], self._offset_lists[place]
         blocks = len(units) * len(groups)
         if place == len(plan.segments) - 1:
             outputs = [xp.empty((len(units), len(groups), plan.parts))]
@@ -260,31 +256,26 @@ class OffsetPath:
     def interleaved(self, rows: Any) -> Any:
         """Rows of left images (n, numbers) with the images of a unit interleaved: (runs, numbers, lanes)."""
         (images, count), lanes = rows.shape, self.plan.lanes
-        interleaved = self.machine.xp.empty((-(-images // lanes), count, lanes), dtype=rows.dtype)
-        walk(
-            self.launch,
-            "lay_beside",
-            interleaved.size,
-            [self.machine.xp.ascontiguousarray(rows), interleaved, np.int64(interleaved.size), count, images],
-        )
-        return interleaved
+        xp = self.machine.xp
+        out = xp.empty((-(-images // lanes), count, lanes), dtype=rows.dtype)
+        walk(self.launch, "lay_beside", out.size, [xp.ascontiguousarray(rows), out, np.int64(out.size), count, images])
+        return out
 
-    def _offset_lists(self, last: int) -> list[tuple[Any, ...]]:
+    @functools.cached_property
+    def _offset_lists(self) -> list[tuple[Any, ...]]:
         """For every segment: groups of offsets u, a flag for every u in (-H, H) that is needed, and the offsets v."""
-        if last not in self._lists:
-            plan, upload = self.plan, self.machine.upload
-            needed: list[Offsets] = plan.needed(last)
-            found = []
-            for place, (rows, columns) in enumerate(needed):
-                height, width = plan.segments[place].grid
-                targets = needed[place + 1][0] if place < last else [0]
-                flags = np.isin(np.arange(1 - height, height), rows).astype(np.int8)
-                offsets = plan.column_offsets(place, {v % width for v in columns})
-                lists = plan.groups(place, targets), offsets
-                groups, offsets_there = (upload(np.array(one, dtype=np.int32)) for one in lists)
-                found.append((groups, upload(flags), offsets_there))
-            self._lists[last] = found
-        return self._lists[last]
+        plan, upload = self.plan, self.machine.upload
+        last = len(plan.segments) - 1
+        needed = plan.needed(last)
+        found = []
+        for place, (rows, columns) in enumerate(needed):
+            height, width = plan.segments[place].grid
+            targets = needed[place + 1][0] if place < last else [0]
+            groups = np.array(plan.groups(place, targets), dtype=np.int32)
+            flags = np.isin(np.arange(1 - height, height), rows).astype(np.int8)
+            offsets = np.array(plan.column_offsets(place, {v % width for v in columns}), dtype=np.int32)
+            found.append((upload(groups), upload(flags), upload(offsets)))
+        return found
 
     def finish(self, totals: Any, units: Any, out: Any, columns: int) -> None:
         sizes = np.int64(len(units)), totals.shape[1], columns, np.int64(out[0].size)

@@ -27,8 +27,7 @@ from .portable import make_portable
 
 Units = NDArray[np.int32]
 Heights = NDArray[np.int64]
-Launch = Callable[..., None]
-LaunchText = Callable[..., None]
+Launch = Callable[..., None]  # a compiled kernel, or all kernels of a text: see `Machine`
 Stream = AbstractContextManager[Any]  # what is launched and copied inside runs in order
 
 STREAMS = 3  # faster than one or two with larger batches, and takes less memory
@@ -47,15 +46,11 @@ class Machine(Protocol):
         """The compiled kernel of a stage: call it with (left, right, input, output, units, left_step, right_step)."""
         ...
 
-    def load_text(self, text: str) -> LaunchText:
+    def load_text(self, text: str) -> Launch:
         """The compiled kernels of a text: call it with (name, blocks, threads, shared memory in bytes, arguments).
 
         Kernels without shared memory loop over elements with the stride of the grid, so fewer blocks may be launched.
         """
-        ...
-
-    def free_bytes(self) -> int:
-        """Memory that an allocation could use."""
         ...
 
     def active(self) -> AbstractContextManager[None]:
@@ -238,7 +233,7 @@ class FusedPath:
         return FusedImages(self.graph, left, right, *alone)
 
 
-def walk(launch: LaunchText, name: str, elements: int, arguments: Sequence[Any]) -> None:
+def walk(launch: Launch, name: str, elements: int, arguments: Sequence[Any]) -> None:
     """Launch a kernel whose threads are independent: each loops over elements with the stride of the grid."""
     launch(name, -(-elements // WALKERS), WALKERS, 0, arguments)
 

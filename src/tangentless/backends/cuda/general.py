@@ -6,6 +6,7 @@ calls NumPy's functions on CuPy arrays, which dispatch to CuPy.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -49,17 +50,14 @@ class GeneralPath:
             if advance is not None:
                 advance(pairs)
 
+        block = functools.partial(general_block, advance=report, batch=batch, start=self.kernels)
         if first is None:
-            return general_block(left, right, upper=False, advance=report, batch=batch, start=self.kernels)
+            return block(left, right, upper=False)
         last = first + len(right)
         entries = self.machine.xp.zeros((len(left), len(right)), dtype=np.float64)
         if first:
-            entries[:first] = general_block(
-                left[:first], right, upper=False, advance=report, batch=batch, start=self.kernels
-            )
-        entries[first:last] = general_block(
-            left[first:last], right, upper=True, advance=report, batch=batch, start=self.kernels
-        )
+            entries[:first] = block(left[:first], right, upper=False)
+        entries[first:last] = block(left[first:last], right, upper=True)
         return entries
 
     def join(self, parts: list[GeneralImages]) -> GeneralImages:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...graph import Graph
 from ...pullback import Key
+from .. import OfImages
 from ..backward import GeneralGradient, general_gradient
 from ..general import GeneralImages
 from ..numpy_back import NumpyBack
@@ -40,7 +41,7 @@ class GradientPath(GeneralPath):
 
 
 @dataclass(frozen=True, eq=False)
-class CudaGradient:
+class CudaGradient(OfImages):
     """Images with their cotangents so far, on the general path."""
 
     path: GradientPath
@@ -52,16 +53,9 @@ class CudaGradient:
         return self.part.graph
 
     @property
-    def tile(self) -> int:
-        return int(self.images.tile)
-
-    @property
     def parameters(self) -> dict[Key, Any]:
         """Cotangents of parameters, (N,) each: one number per image."""
         return {key: self._delivered(total) for key, total in self.part.parameters.items()}
-
-    def __len__(self) -> int:
-        return len(self.part)
 
     def __getitem__(self, part: slice) -> CudaGradient:
         return CudaGradient(self.path, self.part[part], self.images[part])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import BackendError
 from .compile import OPTIONS, source, stage_options
-from .fused import Launch, LaunchText, Stream
+from .fused import Launch, Stream
 from .layout import FrontPlan, StagePlan
 
 INSTALL = "pip install 'tangentless[cuda13]', or tangentless[cuda12] where the driver is of CUDA 12"
@@ -114,7 +114,7 @@ class CudaMachine:
     def load_stage(self, plan: StagePlan | FrontPlan) -> Launch:
         if plan not in self._stages:
             name = "front" if isinstance(plan, FrontPlan) else "stage"
-            kernel = self._compile(f"{name}.cu", stage_options(plan), name)
+            kernel = self._module(f"{name}.cu", source(f"{name}.cu"), stage_options(plan)).get_function(name)
             shared = plan.shared_bytes
             kernel.max_dynamic_shared_size_bytes = shared
 
@@ -131,7 +131,7 @@ class CudaMachine:
             self._stages[plan] = launch
         return self._stages[plan]
 
-    def load_text(self, text: str) -> LaunchText:
+    def load_text(self, text: str) -> Launch:
         module = self._module("the kernels of a graph", text, OPTIONS)
         walking = 16 * int(self.device.attributes["MultiProcessorCount"])
         kernels: dict[str, Any] = {}
@@ -144,9 +144,6 @@ class CudaMachine:
             kernels[name]((blocks if shared else min(blocks, walking),), (threads,), tuple(values), shared_mem=shared)
 
         return launch
-
-    def _compile(self, file: str, options: tuple[str, ...], kernel: str) -> Any:
-        return self._module(file, source(file), options).get_function(kernel)
 
     def _module(self, file: str, text: str, options: tuple[str, ...]) -> Any:
         module = self.xp.RawModule(code=text, options=options)

@@ -260,7 +260,6 @@ class NodeBack(NodeRun, Back):
 
     def spread(self, place: int, node: PoolNode, u: int, pulled: Mapping[int, Both]) -> Both:
         rows, (source,) = node.axes[0], node.sources
-
         parts = [((rows.stride, 1, *pool_rows(node, u, U), node.scale), both) for U, both in pulled.items()]
         return self._spread(source, u, self.kernels.readers[place][0], parts)
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...layers import Grid
 from ..segments import Embedding, Segment
 from .layout import ARC, EXPONENTIAL, IDENTITY, FrontPlan, StagePlan
 
@@ -70,6 +71,11 @@ def image_scales(images: Any, xp: Any) -> Any:
     return xp.ldexp(xp.ones_like(squares), exponents // 2)
 
 
+def channels_last(pixels: Any, grid: Grid) -> Any:
+    """Pixels (N, C H W) of the offset path as images (N, *grid, C) in float64."""
+    return np.moveaxis(pixels.astype(np.float64).reshape(len(pixels), -1, *grid), 1, -1)
+
+
 def stage_rows(
     stage: Segment,
     plan: StagePlan,
@@ -84,10 +90,9 @@ def stage_rows(
     `squares` are squared norms at the entrance, (N, H, W). `images` (N, H, W, C) are needed by a first stage only.
     """
     rows: list[list[Any]] = [[] for _ in sides]
-    before = (units.entrance, *units.layers)
-    for i, (step, layer, entering, leaving) in enumerate(
-        zip(stage.steps, plan.layers, before, units.layers, strict=False)
-    ):
+    before = (units.entrance, *units.layers[:-1])
+    steps = zip(stage.steps, plan.layers, before, units.layers, strict=True)
+    for i, (step, layer, entering, leaving) in enumerate(steps):
         squares = _window_sums(squares, xp)
         norm = xp.sqrt(squares)
         squares = _embedded(squares, step.embedding)

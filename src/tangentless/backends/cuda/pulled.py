@@ -16,13 +16,14 @@ import numpy as np
 from ...chunks import spans
 from ...graph import Graph
 from ...pullback import pull_head_diagonal
-from .. import Advance
+from .. import Advance, OfImages
 from ..chains import pull_norms, pull_totals
 from ..general import pixel_squares
 from .first_stage import FirstStage
 from .following import OffsetImages, OffsetPath
 from .fused import Machine, self_units, walk
 from .layout import StagePlan
+from .planes import channels_last
 from .portable import make_portable
 from .pulling import PullPlan, write_pulling
 
@@ -87,7 +88,7 @@ class PullPath:
         xp, forward, lanes = self.machine.xp, self.forward, self.plan.forward.lanes
         n, m = cotangent.shape
         near, far = left.images, right.images
-        exits = forward.run(len(self.plan.shapes) - 1, x, a, far.pixels, far.norms, units, known=known)
+        exits = forward.run(x, a, far.pixels, far.norms, units, known=known)
         totals = xp.zeros((1, n, m))
         forward.finish(exits[-1][0], units, totals, m)
         factor = self.plan.forward.total_scale() * near.gains[:, None] * far.gains
@@ -147,7 +148,7 @@ class PullPath:
         x, a = self.forward.interleaved(own.pixels), self.forward.interleaved(own.norms)
         units = self.machine.upload(self_units(count))
         known = self.forward.first_exits(own.pixels, own.pixels)(units, slice(None))
-        exits = self.forward.run(last, x, a, own.pixels, own.norms, units, itself=True, known=known)
+        exits = self.forward.run(x, a, own.pixels, own.norms, units, itself=True, known=known)
         given = xp.zeros((count, lanes), dtype=plan.dtype)
         for place in reversed(range(last + 1)):
             segment = self.plan.segments[place]
@@ -158,7 +159,10 @@ class PullPath:
             embeddings = [number for number, step in enumerate(segment.steps) if step.embedding is not None]
             pixels, norms = np.split(found, [found.shape[1] - len(embeddings)], axis=1)
             scales = {number: norms[:, i] for i, number in enumerate(embeddings)}
-            entrance = self.forward.own_squares(place - 1, 0, exits[place - 1][0]) if place else _squares(own, plan)
+            if place:
+                entrance = self.forward.own_squares(place - 1, 0, exits[place - 1][0])
+            else:
+                entrance = pixel_squares(channels_last(own.pixels, segment.grid))
             by = pull_norms(segment, entrance, scales, self.forward.window_sums)
             by = by * plan.exit_scale(place - 1, plan.segments[place - 1].exits[0]) if place else by
         scaled = own.pixels.astype(np.float64).reshape(pixels.shape)
@@ -169,12 +173,6 @@ def _power_of_two(values: Any, xp: Any) -> Any:
     """A power of two near the largest absolute value, (1,), on the machine: multiplying by it causes no rounding."""
     largest = abs(values).reshape(-1).max(keepdims=True)
     return xp.ldexp(xp.ones(1), xp.where(largest > 0, xp.frexp(largest)[1] - 1, 0))
-
-
-def _squares(images: OffsetImages, plan: Any) -> Any:
-    """Squared norms of pixels, (N, H, W)."""
-    pixels = images.pixels.astype(np.float64).reshape(len(images), -1, *plan.segments[0].grid)
-    return pixel_squares(np.moveaxis(pixels, 1, -1))
 
 
 def _units(wanted: Any, lanes: int, xp: Any) -> tuple[Any, Any]:
@@ -208,7 +206,7 @@ class PulledImages:
 
 
 @dataclass(frozen=True, eq=False)
-class PulledGradient:
+class PulledGradient(OfImages):
     """Images with their cotangents so far, on the fused path."""
 
     graph: Graph
@@ -219,16 +217,9 @@ class PulledGradient:
     in_batches: Callable[[PullPath, Callable[[int], Any]], Any]  # calls work with the pairs that fit into memory
 
     @property
-    def tile(self) -> int:
-        return int(self.images.tile)
-
-    @property
     def parameters(self) -> dict[Any, Any]:
         """Empty: gradients by parameters take the general path."""
         return {}
-
-    def __len__(self) -> int:
-        return len(self.pulled)
 
     def __getitem__(self, part: slice) -> PulledGradient:
         return replace(self, images=self.images[part], pulled=self.pulled[part])
