@@ -32,7 +32,7 @@ from ...pullback import check_gradient
 from .. import Advance, Precision
 from ..backward import pull_general
 from .following import OffsetPath, find_exact
-from .fused import FusedPath
+from .fused import FusedPath, report_finished
 from .general import GeneralPath
 from .gradient import CudaGradient, GradientPath
 from .layout import StagePlan
@@ -84,7 +84,7 @@ class CudaBackend:
         chosen = tuple(range(count)) if gpus is None else gpus
         missing = [index for index in chosen if not 0 <= index < count]
         if missing or not chosen:
-            raise BackendError(f"there are GPUs 0 to {count - 1} on this host; {list(chosen)} was asked for")
+            raise BackendError(f"gpus={list(chosen)} must name one or more of the GPUs of this host, 0 to {count - 1}")
         self.precision = precision
         self.machines = tuple(CudaMachine(index) for index in chosen)
         self._paths: dict[tuple[int, Graph], Path] = {}
@@ -178,9 +178,7 @@ class CudaBackend:
         def count(pairs: int) -> None:
             nonlocal done
             done += pairs
-            if advance is not None:
-                machine.mark()()  # wait: progress counts finished pairs
-                advance(pairs)
+            report_finished(machine, advance, pairs)
 
         with machine.active():
             by = machine.upload(cotangent)
@@ -250,7 +248,7 @@ class CudaBackend:
 
     def _stages(self, graph: Graph) -> tuple[StagePlan, ...] | str:
         if self.precision == "float64" and not graph.tangent:
-            return "float64 was asked for"
+            return "precision is float64"
         return plan_graph(graph, self._shared_limit)
 
     def _plan(self, graph: Graph) -> tuple[StagePlan, ...] | OffsetPlan | str:

@@ -19,7 +19,7 @@ from ..general import pixel_squares
 from ..segmented import SMALLEST_NORM, keeps_scales
 from .close import ExactCache, FindExact, refine
 from .first_stage import FirstStage
-from .fused import Machine, batch_units, column_heights, self_units, walk
+from .fused import Machine, batch_units, column_heights, report_finished, self_units, walk
 from .offset_writer import write_offsets
 from .offsets import OffsetPlan, plan_offsets
 from .planes import channels_last, image_scales
@@ -90,7 +90,7 @@ class OffsetPath:
 
     @property
     def pair_bytes(self) -> int:
-        """Scratch memory of one pair, in units of `lanes` pairs."""
+        """Scratch memory of one pair, if all units are full (`lanes` pairs)."""
         inner = enumerate(self.plan.segments[:-1])
         numbers = sum(self.plan.exit_numbers(place, one) for place, segment in inner for one in segment.exits)
         size = np.dtype(self.plan.dtype).itemsize
@@ -137,7 +137,7 @@ class OffsetPath:
         """`graph.window_sums` in one launch."""
         xp = self.machine.xp
         if axes not in self._taps:
-            taps = [sorted(one.positions(0), key=lambda d: (abs(d), d)) for one in axes]
+            taps = [sorted(one.positions(0), key=lambda d: (abs(d), d)) for one in axes]  # added in the same order
             self._taps[axes] = self.machine.upload(np.array([*taps[0], *taps[1]], dtype=np.int32))
         sums = xp.empty((len(values), axes[0].count, axes[1].count))
         numbers = [np.int64(sums.size), *values.shape[1:], *sums.shape[1:]]
@@ -146,6 +146,7 @@ class OffsetPath:
         return sums
 
     def _set_norms(self, place: int, squares: Sequence[Any], norms: Any) -> None:
+        """Store the norms before the embeddings of a segment in `norms`, from the squared norms of its values."""
         segment, size = self.plan.segments[place], math.prod(self.plan.segments[place].grid)
         smallest = np.float64(SMALLEST_NORM[self.plan.dtype])
         for number in range(len(segment.steps)):
@@ -184,9 +185,7 @@ class OffsetPath:
             known = first_exits(units, slice(None))
             (totals,) = self.run(x, a, right.pixels, right.norms, units, known=known)[-1]
             self.finish(totals, units, out, len(right))
-            if advance is not None:
-                self.machine.mark()()  # wait: progress counts finished pairs
-                advance(stop - start)
+            report_finished(self.machine, advance, stop - start)
         out *= self.plan.total_scale()
         out *= left.gains[:, None] * right.gains
         if self.plan.dtype == "float32":
@@ -278,6 +277,7 @@ class OffsetPath:
         return found
 
     def finish(self, totals: Any, units: Any, out: Any, columns: int) -> None:
+        """Add up the totals of all groups of each unit, and store them in `out`, (1 + tangent, n, columns)."""
         sizes = np.int64(len(units)), totals.shape[1], columns, np.int64(out[0].size)
         walk(self.launch, "finish", len(units), [totals, units, out, *sizes])
 

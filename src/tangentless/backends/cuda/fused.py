@@ -216,6 +216,7 @@ class FusedPath:
         return totals
 
     def _run(self, left: FusedImages, right: FusedImages, units: list[Any], scratch: list[Any], totals: Any) -> None:
+        """Launch all stages for one batch; `scratch` holds the output of each but the last."""
         source: Any = left.left[0]  # the first kernel has no input, and does not read this
         outputs = [*scratch, totals]
         for x, z, output, work, launch in zip(left.left, right.right, outputs, units, self.launches, strict=True):
@@ -244,7 +245,14 @@ def self_units(count: int) -> Units:
     return np.stack([index, index, np.ones_like(index), index], axis=1)
 
 
+def report_finished(machine: Machine, advance: Advance | None, pairs: int) -> None:
+    """Report pairs as finished, after waiting for all work launched so far; without `advance`, do not wait."""
+    if advance is not None:
+        _finish(machine.mark(), pairs, advance)
+
+
 def _finish(wait: Callable[[], None], pairs: int, advance: Advance | None) -> None:
+    """Wait for a batch, then report its pairs."""
     wait()
     if advance is not None:
         advance(pairs)

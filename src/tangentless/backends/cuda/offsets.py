@@ -162,7 +162,7 @@ def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: in
         return segments
     dtype = "float64" if graph.tangent or graph.delicate or keeps_scales(graph) else precision
     if exceeds(segments, dtype):
-        return f"a segment sums over more windows than {dtype} can hold"
+        return f"sums over the windows of a segment may exceed the range of {dtype}"
     sliding = dtype == "float32" and slides(segments) and _needs_most_offsets(Segmented(graph, segments, dtype))
     most_lanes = most_lanes or (_SLIDING_LANES if sliding else 4)
     for lanes in (n for n in (4, 2, 1) if n <= most_lanes) if dtype == "float32" else (1,):
@@ -178,9 +178,8 @@ def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: in
     if most <= shared_limit:
         return found
     height, width = segments[0].grid
-    return (
-        f"planes of {height}×{width} positions take {most >> 10} KiB, more than the {shared_limit >> 10} KiB of a block"
-    )
+    needs = f"planes of {height}×{width} positions take {most >> 10} KiB of shared memory"
+    return f"{needs}, more than the {shared_limit >> 10} KiB of a block"
 
 
 def _keeps_sums(segment: Segment, lanes: int) -> bool:

@@ -53,7 +53,7 @@ def plan_graph(graph: Graph, shared_limit: int) -> tuple[StagePlan, ...] | str:
         if isinstance(plan, str):
             return f"stage {index + 1}: {plan}"
         plans.append(plan)
-    return f"float32 is too short: {graph.delicate}" if graph.delicate else tuple(plans)
+    return f"float32 has too few digits: {graph.delicate}" if graph.delicate else tuple(plans)
 
 
 def layer_form(embedding: Embedding) -> LayerForm | None:
@@ -93,9 +93,9 @@ def _plan_stage(
     if isinstance(layers, str):
         return layers
     if stage.pool != (stage.grid if last else (2, 2)):
-        return f"a {stage.pool[0]}×{stage.pool[1]} pool; 2×2 and a final global one fit"
+        return f"a {stage.pool[0]}×{stage.pool[1]} pool; only 2×2 pools and a final one of the whole grid fit"
     if stage.exits[0].weights is not None and layers[-1].form not in (EXPONENTIAL, SERIES):
-        return "positions of its last pool have weights, which norms carry only after a Gaussian or a polynomial"
+        return "its last pool gives positions different weights, which fits only after a Gaussian or a polynomial"
     for patch_steps, given in _entrances(channels, width, len(layers)):
         plan = _shares(height, width, channels, layers, last, patch_steps, source, given)
         if plan.shared_bytes > shared_limit:
@@ -106,7 +106,7 @@ def _plan_stage(
             plan = replace(plan, teams=plan.teams // 2)
         if max(plan.shared_bytes, FrontPlan(plan).shared_bytes if given else 0) <= shared_limit:
             return replace(plan, blocks=_blocks(plan, shared_limit))
-    return f"{channels} channels and {len(layers)} layers need more than the {shared_limit // 1024} KB of shared memory"
+    return f"{channels} channels and {len(layers)} layers need more than the {shared_limit >> 10} KiB of shared memory"
 
 
 def _forms(stage: Segment, positive: bool) -> tuple[LayerForm, ...] | str:

@@ -21,7 +21,7 @@ from ..chains import pull_norms, pull_totals
 from ..general import pixel_squares
 from .first_stage import FirstStage
 from .following import OffsetImages, OffsetPath
-from .fused import Machine, self_units, walk
+from .fused import Machine, report_finished, self_units, walk
 from .layout import StagePlan
 from .planes import channels_last
 from .portable import make_portable
@@ -85,6 +85,7 @@ class PullPath:
         units: Any,
         known: Sequence[Any],
     ) -> None:
+        """Pull the cotangents (n, m) of some columns back; `table` and `units` are those of `_units`."""
         xp, forward, lanes = self.machine.xp, self.forward, self.plan.forward.lanes
         n, m = cotangent.shape
         near, far = left.images, right.images
@@ -270,9 +271,7 @@ def pull_offsets(
             _pull_in_batches(left, path, left.pulled, right.pulled, given)
         if left.pulled.wanted:
             _pull_in_batches(left, path, right.pulled, left.pulled, machine.xp.ascontiguousarray(given.T))
-    if advance is not None:
-        machine.mark()()
-        advance(len(left) * (len(left) - 1) // 2 if upper else cotangent.size)
+    report_finished(machine, advance, len(left) * (len(left) - 1) // 2 if upper else cotangent.size)
 
 
 def _pull_in_batches(of: PulledGradient, path: PullPath, left: PulledImages, right: PulledImages, given: Any) -> None:

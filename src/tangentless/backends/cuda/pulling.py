@@ -108,7 +108,7 @@ def plan_pulling(graph: Graph, precision: str, shared_limit: int, both: bool) ->
         return f"its images have more than {_MOST_THREADS} columns"
     if most <= shared_limit:
         return found
-    return f"its cotangents take {most >> 10} KiB, more than the {shared_limit >> 10} KiB of a block"
+    return f"its cotangents take {most >> 10} KiB of shared memory, more than the {shared_limit >> 10} KiB of a block"
 
 
 def _reach(segment: Segment) -> list[int]:
