@@ -404,11 +404,10 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         before, body, after, longest = list[str](), list[str](), list[str](), 1
         sums = []
         for i, term in enumerate(step.terms):
-            lined, in_full = sums_lines(self.segment, number), self._in_full(number)
-            longest = max(longest, self._term(i, term, lined, in_full, before, body, after))
+            longest = max(longest, self._term(number, i, before, body, after))
             weight = "" if term.weight == 1.0 else f"{real(term.weight)} * "
             sums.append(f"{weight}s{i}")
-        total = f"{' + '.join(sums)}"
+        total = " + ".join(sums)
         body.append(f"const Value sum = {f'weighed({total})' if step.weighs else total};")
         if step.embedding is not None:
             place = self.plan.norm_places[self.place, number]
@@ -439,10 +438,10 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         """C++ that tells whether the two features are the same: an image with itself, at equal positions."""
         return "itself && offset == 0 && column.k == column.n" if self.plan.graph.tangent else "false"
 
-    def _term(
-        self, i: int, term: Term, lined: bool, in_full: bool, before: list[str], body: list[str], after: list[str]
-    ) -> int:
+    def _term(self, number: int, i: int, before: list[str], body: list[str], after: list[str]) -> int:
         """Add lines for the sum over a window, s{i}, from the sums along its rows, h{i}_t; returns how many rows."""
+        term = self.segment.steps[number].terms[i]
+        lined, in_full = sums_lines(self.segment, number), self._in_full(number)
         taps = [[t for t in axis if abs(t) < n] for axis, n in zip(term.taps, self.segment.grid, strict=True)]
         low, high = min(taps[0]), max(taps[0])
         if lined:
@@ -459,9 +458,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             inside = f"i + {high} < sure || {inside}"
         body.append(f"const Value h{i}_{high - low} = {inside} ? {line} : nothing();")
         after.append(f"f{i} += STRIDE;")
-        if (
-            lined and len(taps[0]) == high - low + 1 > 3
-        ):  # sums of two rows, p{i}: the next window shares all but one of them
+        if lined and len(taps[0]) == high - low + 1 > 3:  # sums of two rows, p{i}: the next window needs all but one
             pairs, last = high - low, f"h{i}_{high - low}"
             before += [f"Value p{i}_{t} = h{i}_{t} + h{i}_{t + 1};" for t in range(pairs - 1)]
             body.append(f"const Value p{i}_{pairs - 1} = h{i}_{pairs - 1} + {last};")

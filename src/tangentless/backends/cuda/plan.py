@@ -156,7 +156,7 @@ def _shares(
     pairs, warps = max(1, min(8, rows // height)), _warps(height, rows, last)
     teams = max(1, WARPS_OF_BLOCK // warps) if warps > 1 else SMALL_TEAMS
     if source and warps > 1 and (last or rows % 2 == 0) and height % rows == 0:
-        warps, teams = 1, SMALL_TEAMS  # rows of x are few: teams of one warp need no barrier
+        warps, teams = 1, SMALL_TEAMS  # little to share between warps: teams of one warp need no barrier
     windows = len(layers) - 1  # in registers, with patches
     kept = block[0] * block[1] * (2 * windows + 1)
     ahead = patches and kept <= MOST_KEPT

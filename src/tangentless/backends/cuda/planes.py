@@ -146,7 +146,7 @@ def _first_rows(plan: StagePlan, images: Any, sides: Sequence[int], xp: Any) -> 
     columns = _columns(images, entrance_unit(plan), xp)
     for side in sides:
         high, low = _halves(_widened(columns, plan.spans[side], xp), xp)
-        parts = (high, high, low) if side == 0 else (high, low, high)
+        parts = (high, high, low) if side == 0 else (high, low, high)  # products h h', h l' and l h'
         entries = xp.concatenate(parts, axis=2)
         room = [(0, 0), (0, 0), (0, 16 * plan.patch_steps - entries.shape[2]), (0, 0)]
         entry, position = _patch_order(plan, side)
