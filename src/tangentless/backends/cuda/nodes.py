@@ -1,8 +1,8 @@
 """The general path of `backends.general` on a GPU: kernels written from the nodes of a graph.
 
-Most nodes act on one element at a time, so only values that a window or a pool reads are stored: they are *kept*. Each
-kept value has one kernel. It computes its node and all nodes between it and other kept values, with a few lines of C++
-for each window, sum and embedding. `nodes.cuh` has the functions that kernels call.
+Most nodes act on one element at a time, so only outputs, and values that a window, a pool or several nodes read, are
+stored: they are *kept*. Each kept value has one kernel. It computes its node and all nodes between it and other kept
+values, with a few lines of C++ for each window, sum and embedding. `nodes.cuh` has the functions that kernels call.
 """
 
 from __future__ import annotations
