@@ -13,7 +13,7 @@ from tangentless.architecture import Architecture
 from tangentless.backends.cuda.compile import ADDED_BY_CUPY, OPTIONS, source, stage_options
 from tangentless.backends.cuda.layout import FrontPlan, StagePlan
 from tangentless.backends.cuda.node_back import BackKernels
-from tangentless.backends.cuda.offset_writer import write
+from tangentless.backends.cuda.offset_writer import write_offsets
 from tangentless.backends.cuda.offsets import plan_offsets
 from tangentless.backends.cuda.plan import plan_graph
 from tangentless.backends.cuda.pulling import plan_pulling, write_pulling
@@ -157,7 +157,7 @@ def test_kernels_that_follow_offsets_compile(
     if isinstance(plan, str):
         assert "more than the" in plan
         return
-    assert compile_cubin(write(plan)[0], OPTIONS, capability)
+    assert compile_cubin(write_offsets(plan)[0], OPTIONS, capability)
 
 
 @pytest.mark.parametrize("capability", known_architectures())

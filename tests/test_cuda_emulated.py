@@ -268,7 +268,7 @@ def test_pools_of_two_positions_of_a_row_match_the_reference(
     k, X = kernel(text), conformance.images(shape, 7)
     plan = plan_offsets(k.graph(shape), precision, HostMachine.shared_limit)
     assert isinstance(plan, OffsetPlan)
-    assert "RowExit<" in offset_writer.write(plan)[0]
+    assert "RowExit<" in offset_writer.write_offsets(plan)[0]
     found = k(X[:6], X[2:], backend=CudaBackend(precision, (0,)))
     limit = 3e-7 if precision == "float32" else 1e-13
     assert relative_error(found, k(X[:6], X[2:], backend="reference")) < limit

@@ -1,12 +1,17 @@
 """The CUDA backend: kernels on NVIDIA GPUs.
 
-Three paths, the fastest that takes a graph. Chains of 3×3 convolutions and 2×2 pools, also behind patches, run stage by
-stage, tuned for them (`stage.cu`), in float32, and in float64 after the last pool. Nearly all other graphs, tangent
-kernels, and `precision="float64"` follow offsets (`offsets.cuh`). What is left, such as branches of different
-resolution, runs node by node (`nodes.cuh`). Results do not depend on tiles, batches, order or the number of GPUs: the
-same images give the same bits. Images may be CuPy arrays as well; everything then stays on the GPUs, and entries come
-out beside the images. Gradients are computed by the first GPU: fused for chains (`pulling.cuh`), and node by node for
-all other graphs (`node_back.cuh`).
+A graph takes the first of three paths that can run it:
+
+- stage by stage (`fused.py`, `stage.cu`): chains of 3×3 convolutions and 2×2 pools, also behind patches. Fastest;
+  float32 up to the last pool, then float64.
+- offset by offset (`following.py`, `offsets.cuh`): nearly all other graphs, tangent kernels, and `precision="float64"`.
+- node by node (`general.py`, `nodes.cuh`): what is left, such as branches of different resolution.
+
+Gradients are computed by the first GPU: fused for chains (`pulled.py`, `pulling.cuh`), and node by node for all other
+graphs (`gradient.py`, `node_back.cuh`).
+
+Results do not depend on tiles, batches, order or the number of GPUs: the same images give the same bits. Images may be
+CuPy arrays. Everything then stays on the GPUs, and results are CuPy arrays on the GPU of the images.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from ...pullback import check_gradient
 from .. import Advance, Precision
 from ..backward import pull_general
 from .following import OffsetPath, find_exact
-from .fused import FusedPath
+from .fused import FusedPath, report_finished
 from .general import GeneralPath
 from .gradient import CudaGradient, GradientPath
 from .layout import StagePlan
@@ -43,20 +48,20 @@ Path = FusedPath | OffsetPath | GeneralPath
 T = TypeVar("T")
 logger = logging.getLogger("tangentless")
 
-TILE = 2048  # images on a side of a block: seconds of work, so that the ends of blocks do not matter
-PREPARED_AT_ONCE = 1024
-LARGEST_BATCH = 262144  # pairs in one launch, if they are small: planning them takes less time than computing them
-LARGEST_SCRATCH = 26 << 30  # bytes of all streams: 32,768 pairs of 32×32 images, and more of them are no faster
-SHARE_OF_MEMORY = 0.5  # of what is free, for the kernels between stages
+TILE = 2048  # images on a side of a block: seconds of work, so that idle time at the end of a block is negligible
+PREPARED_AT_ONCE = 1024  # images
+LARGEST_BATCH = 262144  # pairs in one launch: computing so many small ones still takes longer than planning them
+LARGEST_SCRATCH = 26 << 30  # bytes in all streams: 32,768 pairs of 32×32 images; larger batches are no faster
+SHARE_OF_MEMORY = 0.5  # of the free memory, for scratch: what one stage hands to the next
 
 
 @dataclass(frozen=True, eq=False)
 class CudaImages:
-    """Images prepared on every GPU, and k(x, x), which is where the images were."""
+    """Images prepared on every GPU, and k(x, x) in the memory that the images came from."""
 
-    copies: tuple[Any, ...]  # FusedImages, FollowedImages or GeneralImages, by GPU
+    copies: tuple[Any, ...]  # one per GPU: FusedImages, OffsetImages or GeneralImages
     diagonal: Any
-    paths: tuple[Path, ...]  # that prepared them
+    paths: tuple[Path, ...]  # one per GPU: what prepared the copies
 
     @property
     def tile(self) -> int:
@@ -70,7 +75,7 @@ class CudaImages:
 
 
 class CudaBackend:
-    """Runs graphs on the GPUs of this host; `gpus` picks some of them by number."""
+    """Runs graphs on the GPUs of this host; `gpus` chooses some of them by number (None: all)."""
 
     name = "cuda"
 
@@ -79,7 +84,7 @@ class CudaBackend:
         chosen = tuple(range(count)) if gpus is None else gpus
         missing = [index for index in chosen if not 0 <= index < count]
         if missing or not chosen:
-            raise BackendError(f"there are GPUs 0 to {count - 1} on this host; {list(chosen)} was asked for")
+            raise BackendError(f"gpus={list(chosen)} must name one or more of the GPUs of this host, 0 to {count - 1}")
         self.precision = precision
         self.machines = tuple(CudaMachine(index) for index in chosen)
         self._paths: dict[tuple[int, Graph], Path] = {}
@@ -104,7 +109,7 @@ class CudaBackend:
         self, graph: Graph, left: CudaImages, right: CudaImages, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
         bounds = np.linspace(0, len(right), len(left.copies) + 1).round().astype(int).tolist()
-        counted = _locked(advance)
+        counted = _thread_safe(advance)
 
         def compute(index: int) -> Any:
             columns = slice(bounds[index], bounds[index + 1])
@@ -116,7 +121,7 @@ class CudaBackend:
     def gradient(
         self, graph: Graph, images: Any, *, parameters: bool = False, wanted: bool = True
     ) -> CudaGradient | PulledGradient:
-        """Images with room for their cotangents, on the first GPU."""
+        """Images prepared for gradients on the first GPU, with no cotangents yet."""
         check_gradient(graph, parameters)
         fused = None if parameters else self._pull_path(graph, both=False)
         if fused is not None:
@@ -140,7 +145,7 @@ class CudaBackend:
         return PulledGradient(graph, prepared, pulled, paths, images.shape[1:], in_batches)
 
     def _pull_path(self, graph: Graph, both: bool) -> PullPath | None:
-        """The fused way back, for both sides of a pair or for one; None where it does not take the graph."""
+        """The fused backward path, for both images of a pair or for the right one; None if it cannot run the graph."""
         if (graph, both) not in self._pulls:
             plan = plan_pulling(graph, self.precision, self._shared_limit, both)
             with self.machines[0].active():
@@ -148,6 +153,7 @@ class CudaBackend:
         return self._pulls[graph, both]
 
     def _new_pull_path(self, plan: PullPlan) -> PullPath:
+        """The path of a plan; in float32 `stage.cu` runs its first stage, unless it is the only one or has a front."""
         stages = self._stages(plan.forward.graph)
         if isinstance(stages, str) or len(stages) == 1 or stages[0].given or plan.forward.dtype != "float32":
             return PullPath(plan, self.machines[0])
@@ -172,9 +178,7 @@ class CudaBackend:
         def count(pairs: int) -> None:
             nonlocal done
             done += pairs
-            if advance is not None:
-                machine.mark()()  # progress counts what is finished
-                advance(pairs)
+            report_finished(machine, advance, pairs)
 
         with machine.active():
             by = machine.upload(cotangent)
@@ -198,7 +202,7 @@ class CudaBackend:
         return machine.deliver(entries, left.diagonal)
 
     def _prepared(self, paths: tuple[Path, ...], images: Any) -> CudaImages:
-        """Images prepared by a path for each GPU."""
+        """Images prepared on the first GPUs, by one path each."""
         copies = self._on_gpus(len(paths), lambda index: self._prepare(self.machines[index], paths[index], images))
         with self.machines[0].active():
             return CudaImages(tuple(copies), self.machines[0].deliver(copies[0].diagonal, images), paths)
@@ -217,7 +221,7 @@ class CudaBackend:
         return parts[0] if len(parts) == 1 else path.join(parts)
 
     def _with_enough_memory(self, machine: CudaMachine, path: Path | PullPath, work: Callable[[int], T]) -> T:
-        """Run work in batches as large as memory allows, smaller ones if an allocation fails after all."""
+        """Call `work` with the number of pairs that fit into memory; with half as many whenever an allocation fails."""
         batch = self._largest_batch(machine, path)
         while True:
             try:
@@ -244,11 +248,11 @@ class CudaBackend:
 
     def _stages(self, graph: Graph) -> tuple[StagePlan, ...] | str:
         if self.precision == "float64" and not graph.tangent:
-            return "float64 was asked for"
+            return "precision is float64"
         return plan_graph(graph, self._shared_limit)
 
     def _plan(self, graph: Graph) -> tuple[StagePlan, ...] | OffsetPlan | str:
-        """The fastest of the paths that take a graph, or why it must be the general one."""
+        """The plan of the fastest path that can run a graph, or the reason why only the general path can."""
         stages = self._stages(graph)
         return plan_offsets(graph, self.precision, self._shared_limit) if isinstance(stages, str) else stages
 
@@ -265,7 +269,7 @@ class CudaBackend:
         return self._paths[key]
 
     def _on_gpus(self, count: int, work: Callable[[int], T]) -> list[T]:
-        """One worker for each of the first GPUs."""
+        """Run `work` on each of the first GPUs, in a thread each; results in order."""
 
         def run(index: int) -> T:
             with self.machines[index].active():
@@ -277,7 +281,8 @@ class CudaBackend:
             return list(pool.map(run, range(count)))
 
 
-def _locked(advance: Advance | None) -> Advance | None:
+def _thread_safe(advance: Advance | None) -> Advance | None:
+    """`advance` with a lock: every GPU has a thread that calls it."""
     if advance is None:
         return None
     lock = Lock()

@@ -1,8 +1,8 @@
-"""The device code as text, and the compiler options for each of its variants.
+"""The device code as text, and the compiler options of fused stages.
 
 The `.cu` and `.cuh` files are package data. NVRTC, which comes with CuPy, compiles them at run time for the GPU at
-hand, and CuPy keeps the results on disk. Headers and kernel are handed over as one text, so that a change of any file
-changes the key under which the result is kept.
+hand, and CuPy caches the results on disk. Headers and kernel are compiled as one text: CuPy's cache key is the text, so
+a change of a header is noticed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from importlib import resources
 from .layout import FrontPlan, StagePlan
 
 OPTIONS = ("-std=c++20", "-diag-suppress=177")
-ADDED_BY_CUPY = ("-ftz=true", "--device-as-default-execution-space")  # the kernels rely on them
+ADDED_BY_CUPY = ("-ftz=true", "--device-as-default-execution-space")  # the kernels rely on these
 INCLUDE = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)
 
 
 @functools.cache
 def source(name: str) -> str:
-    """The text of one of the package's files, with every header in place once.
+    """The text of a `.cu` or `.cuh` file, with each included header inserted once.
 
     >>> text = source("stage.cu")
     >>> text.count("struct Place {"), '#include "layout.cuh"' in text
@@ -39,5 +39,5 @@ def source(name: str) -> str:
 
 
 def stage_options(plan: StagePlan | FrontPlan) -> tuple[str, ...]:
-    """Compiler options for a fused stage or the front of one."""
+    """Compiler options for a fused stage, or for the front of the first one (`front.cu`)."""
     return (*OPTIONS, *plan.defines())

@@ -1,4 +1,13 @@
-"""Dual functions as lines of C++, for the kernels that are written from a graph; `duals.cuh` has what they call."""
+"""Dual functions and their derivatives as lines of C++, for kernels that are written from a graph.
+
+The lines call functions of `duals.cuh` and share these variables:
+
+    s, t0    the inner product and the tangent before the embedding
+    a        the product of the norms of both sides; where it is zero, all results are
+    same     whether the two features are the same
+    c        the cosine s / a, in [-1, 1]
+    k, t     the inner product and the tangent after the embedding
+"""
 
 from __future__ import annotations
 
@@ -10,11 +19,12 @@ from numpy.typing import NDArray
 
 from ...forms import TABLE_PIECES, TABLE_TERMS, TOLERANCE, Arc, Exponential, Form, Series, lower, lower_slope, slopes
 from ...layers import Nonlinearity, Normalize
+from ..segments import Segment
 from .portable import exact_form, table_of
 
 
 def form_of(layer: Nonlinearity, dtype: str) -> Form | None:
-    """The closed form of a nonlinearity that is exact enough for a type of numbers, or None."""
+    """The closed form of a nonlinearity, if it is accurate enough for a dtype; else None."""
     exact = exact_form(layer)
     if exact is not None or dtype == "float64":
         return exact
@@ -23,14 +33,26 @@ def form_of(layer: Nonlinearity, dtype: str) -> Form | None:
 
 
 def tables_for(layer: Nonlinearity | Normalize, dtype: str, derivatives: int) -> list[NDArray[Any]]:
-    """What the lines of a dual and of so many derivatives read as table0, table1, ...; none with a closed form."""
+    """Tables that the lines of a dual and its first `derivatives` read: table0, table1, ...; none for closed forms."""
     if isinstance(layer, Normalize) or form_of(layer, dtype) is not None:
         return []
     return [table_of(layer, what).astype(dtype) for what in ("dual", "derivative", "curvature")[: 1 + derivatives]]
 
 
+def step_tables(segment: Segment, dtype: str, derivatives: int) -> tuple[list[NDArray[Any]], list[range]]:
+    """The tables of all embeddings of a segment, and for each of its steps the numbers of those that it reads."""
+    tables: list[NDArray[Any]] = []
+    used: list[range] = []
+    for step in segment.steps:
+        first = len(tables)
+        if step.embedding is not None:
+            tables += tables_for(step.embedding, dtype, derivatives)
+        used.append(range(first, len(tables)))
+    return tables, used
+
+
 def dual_lines(layer: Nonlinearity | Normalize, dtype: str, tangent: bool) -> Iterator[str]:
-    """C++ for k, and t, after an embedding, from s and t0 before it and the product a of norms; zero where a is."""
+    """C++ for k, and with `tangent` for t."""
     if isinstance(layer, Normalize):
         yield "const real r = a > 0 ? reciprocal(a) : real(0);"
         yield "const real k = same ? real(a > 0) : fmin(fmax(s * r, real(-1)), real(1));"
@@ -42,7 +64,7 @@ def dual_lines(layer: Nonlinearity | Normalize, dtype: str, tangent: bool) -> It
 
 
 def _value_lines(form: Form | None, dtype: str) -> Iterator[str]:
-    if isinstance(form, Arc):  # without a cosine, which would lose digits of s
+    if isinstance(form, Arc):  # without c, which would lose digits of s
         lowered = lower(form, TOLERANCE[dtype])
         assert lowered is not None
         yield from _distance_lines()
@@ -63,7 +85,7 @@ def _value_lines(form: Form | None, dtype: str) -> Iterator[str]:
 
 
 def slope_lines(layer: Nonlinearity | Normalize, dtype: str) -> Iterator[str]:
-    """C++ for the derivative of k by s, after the lines of k; zero where a is."""
+    """C++ for `slope`, the derivative of k by s, after the lines of k."""
     if isinstance(layer, Normalize):
         yield "const real slope = r;"
         return
@@ -86,9 +108,9 @@ def slope_lines(layer: Nonlinearity | Normalize, dtype: str) -> Iterator[str]:
 
 
 def pull_lines(layer: Nonlinearity | Normalize, dtype: str) -> list[str]:
-    """C++ for k, its slope by s, and its bend: the derivative by the logarithm of a, which is k - s slope."""
+    """C++ for k, `slope`, and `bend`: the derivative of k by the logarithm of a, which is k - s slope."""
     form = None if isinstance(layer, Normalize) else form_of(layer, dtype)
-    if isinstance(form, Arc):  # with the angle t, the bend is a sin(t) / pi, and 1 - c² = w (2 - w)
+    if isinstance(form, Arc):  # at the angle t, the bend is a sin(t) / pi, and sin(t)² = 1 - c² = w (2 - w)
         angle, scale = lower_slope(form, TOLERANCE[dtype]), form.arc / math.pi
         assert angle is not None
         sine = f"{'-' if scale < 0 else ''}root(w * ({real(2 * scale**2)} - {real(scale**2)} * w))"
@@ -104,20 +126,21 @@ def pull_lines(layer: Nonlinearity | Normalize, dtype: str) -> list[str]:
 
 
 def _distance_lines() -> Iterator[str]:
-    """Of the cosine from 1 or -1, and its root. Where a is zero, 0 / 0 is NaN, and the maximum is the other number.
+    """C++ for d = a - |s|, w = d / a = 1 - |c|, and its root q.
 
-    It is at most 1, and zero at the same position: a subtraction that costs nothing sees to that.
+    Where a is zero, d / a is NaN, and `positive` gives 0. For the same feature w must be 0: `less` = 2 makes
+    the argument of `positive` negative, which costs no instruction.
     """
     yield "const real d = a - magnitude(s), less = same ? real(2) : real(0);"
     yield "const real w = positive(d * reciprocal(a) - less), q = root(w);"
 
 
 def curve_lines(layer: Nonlinearity | Normalize, dtype: str) -> Iterator[str]:
-    """C++ for the second derivative of the dual by the cosine, after the lines of the slope."""
+    """C++ for `curve`, the second derivative of the dual by the cosine, after the lines of the slope."""
     form = None if isinstance(layer, Normalize) else form_of(layer, dtype)
     if isinstance(layer, Normalize):
         curve = "0"
-    elif isinstance(form, Arc):  # infinite at 1 and -1, where zero is taken; 1 - c² = w (2 - w)
+    elif isinstance(form, Arc):  # 1 - c² = w (2 - w); infinite at c = 1 and -1, where zero is taken
         curve = f"w > 0 ? {real(form.arc / math.pi)} * reciprocal(root(w * (2 - w))) : real(0)"
     elif isinstance(form, Exponential):
         curve = f"{real(form.gamma)} * slope"
@@ -134,20 +157,20 @@ def _tabulated(table: int) -> str:
 
 
 def _weighed(*terms: tuple[float, str]) -> str:
-    """A sum of terms with factors; those that are zero or one are not written."""
+    """C++ for a sum of (factor, term); terms with factor 0, and factors of 1, are left out."""
     return " + ".join(text if factor == 1 else f"{real(factor)} * {text}" for factor, text in terms if factor)
 
 
 def real(value: float) -> str:
-    """A literal with every digit."""
+    """A C++ literal of type `real`, with all digits."""
     return f"real({float(value)!r})"
 
 
 def array(name: str, values: Sequence[float]) -> str:
-    """Numbers as a constant array."""
+    """C++ for a constant array of type `real`."""
     return f"const real {name}[{len(values)}] = {{{', '.join(real(v) for v in values)}}};"
 
 
 def indented(lines: Sequence[str], by: int) -> str:
-    """Lines that stand further to the right."""
+    """Lines as one text, indented by so many spaces."""
     return "\n".join(" " * by + line for line in lines)

@@ -1,7 +1,7 @@
-"""What the first pool of a chain collects, for gradients: by the kernel of `stage.cu`, which is the fastest there is.
+"""The first stage of a chain for gradients, by `stage.cu`, which is faster than the kernels of `offsets.cuh`.
 
-The way back needs it in the layout of `offsets.cuh`. Where a chain or its precision is not for `stage.cu`, the kernels
-of offsets compute it themselves.
+The backward pass needs the sums of the first pool in the layout of `offsets.cuh`, so they are copied into it. Chains
+that `stage.cu` cannot run, and float64, use the kernels of `offsets.cuh` for the first stage too.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from ..general import pixel_squares
-from .fused import LaunchText, Machine, walk
+from .fused import Launch, Machine, walk
 from .layout import StagePlan
 from .offsets import OffsetPlan
-from .planes import stage_rows, stage_units
+from .planes import channels_last, stage_rows, stage_units
 
 
 class FirstStage:
     """The first stage of a chain on one machine."""
 
-    def __init__(self, forward: OffsetPlan, plan: StagePlan, machine: Machine, launch: LaunchText) -> None:
+    def __init__(self, forward: OffsetPlan, plan: StagePlan, machine: Machine, launch: Launch) -> None:
         self.forward, self.segment, self.plan, self.machine = forward, forward.segments[0], plan, machine
         (self.units,) = stage_units((self.segment,), (plan,))
         self.run, self.launch = machine.load_stage(plan), launch
@@ -31,13 +31,13 @@ class FirstStage:
         return 4 * self.plan.output_floats
 
     def rows(self, pixels: Any, side: int) -> Any:
-        """Images (N, numbers) over their scales as the kernel reads them: 0, on the left of a pair; 1, on the right."""
-        images = pixels.astype(np.float64).reshape(len(pixels), -1, *self.segment.grid)
-        scaled, xp = np.moveaxis(images, 1, -1), self.machine.xp
-        return stage_rows(self.segment, self.plan, self.units, pixel_squares(scaled), scaled, xp, (side,))[0]
+        """Images (N, numbers), divided by their scales, as rows for `stage.cu`: of left (0) or right (1) images."""
+        images = channels_last(pixels, self.segment.grid)
+        squares = pixel_squares(images)
+        return stage_rows(self.segment, self.plan, self.units, squares, images, self.machine.xp, (side,))[0]
 
     def exits(self, left: Any, right: Any, units: Any) -> Any:
-        """What the pool collects for all units, from the rows of either side."""
+        """Sums of the first pool for all units, (units, numbers), from the rows of both sides."""
         xp, lanes, one = self.machine.xp, self.forward.lanes, self.segment.exits[0]
         sums = xp.empty((len(units) * lanes, self.plan.output_floats), dtype=np.float32)
         slots = units.copy()

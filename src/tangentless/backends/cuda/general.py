@@ -1,11 +1,12 @@
 """The general path on a GPU: any graph, kernel or tangent kernel, in float64.
 
 It is the interpreter of `backends/general.py` with the kernels of `nodes.py` in place of NumPy's operations. The head
-runs on arrays of CuPy, to which NumPy's functions hand them on.
+calls NumPy's functions on CuPy arrays, which dispatch to CuPy.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from .portable import make_portable
 
 
 class GeneralPath:
-    """A graph on one machine, node by node."""
+    """A graph on one machine, node by node; images of one position (vectors) need no kernels."""
 
     def __init__(self, graph: Graph, machine: Machine) -> None:
         self.graph = make_portable(graph, graph.head, machine.upload)
@@ -40,26 +41,23 @@ class GeneralPath:
     ) -> Any:
         """Entries (n, m) in float64, on the machine.
 
-        The columns are images number `first` and following of the rows: then only entries on and right of the diagonal
-        are needed. None: all of them are.
+        `first`: the right images are images first, first + 1, ... of the left ones, so only entries on and above the
+        diagonal of that matrix are needed. None: all entries are.
         """
 
         def report(pairs: int) -> None:
-            self.machine.mark()()  # progress counts what is finished
+            self.machine.mark()()  # wait: progress counts finished pairs
             if advance is not None:
                 advance(pairs)
 
+        block = functools.partial(general_block, advance=report, batch=batch, start=self.kernels)
         if first is None:
-            return general_block(left, right, upper=False, advance=report, batch=batch, start=self.kernels)
+            return block(left, right, upper=False)
         last = first + len(right)
         entries = self.machine.xp.zeros((len(left), len(right)), dtype=np.float64)
         if first:
-            entries[:first] = general_block(
-                left[:first], right, upper=False, advance=report, batch=batch, start=self.kernels
-            )
-        entries[first:last] = general_block(
-            left[first:last], right, upper=True, advance=report, batch=batch, start=self.kernels
-        )
+            entries[:first] = block(left[:first], right, upper=False)
+        entries[first:last] = block(left[first:last], right, upper=True)
         return entries
 
     def join(self, parts: list[GeneralImages]) -> GeneralImages:

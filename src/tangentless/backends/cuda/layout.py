@@ -1,7 +1,7 @@
-"""The layout of a fused stage on the GPU: shares of threads, rows in memory, and the sizes that follow from them.
+"""The layout of a fused stage on the GPU: how work is divided among threads, rows in memory, and all sizes.
 
-All arithmetic of the layout stands here. The kernels get every size as a compile-time constant and check what they rely
-on; `layout.cuh` describes each of them.
+All arithmetic of the layout is here. The kernels get every size as a compile-time constant, and assert what they rely
+on; `layout.cuh` describes each constant.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ EXPONENTIAL, ARC, SERIES, IDENTITY = range(4)  # as in layout.cuh
 
 @dataclass(frozen=True)
 class LayerForm:
-    """An embedding as the kernels know it."""
+    """An embedding in the form that the kernels evaluate; `embedding.cuh` has the formulas."""
 
     form: int
     coefficients: tuple[float, ...] = ()
-    linear: float = 0.0
-    arc: float = 1.0
+    linear: float = 0.0  # of an arc: the factor of s
+    arc: float = 1.0  # of an arc: the factor of max(s, 0)
     rate: float = 0.0  # of an exponential: 2^(rate (c - 1))
-    scale: float = 1.0  # of 1 / (A A'), where a polynomial is shorter for it
-    keep_norms: bool = True
-    positive: bool = False  # its input is never negative
+    scale: float = 1.0  # of an arc: the factor of 1 / (A A') for which its polynomial has a leading 1
+    keep_norms: bool = True  # False: values are not multiplied by A A' again
+    positive: bool = False  # whether its input is never negative
 
     @property
     def leaves_positive(self) -> bool:
-        """Whether its values are never negative."""
+        """Whether its output is never negative."""
         if self.form in (EXPONENTIAL, ARC):
             return self.linear == 0.0
         return self.positive and (self.form == IDENTITY or not self.keep_norms)
@@ -48,35 +48,35 @@ class StagePlan:
 
     height: int
     width: int
-    channels: int  # 0: the input is another stage's output
+    channels: int  # of the images; 0: the input is the output of another stage
     layers: tuple[LayerForm, ...]
-    last: bool
-    patch_steps: int  # 0: no tensor cores
+    last: bool  # the pool takes the whole grid
+    patch_steps: int  # of tensor cores, 16 entries each; 0: without them
     block: tuple[int, int]  # values of a thread, along k and n
-    lanes: tuple[int, int]
-    pairs: int
-    warps: int
-    teams: int
-    blocks: int
-    ring: int  # rows of x in shared memory; with a long ring, the warps of a team may be a turn apart
-    ahead: bool  # whether tensor cores are a row ahead of the rest
-    outer: bool  # whether tensor cores multiply what both images contribute to a layer
-    source: StagePlan | None
-    given: bool = False  # whether patches come from memory, where a `FrontPlan` has left them
+    lanes: tuple[int, int]  # threads that hold a row, along k and n
+    pairs: int  # of a team at a time
+    warps: int  # of a team
+    teams: int  # of a block
+    blocks: int  # of a multiprocessor
+    ring: int  # rows of x in shared memory; with a long ring, warps of a team may be a turn (two rows) apart
+    ahead: bool  # patches are computed one row before they are needed
+    outer: bool  # tensor cores multiply the factors of x and z for a layer
+    source: StagePlan | None  # the stage before
+    given: bool = False  # patches come from memory, where the kernel of a `FrontPlan` stored them
 
     @property
     def rows(self) -> int:
-        """Rows of a warp, each at its own offset."""
+        """Rows that a warp holds, each at its own offset u."""
         return 32 // math.prod(self.lanes)
 
     @property
     def offsets(self) -> int:
-        """Offsets that a team works on at a time."""
+        """Offsets u that a team works on at a time."""
         return self.height if self.pairs > 1 else min(self.height, self.rows * self.warps)
 
     @property
     def windows(self) -> int:
-        """Window sums that run in registers."""
+        """Window sums over rows in registers: one for each layer, except a first one with patches."""
         return len(self.layers) - (self.patch_steps > 0 or self.given)
 
     @property
@@ -95,23 +95,23 @@ class StagePlan:
 
     @property
     def spans(self) -> tuple[int, int]:
-        """Columns of a row of x and of z, including those beyond the grid."""
+        """Columns of a row of x and of z, including padding beyond the grid."""
         return self.lanes[0] * self.block[0], self.lanes[1] * self.block[1]
 
     @property
     def planes(self) -> int:
-        """Planes of a layer in a row: a number that tensor cores multiply has two parts."""
+        """Planes of a layer in a row: two, one of which has two parts if tensor cores multiply it."""
         return 3 if self.outer else 2
 
     @property
     def layers_at(self) -> tuple[int, int]:
-        """Where the planes of layers begin in a row of x and of z, behind its patches or channels."""
+        """Where the planes of layers begin in a row of x and of z, after patches or channels; in floats."""
         per_column = 0 if self.given else 8 * self.patch_steps or self.channels
         return per_column * self.spans[0], per_column * self.spans[1]
 
     @property
     def row_floats(self) -> tuple[int, int]:
-        """Length of a row of x and of z."""
+        """Floats of a row of x and of z."""
         per_column = self.planes * len(self.layers)
         x, z = (at + per_column * span for at, span in zip(self.layers_at, self.spans, strict=True))
         return _round4(x), _round4(z)
@@ -123,47 +123,47 @@ class StagePlan:
 
     @property
     def output_shape(self) -> tuple[int, int, int, int]:
-        """Of one pair's pooled kernel: offsets, rows, columns of x and of z."""
+        """The shape of the pooled kernel of a pair: (offsets u, rows, columns of x, columns of z)."""
         return self.height // 2, self.height // 2, self.width // 2, self.width // 2
 
     @property
     def output_floats(self) -> int:
-        """What a pair takes between this stage and the next."""
+        """Floats of a pair in the scratch memory between this stage and the next."""
         return 0 if self.last else math.prod(self.output_shape)
 
     @property
     def exchange_row(self) -> int:
-        """Pooled values of one row at one offset; 2×2 values make one."""
+        """Floats for pooled values of one row at one offset: 2×2 values are summed to one."""
         return math.prod(self.lanes) * (1 if self.last else math.prod(self.block) // 4)
 
     @property
     def exchange(self) -> int:
-        """Pooled values of a pair of rows at all offsets."""
+        """Floats for pooled values of two rows at all offsets."""
         return 0 if self.last else self.pairs * self.offsets * 2 * self.exchange_row
 
     @property
     def exchanges(self) -> int:
-        """Pairs of rows on their way to the output at a time; a power of two, though three would do for a long ring."""
+        """Buffers for two rows on their way to the output: a power of two, although a long ring needs only three."""
         return 4 if self.ring == LONG_RING else 2
 
     @property
     def exchange_at(self) -> int:
-        """Where pooled values, or totals in float64, begin in a team's share of shared memory, behind the ring."""
+        """Where pooled values, or totals in float64, begin in a team's shared memory: after the ring."""
         return self.pairs * self.ring * self.row_floats[0]
 
     @property
     def barrier_at(self) -> int:
-        """Where the team's barrier begins, if warps may be apart."""
+        """Where the team's barrier begins, if its warps may be apart."""
         return self.exchange_at + (2 * self.team_threads if self.last else self.exchanges * self.exchange)
 
     @property
     def team_floats(self) -> int:
-        """A team's share of shared memory."""
+        """Floats of a team's shared memory."""
         return self.barrier_at + (4 if self.ring == LONG_RING else 0)
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: image z, and the shares of the teams."""
+        """Shared memory of a block: image z, and that of each team."""
         return 4 * (self.height * self.row_floats[1] + self.teams * self.team_floats)
 
     def defines(self) -> tuple[str, ...]:
@@ -219,7 +219,7 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class FrontPlan:
-    """The parameters of `front.cu`, which computes what the first stage is given."""
+    """The parameters of `front.cu`, which computes the patches for a first stage that is `given` them."""
 
     stage: StagePlan
     last: ClassVar[bool] = False
@@ -229,22 +229,23 @@ class FrontPlan:
 
     @property
     def passes(self) -> int:
-        """Times that rows stream by, with some of their channels each."""
+        """How often all rows are read, each time with some of the channels."""
         return math.ceil(self.stage.channels / (16 * self.most_steps))
 
     @property
     def steps(self) -> int:
+        """Steps of 16 channels in a pass."""
         return math.ceil(self.stage.channels / (16 * self.passes))
 
     @property
     def row_floats(self) -> tuple[int, int]:
-        """Length of a row of x and of z: a number is two float16."""
+        """Floats of a row of x and of z: a number takes one, as two float16."""
         x, z = self.stage.spans
         return 16 * self.steps * x, 16 * self.steps * z
 
     @property
     def groups(self) -> int:
-        """Blocks that share the offsets of a unit."""
+        """Blocks among which the offsets of a unit are divided."""
         return math.ceil(self.stage.height / self.warps)
 
     @property
@@ -253,7 +254,7 @@ class FrontPlan:
 
     @property
     def output_floats(self) -> int:
-        """What a pair takes between this and the first stage."""
+        """Floats of a pair in the scratch memory between this and the first stage."""
         return self.stage.height**2 * math.prod(self.stage.spans)
 
     @property

@@ -1,4 +1,4 @@
-"""One GPU, through CuPy: memory, compiled kernels, launches. What is missing is said here, with what to do about it."""
+"""One GPU, through CuPy: memory, compiled kernels, launches. Errors say what is missing and how to get it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from ...errors import BackendError
 from .compile import OPTIONS, source, stage_options
-from .fused import Launch, LaunchText, Stream
+from .fused import Launch, Stream
 from .layout import FrontPlan, StagePlan
 
 INSTALL = "pip install 'tangentless[cuda13]', or tangentless[cuda12] where the driver is of CUDA 12"
-OLDEST = (8, 0)  # compute capability: the fused stages ask for the shared memory and registers of such a GPU
+OLDEST = (8, 0)  # compute capability: the fused stages need its shared memory and registers
 
 
 def import_cupy() -> Any:
-    """The cupy module, or an error that says how to get it."""
+    """The cupy module; raises an error that says how to install it."""
     try:
         import cupy
     except ImportError as error:
@@ -28,7 +28,7 @@ def import_cupy() -> Any:
 
 
 def count_gpus() -> int:
-    """How many GPUs there are; raises where there are none, or the driver cannot serve them."""
+    """The number of GPUs; raises if there are none, or if the driver cannot be used."""
     cupy = import_cupy()
     try:
         count = int(cupy.cuda.runtime.getDeviceCount())
@@ -40,14 +40,14 @@ def count_gpus() -> int:
 
 
 def check_gpus() -> None:
-    """Raise where the cuda backend cannot run with every GPU of this host."""
+    """Raise an error if the cuda backend cannot use every GPU of this host."""
     cupy = import_cupy()
     for index in range(count_gpus()):
         check_capability(index, cupy.cuda.Device(index).compute_capability)
 
 
 def gpu_present() -> bool:
-    """Whether the cuda backend can run here."""
+    """Whether the cuda backend can use every GPU of this host, and there is one."""
     try:
         check_gpus()
     except BackendError:
@@ -56,7 +56,7 @@ def gpu_present() -> bool:
 
 
 def check_capability(index: int, capability: str) -> None:
-    """Refuse a GPU that is too old, given its compute capability as CuPy writes it.
+    """Raise an error for a GPU that is too old; `capability` is written as CuPy does, without the point.
 
     >>> check_capability(0, "75")
     Traceback (most recent call last):
@@ -72,7 +72,7 @@ def check_capability(index: int, capability: str) -> None:
 
 
 class CudaMachine:
-    """A GPU with its compiled kernels."""
+    """A GPU with its compiled kernels; `fused.Machine` documents the methods."""
 
     def __init__(self, index: int) -> None:
         self.xp = import_cupy()
@@ -91,7 +91,7 @@ class CudaMachine:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Work on this GPU; whatever ends the work, the GPU is idle and usable afterwards."""
+        """A context in which work runs on this GPU. After an error, it waits until the GPU is idle."""
         with self.device:
             try:
                 yield
@@ -100,7 +100,7 @@ class CudaMachine:
                 raise
 
     def free_bytes(self) -> int:
-        """Memory that an allocation could use."""
+        """Memory that an allocation could use: free, or cached by CuPy."""
         free, _ = self.xp.cuda.runtime.memGetInfo()
         return int(free + self.xp.get_default_memory_pool().free_bytes())
 
@@ -108,13 +108,13 @@ class CudaMachine:
         return isinstance(error, self.xp.cuda.memory.OutOfMemoryError)
 
     def release(self) -> None:
-        """Give cached memory back."""
+        """Return cached memory to the driver."""
         self.xp.get_default_memory_pool().free_all_blocks()
 
     def load_stage(self, plan: StagePlan | FrontPlan) -> Launch:
         if plan not in self._stages:
             name = "front" if isinstance(plan, FrontPlan) else "stage"
-            kernel = self._compile(f"{name}.cu", stage_options(plan), name)
+            kernel = self._module(f"{name}.cu", source(f"{name}.cu"), stage_options(plan)).get_function(name)
             shared = plan.shared_bytes
             kernel.max_dynamic_shared_size_bytes = shared
 
@@ -131,7 +131,7 @@ class CudaMachine:
             self._stages[plan] = launch
         return self._stages[plan]
 
-    def load_text(self, text: str) -> LaunchText:
+    def load_text(self, text: str) -> Launch:
         module = self._module("the kernels of a graph", text, OPTIONS)
         walking = 16 * int(self.device.attributes["MultiProcessorCount"])
         kernels: dict[str, Any] = {}
@@ -145,9 +145,6 @@ class CudaMachine:
 
         return launch
 
-    def _compile(self, file: str, options: tuple[str, ...], kernel: str) -> Any:
-        return self._module(file, source(file), options).get_function(kernel)
-
     def _module(self, file: str, text: str, options: tuple[str, ...]) -> Any:
         module = self.xp.RawModule(code=text, options=options)
         try:
@@ -157,7 +154,7 @@ class CudaMachine:
         return module
 
     def upload(self, values: Any) -> Any:
-        """The values on this GPU, contiguous; nothing is copied if they are there already."""
+        """The values on this GPU, contiguous; not copied if they are already."""
         if not isinstance(values, self.xp.ndarray):
             return self.xp.asarray(np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("=")))
         if values.device != self.device:
@@ -169,7 +166,7 @@ class CudaMachine:
         return np.asarray(self.xp.asnumpy(values))
 
     def deliver(self, values: Any, beside: Any) -> Any:
-        """Values of this GPU as the kind of array that `beside` is, in the memory it is in."""
+        """Values of this GPU as an array of the kind of `beside`, in the same memory: the host or a GPU."""
         if not isinstance(beside, self.xp.ndarray):
             return self.download(values)
         if values.device == beside.device:
@@ -180,9 +177,9 @@ class CudaMachine:
 
     @contextmanager
     def streams(self, count: int) -> Iterator[Sequence[Stream]]:
-        """Streams that begin and end with the current one, also where an error ends the work.
+        """Streams that start after the work of the current one, which in turn waits for them, also after an error.
 
-        Memory of the current stream that they use can therefore be given to its next user without waiting for them.
+        CuPy can therefore reuse memory of the current stream without waiting for these streams.
         """
         cuda = self.xp.cuda
         current = cuda.get_current_stream()

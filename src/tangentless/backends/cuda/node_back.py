@@ -1,8 +1,8 @@
-"""Nodes of a graph backwards on a GPU: the general path's gradients, by kernels written from the graph.
+"""Gradients of the general path on a GPU: backward kernels written from the nodes of a graph.
 
-Each kept value of `nodes.py` has a second kernel. It computes what stands between the value and other kept ones again,
-and pulls cotangents back through it, element by element: to every value that was read, to logarithms of norms, and to
-parameters. The kernels of `node_back.cuh` then add up what a source, an image or a pair gets from all elements.
+Each kept value of `nodes.py` has a second kernel. It computes the nodes between the value and other kept ones again,
+and pulls cotangents back through them, element by element: to every value that was read, to logarithms of norms, and to
+parameters. The kernels of `node_back.cuh` then add up the cotangents that sources, images and pairs get from elements.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ from ..general import each, node_pairs, own_columns, places, window_taps
 from .compile import source as device_source
 from .duals import curve_lines, dual_lines, real, slope_lines
 from .fused import Machine
-from .nodes import Kept, NodeKernels, NodeRun, Writer, kernels_of, pool_rows, pool_taps
+from .nodes import KeptNode, NodeKernels, NodeRun, NodeWriter, kernels_of, pool_rows, pool_taps
 from .portable import table_of
 
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """A kept value that a kernel read: at u times `factor`, by windows of these rows, each pair by these readers."""
+    """How a kernel read a kept value: at offset `factor` u, by which windows of rows, and by which pairs of columns."""
 
     source: int
     factor: int
     rows: tuple[int, int, int, int]  # stride, dilation, start and size
-    readers: NDArray[np.int32]  # (depth, pairs of the source)
+    readers: NDArray[np.int32]  # (depth, pairs of the source), see `readers_of`
 
     @property
     def as_is(self) -> bool:
-        """Whether every element was read once, by the element in its place."""
+        """Whether every element was read once, by the element with the same row and pair of columns."""
         return self.rows == (1, 1, 0, 1) and np.array_equal(self.readers, np.arange(self.readers.shape[1])[None])
 
 
 @dataclass(frozen=True, eq=False)
-class Pulled:
-    """The kernel that pulls back the cotangents of a kept value, and what its outputs are."""
+class PullKernel:
+    """The kernel that pulls back the cotangents of a kept value, and its outputs in order."""
 
-    kernel: Kept
+    kernel: KeptNode
     uses: tuple[Use, ...]
-    embeddings: tuple[int, ...]
+    embeddings: tuple[int, ...]  # nodes for which it gives cotangents of logarithms of norms
     parameters: tuple[Key, ...]
 
 
 @functools.lru_cache(maxsize=64)
-def pulls_of(graph: Graph) -> dict[int, Pulled]:
-    """Of all kept values but the images and pools."""
+def pulls_of(graph: Graph) -> dict[int, PullKernel]:
+    """The backward kernels of all kept values except images and pools, by node."""
     kept = kernels_of(graph)
     return {place: _PullWriter(graph, kept, place).pull() for place, one in kept.items() if one.code}
 
 
 @dataclass
-class _PullWriter(Writer):
-    """Writes the kernel that goes back from one kept node."""
+class _PullWriter(NodeWriter):
+    """Writes the backward kernel of one kept node."""
 
     order: list[int] = field(default_factory=list)  # nodes as they are computed
     outputs: dict[str, list[str]] = field(default_factory=lambda: {"use": [], "scale": [], "slope": []})
@@ -71,8 +71,8 @@ class _PullWriter(Writer):
     embeddings: list[int] = field(default_factory=list)
     parameters: list[Key] = field(default_factory=list)
 
-    def pull(self) -> Pulled:
-        """The finished kernel. Its outputs are cotangents of what it read, of scales, and of parameters."""
+    def pull(self) -> PullKernel:
+        """The finished kernel; its outputs are cotangents of what it read, logarithms of norms, and parameters."""
         self._value(self.place, top=True)
         self.lines += [f"Value g{place} = {{0, 0}};" for place in self.order[:-1]]
         self.lines.append(f"const Value g{self.place} = {{gk[i], gt ? gt[i] : real(0)}};")
@@ -80,7 +80,7 @@ class _PullWriter(Writer):
             self._pull(place)
         outputs = (one for some in self.outputs.values() for one in some)
         kernel = self._finished("pull", ["const real* gk", "const real* gt", *outputs])
-        return Pulled(kernel, tuple(self.uses), tuple(self.embeddings), tuple(self.parameters))
+        return PullKernel(kernel, tuple(self.uses), tuple(self.embeddings), tuple(self.parameters))
 
     def _value(self, place: int, top: bool = False) -> str:
         name = super()._value(place, top)
@@ -89,7 +89,7 @@ class _PullWriter(Writer):
         return name
 
     def _embed(self, node: EmbedNode, place: int) -> None:
-        """The value and its derivatives."""
+        """Write an embedding and its derivatives (`Bend` in node_back.cuh)."""
         tangent = self.graph.tangent
         lines = [
             *self._before(node, 1 + tangent),
@@ -110,7 +110,7 @@ class _PullWriter(Writer):
         self.lines += [f"Value v{place};", f"Bend e{place};", "{", *(f"    {line}" for line in lines), "}"]
 
     def _pull(self, place: int) -> None:
-        """From the cotangent of a node to those of its sources."""
+        """Write the step from the cotangent of a node to those of its sources."""
         node, g = self.graph.nodes[place], f"g{place}"
         if place in self.kept and place != self.place:
             column = places(self._pairs, self._index(place)).astype(np.int32)
@@ -167,7 +167,9 @@ class _PullWriter(Writer):
 
 
 def readers_of(taps: NDArray[Any], count: int) -> NDArray[np.int32]:
-    """Of each of so many places, who reads it, in order, and -1 after the last: (depth, count).
+    """For each of `count` places, its readers in order, then -1: (depth, count).
+
+    `taps` (taps, readers) has the places that each reader reads, -1 for none.
 
     >>> readers_of(np.array([[0, 1], [1, -1]]), 3)
     array([[ 0,  1, -1],
@@ -183,7 +185,7 @@ def readers_of(taps: NDArray[Any], count: int) -> NDArray[np.int32]:
 
 
 def positions_of(graph: Graph, place: int, side: int) -> NDArray[np.int32]:
-    """Where the pairs of columns stand that a column of one side is in, offset by offset: (offsets, columns)."""
+    """The numbers of the pairs of columns that a column of one side is in, (offsets, columns), -1 for none."""
     pairs = node_pairs(graph, place)
     offsets = sorted(graph.offsets[place][1])
     found = np.full((len(offsets), graph.nodes[place].grid[1]), -1, dtype=np.int32)
@@ -193,7 +195,7 @@ def positions_of(graph: Graph, place: int, side: int) -> NDArray[np.int32]:
 
 
 class BackKernels(NodeKernels):
-    """The kernels of a graph on one machine, for both ways."""
+    """The compiled kernels of a graph on one machine, forwards and backwards."""
 
     def __init__(self, graph: Graph, machine: Machine) -> None:
         super().__init__(graph, machine)
@@ -217,9 +219,9 @@ class BackKernels(NodeKernels):
         return NodeBack(self, left, right, left_squares, right_squares)
 
     def accumulate(self, rows: Any, parts: Sequence[tuple[Any, Any]]) -> None:
-        """Add to totals of images what pairs have, pair by pair; `rows` are the images of the pairs."""
+        """Add parts of pairs to totals of images, in the order of pairs; `rows` are the images of the pairs."""
         arange = self.machine.xp.arange
-        order = np.argsort(rows * len(rows) + arange(len(rows)))  # no two are equal: every sort gives the same
+        order = np.argsort(rows * len(rows) + arange(len(rows)))  # distinct keys: every sort gives the same order
         starts = np.searchsorted(rows[order], arange(len(parts[0][0]) + 1))
         numbered = [self.machine.upload(one.astype(np.int64)) for one in (order, starts)]
         for total, part in [(total, self.machine.upload(part)) for total, part in parts]:
@@ -228,7 +230,7 @@ class BackKernels(NodeKernels):
 
 
 class NodeBack(NodeRun, Back):
-    """A run that goes back."""
+    """A run forwards and backwards, by the kernels of a graph."""
 
     kernels: BackKernels
 
@@ -258,7 +260,6 @@ class NodeBack(NodeRun, Back):
 
     def spread(self, place: int, node: PoolNode, u: int, pulled: Mapping[int, Both]) -> Both:
         rows, (source,) = node.axes[0], node.sources
-
         parts = [((rows.stride, 1, *pool_rows(node, u, U), node.scale), both) for U, both in pulled.items()]
         return self._spread(source, u, self.kernels.readers[place][0], parts)
 
@@ -271,7 +272,7 @@ class NodeBack(NodeRun, Back):
         return value, np.zeros_like(value) if self.graph.tangent else None
 
     def _spread(self, source: int, u: int, readers: Any, parts: Sequence[tuple[tuple[Any, ...], Both]]) -> Both:
-        """Cotangents of a source at offset u, from those of what read it, by stride, dilation, rows and scale."""
+        """The cotangent of a source at offset u, from (stride, dilation, rows, scale) of windows and cotangents."""
         found = []
         for which in range(1 + self.graph.tangent):
             out = self._new(source, u)
@@ -295,7 +296,7 @@ class NodeBack(NodeRun, Back):
             self.kernels.launch("add_pixels", elements, [*arrays, np.int64(elements), *sizes])
 
     def _add_scales(self, place: int, embedding: int, u: int, values: Any) -> None:
-        """Add up what logarithms of norms get, for each side."""
+        """Add cotangents of logarithms of norms to those of each side."""
         height, width = self.graph.nodes[embedding].grid
         for side in self.sides:
             if (embedding, side) not in self.scales:
@@ -307,7 +308,7 @@ class NodeBack(NodeRun, Back):
             self.kernels.launch("add_positions", elements, [*arrays, np.int64(elements), *sizes])
 
     def _totals(self, place: int, values: Any) -> Any:
-        """The sums of the values of every pair."""
+        """The sum of the values of every pair of images, (pairs,)."""
         columns = self.kernels.all_columns[place]
         part = np.empty_like(values, shape=(len(values), 1, values.shape[2]), order="C")
         self._launch("add_rows", part, values, columns, sizes=(*values.shape[1:], 1, 0, 0, values.shape[1]))

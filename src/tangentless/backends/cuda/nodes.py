@@ -1,8 +1,8 @@
-"""Nodes of a graph as kernels: the general path of `backends.general` on a GPU.
+"""The general path of `backends.general` on a GPU: kernels written from the nodes of a graph.
 
-Most nodes act on one element at a time, so only values that a window or a pool reads are kept. Each of these is one
-kernel, written from its node and those between it and other kept values; `nodes.cuh` has the functions they call. What
-is written is a table, node by node: one line of C++ for every window, sum and embedding.
+Most nodes act on one element at a time, so only outputs, and values that a window, a pool or several nodes read, are
+stored: they are *kept*. Each kept value has one kernel. It computes its node and all nodes between it and other kept
+values, with a few lines of C++ for each window, sum and embedding. `nodes.cuh` has the functions that kernels call.
 """
 
 from __future__ import annotations
@@ -21,60 +21,60 @@ from .compile import source as device_source
 from .duals import dual_lines, indented, real, tables_for
 from .fused import Machine, walk
 
-_FEW_TAPS = 16  # up to which one thread adds all of a window
+_FEW_TAPS = 16  # of a window, up to which one thread adds all of them
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
-    """A node whose value is kept: its pairs of columns, and the kernel that computes it."""
+class KeptNode:
+    """A node whose value is kept: its pairs of columns, and the kernel that computes it; images and pools have none."""
 
     place: int
     pairs: tuple[Pair, ...]
     code: str = ""
-    reads: tuple[tuple[int, int], ...] = ()  # kept values: node, and the factor on u at which it is read
-    tables: tuple[NDArray[Any], ...] = ()  # for the kernel, in order: places of columns, and tables of duals
-    norms: tuple[int, ...] = ()  # nodes whose norms it takes
+    reads: tuple[tuple[int, int], ...] = ()  # kept values that it reads: (node, f), at offset f u
+    tables: tuple[NDArray[Any], ...] = ()  # arguments of the kernel, in order: places of columns, and tables of duals
+    norms: tuple[int, ...] = ()  # nodes whose norms it reads
 
     @property
     def columns(self) -> NDArray[np.int32]:
-        """Of the left image, then of the right one."""
+        """Columns of the left image and of the right one, (2, pairs)."""
         return np.array([[k for k, _ in self.pairs], [n for _, n in self.pairs]], dtype=np.int32)
 
 
 @functools.lru_cache(maxsize=64)
-def kernels_of(graph: Graph) -> dict[int, Kept]:
-    """All kept values, by node."""
+def kernels_of(graph: Graph) -> dict[int, KeptNode]:
+    """All kept nodes, by their numbers."""
     sources = [source for node in graph.nodes for source in node.sources]
     read = {source for node in graph.nodes if isinstance(node, WindowNode | PoolNode) for source in node.sources}
-    read |= {place for place in graph.body if sources.count(place) > 1}  # rather than computed twice
+    read |= {place for place in graph.body if sources.count(place) > 1}  # not computed twice
     pools = {place for place in graph.body if isinstance(graph.nodes[place], PoolNode)}
     places = [place for place in graph.body if place in {0, *read, *pools, *graph.outputs}]
-    kept = {place: Kept(place, tuple(node_pairs(graph, place))) for place in places}
+    kept = {place: KeptNode(place, tuple(node_pairs(graph, place))) for place in places}
     written = [place for place in places if place != 0 and place not in pools]
-    return kept | {place: Writer(graph, kept, place).kernel() for place in written}
+    return kept | {place: NodeWriter(graph, kept, place).kernel() for place in written}
 
 
 @dataclass
-class Writer:
+class NodeWriter:
     """Writes the kernel of one kept node."""
 
     graph: Graph
-    kept: dict[int, Kept]
+    kept: dict[int, KeptNode]
     place: int
     lines: list[str] = field(default_factory=list)
     reads: list[tuple[int, int]] = field(default_factory=list)
     tables: list[NDArray[Any]] = field(default_factory=list)
     norms: list[int] = field(default_factory=list)
-    written: set[str] = field(default_factory=set)  # variables that stand in the lines
+    written: set[str] = field(default_factory=set)  # variables that the lines define
 
-    def kernel(self) -> Kept:
-        """The finished kernel: parameters are reads, tables and norms in the order they were met."""
+    def kernel(self) -> KeptNode:
+        """The finished kernel; its parameters are reads, tables and norms, in the order in which the lines use them."""
         result = self._value(self.place, top=True)
         self.lines += [f"k[i] = {result}.k;", f"if (t) t[i] = {result}.t;"]
         return self._finished("node", ["real* k", "real* t"])
 
-    def _finished(self, kind: str, outputs: Sequence[str]) -> Kept:
-        """The lines as a kernel."""
+    def _finished(self, kind: str, outputs: Sequence[str]) -> KeptNode:
+        """The kernel `{kind}_{node}` with the lines as its body."""
         parameters, made = [], []
         for i in range(len(self.reads)):
             parameters += [f"const real* k{i}", f"const real* l{i}", f"int rows{i}", f"int columns{i}"]
@@ -95,10 +95,10 @@ extern "C" __global__ void {kind}_{self.place}({", ".join([*parameters, *outputs
 }}
 """
         kept = self.kept[self.place]
-        return Kept(self.place, kept.pairs, code, tuple(self.reads), tuple(self.tables), tuple(self.norms))
+        return KeptNode(self.place, kept.pairs, code, tuple(self.reads), tuple(self.tables), tuple(self.norms))
 
     def _value(self, place: int, top: bool = False) -> str:
-        """The name of the variable with a node's value; writes what computes it."""
+        """The name of the variable with a node's value; writes the lines that compute it, if there are none yet."""
         node, name = self.graph.nodes[place], f"v{place}"
         if name in self.written:
             return name
@@ -146,7 +146,7 @@ extern "C" __global__ void {kind}_{self.place}({", ".join([*parameters, *outputs
         return f"window<{sizes}>({source}, {taps}, {rows.start}, columns, place, {real(node.scale)})"
 
     def _embed(self, node: EmbedNode, place: int) -> None:
-        """The embedding of a value: k times norms, and t times the slope."""
+        """Write an embedding: the dual of k, and the slope times t."""
         tangent = self.graph.tangent
         lines = [
             *self._before(node, int(tangent)),
@@ -156,7 +156,7 @@ extern "C" __global__ void {kind}_{self.place}({", ".join([*parameters, *outputs
         self.lines += [f"Value v{place};", "{", *(f"    {line}" for line in lines), "}"]
 
     def _before(self, node: EmbedNode, derivatives: int) -> list[str]:
-        """What the lines of a dual and of so many derivatives read."""
+        """Lines that define what the lines of a dual and its first `derivatives` read: see `duals.py`."""
         source = self._value(node.sources[0])
         self.norms.append(node.sources[0])
         n = f"n{len(self.norms) - 1}"
@@ -169,7 +169,7 @@ extern "C" __global__ void {kind}_{self.place}({", ".join([*parameters, *outputs
 
 
 class NodeKernels:
-    """The kernels of a graph on one machine, and their tables in its memory. Called, it starts a run."""
+    """The compiled kernels of a graph on one machine, and their tables in its memory. Calling it starts a run."""
 
     def __init__(self, graph: Graph, machine: Machine) -> None:
         self.graph, self.machine = graph, machine
@@ -186,7 +186,7 @@ class NodeKernels:
         return "\n".join([device_source("nodes.cuh"), *(kept.code for kept in kernels_of(graph).values())])
 
     def launch(self, name: str, elements: int, arguments: Sequence[Any]) -> None:
-        """Compute so many elements by one kernel."""
+        """Launch a kernel for so many elements."""
         walk(self._launch, name, elements, arguments)
 
     def __call__(self, graph: Graph, left: Any, right: Any, left_squares: Any, right_squares: Any) -> NodeRun:
@@ -194,7 +194,7 @@ class NodeKernels:
 
 
 class NodeRun(Run):
-    """By the kernels of a graph, on one machine."""
+    """A run by the kernels of a graph, on one machine."""
 
     def __init__(self, kernels: NodeKernels, left: Any, right: Any, left_squares: Any, right_squares: Any) -> None:
         upload = kernels.machine.upload
@@ -224,13 +224,13 @@ class NodeRun(Run):
     def _run(
         self,
         kind: str,
-        kept: Kept,
+        kept: KeptNode,
         tables: Sequence[Any],
         u: int,
         memo: dict[tuple[int, int], Value],
         outputs: Sequence[Any],
     ) -> None:
-        """A kernel that was written from a node; the first of its outputs has the shape of the node's value."""
+        """Launch a kernel that was written from a node; its first output has the shape of the node's value."""
         arguments: list[Any] = []
         for source, factor in kept.reads:
             kernel, tangent = self.value(source, factor * u, memo)
@@ -247,7 +247,7 @@ class NodeRun(Run):
         return self.kernels.machine.upload(norms)
 
     def _launch(self, name: str, out: Any, *arrays: Any, sizes: tuple[Any, ...]) -> None:
-        """A kernel that fills values of its own shape."""
+        """Launch a kernel of `nodes.cuh` or `node_back.cuh` that fills `out`, (pairs, rows, columns)."""
         self.kernels.launch(name, out.size, [*arrays, out, np.int64(out.size), *out.shape[1:], *sizes])
 
     def collect(
@@ -284,9 +284,9 @@ class NodeRun(Run):
 
 
 def pool_rows(node: PoolNode, u: int, target: int) -> tuple[int, int, int]:
-    """Which rows of its source at offset u a pool reads for a target offset: a window's first, and its rows of these.
+    """Which rows of its source at offset u a pool reads for a target offset: (start, first, last).
 
-    Row r of the pool reads rows r stride + start + a, for a from the first to before the last.
+    Row r of the pool reads rows r stride + start + a, for a in [first, last).
     """
     rows = node.axes[0]
     first, last = max(0, target * rows.stride - u), min(rows.size, rows.size + target * rows.stride - u)
@@ -294,7 +294,7 @@ def pool_rows(node: PoolNode, u: int, target: int) -> tuple[int, int, int]:
 
 
 def pool_taps(graph: Graph, place: int) -> NDArray[np.int32]:
-    """Where a pool's pairs of columns read its source's: (pairs of positions in a window, pairs of columns)."""
+    """Which pairs of columns of its source a pool reads, or -1: (pairs of positions in a window, pairs of columns)."""
     node = graph.nodes[place]
     assert isinstance(node, PoolNode)
     kept = kernels_of(graph)

@@ -1,7 +1,6 @@
-"""Kernels that follow one offset after the other, as text: fast for graphs of any shape.
+"""Writes the kernels of the offset path as C++, from the functions of `offsets.cuh`.
 
-One kernel is written for every segment: the planes that its values take, one loop for every step, and the duals of its
-embeddings.
+There is one kernel for every segment. It has one loop over rows for every step, and a function for every embedding.
 """
 
 from __future__ import annotations
@@ -14,38 +13,34 @@ from numpy.typing import NDArray
 
 from ..segments import Exit, Term
 from .compile import source as device_source
-from .duals import dual_lines, indented, real, tables_for
+from .duals import dual_lines, indented, real, step_tables
 from .offsets import LINES, OffsetPlan, axis_type, sums_lines
 
-_UNROLLED = 7  # rows that a thread computes without a jump, at most
-_AHEAD = 2  # rows whose pixels a thread reads at the same time
-_FULL = 8  # rows of a thread that reads sums of lines, up to which it computes all of them without a jump
-_PASS = 4  # and where it has fewer, so many at once
+_UNROLLED = 7  # rows by which loops over rows are unrolled, at most
+_AHEAD = 2  # rows by which loops that read pixels are unrolled
+_FULL = 8  # rows of a thread up to which a loop that reads sums along rows is unrolled fully
+_PASS = 4  # rows by which it is unrolled for a thread that has fewer rows
 
 
-def write(plan: OffsetPlan) -> tuple[str, list[list[NDArray[Any]]]]:
-    """The source of all kernels, and for each segment the tables of its duals."""
-    number = {"float32": "float", "float64": "double"}[plan.dtype]
-    head = f"typedef {number} real;\nconstexpr int LANES = {plan.lanes}, PARTS = {plan.parts};\n"
-    writers = [Writer(plan, place) for place in range(len(plan.segments))]
-    texts = [head, device_source("norms.cuh"), *(writer.kernel() for writer in writers[plan.begun :])]
+def write_offsets(plan: OffsetPlan) -> tuple[str, list[list[NDArray[Any]]]]:
+    """The source of all kernels, and the tables of the duals of each segment."""
+    writers = [SegmentWriter(plan, place) for place in range(len(plan.segments))]
+    texts = [
+        plan.preamble,
+        device_source("norms.cuh"),
+        *(writer.kernel() for writer in writers[plan.has_first_stage :]),
+    ]
     return "\n".join(texts), [writer.tables for writer in writers]
 
 
-class Writer:
+class SegmentWriter:
     """Writes the kernel of one segment."""
 
     def __init__(self, plan: OffsetPlan, place: int) -> None:
         self.plan, self.place = plan, place
         self.segment, self.shape = plan.segments[place], plan.plans[place]
         self.last = place == len(plan.segments) - 1
-        self.tables: list[NDArray[Any]] = []
-        self.used: list[range] = []  # tables of every step
-        for step in self.segment.steps:
-            first = len(self.tables)
-            if step.embedding is not None:
-                self.tables += tables_for(step.embedding, plan.dtype, plan.graph.tangent)
-            self.used.append(range(first, len(self.tables)))
+        self.tables, self.used = step_tables(self.segment, plan.dtype, derivatives=int(plan.graph.tangent))
 
     def kernel(self) -> str:
         if self.shape.slides:
@@ -111,7 +106,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return ", ".join(parameters)
 
     def _sliding(self) -> str:
-        """The kernel of a first segment that needs no planes."""
+        """The kernel of a first segment without planes, by `sliding.cuh`."""
         (height, width), shape, (one,), steps = self.segment.grid, self.shape, self.segment.exits, self.segment.steps
         axes = ", ".join(axis_type(one, axis, self.segment) for axis in range(2))
         high, reach = (max(taps) for taps in steps[0].terms[0].taps)
@@ -150,11 +145,11 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
 
     @property
     def _column(self) -> str:
-        """The type of a thread's work."""
+        """The C++ type of the columns that a thread works on."""
         return "Stack<WIDTH, PAD, STRIDE, OFFSETS>" if self.shape.stack else "Column<WIDTH, PAD, COLUMNS, BANDS>"
 
     def _images(self) -> str:
-        """Where a unit's images, norms and kernels begin."""
+        """Pointers to the pixels and norms of a unit's images, and in the last segment its totals."""
         pixels, norms = math.prod(self.segment.grid) * self.plan.graph.channels, self.plan.norm_count
         lines = [
             f"const Lanes* __restrict__ a = left_norms + index(unit.left / LANES) * {norms};",
@@ -168,7 +163,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return indented(lines, 8)
 
     def _exits(self, exits: Sequence[Exit]) -> tuple[str, str]:
-        """What opens exits, and what adds to them."""
+        """Lines that declare and clear exits, and lines that add to them."""
         opened, closed = [], []
         for i, one in enumerate(exits):
             values = f"exit{i} + number * {self.plan.exit_numbers(self.place, one)}"
@@ -185,12 +180,12 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         if closed:
             closed.insert(0, "sync_block();")
         if self.shape.by_warps:
-            opened.append("sync_block();  // warps read zeros that others stored")
+            opened.append("sync_block();  // warps read zeros that other warps stored")
         return indented(opened, 8), indented(closed, 16)
 
     @property
     def _stores_once(self) -> bool:
-        """Whether every sum of an exit is complete when it is stored: pools of two positions of a row."""
+        """Whether exits store every sum once, when it is complete: for pools of two positions of a row (`RowExit`)."""
         stack, width = self.shape.stack, self.segment.grid[1]
         pairs = all(one.size == one.stride == (1, 2) and one.grid == (1, width // 2) for one in self.segment.exits)
         return pairs and not self.last and stack > 0 and stack % 2 == width % stack == 0
@@ -209,9 +204,9 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return indented(lines, 8)
 
     def _phase(self, before: Sequence[str], loop: Sequence[str]) -> str:
-        """A loop over columns and their rows, after all threads have finished the one before.
+        """A barrier, then a loop over a thread's columns that runs the lines `before` and `loop` for each part of u.
 
-        `before` comes once a part; both know the column, the rows [low, high) of the part and its offset.
+        Both know the column, the offset, the rows [low, high) of the part, and the thread's [first, last) of them.
         """
         inner = [
             "sync_block();",
@@ -231,7 +226,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         "    const int first = max(column.first, low), last = min(column.last, high);",
         "    if (first >= last) continue;",
     )
-    _of_stack = (  # all of them, also beyond the last offset, so that the compiler can mix their instructions
+    _of_stack = (  # all, also those beyond the last offset, so that the compiler can interleave their instructions
         "#pragma unroll",
         "for (int which = 0; which < STACK; ++which) {",
         "    const auto column = own[which];",
@@ -270,13 +265,13 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
 
     @property
     def _multiplies_together(self) -> bool:
-        """Whether a thread multiplies pixels for several offsets."""
+        """Whether a thread multiplies pixels at all offsets v of the plane, so that it reads left pixels once."""
         beside = 1 if self.shape.stack else self.shape.columns // self.segment.grid[1]
         kept = 0 in self.shape.planes and not (self.last and self.segment.exits[0].value == 0)
         return self.place == 0 and kept and beside > 1
 
     def _pixels(self) -> str:
-        """Products of pixels for all offsets beside each other, by threads that read those of left images once."""
+        """Inner products of pixels at all offsets v of the plane; a thread reads the pixels of left images once."""
         grid, channels = math.prod(self.segment.grid), self.plan.graph.channels
         lines = [
             "sync_block();",
@@ -311,7 +306,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return indented(lines, 16) + "\n"
 
     def _lines_of_products(self) -> str:
-        """Sums along lines of products of pixels: no warp waits for another one."""
+        """Inner products of pixels and their sums along rows, each row by one warp, without barriers of the block."""
         taps = [t for t in self.segment.steps[0].terms[0].taps[1] if abs(t) < self.segment.grid[1]]
         rows = self.shape.team_rows
         numbers = f"{taps[0]}, {taps[-1]}, {rows}, {-(-self.shape.places // (32 // rows))}, {self.shape.places}"
@@ -323,7 +318,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return [*loop, *(f"    {line}" for line in lines), "}"]
 
     def _plane(self, value: int) -> str:
-        """Where a thread stores a value."""
+        """A pointer to where a thread stores a value; empty if it has no plane."""
         if value not in self.shape.planes:
             return ""
         place = "first * STRIDE + column.place"
@@ -332,7 +327,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return f"Value* to{value} = planes + {self.shape.planes[value]} * PLANE + {place};"
 
     def _keep(self, value: int, name: str, in_full: bool = False) -> list[str]:
-        """Store a value in its plane, or add it to the total."""
+        """Lines that store a value in its plane, or add it to the total."""
         lines = []
         if value in self.shape.planes:
             stride = "COLUMNS" if self.shape.by_warps else "STRIDE"
@@ -367,11 +362,11 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return -(-self.segment.grid[0] // self.shape.bands)
 
     def _in_full(self, number: int) -> bool:
-        """Whether most threads compute all rows of a step without a jump."""
+        """Whether the loop over a thread's rows is unrolled fully in a step."""
         return sums_lines(self.segment, number) and self._tall <= _FULL and not self.last
 
     def _full(self, lines: Sequence[str]) -> list[str]:
-        """A loop over all rows of a thread, and one over passes where fewer are in a part."""
+        """A fully unrolled loop over the rows of a thread, and one in passes of a few rows for shorter parts."""
         inner = [f"    {line}" for line in lines]
         return [
             f"if (last - first == {self._tall}) {{",
@@ -395,7 +390,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         ]
 
     def _lines(self, term: Term) -> str:
-        """Sums along the lines of a window, at all places."""
+        """Sums along rows for the windows of a term, at all places, stored in the plane LINES."""
         width, shape = self.segment.grid[1], self.shape
         taps = [t for t in term.taps[1] if abs(t) < width]
         numbers = f"{taps[0]}, {taps[-1]}, {shape.run(self.segment.grid[0])}, {shape.places}"
@@ -404,19 +399,15 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return indented(["sync_block();", call], 16) + "\n"
 
     def _sum(self, number: int) -> tuple[list[str], list[str], list[str], int]:
-        """Lines before, within and at the end of a loop over rows that compute `sum`, and norms at l and r, of a step.
-
-        The last is the number of rows of its tallest window.
-        """
+        """Lines before, in and at the end of a step's loop over rows, for `sum` and norms; its tallest window."""
         step = self.segment.steps[number]
         before, body, after, longest = list[str](), list[str](), list[str](), 1
         sums = []
         for i, term in enumerate(step.terms):
-            lined, in_full = sums_lines(self.segment, number), self._in_full(number)
-            longest = max(longest, self._term(i, term, lined, in_full, before, body, after))
+            longest = max(longest, self._term(number, i, before, body, after))
             weight = "" if term.weight == 1.0 else f"{real(term.weight)} * "
             sums.append(f"{weight}s{i}")
-        total = f"{' + '.join(sums)}"
+        total = " + ".join(sums)
         body.append(f"const Value sum = {f'weighed({total})' if step.weighs else total};")
         if step.embedding is not None:
             place = self.plan.norm_places[self.place, number]
@@ -440,17 +431,17 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return f"embed{number}(sum, {norms}, {tables}{self._same()})"
 
     def _reads_ahead(self, number: int) -> bool:
-        """Whether a thread reads the norms of the next row before it computes one."""
+        """Whether a thread reads norms one row ahead."""
         return not self.shape.stack and not self._in_full(number)
 
     def _same(self) -> str:
-        """Whether two features are one and the same: an image with itself, at equal positions."""
+        """C++ that tells whether the two features are the same: an image with itself, at equal positions."""
         return "itself && offset == 0 && column.k == column.n" if self.plan.graph.tangent else "false"
 
-    def _term(
-        self, i: int, term: Term, lined: bool, in_full: bool, before: list[str], body: list[str], after: list[str]
-    ) -> int:
-        """Write the sum over a window as s{i}: sums along rows, of which a thread keeps as many as the window needs."""
+    def _term(self, number: int, i: int, before: list[str], body: list[str], after: list[str]) -> int:
+        """Add lines for the sum over a window, s{i}, from the sums along its rows, h{i}_t; returns how many rows."""
+        term = self.segment.steps[number].terms[i]
+        lined, in_full = sums_lines(self.segment, number), self._in_full(number)
         taps = [[t for t in axis if abs(t) < n] for axis, n in zip(term.taps, self.segment.grid, strict=True)]
         low, high = min(taps[0]), max(taps[0])
         if lined:
@@ -467,7 +458,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
             inside = f"i + {high} < sure || {inside}"
         body.append(f"const Value h{i}_{high - low} = {inside} ? {line} : nothing();")
         after.append(f"f{i} += STRIDE;")
-        if lined and len(taps[0]) == high - low + 1 > 3:  # by pairs, of which the next row has all but one again
+        if lined and len(taps[0]) == high - low + 1 > 3:  # sums of two rows, p{i}: the next window needs all but one
             pairs, last = high - low, f"h{i}_{high - low}"
             before += [f"Value p{i}_{t} = h{i}_{t} + h{i}_{t + 1};" for t in range(pairs - 1)]
             body.append(f"const Value p{i}_{pairs - 1} = h{i}_{pairs - 1} + {last};")
@@ -480,7 +471,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return high - low + 1
 
     def _embedding(self, number: int) -> str:
-        """The function that embeds a value, given products of norms."""
+        """The function that embeds the sums of a step, given the norms of both sides."""
         embedding = self.segment.steps[number].embedding
         if embedding is None:
             return ""

@@ -1,6 +1,7 @@
-"""Segments of a graph for kernels that follow one offset after the other: which fit, and how each shares out its work.
+"""Plans for the offset path: which graphs it can run, and how the kernel of each segment divides its work.
 
-`offsets.cuh` says how a block works, and `offset_writer.py` writes the kernels.
+A block works on one offset u between rows after the other, and for each u on several offsets v between columns at once.
+`offsets.cuh` says how; `offset_writer.py` writes the kernels.
 """
 
 from __future__ import annotations
@@ -18,77 +19,83 @@ from ..segments import Exit, Segment, Term, cut
 
 # Measured on an H200, on images of 32×32 to 96×96 positions and sequences.
 _TALL = 16  # rows of a thread, at most
-_COLUMNS = 64  # beside each other in a plane, at least
-_MORE_COLUMNS = 128  # where a thread has one pair, and reads as much of left images as of right ones, if blocks fit
-_FEWEST_BLOCKS = 3  # of these columns
+_COLUMNS = 64  # of a plane, up to which it holds several offsets v side by side
+_MORE_COLUMNS = 128  # the same where a thread has one pair, if `_FEWEST_BLOCKS` such blocks fit into shared memory
+_FEWEST_BLOCKS = 3
 _MOST_THREADS = 1024
-_SHARED = 228 << 10  # bytes of all blocks of a multiprocessor, with 1 KiB of its own for each
-_RESIDENT = 768  # threads of all its blocks: each then has 80 registers
-_RESIDENT_OF_ROW = 1024  # on grids of one row, where windows have no rows to keep
-_RESIDENT_OF_TALL = 512  # where a thread keeps more than `_LONGEST` numbers
+_SHARED = 228 << 10  # bytes of a multiprocessor, of which each block takes 1 KiB more than it asks for
+_RESIDENT = 768  # threads of a multiprocessor, each with 80 registers
+_RESIDENT_OF_ROW = 1024  # the same on grids of one row, where a thread keeps no sums of rows
+_RESIDENT_OF_TALL = 512  # the same where a thread keeps more than `_LONGEST` numbers
 _LAST_GROUPS = 4  # of u in the last segment, whose exit is a single number
-_ROOM = {4: 110 << 10, 2: 160 << 10}  # bytes of planes up to which a thread works on so many pairs
-_LONGEST = 20  # sums of rows that a thread may keep, of all its pairs, while it computes others
-_LONGEST_OF_LINES = 28  # and where it reads them
-_WIDE = 5  # columns of windows from which on sums of lines are computed once, and not by all threads that need them
-_RUN = 16  # of them that a thread computes, at most
-_RUN_OF_WARPS = 12  # and where it keeps them all before it stores the first
-_SLIDING_LANES = 2  # pairs of a thread that needs no planes, and works on two columns at two offsets
-_RESIDENT_OF_SLIDING = 512  # threads of all its blocks, which then have 128 registers
-_SLIDING_WIDTHS = ((20, 32), (40, 64))  # of images that give most threads of a team work
-_MOST_SLIDING = 8  # rows that a thread remembers, of all windows
-_STACK = 4  # offsets of grids of one row that a thread works on, one after the other
-LINES = -1  # the plane of these sums, in the place of a value's number
+_ROOM = {4: 110 << 10, 2: 160 << 10}  # by pairs of a thread: bytes of planes up to which it has so many
+_LONGEST = 20  # sums along rows that a thread may keep, of all its pairs, if it computes them
+_LONGEST_OF_LINES = 28  # the same if it reads them from the plane LINES
+_WIDE = 5  # columns of a window from which on each sum along a row is computed once, and stored in the plane LINES
+_RUN = 16  # places whose sums along a row a thread computes, at most
+_RUN_OF_WARPS = 12  # the same if it computes all of them before it stores the first
+_SLIDING_LANES = 2  # pairs of a thread in sliding kernels, which works on two columns at two offsets
+_RESIDENT_OF_SLIDING = 512  # threads of a multiprocessor in sliding kernels, each with 128 registers
+_SLIDING_WIDTHS = ((20, 32), (40, 64))  # ranges of widths with which few threads of a sliding team are idle
+_MOST_SLIDING = 8  # rows that a thread of a sliding kernel remembers, of all windows
+_STACK = 4  # offsets v in a plane on grids of one row: a thread works on them one after the other
+LINES = -1  # key of the plane with sums along rows, among the numbers of values
 
 
 @dataclass(frozen=True, eq=False)
 class SegmentPlan:
-    """How the kernel of a segment shares out its work."""
+    """How the kernel of a segment divides its work, and its planes in shared memory; see `offsets.cuh`."""
 
-    planes: dict[int, int]  # of every value that is kept, by its number
-    columns: int
-    bands: int
-    places: int  # of a row that sums of lines are needed at
+    planes: dict[int, int]  # number of a value that is stored, or LINES -> number of its plane
+    columns: int  # of a plane without its zeros: the width, times the number of offsets v side by side
+    bands: int  # of rows, each the work of another thread
+    places: int  # of a row where sums along rows are needed
     stride: int  # from one row of a plane to the next
     shared_bytes: int  # of all planes
-    group: int  # neighbouring u that a block follows
-    paired: bool  # with u - height, which has the rows that u leaves
+    group: int  # consecutive u that a block works on
+    paired: bool  # u and u - height share a plane: each uses the rows that have no partner at the other offset
     resident: int  # blocks of a multiprocessor at the same time
     pad: int  # zeros beside the columns of an offset
-    stack: int  # rows of a plane that are offsets of a grid of one row, or 0
-    by_warps: bool = False  # whether a warp computes all of a row's sums of lines, and exits read a plane without zeros
-    slides: bool = False  # whether it needs no planes: `sliding.cuh` says how
+    stack: int  # on grids of one row, offsets v in a plane, a row each; else 0
+    by_warps: bool = False  # a warp computes all sums along a row, and exits read a plane without zeros
+    slides: bool = False  # a kernel without planes: see `sliding.cuh`
 
     @property
     def threads(self) -> int:
         return min(_MOST_THREADS, -(-self.columns * self.bands // 32) * 32)
 
     def run(self, height: int) -> int:
-        """Places of a row whose sums of lines a thread computes."""
+        """Places of a row at which a thread computes sums along the row."""
         return min(_RUN, -(-self.places // max(1, self.threads // height)))
 
     @property
     def team_rows(self) -> int:
-        """Rows whose sums of lines a warp computes at once."""
+        """Rows along which a warp computes sums at the same time."""
         return next(n for n in (8, 4, 2, 1) if n == 1 or -(-self.places // (32 // n)) <= _RUN_OF_WARPS)
 
 
 @dataclass(frozen=True, eq=False)
 class OffsetPlan(Segmented):
-    """A graph that the kernels of offsets can run."""
+    """A graph that the offset path can run."""
 
     lanes: int  # pairs of a thread
     plans: tuple[SegmentPlan, ...]
-    begun: bool = False  # a `FirstStage` computes the first segment, whose exits then have one slot
+    has_first_stage: bool = False  # a `FirstStage` computes the first segment; its exits then have one slot
 
     @property
     def parts(self) -> int:
-        """Numbers of a value."""
+        """Numbers of a `Value` of the device code: an inner product for each lane, and tangents."""
         return self.lanes * (1 + self.graph.tangent)
+
+    @property
+    def preamble(self) -> str:
+        """C++ that `offsets.cuh` needs before it: the type `real`, pairs of a thread, and numbers of a `Value`."""
+        number = {"float32": "float", "float64": "double"}[self.dtype]
+        return f"typedef {number} real;\nconstexpr int LANES = {self.lanes}, PARTS = {self.parts};\n"
 
     @functools.cached_property
     def norm_count(self) -> int:
-        """Norms of one image, and room for a row: threads read one further than they need."""
+        """Norms of one image, and room for one more row: threads read one row ahead."""
         return super().norm_count + self.segments[0].grid[1]
 
     def shared_bytes(self, place: int) -> int:
@@ -98,7 +105,7 @@ class OffsetPlan(Segmented):
         return max(plan.shared_bytes, totals)
 
     def groups(self, place: int, needed: Sequence[int]) -> list[int]:
-        """Of u of a segment: all that feed the needed offsets of its exits."""
+        """Groups of u of a segment that feed the needed offsets of its exits."""
         segment, size = self.segments[place], self.plans[place].group
         height, paired = segment.grid[0], self.plans[place].paired
         if place == len(self.segments) - 1:
@@ -106,9 +113,11 @@ class OffsetPlan(Segmented):
         feeding = {u - slot for one in segment.exits for u in needed for slot in slots(one)}
         return sorted({g % (height // size) for g in feeding} if paired else feeding)
 
-    def followed(self, place: int, needed: set[int]) -> list[int]:
-        """Offsets v that a segment follows: all that are in the planes together, so that sums have the same order
-        whatever else is needed; strides leave offsets out on purpose."""
+    def column_offsets(self, place: int, needed: set[int]) -> list[int]:
+        """Offsets v that a segment computes: all that share planes with a needed one.
+
+        The order of sums then does not depend on what is needed. With strides, only the needed offsets.
+        """
         segment, plan = self.segments[place], self.plans[place]
         width = segment.grid[1]
         if any(one.size[1] == 1 for one in segment.exits):
@@ -117,44 +126,44 @@ class OffsetPlan(Segmented):
         return [v for v in range(width) if any(v // beside == other // beside for other in needed)]
 
     def slot_count(self, place: int, exit_: Exit) -> int:
-        """Slots of an exit of a segment."""
-        return 1 if self.begun and place == 0 else len(slots(exit_))
+        """Slots of an exit of a segment: see `slots`."""
+        return 1 if self.has_first_stage and place == 0 else len(slots(exit_))
 
     def exit_numbers(self, place: int, exit_: Exit) -> int:
-        """Values of an exit between two segments."""
+        """Values of an exit in the scratch memory between two segments, in all slots."""
         return self.slot_count(place, exit_) * math.prod(exit_.grid) ** 2
 
     def entered(self, place: int, number: int, where: str) -> str:
-        """The call that reads an entrance of a segment at (u, v, row, k)."""
+        """C++ that reads an entrance of a segment; `where` are the arguments u, v, row, k."""
         before, one = self.segments[place - 1], self.segments[place - 1].exits[number]
         kind = f"{axis_type(one, 0, before)}, WIDTH, {self.slot_count(place - 1, one)}"
         return f"entered<{kind}>(entrance{number} + number * {self.exit_numbers(place - 1, one)}, {where})"
 
 
 def slots(exit_: Exit) -> range:
-    """A group of u, those from stride g on, feeds offsets g + slot of an exit."""
+    """Slots of an exit, with sums of their own: group g of u, from g stride to (g + 1) stride, feeds U = g + slot."""
     size, stride = exit_.size[0], exit_.stride[0]
     return range(-((size - 1) // stride), (stride + size - 2) // stride + 1)
 
 
 def axis_type(exit_: Exit, axis: int, segment: Segment) -> str:
-    """The windows of an exit along an axis, as the device code names them."""
+    """The windows of an exit along an axis, as a type of the device code."""
     return f"Axis<{exit_.size[axis]}, {exit_.stride[axis]}, {segment.grid[axis]}, {exit_.grid[axis]}>"
 
 
 @functools.lru_cache(maxsize=64)
 def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: int | None = None) -> OffsetPlan | str:
-    """The graph for the kernels of offsets, or the reason why it must take the general path.
+    """A plan for the offset path, or the reason why the graph must take the general path.
 
-    So many pairs of a thread are the most, or None: as many as are fastest.
+    A thread works on at most `most_lanes` pairs; None: on as many as are fastest.
     """
     segments = cut(graph)
     if isinstance(segments, str):
         return segments
     dtype = "float64" if graph.tangent or graph.delicate or keeps_scales(graph) else precision
     if exceeds(segments, dtype):
-        return f"a segment sums over more windows than {dtype} can hold"
-    sliding = dtype == "float32" and slides(segments) and _follows_most(Segmented(graph, segments, dtype))
+        return f"sums over the windows of a segment may exceed the range of {dtype}"
+    sliding = dtype == "float32" and slides(segments) and _needs_most_offsets(Segmented(graph, segments, dtype))
     most_lanes = most_lanes or (_SLIDING_LANES if sliding else 4)
     for lanes in (n for n in (4, 2, 1) if n <= most_lanes) if dtype == "float32" else (1,):
         size = lanes * (1 + graph.tangent) * np.dtype(dtype).itemsize
@@ -169,13 +178,12 @@ def plan_offsets(graph: Graph, precision: str, shared_limit: int, most_lanes: in
     if most <= shared_limit:
         return found
     height, width = segments[0].grid
-    return (
-        f"planes of {height}×{width} positions take {most >> 10} KiB, more than the {shared_limit >> 10} KiB of a block"
-    )
+    needs = f"planes of {height}×{width} positions take {most >> 10} KiB of shared memory"
+    return f"{needs}, more than the {shared_limit >> 10} KiB of a block"
 
 
 def _keeps_sums(segment: Segment, lanes: int) -> bool:
-    """Whether a thread has room for the sums of rows from the first to the last of every window."""
+    """Whether a thread has registers for one sum along a row for every row of every window."""
     return all(
         lanes * _rows_kept(term) <= (_LONGEST_OF_LINES if sums_lines(segment, number) else _LONGEST)
         for number, step in enumerate(segment.steps)
@@ -184,7 +192,7 @@ def _keeps_sums(segment: Segment, lanes: int) -> bool:
 
 
 def _plan_widely(segment: Segment, value_bytes: int, first: bool, last: bool, lanes: int) -> SegmentPlan:
-    """With more columns where they pay."""
+    """The plan of a segment, with more columns side by side where that is faster."""
     wide = _plan_segment(segment, value_bytes, first, last, _MORE_COLUMNS)
     pays = lanes == 1 and _FEWEST_BLOCKS * (wide.shared_bytes + 1024) <= _SHARED
     return wide if pays else _plan_segment(segment, value_bytes, first, last, _COLUMNS)
@@ -217,7 +225,7 @@ def _plan_segment(segment: Segment, value_bytes: int, first: bool, last: bool, c
 
 
 def _plan_sliding(segment: Segment) -> SegmentPlan:
-    """Teams of threads have two columns each, and as many of them take turns as make a block of 128 threads at most."""
+    """A plan without planes: the threads of a team have two columns each, and a block has at most 128 threads."""
     width, group = segment.grid[1], segment.exits[0].stride[0]
     columns, bands = 2 * width, 2 if width <= 32 else 1
     resident = _RESIDENT_OF_SLIDING // (-(-columns * bands // 32) * 32)
@@ -225,7 +233,7 @@ def _plan_sliding(segment: Segment) -> SegmentPlan:
 
 
 def slides(segments: Sequence[Segment]) -> bool:
-    """Whether kernels in float32 need no planes for the first segment: equal windows, embeddings, and a 2×2 pool."""
+    """Whether `sliding.cuh` can run the first segment: equal dense windows, each embedded, then a 2×2 pool."""
     segment, (height, width) = segments[0], segments[0].grid
     if len(segments) == 1 or len(segment.exits) != 1 or not _is_chain(segment):
         return False
@@ -248,14 +256,14 @@ def slides(segments: Sequence[Segment]) -> bool:
     )
 
 
-def _follows_most(plan: Segmented) -> bool:
-    """Whether the first segment is needed at half of all offsets or more: with fewer, planes were faster."""
+def _needs_most_offsets(plan: Segmented) -> bool:
+    """Whether the first segment is needed at half of all offsets or more; with fewer, planes were faster."""
     needed = plan.needed(len(plan.segments) - 1)[0]
     return all(len(some) >= n for some, n in zip(needed, plan.segments[0].grid, strict=True))
 
 
 def _is_chain(segment: Segment) -> bool:
-    """Whether a segment multiplies pixels, and then sums over a window and embeds the sums again and again."""
+    """Whether a segment multiplies pixels, then in each step sums the last value over windows and embeds the sums."""
     values = [0, *(segment.sum_of(number) + 1 for number in range(len(segment.steps)))]
     embeds = all(len(step.terms) == 1 and step.embedding is not None for step in segment.steps)
     chained = embeds and all(step.terms[0].value == value for step, value in zip(segment.steps, values, strict=False))
@@ -263,14 +271,14 @@ def _is_chain(segment: Segment) -> bool:
 
 
 def _is_one_window(segment: Segment, last: bool) -> bool:
-    """Whether a segment multiplies pixels, sums over one wide window, embeds the sums, and nothing else."""
+    """Whether a segment only multiplies pixels, sums over one wide window and embeds the sums."""
     values = {one.value for one in segment.exits}
     alone = segment.entrances == len(segment.steps) == 1 and segment.steps[0].embedding is not None and not last
     return alone and values == {segment.sum_of(0) + 1} and sums_lines(segment, 0)
 
 
 def _resident(segment: Segment, value_bytes: int) -> int:
-    """Threads of a multiprocessor, by the registers that they need."""
+    """Threads of a multiprocessor for which there are enough registers."""
     if segment.grid[0] == 1:
         return _RESIDENT_OF_ROW
     tallest = max((_rows_kept(term) for step in segment.steps for term in step.terms), default=1)
@@ -283,10 +291,10 @@ def _rows_kept(term: Term) -> int:
 
 
 def _planes(segment: Segment, last: bool) -> dict[int, int]:
-    """Planes of values that steps or exits read, each given to another value after its last reader.
+    """Planes of the values that steps or exits read. A plane is reused once its value has been read for the last time.
 
-    A step that sums lines first has no use for its argument when it stores its own values. Sums of lines have a plane
-    for themselves: they fill the zeros beside columns.
+    A step that stores sums along rows has read its argument before it stores its own values, so these may reuse its
+    plane. Sums along rows have a plane of their own, because they overwrite the zeros beside columns.
     """
     ends: dict[int, int] = {}
     for number, step in enumerate(segment.steps):
@@ -313,7 +321,7 @@ def _planes(segment: Segment, last: bool) -> dict[int, int]:
 
 
 def sums_lines(segment: Segment, number: int) -> bool:
-    """Whether a step sums along lines in a phase of its own."""
+    """Whether a step stores sums along rows in the plane LINES first."""
     terms = segment.steps[number].terms
     taps = [t for t in terms[0].taps[1] if abs(t) < segment.grid[1]]
     return len(terms) == 1 and segment.grid[0] > 1 and len(taps) >= _WIDE and len(taps) == taps[-1] - taps[0] + 1

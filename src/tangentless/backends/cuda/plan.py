@@ -1,7 +1,7 @@
-"""How a graph is laid out on the GPU: which graphs the fused kernel takes, and with which shares of threads.
+"""Plans for `stage.cu`: which graphs it can run, and how each stage shares out its work among threads.
 
-The fused kernel takes chains of 3×3 windows, embeddings and 2×2 pools. `layout.cuh` describes the parameters of a
-stage; this module picks them, and says why where no choice fits.
+The fused kernel runs chains of 3×3 windows, embeddings and 2×2 pools. `layout.cuh` describes the parameters of a stage.
+This module chooses them, or says why no choice fits.
 """
 
 from __future__ import annotations
@@ -15,28 +15,27 @@ from ...layers import Normalize
 from ..segments import Embedding, Segment, patched_chain
 from .layout import ARC, EXPONENTIAL, IDENTITY, LONG_RING, SERIES, SHORT_RING, FrontPlan, LayerForm, StagePlan
 
-# Powers of t for the bend of an arc. Each sum takes a multiplication less than it has powers: t may have any scale, and
-# one makes the last coefficient 1. The first is within the tolerance of float32 for ReLU.
+# Powers of t in the polynomial of an arc, shortest first; the first is within the tolerance of float32 for ReLU. A
+# polynomial costs one multiplication less than it has powers, because t is scaled so that the leading coefficient is 1.
 BENDS = ((0, 1, 2, 4), (0, 1, 2, 3, 5), (0, 1, 2, 3, 4, 6))
 MAX_COEFFICIENTS = 32
 MAX_GRID = 32
-MAX_LAYERS = 6  # of one stage: their rows live in registers
-MAX_DEPTH = 24  # of all stages: sums grow ninefold with each layer and must stay in the range of float32
+MAX_LAYERS = 6  # of one stage: their rows are kept in registers
+MAX_DEPTH = 24  # layers of all stages: sums grow ninefold with each and must stay in the range of float32
 REGISTER_LIMIT = 65536  # of a multiprocessor
 OTHER_REGISTERS = 64  # of a thread, beside the values it works on
-MOST_KEPT = (
-    160  # values that a thread keeps from step to step, if rows and patches made ahead are to fit into registers
-)
-READING_REGISTERS = 160  # of a thread at least, where two rows are on their way from the stage before
-TOTAL_REGISTERS = 16  # more of them, where a warp adds up the whole grid of a pair in float64
-WARPS_OF_BLOCK = 8  # two for each scheduler, with all the registers there are
-SMALL_TEAMS = 4  # of a block, where one warp is enough for a pair
+# Values that a thread keeps from step to step, up to which there are registers to compute patches one step ahead.
+MOST_KEPT = 160
+READING_REGISTERS = 160  # of a thread, at least, where it reads two rows ahead from the stage before
+TOTAL_REGISTERS = 16  # additional ones where a warp adds up the whole grid of a pair in float64
+WARPS_OF_BLOCK = 8  # two for each scheduler, which together have all registers
+SMALL_TEAMS = 4  # teams of a block where a team is one warp
 
 
 def plan_graph(graph: Graph, shared_limit: int) -> tuple[StagePlan, ...] | str:
-    """A plan for every stage, or the reason why the fused kernel cannot take the graph.
+    """A plan for every stage, or the reason why the fused kernel cannot run the graph.
 
-    `shared_limit` is what a block of the GPU can have of shared memory, in bytes.
+    `shared_limit` is the largest shared memory of a block on the GPU, in bytes.
     """
     if graph.tangent:
         return "tangents need float64"
@@ -54,11 +53,11 @@ def plan_graph(graph: Graph, shared_limit: int) -> tuple[StagePlan, ...] | str:
         if isinstance(plan, str):
             return f"stage {index + 1}: {plan}"
         plans.append(plan)
-    return f"float32 is too short: {graph.delicate}" if graph.delicate else tuple(plans)
+    return f"float32 has too few digits: {graph.delicate}" if graph.delicate else tuple(plans)
 
 
 def layer_form(embedding: Embedding) -> LayerForm | None:
-    """An embedding as the kernels know it, or None if they do not."""
+    """An embedding in the form that the kernels evaluate, or None if it has none."""
     if embedding is None:
         return LayerForm(IDENTITY)
     if isinstance(embedding, Normalize):
@@ -74,7 +73,9 @@ def layer_form(embedding: Embedding) -> LayerForm | None:
     if lowered.arc == 0.0:
         return LayerForm(SERIES, (0.0, lowered.linear))
     coefficients = [lowered.arc * c for c in lowered.coefficients]
-    scale, scaled = at_unit_scale(coefficients, [power + 0.5 for power in lowered.powers])  # with the root of t
+    scale, scaled = at_unit_scale(
+        coefficients, [power + 0.5 for power in lowered.powers]
+    )  # powers include that of the root of t
     return LayerForm(ARC, scaled[-2::-1], linear=lowered.linear, arc=lowered.arc, scale=scale)
 
 
@@ -92,9 +93,9 @@ def _plan_stage(
     if isinstance(layers, str):
         return layers
     if stage.pool != (stage.grid if last else (2, 2)):
-        return f"a {stage.pool[0]}×{stage.pool[1]} pool; 2×2 and a final global one fit"
+        return f"a {stage.pool[0]}×{stage.pool[1]} pool; only 2×2 pools and a final one of the whole grid fit"
     if stage.exits[0].weights is not None and layers[-1].form not in (EXPONENTIAL, SERIES):
-        return "positions of its last pool have weights, which norms carry only after a Gaussian or a polynomial"
+        return "its last pool gives positions different weights, which fits only after a Gaussian or a polynomial"
     for patch_steps, given in _entrances(channels, width, len(layers)):
         plan = _shares(height, width, channels, layers, last, patch_steps, source, given)
         if plan.shared_bytes > shared_limit:
@@ -105,11 +106,11 @@ def _plan_stage(
             plan = replace(plan, teams=plan.teams // 2)
         if max(plan.shared_bytes, FrontPlan(plan).shared_bytes if given else 0) <= shared_limit:
             return replace(plan, blocks=_blocks(plan, shared_limit))
-    return f"{channels} channels and {len(layers)} layers need more than the {shared_limit // 1024} KB of shared memory"
+    return f"{channels} channels and {len(layers)} layers need more than the {shared_limit >> 10} KiB of shared memory"
 
 
 def _forms(stage: Segment, positive: bool) -> tuple[LayerForm, ...] | str:
-    """The layers of a stage, or why one of them does not fit. `positive`: what enters is never negative."""
+    """The layers of a stage, or why one of them does not fit. `positive`: the input is never negative."""
     layers: list[LayerForm] = []
     for step in stage.steps:
         form = layer_form(step.embedding)
@@ -125,9 +126,10 @@ def _forms(stage: Segment, positive: bool) -> tuple[LayerForm, ...] | str:
 
 
 def _entrances(channels: int, width: int, layers: int) -> tuple[tuple[int, bool], ...]:
-    """Ways to enter a stage, the fastest first: steps of a patch on tensor cores, and whether patches are given.
+    """How a stage may compute its input, fastest first: (steps of tensor cores for a patch, whether patches are given).
 
-    A step is 16 entries of a column of three pixels, in three parts. There is none where tensor cores are no use.
+    A step is 16 entries; a column of three pixels has 3 × 3 C of them, because each number has three parts. Zero steps:
+    without tensor cores.
     """
     if not channels or width <= 8 or layers < 2:
         return ((0, False),)
@@ -154,8 +156,8 @@ def _shares(
     pairs, warps = max(1, min(8, rows // height)), _warps(height, rows, last)
     teams = max(1, WARPS_OF_BLOCK // warps) if warps > 1 else SMALL_TEAMS
     if source and warps > 1 and (last or rows % 2 == 0) and height % rows == 0:
-        warps, teams = 1, SMALL_TEAMS  # little to share: warps need not meet
-    windows = len(layers) - 1  # in registers, if there are patches
+        warps, teams = 1, SMALL_TEAMS  # little to share between warps: teams of one warp need no barrier
+    windows = len(layers) - 1  # in registers, with patches
     kept = block[0] * block[1] * (2 * windows + 1)
     ahead = patches and kept <= MOST_KEPT
     return StagePlan(
@@ -173,20 +175,20 @@ def _shares(
         blocks=1,
         ring=LONG_RING if patches and warps > 1 and not last else SHORT_RING,
         ahead=ahead,
-        outer=ahead,  # it takes registers too
+        outer=ahead,  # takes registers as well
         source=source,
         given=given,
     )
 
 
 def _lanes(height: int, needed: tuple[int, int], last: bool) -> tuple[int, int]:
-    """Lanes that hold a row: as few as are needed, or more where offsets could not be shared out among warps."""
+    """Lanes that hold a row: as few as needed, or more if the offsets could not be divided among warps otherwise."""
     choices = (needed, *(lanes for lanes in ((4, 4), (8, 4)) if lanes[0] >= needed[0] and lanes[1] >= needed[1]))
     return next(lanes for lanes in choices if _warps(height, 32 // math.prod(lanes), last))
 
 
 def _warps(height: int, rows: int, last: bool) -> int:
-    """Warps of a team: all offsets at once, or an even divisor of them; 0 where neither will do."""
+    """Warps of a team: enough for all offsets at once, or for a divisor of them, even unless `last`; 0: none fits."""
     if math.ceil(height / rows) <= WARPS_OF_BLOCK:
         return math.ceil(height / rows)
     fitting = (n for n in range(1, WARPS_OF_BLOCK + 1) if height % (n * rows) == 0 and (last or n * rows % 2 == 0))
@@ -194,7 +196,7 @@ def _warps(height: int, rows: int, last: bool) -> int:
 
 
 def _blocks(plan: StagePlan, shared_limit: int) -> int:
-    """Blocks per multiprocessor, as many as shared memory and registers allow."""
+    """Blocks per multiprocessor: as many as shared memory and registers allow."""
     values = plan.block[0] * plan.block[1]
     registers = min(255, 2 * values * (plan.windows + 1) + OTHER_REGISTERS)
     if plan.source:

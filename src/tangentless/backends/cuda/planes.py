@@ -1,8 +1,8 @@
-"""What a fused stage needs to know of each image alone: planes of norms, in the units the kernels compute in.
+"""Rows of images for `stage.cu` and `front.cu`: pixels, and planes of norms for every layer, in the kernels' units.
 
-The kernels leave out every constant factor: pools are sums, and sums grow from layer to layer. Kernels of this kind are
-homogeneous, so a factor can be carried beside the values: a stage's values times `unit**2` are the true ones. Units are
-powers of two and depend on the architecture alone, so they cost no precision and results do not depend on the batch.
+The device code leaves out constant factors: a pool is a sum, not a mean, so values grow from layer to layer. The layers
+are homogeneous, so the factor is tracked here: a stage's values times `unit**2` are the true ones. Units are powers of
+two and depend only on the architecture, so they cause no rounding and results do not depend on the batch.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...layers import Grid
 from ..segments import Embedding, Segment
 from .layout import ARC, EXPONENTIAL, IDENTITY, FrontPlan, StagePlan
 
 NEVER = -1e30  # an exponent: two to this power is zero
-COLUMN_UNIT = 2.0**-8  # of pixels in float16: small ones keep their digits, and the largest of 16,384 stays in range
+COLUMN_UNIT = 2.0**-8  # of pixels in float16: keeps the digits of small ones, and UNIT_PIXELS of them stay in range
 UNIT_PIXELS = 16384
-NEGLIGIBLE = 1e-15  # a norm this far below a typical one counts as zero
+NEGLIGIBLE = 1e-15  # a norm below this fraction of a typical one counts as zero
 
 
 @dataclass(frozen=True)
 class StageUnits:
-    """Units of the values that enter a stage, of those after each of its embeddings, and typical norms before them."""
+    """Units of the values at the entrance of a stage and after each embedding; typical norms before each embedding."""
 
     entrance: float
     layers: tuple[float, ...]
@@ -38,7 +39,7 @@ class StageUnits:
 
 
 def stage_units(stages: tuple[Segment, ...], plans: tuple[StagePlan, ...]) -> tuple[StageUnits, ...]:
-    """Units for every stage, chosen so that typical values stay near one where the kernel is free to choose."""
+    """Units for every stage. Where a layer allows a new unit, it is chosen so that typical values are near one."""
     units = []
     entrance, square = entrance_unit(plans[0]), float(plans[0].channels)
     for stage, plan in zip(stages, plans, strict=True):
@@ -47,7 +48,7 @@ def stage_units(stages: tuple[Segment, ...], plans: tuple[StagePlan, ...]) -> tu
             square *= step.window[0] * step.window[1]
             typical.append(math.sqrt(square))
             square = float(_embedded(np.array(square), step.embedding))
-            if layer.form not in (ARC, IDENTITY):  # these two add to their input, and so keep its unit
+            if layer.form not in (ARC, IDENTITY):  # these two add a multiple of their input, so they keep its unit
                 unit = _power_of_two(math.sqrt(square))
             layers.append(unit)
         units.append(StageUnits(entrance, tuple(layers), tuple(typical)))
@@ -56,7 +57,7 @@ def stage_units(stages: tuple[Segment, ...], plans: tuple[StagePlan, ...]) -> tu
 
 
 def entrance_unit(plan: StagePlan) -> float:
-    """Of pixels: in float16 it is larger where an image has more numbers than `UNIT_PIXELS`."""
+    """The unit of pixels: 1 in float32. In float16 it grows with images of more than `UNIT_PIXELS` numbers."""
     if not plan.patch_steps and not plan.given:
         return 1.0
     doublings = math.ceil(math.log2(plan.height * plan.width * plan.channels / UNIT_PIXELS) / 2)
@@ -64,10 +65,15 @@ def entrance_unit(plan: StagePlan) -> float:
 
 
 def image_scales(images: Any, xp: Any) -> Any:
-    """A power of two near each image's root mean square, (N,); one for an image of zeros."""
+    """A power of two near the root mean square of each image (N, ...), as (N,); 1 for an image of zeros."""
     squares = xp.mean(xp.square(images.reshape(len(images), -1)), axis=1)
     _, exponents = xp.frexp(squares)
     return xp.ldexp(xp.ones_like(squares), exponents // 2)
+
+
+def channels_last(pixels: Any, grid: Grid) -> Any:
+    """Pixels (N, C H W) of the offset path as images (N, *grid, C) in float64."""
+    return np.moveaxis(pixels.astype(np.float64).reshape(len(pixels), -1, *grid), 1, -1)
 
 
 def stage_rows(
@@ -79,12 +85,14 @@ def stage_rows(
     xp: Any,
     sides: Sequence[int] = (0, 1),
 ) -> list[Any]:
-    """Rows of images as x (0) and as z (1), each (N, H, floats), from squared norms at the entrance, (N, H, W)."""
+    """Rows of images for `stage.cu`, (N, H, floats), one array for each of `sides`: as x (0) and as z (1).
+
+    `squares` are squared norms at the entrance, (N, H, W). `images` (N, H, W, C) are needed by a first stage only.
+    """
     rows: list[list[Any]] = [[] for _ in sides]
-    before = (units.entrance, *units.layers)
-    for i, (step, layer, entering, leaving) in enumerate(
-        zip(stage.steps, plan.layers, before, units.layers, strict=False)
-    ):
+    before = (units.entrance, *units.layers[:-1])
+    steps = zip(stage.steps, plan.layers, before, units.layers, strict=True)
+    for i, (step, layer, entering, leaving) in enumerate(steps):
         squares = _window_sums(squares, xp)
         norm = xp.sqrt(squares)
         squares = _embedded(squares, step.embedding)
@@ -113,13 +121,13 @@ def _embedded(squares: Any, embedding: Embedding) -> Any:
 
 
 def _planes_of_x(rate: float, inverse: Any, outer: Any, xp: Any) -> tuple[Any, Any]:
-    """What x contributes to an exponential: its share of the exponent's factor, and the exponent without it."""
+    """The planes xr and xa of x for an exponential, 2^(s xr zr + xa): see `embedding.cuh`."""
     logarithm = xp.log2(xp.where(outer > 0, outer, 1.0))
     return inverse * rate, xp.where(outer > 0, logarithm - rate, NEVER)
 
 
 def _layer_planes(plan: StagePlan, side: int, planes: list[Any], xp: Any) -> list[Any]:
-    """The two planes of a layer, the first of them in parts where tensor cores multiply it."""
+    """The two planes of a layer; with `outer`, the first one as two parts, which tensor cores multiply."""
     if not plan.outer:
         return planes
     ratio, norm = planes
@@ -130,7 +138,7 @@ def _layer_planes(plan: StagePlan, side: int, planes: list[Any], xp: Any) -> lis
 
 
 def _first_rows(plan: StagePlan, images: Any, sides: Sequence[int], xp: Any) -> Iterator[Any]:
-    """The images themselves, channel by channel, or columns of three pixels in the order of tensor cores; by side."""
+    """For each side, the pixels: channel by channel, or as columns of three pixels in the order of the tensor cores."""
     if not plan.patch_steps:
         channels = xp.moveaxis(images, -1, 2)
         yield from (_widened(channels, plan.spans[side], xp).reshape(*images.shape[:2], -1) for side in sides)
@@ -138,7 +146,7 @@ def _first_rows(plan: StagePlan, images: Any, sides: Sequence[int], xp: Any) -> 
     columns = _columns(images, entrance_unit(plan), xp)
     for side in sides:
         high, low = _halves(_widened(columns, plan.spans[side], xp), xp)
-        parts = (high, high, low) if side == 0 else (high, low, high)
+        parts = (high, high, low) if side == 0 else (high, low, high)  # products h h', h l' and l h'
         entries = xp.concatenate(parts, axis=2)
         room = [(0, 0), (0, 0), (0, 16 * plan.patch_steps - entries.shape[2]), (0, 0)]
         entry, position = _patch_order(plan, side)
@@ -162,7 +170,7 @@ def front_rows(front: FrontPlan, images: Any, xp: Any) -> tuple[Any, Any]:
 
 
 def _front_order(front: FrontPlan, side: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Part, entry and position of every float16 of a row of `front.cu`; `_patch_order` says which lane wants which."""
+    """Part, entry and position of every float16 in a row of `front.cu`; see `_patch_order` for the order of lanes."""
     size, steps = front.stage.block[side], front.steps
     if side == 0:
         step, part, tile, g, t, word, half = np.indices((steps, 2, size // 2, 8, 4, 4, 2))
@@ -174,12 +182,15 @@ def _front_order(front: FrontPlan, side: int) -> tuple[NDArray[Any], NDArray[Any
 
 
 def _patch_order(plan: StagePlan, side: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Entry and position of every float16 of a row, as the lanes of a warp want them.
+    """Entry and position of every float16 in a row, in the order in which the lanes of a warp load them.
 
-    The matrix A (x) of a tensor core's step is 16×16: lane (g, t) has rows g and g + 8, columns 2t, 2t + 1, 2t + 8 and
-    2t + 9. B (z) is 16×8: lane (g, t) has rows 2t, 2t + 1, 2t + 8, 2t + 9 and column g. Of their product, lane (g, t)
-    gets rows g, g + 8 and columns 2t, 2t + 1. Which positions stand for which rows and columns is ours to choose: such
-    that a thread gets neighbouring ones.
+    A tensor core's step multiplies A (x), 16×16, by B (z), 16×8. With lane = 4 g + t:
+
+        of A, a lane holds rows g, g + 8 and columns 2t, 2t + 1, 2t + 8, 2t + 9
+        of B, it holds rows 2t, 2t + 1, 2t + 8, 2t + 9 and column g
+        of A B, it gets rows g, g + 8 and columns 2t, 2t + 1
+
+    The order of positions along the rows of A and the columns of B is free. Here each lane gets neighbouring positions.
     """
     tiles, steps, size = plan.block[side] // 2, plan.patch_steps, plan.block[side]
     if side == 0:
@@ -192,7 +203,7 @@ def _patch_order(plan: StagePlan, side: int) -> tuple[NDArray[Any], NDArray[Any]
 
 
 def _part_order(plan: StagePlan) -> NDArray[Any]:
-    """Columns of z in the order in which lanes bring them to products of parts: see `_patch_order`."""
+    """Columns of z in the order in which lanes load their parts (B): see `_patch_order`."""
     size = plan.block[1]
     g, tile = np.indices((8, size // 2))
     order: NDArray[Any] = (size * (g // 2) + 2 * tile + g % 2).ravel()
@@ -200,7 +211,7 @@ def _part_order(plan: StagePlan) -> NDArray[Any]:
 
 
 def _parts(values: Any, xp: Any) -> tuple[Any, Any]:
-    """Numbers as the sum of two with eleven binary digits."""
+    """Numbers as sums of two with eleven binary digits each, the precision of tf32: high and low parts."""
     high = _eleven_digits(values, xp)
     return high, _eleven_digits(values - high, xp)
 
@@ -211,21 +222,21 @@ def _eleven_digits(values: Any, xp: Any) -> Any:
 
 
 def _columns(images: Any, unit: float, xp: Any) -> Any:
-    """Every pixel with those above and below it, in units of the entrance, (N, H, 3 C, W)."""
+    """Every pixel with those above and below it, divided by the unit, (N, H, 3 C, W), from images (N, H, W, C)."""
     height = images.shape[1]
     padded = xp.moveaxis(xp.pad(images / unit, [(0, 0), (1, 1), (0, 0), (0, 0)]), -1, 2)
     return xp.concatenate([padded[:, a : a + height] for a in range(3)], axis=2)
 
 
 def _window_sums(values: Any, xp: Any) -> Any:
-    """Zero-padded sums over 3×3 positions."""
+    """Zero-padded sums over 3×3 positions, (N, H, W)."""
     padded = xp.pad(values, [(0, 0), (1, 1), (1, 1)])
     rows = padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]
     return rows[:, :, :-2] + rows[:, :, 1:-1] + rows[:, :, 2:]
 
 
 def _halves(values: Any, xp: Any) -> tuple[Any, Any]:
-    """Numbers as the sum of two float16."""
+    """Numbers as sums of two float16: high and low parts."""
     high = values.astype(xp.float16)
     return high, (values - high.astype(xp.float64)).astype(xp.float16)
 
@@ -241,7 +252,7 @@ def _joined(rows: list[Any], floats: int, xp: Any) -> Any:
 
 
 def pooled_sums(kernels: Any, plan: StagePlan) -> Any:
-    """The diagonal of pooled kernels in the layout of the kernels, (N, H / 2, W / 2), on the machine they are on."""
+    """Pooled kernels of images with themselves at equal positions, (N, H / 2, W / 2), from the output of `stage.cu`."""
     offset = kernels.reshape(len(kernels), *plan.output_shape)[:, 0]
     return offset.diagonal(axis1=2, axis2=3)
 

@@ -1,7 +1,7 @@
-"""Nonlinearities that run on a GPU, whatever their dual function is written with.
+"""Nonlinearities whose dual functions run on CuPy arrays.
 
-Dual functions are the users' own and may need NumPy or SciPy. Those with an exact closed form are computed from it, on
-arrays of any module; all others from a table of float64 precision.
+Dual functions may be written by users, with NumPy or SciPy. One with an exact closed form (`forms.py`) is computed from
+that form, on arrays of any module. Any other is computed from a table with float64 precision.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Function = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class _Portable(Nonlinearity):
-    """A nonlinearity whose dual and derivatives run on arrays of the machine."""
+    """A nonlinearity whose dual and derivatives run on CuPy arrays."""
 
     layer: Nonlinearity
-    functions: tuple[Function, ...] = field(compare=False)  # f, and as many of f' and f'' as are needed
+    functions: tuple[Function, ...] = field(compare=False)  # f, and f' and f'' if needed
     upload: Function = field(compare=False)
     name: ClassVar[str] = "portable"
 
@@ -55,7 +55,10 @@ class _Portable(Nonlinearity):
 
 
 def make_portable(graph: Graph, places: Iterable[int], upload: Function, *, gradient: bool = False) -> Graph:
-    """The same graph, with nonlinearities at these nodes that run on a GPU; `upload` copies an array there."""
+    """The graph with nonlinearities that run on a GPU at the given nodes; `upload` copies an array to the GPU.
+
+    `gradient`: with the derivatives that gradients need.
+    """
     nodes = list(graph.nodes)
     derivatives = graph.tangent + gradient
     for place in places:
@@ -74,7 +77,7 @@ def _portable(layer: Nonlinearity, derivatives: int, upload: Function) -> _Porta
 
 
 def exact_form(layer: Nonlinearity) -> Form | None:
-    """The closed form of a nonlinearity, unless it is a fit."""
+    """The closed form of a nonlinearity, if it is exact; None if it is a fit, or there is none."""
     form, series = layer.form(), layer.series()
     if isinstance(form, Arc | Exponential):
         return form
@@ -83,11 +86,14 @@ def exact_form(layer: Nonlinearity) -> Form | None:
 
 @functools.lru_cache(maxsize=64)
 def table_of(layer: Nonlinearity, what: str, *arguments: str) -> NDArray[np.float64]:
-    """The table of a nonlinearity's "dual" or "derivative", or of what another of its methods gives for a cosine."""
+    """A table (`forms.tabulate`) of a method of a nonlinearity, such as "dual", as a function of the cosine.
+
+    `arguments` are those of the method before the cosine.
+    """
     table = tabulate(functools.partial(getattr(layer, what), *arguments))
     if table is None:
         raise BackendError(
-            f"the {what} of {layer} is not smooth between -1 and 1, as that of an activation would be, so the GPU has "
-            f"no table of it; check its {what}(), or use backend='cpu'"
+            f"the {what} of {layer} is not smooth between -1 and 1, as it must be for an activation, and cannot be "
+            f"tabulated for the GPU; check its {what}(), or use backend='cpu'"
         )
     return table

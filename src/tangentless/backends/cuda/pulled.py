@@ -1,4 +1,8 @@
-"""Gradients of chains on one machine: the kernels of `pulling.py`, and the totals of every image."""
+"""Gradients of chains on one machine: launches the kernels of `pulling.py`, and adds up the cotangents of each image.
+
+Each block finds cotangents of pixels and of logarithms of norms for the images of its unit. They are added to the
+images' totals in one order. `finish` pulls those of norms back through the kernel of each image with itself.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,14 @@ import numpy as np
 from ...chunks import spans
 from ...graph import Graph
 from ...pullback import pull_head_diagonal
-from .. import Advance
+from .. import Advance, OfImages
 from ..chains import pull_norms, pull_totals
 from ..general import pixel_squares
 from .first_stage import FirstStage
-from .following import FollowedImages, OffsetPath
-from .fused import Machine, selves, walk
+from .following import OffsetImages, OffsetPath
+from .fused import Machine, report_finished, self_units, walk
 from .layout import StagePlan
+from .planes import channels_last
 from .portable import make_portable
 from .pulling import PullPlan, write_pulling
 
@@ -26,25 +31,25 @@ _SCRATCH = 12 << 30  # bytes of one batch
 
 
 class PullPath:
-    """The way back through a chain, for both images of a pair or for the right one.
+    """The kernels of a chain forwards and backwards, for both images of pairs or for the right ones.
 
-    The first stage of the way there may have a plan for `stage.cu`.
+    `stage`: a plan for `stage.cu`, which then runs the first stage forwards.
     """
 
     def __init__(self, plan: PullPlan, machine: Machine, stage: StagePlan | None = None) -> None:
-        plan = replace(plan, forward=replace(plan.forward, begun=stage is not None))
+        plan = replace(plan, forward=replace(plan.forward, has_first_stage=stage is not None))
         self.plan, self.machine = plan, machine
         self.forward = OffsetPath(plan.forward, machine)
         text, tables = write_pulling(plan)
         self.launch = machine.load_text(text)
         if stage is not None:
-            self.forward.first = FirstStage(plan.forward, stage, machine, self.launch)
+            self.forward.first_stage = FirstStage(plan.forward, stage, machine, self.launch)
         self.tables = [[machine.upload(table) for table in some] for some in tables]
         self.graph = make_portable(plan.forward.graph, plan.forward.graph.head, machine.upload, gradient=True)
 
     @property
     def pair_bytes(self) -> int:
-        """Scratch memory of one pair: exits, their cotangents, and what blocks find."""
+        """Scratch memory of one pair: exits, their cotangents, and what blocks find for its images."""
         plan = self.plan
         pulled = sum(math.prod(segment.exits[0].grid) ** 2 for segment in plan.forward.segments[:-1])
         found = sum(plan.size(place) * shape.groups for place, shape in enumerate(plan.shapes)) * (1 + plan.both)
@@ -53,14 +58,14 @@ class PullPath:
     def pull(
         self, left: PulledImages, right: PulledImages, cotangent: Any, batch: int, done: int, advance: Advance
     ) -> None:
-        """Add what the cotangents (n, m) give: to both sides, or to the right one.
+        """Pull cotangents (n, m) of entries back, and add to the totals of both sides, or of the right one.
 
-        Columns from `done` on, about `batch` pairs at a time; `advance` is told how many of them were added.
+        Takes columns from `done` on, about `batch` pairs at a time; `advance` is told how many columns are finished.
         """
         lanes = self.plan.forward.lanes
         batch = min(batch, _SCRATCH // self.pair_bytes)
         columns = max(1, batch // (-(-len(left) // lanes) * lanes))
-        x, a = self.forward.beside(left.images.pixels), self.forward.beside(left.images.norms)
+        x, a = self.forward.interleaved(left.images.pixels), self.forward.interleaved(left.images.norms)
         first_exits = self.forward.first_exits(left.images.pixels, right.images.pixels)
         for part in spans(len(right), columns, done):
             table, units = _units(cotangent[:, part] != 0, lanes, self.machine.xp)
@@ -80,15 +85,16 @@ class PullPath:
         units: Any,
         known: Sequence[Any],
     ) -> None:
+        """Pull the cotangents (n, m) of some columns back; `table` and `units` are those of `_units`."""
         xp, forward, lanes = self.machine.xp, self.forward, self.plan.forward.lanes
         n, m = cotangent.shape
         near, far = left.images, right.images
-        exits = forward.run(len(self.plan.shapes) - 1, x, a, far.pixels, far.norms, units, known=known)
+        exits = forward.run(x, a, far.pixels, far.norms, units, known=known)
         totals = xp.zeros((1, n, m))
         forward.finish(exits[-1][0], units, totals, m)
         factor = self.plan.forward.total_scale() * near.gains[:, None] * far.gains
         seeds, by_near, by_far = pull_totals(self.graph, totals[0], factor, near.squares, far.squares, cotangent)
-        gathers: list[tuple[str, int, list[Any]]] = []  # after all that needs memory, so that nothing is added twice
+        gathers: list[tuple[str, int, list[Any]]] = []  # launched last: if an allocation fails, nothing is added yet
         for side, some in ((right, by_far.T), (left, by_near))[: 1 + self.plan.both]:
             numbers = [np.int64(len(side)), some.shape[1]]
             gathers.append(("gather_numbers", len(side), [xp.ascontiguousarray(some), side.squares, *numbers]))
@@ -107,16 +113,16 @@ class PullPath:
             walk(self.launch, *one)
 
     def _back(
-        self, place: int, x: Any, a: Any, far: FollowedImages, units: Any, exits: Any, given: Any, itself: bool = False
+        self, place: int, x: Any, a: Any, far: OffsetImages, units: Any, exits: Any, given: Any, itself: bool = False
     ) -> tuple[Any, Any, Any]:
-        """One segment: cotangents at its entrance, and for every block what it found for both sides."""
+        """One segment backwards: cotangents at its entrance, and what every block found for left and right images."""
         plan, xp, lanes = self.plan, self.machine.xp, self.plan.forward.lanes
         dtype, shape, size = plan.forward.dtype, plan.shapes[place], plan.size(place)
         blocks = len(units) * shape.groups
         pulled = None
         if place:
             numbers = math.prod(plan.segments[place].grid) ** 2 * lanes
-            new = xp.empty if shape.offsets == shape.grid else xp.zeros  # offsets that are not needed get nothing
+            new = xp.empty if shape.offsets == shape.grid else xp.zeros  # zeros at offsets that are not needed
             pulled = new((len(units), numbers), dtype=dtype)
         lefts = xp.empty((blocks, size, lanes), dtype=dtype) if plan.both else None
         rights = xp.empty((blocks, size), dtype=dtype)
@@ -127,23 +133,23 @@ class PullPath:
         return pulled, lefts, rights
 
     def finish(self, images: PulledImages, batch: int) -> Any:
-        """Pull back what each image has alone; the cotangents of all pixels, (N, C, H, W), over their scales."""
+        """Pull back cotangents of norms and of k(x, x); the cotangents of all scaled pixels, (N, C, H, W)."""
         size = max(1, min(batch, _SCRATCH // self.pair_bytes) // self.plan.forward.lanes)
         parts = [self._alone(images[part]) for part in spans(len(images), size)]
         return self.machine.xp.concatenate(parts)
 
     def _alone(self, images: PulledImages) -> Any:
-        """Through each image's pair with itself, of which left and right get the same."""
+        """The same for some images, through the pair of each with itself; left and right get the same cotangents."""
         xp, plan, lanes, own = self.machine.xp, self.plan.forward, self.plan.forward.lanes, images.images
         (output,), count, last = plan.graph.outputs, len(images), len(self.plan.shapes) - 1
         head = pull_head_diagonal(self.graph, [own.squares], [], images.diagonal, parameters=False)
         by = (images.squares + head.left.get(output, 0.0)) * own.gains**2 * plan.total_scale()
         top = _power_of_two(by, xp)
         by = (by / top).reshape(count, 1, 1)
-        x, a = self.forward.beside(own.pixels), self.forward.beside(own.norms)
-        units = self.machine.upload(selves(count))
+        x, a = self.forward.interleaved(own.pixels), self.forward.interleaved(own.norms)
+        units = self.machine.upload(self_units(count))
         known = self.forward.first_exits(own.pixels, own.pixels)(units, slice(None))
-        exits = self.forward.run(last, x, a, own.pixels, own.norms, units, itself=True, known=known)
+        exits = self.forward.run(x, a, own.pixels, own.norms, units, itself=True, known=known)
         given = xp.zeros((count, lanes), dtype=plan.dtype)
         for place in reversed(range(last + 1)):
             segment = self.plan.segments[place]
@@ -154,7 +160,10 @@ class PullPath:
             embeddings = [number for number, step in enumerate(segment.steps) if step.embedding is not None]
             pixels, norms = np.split(found, [found.shape[1] - len(embeddings)], axis=1)
             scales = {number: norms[:, i] for i, number in enumerate(embeddings)}
-            entrance = self.forward.own(place - 1, 0, exits[place - 1][0]) if place else _squares(own, plan)
+            if place:
+                entrance = self.forward.own_squares(place - 1, 0, exits[place - 1][0])
+            else:
+                entrance = pixel_squares(channels_last(own.pixels, segment.grid))
             by = pull_norms(segment, entrance, scales, self.forward.window_sums)
             by = by * plan.exit_scale(place - 1, plan.segments[place - 1].exits[0]) if place else by
         scaled = own.pixels.astype(np.float64).reshape(pixels.shape)
@@ -162,22 +171,16 @@ class PullPath:
 
 
 def _power_of_two(values: Any, xp: Any) -> Any:
-    """One near the largest of the values, (1,), which stays on the machine: multiplying by it rounds nothing."""
+    """A power of two near the largest absolute value, (1,), on the machine: multiplying by it causes no rounding."""
     largest = abs(values).reshape(-1).max(keepdims=True)
     return xp.ldexp(xp.ones(1), xp.where(largest > 0, xp.frexp(largest)[1] - 1, 0))
 
 
-def _squares(images: FollowedImages, plan: Any) -> Any:
-    """Squared norms of pixels, (N, H, W)."""
-    pixels = images.pixels.astype(np.float64).reshape(len(images), -1, *plan.segments[0].grid)
-    return pixel_squares(np.moveaxis(pixels, 1, -1))
-
-
 def _units(wanted: Any, lanes: int, xp: Any) -> tuple[Any, Any]:
-    """The unit of every run of rows and column, (runs, columns), -1 where nothing is wanted; and all units."""
+    """The number of the unit for every (run of rows, column), -1 where no entry is wanted; and all units (`Unit`)."""
     n, m = wanted.shape
     filled = xp.concatenate([wanted, xp.zeros((-n % lanes, m), dtype=bool)]).reshape(-1, lanes, m).any(axis=1)
-    runs, columns = xp.nonzero(filled)  # a multiprocessor's blocks then share left images, of which a unit has most
+    runs, columns = xp.nonzero(filled)  # neighbouring blocks share left images, which are most of a unit
     table = xp.full(filled.shape, -1, dtype=np.int32)
     table[runs, columns] = xp.arange(len(runs), dtype=np.int32)
     left = runs * lanes
@@ -187,13 +190,13 @@ def _units(wanted: Any, lanes: int, xp: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, eq=False)
 class PulledImages:
-    """Images, and cotangents so far: of pixels and norms by segment, of squares at the output, of k(x, x)."""
+    """Prepared images and their cotangents so far."""
 
-    images: FollowedImages
-    wanted: bool
-    found: tuple[Any, ...]
-    squares: Any
-    diagonal: Any
+    images: OffsetImages
+    wanted: bool  # whether cotangents are computed; if not, `found` is empty
+    found: tuple[Any, ...]  # of pixels and of logarithms of norms: for every segment, (N, plan.size(place))
+    squares: Any  # of squared norms at the output, (N,)
+    diagonal: Any  # of k(x, x), (N,)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -204,44 +207,37 @@ class PulledImages:
 
 
 @dataclass(frozen=True, eq=False)
-class PulledGradient:
-    """What a kernel's gradient asks of a backend."""
+class PulledGradient(OfImages):
+    """Images with their cotangents so far, on the fused path."""
 
     graph: Graph
     images: Any  # prepared by the backend, for values
     pulled: PulledImages
-    paths: Callable[[bool], PullPath | None]  # for both sides or for one; that for both may not fit
+    paths: Callable[[bool], PullPath | None]  # for both images of pairs (True; None if it does not fit), or for one
     shape: tuple[int, ...]
-    in_batches: Callable[[PullPath, Callable[[int], Any]], Any]  # runs work in batches that memory has room for
-
-    @property
-    def tile(self) -> int:
-        return int(self.images.tile)
+    in_batches: Callable[[PullPath, Callable[[int], Any]], Any]  # calls work with the pairs that fit into memory
 
     @property
     def parameters(self) -> dict[Any, Any]:
-        """None: gradients by parameters take the general path."""
+        """Empty: gradients by parameters take the general path."""
         return {}
-
-    def __len__(self) -> int:
-        return len(self.pulled)
 
     def __getitem__(self, part: slice) -> PulledGradient:
         return replace(self, images=self.images[part], pulled=self.pulled[part])
 
     def unwanted(self) -> PulledGradient:
-        """The same images, of which no cotangents are wanted."""
+        """The same images, for which cotangents are not computed."""
         return replace(self, pulled=replace(self.pulled, wanted=False, found=()))
 
     @property
     def path(self) -> PullPath:
-        """That for one side."""
+        """The path for the right images of pairs."""
         path = self.paths(False)
         assert path is not None
         return path
 
     def pull_diagonal(self, cotangent: Any) -> None:
-        """Add cotangents of k(x, x)."""
+        """Add cotangents of k(x, x), (N,)."""
         self.pulled.diagonal[...] += self.path.machine.upload(cotangent)
 
     def finish(self) -> Any:
@@ -253,8 +249,8 @@ class PulledGradient:
         return machine.deliver(np.moveaxis(pixels, 1, -1).reshape(len(self), *self.shape), self.images.diagonal)
 
 
-def pulled_images(path: PullPath, images: FollowedImages, wanted: bool) -> PulledImages:
-    """Prepared images with no cotangents yet."""
+def pulled_images(path: PullPath, images: OffsetImages, wanted: bool) -> PulledImages:
+    """Prepared images with zero cotangents."""
     xp, count = path.machine.xp, len(images)
     sizes = [path.plan.size(place) for place in range(len(path.plan.shapes))]
     found = tuple(xp.zeros((count, size)) for size in sizes) if wanted else ()
@@ -264,24 +260,22 @@ def pulled_images(path: PullPath, images: FollowedImages, wanted: bool) -> Pulle
 def pull_offsets(
     left: PulledGradient, right: PulledGradient, cotangent: Any, *, upper: bool, advance: Advance | None
 ) -> None:
-    """Add what the cotangents of the entries between two sets give."""
+    """Pull cotangents of the entries between two sets, (n, m), back to the images of each that are wanted."""
     path, machine = left.path, left.path.machine
     given, both = machine.upload(cotangent), left.pulled.wanted and right.pulled.wanted
     together = left.paths(True) if both else None
     if together is not None:
         _pull_in_batches(left, together, left.pulled, right.pulled, given)
-    else:  # one side after the other
+    else:  # one side after the other, each as the right one
         if right.pulled.wanted:
             _pull_in_batches(left, path, left.pulled, right.pulled, given)
         if left.pulled.wanted:
             _pull_in_batches(left, path, right.pulled, left.pulled, machine.xp.ascontiguousarray(given.T))
-    if advance is not None:
-        machine.mark()()
-        advance(len(left) * (len(left) - 1) // 2 if upper else cotangent.size)
+    report_finished(machine, advance, len(left) * (len(left) - 1) // 2 if upper else cotangent.size)
 
 
 def _pull_in_batches(of: PulledGradient, path: PullPath, left: PulledImages, right: PulledImages, given: Any) -> None:
-    """All columns; where memory runs out, the rest of them in smaller batches."""
+    """Pull all columns; if memory runs out, the columns that are left in smaller batches."""
     done = 0
 
     def count(columns: int) -> None:

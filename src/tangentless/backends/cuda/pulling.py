@@ -1,8 +1,8 @@
-"""Gradients of chains on the GPU: for every segment a kernel that pulls cotangents back, row by row.
+"""Gradients of chains on the GPU: plans and C++ of the kernels that pull cotangents back, one for each segment.
 
-`pulling.cuh` says how a block works. The kernel of a segment goes through the same steps as that of `offset_writer.py`.
-It keeps the slope and the bend of every dual, its derivatives by the inner product and by the logarithm of norms, and
-comes back through them.
+A kernel goes down the rows of a segment, computes its steps again, and keeps two derivatives of every dual: the slope,
+by the inner product, and the bend, by the logarithm of norms. A few rows later it goes back through the same steps.
+`pulling.cuh` says how a block works; `pulled.py` launches the kernels.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from ...graph import Graph, Pair
 from ..chains import STEEPEST
 from ..segments import Segment, flat_chain
 from .compile import source as device_source
-from .duals import indented, pull_lines, real, tables_for
+from .duals import indented, pull_lines, real, step_tables
 from .offsets import OffsetPlan, plan_offsets
 
 _MOST_THREADS = 1024
-_PLACES = "at.row * COLUMNS + here.mine, at.partner * COLUMNS + here.others"  # of a row's cotangents in both images
+_PLACES = "at.row * COLUMNS + here.mine, at.partner * COLUMNS + here.others"  # of cotangents of both images, in `Found`
 # Measured on an H200, on 32×32 positions.
-_COLUMNS = 32  # of a team, at least
-_TEAMS = (4, 8, 16)  # of a block, at most: more of them where sums of small blocks leave too little of the L1 cache
-_SKEW = 2  # rows from one team to the next; half of a turn of the loop
-_RESIDENT = 512  # threads of all blocks of a multiprocessor: each then has 128 registers
-_SHARED = 227 << 10  # bytes of all blocks of a multiprocessor
-_CACHED = 100 << 10  # bytes of them that should be left to the L1 cache, where rows of both images are read again
-_EARLY = 4  # channels whose pixels a thread reads before it waits, at most: they need registers
-_KEPT = 64  # registers of a thread for what it remembers of earlier rows, at most
+_COLUMNS = 32  # of a team, up to which it has several offsets v side by side
+_TEAMS = (4, 8, 16)  # of a block, at most: the fewest with which shared memory leaves `_CACHED` bytes
+_SKEW = 2  # rows between one team and the next; half of the rows in a turn of the loop
+_RESIDENT = 512  # threads of a multiprocessor, each with 128 registers
+_SHARED = 227 << 10  # bytes of shared memory of a multiprocessor
+_CACHED = 100 << 10  # bytes of it that should be left to the L1 cache, where rows of both images are read repeatedly
+_EARLY = 4  # channels up to which a thread reads pixels before a barrier: they need registers
+_KEPT = 64  # registers of a thread for values of earlier rows, at most
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How the kernel of a segment shares out its work."""
+    """How the kernel of a segment divides its work; see `pulling.cuh`."""
 
-    columns: int  # of a team, some offsets v beside each other
+    columns: int  # of a team: the width, times the number of offsets v side by side
     teams: int  # of a block
     grid: Pair
-    reach: Pair  # of the offsets u and v that are needed, from 0 either way
-    groups: int  # of teams that follow these v, a block each
-    stride: int  # of a team's row of values
-    pad: int  # places before and after a team's row
-    shared_bytes: int  # of rows, and of cotangents
+    reach: Pair  # the largest |u| and |v| that are needed
+    groups: int  # blocks among which the offsets v are divided
+    stride: int  # from one row of values of a team to the next
+    pad: int  # unused places before and after a row of values
+    shared_bytes: int  # for two rows of values a team, and for cotangents
     resident: int  # blocks of a multiprocessor at the same time
 
     @property
     def offsets(self) -> Pair:
-        """How many u and v are followed; they go around."""
+        """How many offsets u and v are computed; u and u - H are the same one, and so are v and v - W."""
         down, across = (min(n, 2 * far + 1) for n, far in zip(self.grid, self.reach, strict=True))
         return down, across
 
@@ -69,22 +69,22 @@ class Shape:
 
 @dataclass(frozen=True, eq=False)
 class PullPlan:
-    """A chain whose gradient the kernels of offsets can compute; `both`: for left and right images."""
+    """A chain whose gradient the kernels of this module can compute."""
 
     forward: OffsetPlan
-    segments: tuple[Segment, ...]
-    flat: bool  # it ends in a patch of the whole grid: only pairs of a position with itself count there
-    both: bool
+    segments: tuple[Segment, ...]  # of the way back: those of a `flat_chain`
+    flat: bool  # the chain ends in a patch of the whole grid: only pairs of equal positions count there
+    both: bool  # for both images of pairs, or for the right ones
     shapes: tuple[Shape, ...]
 
     def size(self, place: int) -> int:
-        """Cotangents that a segment finds for an image."""
+        """How many cotangents a segment computes for an image."""
         return _counts(self.forward, place) * math.prod(self.segments[place].grid)
 
 
 @functools.lru_cache(maxsize=64)
 def plan_pulling(graph: Graph, precision: str, shared_limit: int, both: bool) -> PullPlan | str:
-    """A plan for the gradient, or the reason why it must take the general path."""
+    """A plan for the gradient, for `both` images or for the right ones, or the reason why it takes the general path."""
     if graph.tangent:
         return "it is a tangent kernel"
     cut = flat_chain(graph)
@@ -108,22 +108,22 @@ def plan_pulling(graph: Graph, precision: str, shared_limit: int, both: bool) ->
         return f"its images have more than {_MOST_THREADS} columns"
     if most <= shared_limit:
         return found
-    return f"its cotangents take {most >> 10} KiB, more than the {shared_limit >> 10} KiB of a block"
+    return f"its cotangents take {most >> 10} KiB of shared memory, more than the {shared_limit >> 10} KiB of a block"
 
 
 def _reach(segment: Segment) -> list[int]:
-    """Rows that a value waits until each step has all of its windows."""
+    """For every step, how many rows after a row entered its window sums are complete."""
     return list(itertools.accumulate(step.window[0] // 2 for step in segment.steps))
 
 
 def _kept(segment: Segment) -> int:
-    """Values that a thread remembers for each pair: sums along rows both ways, slopes and bends."""
+    """Values that a thread keeps for each pair: sums along rows in both directions, slopes and bends."""
     reach = _reach(segment) or [0]
     return 4 * reach[-1] + sum(4 * (reach[-1] - one) for one in reach)
 
 
 def _counts(forward: OffsetPlan, place: int) -> int:
-    """Numbers a position whose cotangents a segment finds: pixels of the first one, and norms."""
+    """Cotangents that a segment computes for a position: of pixels, in the first segment, and of norms."""
     embeddings = sum(step.embedding is not None for step in forward.segments[place].steps)
     return embeddings + (place == 0) * forward.graph.channels
 
@@ -140,7 +140,7 @@ def _shape_with(forward: OffsetPlan, segment: Segment, place: int, both: bool, t
     rows, others = forward.needed(len(forward.segments) - 1)[place]
     reach = max(map(abs, rows)), max(map(abs, others))
     columns, offsets = beside * width, -(-min(width, 2 * reach[1] + 1) // beside)
-    # Threads of a larger team meet at the barrier of the block. All teams must be at different rows of both images.
+    # A team of several warps uses the barrier of the block. All teams must be at different rows of both images.
     most = 1 if columns > _COLUMNS else max(1, min(teams, height // _SKEW))
     groups = -(-offsets // most)
     teams = -(-offsets // groups)
@@ -154,28 +154,26 @@ def _shape_with(forward: OffsetPlan, segment: Segment, place: int, both: bool, t
 
 
 def write_pulling(plan: PullPlan) -> tuple[str, list[list[NDArray[Any]]]]:
-    """The source of all kernels, and for each segment the tables of its duals."""
-    forward = plan.forward
-    number = {"float32": "float", "float64": "double"}[forward.dtype]
-    head = f"typedef {number} real;\nconstexpr int LANES = {forward.lanes}, PARTS = {forward.parts};\n"
+    """The source of all kernels, and the tables of the duals of each segment."""
     writers = [_Writer(plan, place) for place in range(len(plan.segments))]
-    texts = [head, device_source("offsets.cuh"), device_source("pulling.cuh"), *(writer.kernel() for writer in writers)]
+    headers = device_source("offsets.cuh"), device_source("pulling.cuh")
+    texts = [plan.forward.preamble, *headers, *(writer.kernel() for writer in writers)]
     return "\n".join(texts), [writer.tables for writer in writers]
 
 
 @dataclass(frozen=True)
 class _Read:
-    """What a phase needs from memory, and in which phase, before threads wait for each other, it is read."""
+    """A value that a phase needs from memory, and the number of the phase in which it is read, before the barrier."""
 
-    kind: str
+    kind: str  # the C++ type of the variable
     name: str
-    what: str
+    what: str  # the C++ expression
     phase: int
 
 
 @dataclass(frozen=True)
 class _Phase:
-    """What each thread does with the row that entered so many rows earlier; its number is that of its windows."""
+    """What each thread does with the row that entered `late` rows earlier; `number` is also that of its windows."""
 
     number: int
     late: int
@@ -191,13 +189,7 @@ class _Writer:
         self.segment, self.shape = plan.segments[place], plan.shapes[place]
         self.last = place == len(plan.segments) - 1
         self.reach = _reach(self.segment) or [0]
-        self.tables: list[NDArray[Any]] = []
-        self.used: list[range] = []  # tables of every step
-        for step in self.segment.steps:
-            first = len(self.tables)
-            if step.embedding is not None:
-                self.tables += tables_for(step.embedding, self.forward.dtype, derivatives=1)
-            self.used.append(range(first, len(self.tables)))
+        self.tables, self.used = step_tables(self.segment, self.forward.dtype, derivatives=1)
 
     def kernel(self) -> str:
         (height, width), shape, steps = self.segment.grid, self.shape, len(self.segment.steps)
@@ -279,7 +271,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
 """
 
     def _sources(self) -> list[str]:
-        """Where a thread's columns begin in all that it reads."""
+        """Lines that set the pointers of a thread to its columns in everything that it reads (`Sources`)."""
         pixels, norms = math.prod(self.segment.grid) * self.forward.graph.channels, self.forward.norm_count
         sources = {"line": "2 * here.team * STRIDE + here.column", "given": "given + number"}
         if self.place == 0:
@@ -300,11 +292,11 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
 
     @property
     def _delayed(self) -> list[int]:
-        """Steps whose slopes and bends are needed on the way back; the last one's are at once."""
+        """Steps whose slopes and bends are kept until the way back; the last step uses its own at once."""
         return [number for number in range(len(self.segment.steps) - 1) if self._embeds(number)]
 
     def _delay(self, number: int) -> int:
-        """Rows between a step and the way back through it."""
+        """Rows between a step and the way back through the same step."""
         return 2 * (self.reach[-1] - self.reach[number])
 
     def _window(self, number: int) -> str:
@@ -312,12 +304,12 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return f"Windows<{down}, {across}>"
 
     def _late(self, phase: int) -> int:
-        """Rows that entered since the one of a phase; the last phase is that of the row which enters next."""
+        """How many rows before the newest one a phase works on; -1 in the last phase, in which the next row enters."""
         there = [0, *self.reach]
         return [*there[1:], *(2 * there[-1] - one for one in reversed(there[:-1])), -1][phase]
 
     def _step(self, phases: Sequence[_Phase]) -> list[str]:
-        """All phases of a step, of which only the one that enters a row waits for nobody."""
+        """All phases of a step, each after a barrier of the team, except the last one, in which a row enters."""
         reads = [(phase, read) for phase in phases for read in phase.reads]
         lines = [f"{read.kind} {read.name}{phase.number}[EACH];" for phase, read in reads]
         for phase in phases:
@@ -340,7 +332,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return f"start + step + BEFORE * HEIGHT - here.team * SKEW - ({late})"
 
     def _each(self, time: str, lines: Sequence[str]) -> list[str]:
-        """A loop over a thread's columns, each at the row of that time."""
+        """A loop over a thread's columns, at the row of a time."""
         return [
             "#pragma unroll",
             "for (int each = 0; each < EACH; ++each) {",
@@ -354,11 +346,11 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         ]
 
     def _hand_on(self, number: int, value: str) -> list[str]:
-        """Give a value to the threads beside, for windows of that number."""
+        """Store a value in the team's row for the threads beside, for the windows with this number."""
         return [f"lines[from.line + {number % 2} * STRIDE] = walk.own = {value};"]
 
     def _entrance(self, phase: int) -> list[_Read]:
-        """What a row that enters is made of: pixels, or what the pool before has collected."""
+        """What a row that enters reads: pixels, or the exit of the segment before."""
         if self.place == 0:
             return self._pixels(phase)
         one = self.forward.segments[self.place - 1].exits[0]
@@ -366,12 +358,12 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         scaled = f"{real(self.forward.exit_scale(self.place - 1, one))} * {read}"
         far = zip(("at.partner - at.row", "here.n - here.k"), self.shape.reach, self.segment.grid, strict=True)
         near = [f"abs({offset}) <= {reach}" for offset, reach, n in far if reach < n - 1]
-        if near:  # other offsets are not needed, and not known
+        if near:  # other offsets are not needed, and were not computed
             scaled = f"{' && '.join(near)} ? {scaled} : nothing()"
         return [_Read("Value", "value", scaled, phase)]
 
     def _pixels(self, phase: int) -> list[_Read]:
-        """Pixels of both images, if they are few."""
+        """Pixels of both images, if they have few channels."""
         grid, channels = math.prod(self.segment.grid), self.forward.graph.channels
         if channels > _EARLY:
             return []
@@ -380,7 +372,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return [*left, *right]
 
     def _each_pixel(self, early: bool, lines: Sequence[str]) -> list[str]:
-        """These lines for every channel c, with the pixels `left` and `right`, which may have been read."""
+        """These lines for every channel c, with the pixels `left` and `right`; few channels may be read `early`."""
         grid, channels = math.prod(self.segment.grid), self.forward.graph.channels
         if early and channels <= _EARLY:
             names = "constexpr int c = CHANNEL; const Lanes& left = xCHANNEL_; const real right = zCHANNEL_;"
@@ -398,7 +390,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         ]
 
     def _enter(self, read: bool = False) -> list[str]:
-        """A row's inner products of pixels, or what the pool before has collected."""
+        """Lines with which a row enters: its inner products of pixels, or the exit of the segment before."""
         if self.place:
             lines = [] if read else [f"const Value value = {self._entrance(0)[0].what};"]
         else:
@@ -407,7 +399,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return [*lines, *self._hand_on(0, "value")]
 
     def _again(self, number: int) -> _Phase:
-        """A step, as it was computed before; the last one then has the cotangents of the pool."""
+        """A step of the forward pass; the last step also begins the way back, with the cotangents of the pool."""
         last, lines = number == len(self.segment.steps) - 1, ["const Value& value = sum;"]
         reads = list[_Read]()
         if self._embeds(number):
@@ -421,7 +413,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
                 f"const Value value = embed{number}(sum, left, right, {tables}{same}, slope, bend);",
             ]
         if last:
-            reads.append(_Read("Value", "g", self._given(), 0))  # from far: a whole step before its use
+            reads.append(_Read("Value", "g", self._given(), 0))  # far away in memory: read a whole step before its use
             lines += self._pull(number)
             reads += [self._sums(self._norm(number), number)] * self._embeds(number)
         else:
@@ -431,7 +423,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return _Phase(number, self._late(number), lines, reads)
 
     def _back(self, number: int) -> _Phase:
-        """Cotangents of a step's sum from those of the next one's."""
+        """The way back through a step: cotangents of its sum from those of the next step's."""
         lines, phase = ["const Value& g = sum;"], 2 * len(self.segment.steps) - 2 - number
         reads = list[_Read]()
         if self._embeds(number):
@@ -440,14 +432,14 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return _Phase(phase, self._late(phase), [*lines, *self._pull(number)], reads)
 
     def _leaving(self) -> _Phase:
-        """Cotangents of the entrance, with pixels read one phase earlier."""
+        """The way back to the entrance, with pixels read one phase earlier."""
         phase = 2 * len(self.segment.steps) - 1
         reads = self._pixels(max(0, phase - 1)) if self.place == 0 else []
         sums = [f"const OwnFound::Sums sums{c}_ = found.sums({c}, {_PLACES});" for c in range(len(reads) // 2)]
         return _Phase(phase, self._late(phase), ["const Value& g = sum;", *sums, *self._leave(read=True)], reads)
 
     def _leave(self, read: bool = False) -> list[str]:
-        """Cotangents g of the entrance: of pixels, or of what the pool before has collected."""
+        """Lines that store cotangents g of the entrance: as those of pixels, or of the exit of the segment before."""
         if self.place:
             scale = real(self.forward.exit_scale(self.place - 1, self.forward.segments[self.place - 1].exits[0]))
             where = "(number * HEIGHT + at.u()) * WIDTH + here.v) * (HEIGHT * WIDTH) + at.row * WIDTH + here.k"
@@ -456,7 +448,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return self._each_pixel(read, [f"found.add_pixels(c, {_PLACES}, {sums}, g, left, right);"])
 
     def _given(self) -> str:
-        """The cotangent g of the pool that a position lies in; zero at rows that are not in use."""
+        """C++ for the cotangent g of the pool's window that a position is in; zero at rows that are not in use."""
         one = self.segment.exits[0]
         if self.last:
             counts = "at.used && here.v == 0 && at.row == at.partner" if self.plan.flat else "at.used"
@@ -465,7 +457,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return f"at.used ? from.given[{of}.place({math.prod(one.grid) * one.grid[1]}, {one.grid[1]})] : nothing()"
 
     def _pull(self, number: int) -> list[str]:
-        """Multiply cotangents g by slopes, and add their products with bends to those of norms."""
+        """Lines that multiply cotangents g by slopes, and add their products with bends to those of norms."""
         to = 2 * len(self.segment.steps) - 1 - number
         if not self._embeds(number):
             return self._hand_on(to, "g")
@@ -473,15 +465,15 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return [*self._hand_on(to, "g * slope"), f"found.add({which}, {_PLACES}, sums{which}_, g * bend);"]
 
     def _sums(self, which: int, phase: int) -> _Read:
-        """What both images have of a number so far: no other thread changes it until the block waits."""
+        """Cotangents of both images so far, of number `which`: no other thread changes them until the next barrier."""
         return _Read("OwnFound::Sums", f"sums{which}_", f"found.sums({which}, {_PLACES})", phase)
 
     def _norm(self, number: int) -> int:
-        """Which of the numbers a position is the norm of a step."""
+        """Which of the cotangents of a position (`_counts`) is that of the norm of a step."""
         return sum(map(self._embeds, range(number))) + (self.place == 0) * self.forward.graph.channels
 
     def _embedding(self, number: int) -> str:
-        """The function that embeds a value, with its slope and bend."""
+        """The function that embeds the sums of a step, and gives slopes and bends."""
         embedding = self.segment.steps[number].embedding
         if embedding is None:
             return ""
