@@ -1,9 +1,9 @@
-"""Adversarial examples: images moved a little, within eps of what they were, so that a kernel classifier errs.
+"""Adversarial examples: images changed by at most eps, so that a kernel classifier errs.
 
-The loss is the margin, the largest value of a wrong class less that of the right one; its gradient by pixels is one
-`Kernel.vjp` against the training images. FGSM takes one step as far as allowed, PGD many small ones from a random
-start, projected back each time. Distances are in the units of the images: of pixels in [0, 1], eps = 8 / 255 is eight
-levels.
+The loss is the margin: the largest value of a wrong class minus the value of the right class. Its gradient by pixels is
+one `Kernel.vjp` against the training images. FGSM takes one step of length eps. PGD takes many small steps from a
+random start, and projects back after each. Distances are in the units of the images: for pixels in [0, 1],
+eps = 8 / 255 is eight grey levels.
 
 >>> import tangentless as tl
 >>> rng = np.random.default_rng(0)
@@ -36,9 +36,9 @@ Range = tuple[float, float] | None
 
 
 def fgsm(model: Any, X: Any, y: Any, eps: float, *, norm: str = "linf", clip: Range = (0.0, 1.0)) -> Array:
-    """Images moved by eps along the gradient of the margin: by its signs ("linf"), or its direction ("l2").
+    """Images moved by eps along the signs ("linf") or the direction ("l2") of the gradient of the margin.
 
-    An image that the model gets wrong stays as it is.
+    Images that the model already misclassifies are not changed.
     """
     attack = _Attack.on(model, X, y, eps, norm, clip)
     return attack.run(attack.images, eps, steps=1)
@@ -58,7 +58,7 @@ def pgd(
 ) -> Array:
     """Images moved by many steps of `step_size`, 2.5 eps / steps by default, from a random point within eps.
 
-    An image that the model gets wrong moves no further, so that most steps are of few images.
+    An image is no longer moved once the model misclassifies it, so most steps concern few images.
     """
     attack = _Attack.on(model, X, y, eps, norm, clip)
     if not is_whole(steps) or steps < 1:
@@ -73,7 +73,7 @@ def pgd(
 def robust_accuracies(
     model: Any, X: Any, y: Any, eps: Iterable[float] = (2 / 255, 8 / 255), **options: Any
 ) -> dict[str, float]:
-    """The accuracy on images as they are, and on those of both attacks in the maximum norm for every eps."""
+    """The accuracy on X, and on adversarial images of both attacks in the maximum norm for every eps."""
     found = {"clean": float(model.score(X, y))}
     for size in eps:
         found[f"fgsm {size:.4g}"] = float(model.score(fgsm(model, X, y, size), y))
@@ -83,7 +83,7 @@ def robust_accuracies(
 
 @dataclass(frozen=True, eq=False)
 class _Attack:
-    """Images with the numbers of their classes, and how far they may move: eps in a norm, within a range."""
+    """A model, images, their class codes, and how far images may move: by eps in a norm, within the range `clip`."""
 
     model: KernelRidgeClassifier
     images: Array
@@ -114,7 +114,7 @@ class _Attack:
         return cls(model, images, np.searchsorted(model.classes_, labels), eps, norm, clip)
 
     def run(self, start: Array, size: float, steps: int) -> Array:
-        """Steps up the margin from a start, each of the images that are still told right."""
+        """Ascend the margin from a start; each step moves the images that are still classified correctly."""
         moved, right = start.copy(), np.arange(len(start))
         for _ in range(steps):
             values = self.model._values(moved[right])
@@ -128,7 +128,7 @@ class _Attack:
         return moved
 
     def moved(self, rows: Any, change: Array) -> Array:
-        """Some images, changed as far as they may be."""
+        """The images of some rows plus a change, which is projected to the allowed range."""
         if self.norm == "linf":
             change = np.clip(change, -self.eps, self.eps)
         else:
@@ -137,7 +137,7 @@ class _Attack:
         return images if self.clip is None else np.clip(images, *self.clip)
 
     def _gradient(self, images: Array, rows: NDArray[np.intp], values: Array) -> Array:
-        """That of the margin by pixels, where the model has these values of some images."""
+        """The gradient of the margin by pixels, for images at which the model has these values."""
         places, codes = np.arange(len(rows)), self.codes[rows]
         others = values.copy()
         others[places, codes] = -np.inf
@@ -148,6 +148,6 @@ class _Attack:
 
 
 def _lengths(values: Array) -> Array:
-    """Of every image, in the shape of one pixel; 1 of those that are zero."""
+    """The Euclidean norm of every image, of shape (N, 1, ..., 1), with 1 in place of 0."""
     flat = np.linalg.norm(values.reshape(len(values), -1), axis=1)
     return np.where(flat > 0, flat, 1.0).reshape(-1, *(1,) * (values.ndim - 1))

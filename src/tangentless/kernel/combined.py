@@ -1,4 +1,4 @@
-"""Sums, products and multiples of kernels, entry by entry."""
+"""Sums, products and multiples of kernels: operations on each entry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .base import Elementary, Kernel
 
 @dataclass(frozen=True, repr=False)
 class _Combined(Kernel):
-    """Several kernels, combined entry by entry."""
+    """Two kernels, combined entry by entry."""
 
     first: Kernel
     second: Kernel
@@ -59,7 +59,7 @@ class _Combined(Kernel):
 
     @abstractmethod
     def _factors(self, values: Iterable[Any]) -> tuple[Any, Any]:
-        """The derivatives of the combination by the values of both, which are computed as they are asked for."""
+        """The derivatives of the result by both values. `values` is lazy: a sum does not compute them."""
 
     def finish(self, images: Branches) -> tuple[Any, Slopes]:
         (pixels, slopes), (others, more) = (
@@ -160,5 +160,5 @@ class Scaled(Kernel):
 
 
 def inside(kernel: Kernel, *kinds: type[Kernel]) -> str:
-    """A part of a larger expression, in parentheses where it would read as something else: stores read kernels back."""
+    """The text of a kernel inside a larger expression, in parentheses if it is of these kinds: stores read it back."""
     return f"({kernel!r})" if isinstance(kernel, kinds) else repr(kernel)

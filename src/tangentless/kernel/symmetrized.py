@@ -21,7 +21,7 @@ from .combined import Product, Scaled, Sum, inside
 class Symmetrized(Kernel):
     """The average of k(s x, t z) over copies s x and t z of both images, which are mirrored, turned or shifted.
 
-    Where mirroring or turning both images leaves k as it is, left images need no mirrored or turned copies.
+    If k is invariant under mirroring or turning both images, shifted copies of the left image are enough.
     """
 
     base: Kernel
@@ -36,7 +36,7 @@ class Symmetrized(Kernel):
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """Which copies of a left image are compared with which of a right one, by their places among transforms."""
+        """Which copies are compared: (i, j) is transform i of the left image with transform j of the right image."""
         copies = self.symmetry.transforms
         left = self.symmetry.translations if self.base.invariant else copies
         return [(copies.index(one), other) for one in left for other in range(len(copies))]
@@ -102,9 +102,9 @@ class Symmetrized(Kernel):
 
 @dataclass(frozen=True, repr=False)
 class Crossed(Symmetrized):
-    """k(x, mirror z), the other half of `mirrored()`: with M its matrix, flipped copies train on K + M.
+    """k(x, mirror z), the other half of `mirrored()`: with M its matrix, training on flipped copies uses K + M.
 
-    It is symmetric where mirroring both images leaves k as it is.
+    It is symmetric if k is invariant under mirroring both images.
 
     >>> from tangentless import kernel
     >>> Crossed(kernel("myrtle5"))
