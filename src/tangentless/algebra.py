@@ -59,8 +59,8 @@ class CpuAlgebra:
     def product(self, left: Any, right: Any) -> Any:
         """left @ right, a new array."""
         # BLAS works in column order, so it computes the transpose, right' left'. A factor may be in that order already.
-        first, flip_first = (right, 1) if _by_columns(right) else (right.T, 0)
-        second, flip_second = (left, 1) if _by_columns(left) else (left.T, 0)
+        first, flip_first = (right, 1) if _column_major(right) else (right.T, 0)
+        second, flip_second = (left, 1) if _column_major(left) else (left.T, 0)
         return blas.dgemm(1.0, first, second, trans_a=flip_first, trans_b=flip_second).T
 
     def eigen(self, matrix: Any) -> tuple[Any, Any]:
@@ -71,7 +71,7 @@ class CpuAlgebra:
     def add_square(self, total: Any, rows: Any) -> Any:
         """total + rows' rows in the memory of `total` (None: a new one). At the end, `fill` makes it complete."""
         # Only one triangle is computed: half the work.
-        factor, flipped = (rows, 1) if _by_columns(rows) else (rows.T, 0)
+        factor, flipped = (rows, 1) if _column_major(rows) else (rows.T, 0)
         if total is None:
             return blas.dsyrk(1.0, factor, trans=flipped, lower=1)
         return blas.dsyrk(1.0, factor, beta=1.0, c=total, trans=flipped, lower=1, overwrite_c=1)
@@ -88,7 +88,7 @@ class CpuAlgebra:
         """The values as a NumPy array."""
         return values
 
-    def later(self, number: Any) -> Callable[[], float]:
+    def read_later(self, number: Any) -> Callable[[], float]:
         """A function that returns the present value of `number`, and does not wait for work queued after this call."""
         return lambda: float(number)
 
@@ -164,7 +164,7 @@ class GpuAlgebra:
     def download(self, values: Any) -> Any:
         return self.xp.asnumpy(values)
 
-    def later(self, number: Any) -> Callable[[], float]:
+    def read_later(self, number: Any) -> Callable[[], float]:
         room = self._empty_pinned(1)
         number.reshape(1).get(out=room, blocking=False)
         here = self.xp.cuda.get_current_stream().record()
@@ -188,5 +188,5 @@ class GpuAlgebra:
 Algebra = CpuAlgebra | GpuAlgebra
 
 
-def _by_columns(matrix: Any) -> bool:
+def _column_major(matrix: Any) -> bool:
     return bool(matrix.strides[0] < matrix.strides[1])

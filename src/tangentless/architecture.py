@@ -162,7 +162,7 @@ def layer_grids(layers: Sequence[Layer], grid: Grid, where: str = "") -> list[Gr
         try:
             grids.append(_grid_after(layer, grids[-1], here))
         except ArchitectureError as error:
-            raise ArchitectureError(_at(here, error)) from None
+            raise ArchitectureError(_message_at(here, error)) from None
     return grids
 
 
@@ -188,7 +188,7 @@ def _grid_after(layer: Layer, grid: Grid, where: str) -> Grid:
     return ends[0] if ends else grid
 
 
-def _at(where: str, error: Exception) -> str:
+def _message_at(where: str, error: Exception) -> str:
     """The text of an error, with the place in front unless a nested call has put one there."""
     return str(error) if str(error).startswith("layer ") else f"{where}{error}"
 
@@ -232,12 +232,12 @@ def _parse_layer(word: str, where: str, alone: bool) -> Layer:
     try:
         if name in (Sum.name, Residual.name):
             return _parse_branches(name, size, inside, where)
-        return _known(name, word, alone)(**_parameters(LAYERS[name], size, inside))
+        return _layer_class(name, word, alone)(**_parameters(LAYERS[name], size, inside))
     except (ParameterError, ArchitectureError) as error:
-        raise ArchitectureError(_at(f"{where}: ", error)) from None
+        raise ArchitectureError(_message_at(f"{where}: ", error)) from None
 
 
-def _known(name: str, word: str, alone: bool) -> type[Layer]:
+def _layer_class(name: str, word: str, alone: bool) -> type[Layer]:
     if name in LAYERS:
         return LAYERS[name]
     names = [*LAYERS, Sum.name, Residual.name]

@@ -40,7 +40,7 @@ def fgsm(model: Any, X: Any, y: Any, eps: float, *, norm: str = "linf", clip: Ra
 
     Images that the model already misclassifies are not changed.
     """
-    attack = _Attack.on(model, X, y, eps, norm, clip)
+    attack = _Attack.of(model, X, y, eps, norm, clip)
     return attack.run(attack.images, eps, steps=1)
 
 
@@ -60,14 +60,14 @@ def pgd(
 
     An image is no longer moved once the model misclassifies it, so most steps concern few images.
     """
-    attack = _Attack.on(model, X, y, eps, norm, clip)
+    attack = _Attack.of(model, X, y, eps, norm, clip)
     if not is_whole(steps) or steps < 1:
         raise ParameterError(f"an attack takes at least one step, not {steps!r}")
     size = 2.5 * eps / steps if step_size is None else step_size
     if not 0 < size < math.inf:
         raise ParameterError(f"a step has a finite size above 0, not {step_size!r}")
     noise = np.random.default_rng(seed).uniform(-1.0, 1.0, attack.images.shape)
-    return attack.run(attack.moved(slice(None), eps * noise), size, steps)
+    return attack.run(attack.perturb(slice(None), eps * noise), size, steps)
 
 
 def robust_accuracies(
@@ -93,7 +93,7 @@ class _Attack:
     clip: Range
 
     @classmethod
-    def on(cls, model: Any, X: Any, y: Any, eps: float, norm: str, clip: Range) -> _Attack:
+    def of(cls, model: Any, X: Any, y: Any, eps: float, norm: str, clip: Range) -> _Attack:
         if not isinstance(model, KernelRidgeClassifier) or getattr(model, "kernel_", None) is None:
             raise ParameterError(
                 "attacks are on a fitted KernelRidgeClassifier of images; of a pipeline, attack its last step with "
@@ -124,10 +124,10 @@ class _Attack:
                 break
             gradient = self._gradient(moved[right], right, values[still])
             direction = np.sign(gradient) if self.norm == "linf" else gradient / _lengths(gradient)
-            moved[right] = self.moved(right, moved[right] + size * direction - self.images[right])
+            moved[right] = self.perturb(right, moved[right] + size * direction - self.images[right])
         return moved
 
-    def moved(self, rows: Any, change: Array) -> Array:
+    def perturb(self, rows: Any, change: Array) -> Array:
         """The images of some rows plus a change, which is projected to the allowed range."""
         if self.norm == "linf":
             change = np.clip(change, -self.eps, self.eps)

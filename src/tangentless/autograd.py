@@ -19,7 +19,7 @@ def requires_gradient(*values: Any) -> bool:
     return any(getattr(value, "requires_grad", False) for value in values) and sys.modules["torch"].is_grad_enabled()
 
 
-def tracked(compute: Compute, pull: Pull, X: Any, Z: Any) -> Any:
+def with_backward(compute: Compute, pull: Pull, X: Any, Z: Any) -> Any:
     """The result of `compute(X, Z)` as a tensor whose backward pass is `pull`."""
     torch = sys.modules["torch"]
     both = (one if one is None or isinstance(one, torch.Tensor) else torch.tensor(one) for one in (X, Z))

@@ -159,7 +159,7 @@ class Concat:
         return self.on_kernel(tangent, left, right)
 
     def pullback(self, cotangent: Both, value: Both, left: Array, right: Array, *, itself: bool = False) -> Pulled:
-        return _transposed(self._spread, cotangent), np.zeros_like(left), np.zeros_like(right)
+        return _map_both(self._spread, cotangent), np.zeros_like(left), np.zeros_like(right)
 
     def _spread(self, cotangent: Array) -> Array:
         padded = np.zeros((len(self.source) + 1,) * 2)
@@ -206,7 +206,7 @@ class Downsample:
 
     def pullback(self, cotangent: Both, value: Both, left: Array, right: Array, *, itself: bool = False) -> Pulled:
         averages = self._averages
-        pulled = _transposed(lambda g: averages.T @ g @ averages, cotangent)
+        pulled = _map_both(lambda g: averages.T @ g @ averages, cotangent)
         return pulled, np.zeros_like(left), np.zeros_like(right)
 
 
@@ -325,7 +325,7 @@ class Sum:
 
     def pullback(self, cotangent: Both) -> list[Both]:
         """The cotangents of the branches."""
-        return [_transposed(functools.partial(np.multiply, weight), cotangent) for weight in self.weights]
+        return [_map_both(functools.partial(np.multiply, weight), cotangent) for weight in self.weights]
 
 
 def tensor_power(vectors: Array, degree: int) -> Array:
@@ -353,7 +353,7 @@ def to_squares(scales: Array, squares: Array) -> Array:
     return np.where(squares > 0, scales / np.where(squares > 0, 2.0 * squares, 1.0), 0.0)
 
 
-def _transposed(function: Callable[[Any], Any], cotangent: Both) -> Both:
+def _map_both(function: Callable[[Any], Any], cotangent: Both) -> Both:
     kernel, tangent = cotangent
     return function(kernel), None if tangent is None else function(tangent)
 

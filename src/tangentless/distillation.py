@@ -196,14 +196,14 @@ def best_targets(K: Any, cross: Any, batch: Any, ridge: float) -> Any:
     >>> bool(abs(by_K).max() < 1e-6), bool(loss < kernel_gradients(K, cross, best + 0.1, batch, 0.1)[0])
     (True, True)
     """
-    return _best_targets(K, *_products(cross, batch), ridge)
+    return _best_targets(K, *_normal_equations(cross, batch), ridge)
 
 
 def _best_targets(K: Any, squares: Any, products: Any, ridge: float) -> Any:
     return _with_ridge(K, ridge) @ np.linalg.solve(_with_ridge(squares, _TARGET_RIDGE), products)
 
 
-def _products(cross: Any, batch: Any) -> tuple[Any, Any]:
+def _normal_equations(cross: Any, batch: Any) -> tuple[Any, Any]:
     """The normal equations of the least squares fit: sums over the images of a batch."""
     return cross @ cross.T, cross @ batch
 
@@ -231,7 +231,7 @@ def _step(
     loss, by_K, by_cross = kernel_gradients(K, cross, state.targets, wanted, chosen.ridge)
     if chosen.learn_labels:
         by_K = np.zeros_like(by_K)  # it is rounding error: with the best targets, predictions do not depend on K(S, S)
-    read_loss = device.algebra.later(loss)  # read at the end, so that the GPU gets its work without a wait
+    read_loss = device.algebra.read_later(loss)  # read at the end, so that the GPU gets its work without a wait
     gradient = pull(np.concatenate([by_K + by_K.T, by_cross], axis=1))  # S is on both sides of K(S, S)
     rate = chosen.rate * 0.5 * (1.0 + math.cos(math.pi * step / chosen.steps))
     state.mean = 0.9 * state.mean + 0.1 * gradient
@@ -247,7 +247,7 @@ def _last_targets(state: _State, k: Kernel, device: Device, X: Any, codes: Any, 
     upload, squares, products = device.algebra.upload, 0.0, 0.0
     for part in spans(len(rows), _FITTED_AT_ONCE):
         cross = upload(k.on_device(device, state.images, upload(X[rows[part]])))
-        more = _products(cross, upload(_centred(codes[rows[part]], classes)))
+        more = _normal_equations(cross, upload(_centred(codes[rows[part]], classes)))
         squares, products = squares + more[0], products + more[1]
     return _best_targets(upload(k.on_device(device, state.images)), squares, products, chosen.ridge)
 

@@ -24,7 +24,7 @@ def read_kernel(text: str, makers: Makers | None = None) -> Kernel:
     0.5 * (kernel('myrtle5') + kernel('myrtle7')).mirrored()
     """
     try:
-        known = {"kernel": kernel, **_kinds(cast(type[Any], Kernel)), **(makers or {})}
+        known = {"kernel": kernel, **_subclasses(cast(type[Any], Kernel)), **(makers or {})}
         value = _evaluate(ast.parse(text, mode="eval").body, known)
         if isinstance(value, Kernel) and repr(value) == text:
             return value
@@ -64,9 +64,9 @@ def _evaluate(node: ast.expr, known: Makers) -> Any:
     raise ValueError(f"{ast.unparse(node)} is not part of a kernel")
 
 
-def _kinds(base: type[Any]) -> dict[str, Any]:
+def _subclasses(base: type[Any]) -> dict[str, Any]:
     """All subclasses of a class, by name."""
     found: dict[str, Any] = {}
     for kind in base.__subclasses__():
-        found |= {kind.__name__: kind} | _kinds(kind)
+        found |= {kind.__name__: kind} | _subclasses(kind)
     return found

@@ -386,7 +386,7 @@ def tabulate(dual: Callable[[Array], Array]) -> Array | None:
     sizes, errors = [np.abs(table[:, -1, 0])], []
     for sign, side in ((1.0, table[0]), (-1.0, table[1])):
         for k in range(TABLE_PIECES):
-            nodes, checks = (_reached(places, k) for places in (_NODES, _CHECKS))
+            nodes, checks = (_representable(places, k) for places in (_NODES, _CHECKS))
             values, expected = (dual(sign * (1.0 - (places + 3) * 2.0 ** -(k + 2))) for places in (nodes, checks))
             fitted = np.linalg.solve(chebyshev.chebvander(nodes, len(nodes) - 1), values)
             errors.append(np.abs(chebyshev.chebval(checks, fitted) - expected))
@@ -420,7 +420,7 @@ _NODES = np.cos(np.pi * (np.arange(TABLE_TERMS) + 0.5) / TABLE_TERMS)
 _CHECKS = np.cos(np.pi * np.arange(TABLE_TERMS + 1) / TABLE_TERMS)  # between the nodes, and the ends
 
 
-def _reached(places: Array, k: int) -> Array:
+def _representable(places: Array, k: int) -> Array:
     """Places in piece k, from -1 to 1, moved to the nearest float64 cosines; the last pieces contain only a few."""
     scale = 2.0 ** (k + 2)
     cosines = 1.0 - (places + 3) / scale

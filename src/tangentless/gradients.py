@@ -190,7 +190,7 @@ def check_cotangent(cotangent: Any, shape: tuple[int, int]) -> None:
         raise InputError("G must hold finite numbers")
 
 
-def named(word: str, slopes: Slopes) -> Slopes:
+def with_prefix(word: str, slopes: Slopes) -> Slopes:
     """The parameters of a part, with its name as a prefix."""
     return {f"{word}.{name}": some for name, some in slopes.items()}
 

@@ -158,7 +158,8 @@ class Graph:
             for source in node.sources:
                 for axis in range(2):
                     length = self.nodes[source].grid[axis]
-                    needed[source][axis].update(u for u in _read(node, axis, needed[place][axis]) if abs(u) < length)
+                    read = _source_offsets(node, axis, needed[place][axis])
+                    needed[source][axis].update(u for u in read if abs(u) < length)
         return tuple((frozenset(rows), frozenset(columns)) for rows, columns in needed)
 
     def pairs(self, place: int) -> int:
@@ -392,7 +393,7 @@ class _Builder:
 
     def __init__(self, grid: Grid, channels: int, tangent: bool) -> None:
         self.rank, self.tangent = len(grid), tangent
-        self.nodes: list[Node] = [InputNode(_flat(grid), channels)]
+        self.nodes: list[Node] = [InputNode(_height_and_width(grid), channels)]
         self.ends: list[tuple[int, Layer, int]] = []
 
     def layers(self, layers: Sequence[Layer], value: _Value, inside: bool, depth: int = 0) -> _Value:
@@ -471,7 +472,7 @@ def _changes(windows: Windows, length: int) -> bool:
     return windows != Windows(1, length)
 
 
-def _read(node: Node, axis: int, needed: Iterable[int]) -> set[int]:
+def _source_offsets(node: Node, axis: int, needed: Iterable[int]) -> set[int]:
     """The offsets at which a node reads its source, to have its own value at the `needed` ones."""
     if isinstance(node, WindowNode):
         return {u * node.axes[axis].stride for u in needed}
@@ -482,6 +483,6 @@ def _read(node: Node, axis: int, needed: Iterable[int]) -> set[int]:
     return set(needed)
 
 
-def _flat(grid: Grid) -> Pair:
+def _height_and_width(grid: Grid) -> Pair:
     height, width = (1,) * (2 - len(grid)) + grid
     return height, width

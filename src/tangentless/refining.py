@@ -91,7 +91,7 @@ def parameters_of(kernel: Kernel) -> dict[str, float]:
         found[name] = value
         return value
 
-    _rebuilt(kernel, note)
+    _map_parameters(kernel, note)
     return found
 
 
@@ -102,23 +102,23 @@ def with_parameters(kernel: Kernel, values: dict[str, float]) -> Kernel:
     >>> with_parameters(kernel("conv3 gaussian globalpool"), {"1.gaussian.gamma": 2.0})
     kernel('conv3 gaussian(2) globalpool')
     """
-    return _rebuilt(kernel, lambda name, value: values.get(name, value))
+    return _map_parameters(kernel, lambda name, value: values.get(name, value))
 
 
-def _rebuilt(kernel: Kernel, change: Change, prefix: str = "") -> Kernel:
+def _map_parameters(kernel: Kernel, change: Change, prefix: str = "") -> Kernel:
     """The same kernel with every parameter replaced by `change(name, value)`."""
     if isinstance(kernel, Scaled):
         factor = change(f"{prefix}factor", kernel.factor)
-        return Scaled(factor, _rebuilt(kernel.base, change, f"{prefix}base."))
+        return Scaled(factor, _map_parameters(kernel.base, change, f"{prefix}base."))
     if isinstance(kernel, Viewed):
-        return _rebuilt(kernel.base, change, f"{prefix}base.").seen(kernel.view)
+        return _map_parameters(kernel.base, change, f"{prefix}base.").seen(kernel.view)
     if isinstance(kernel, Symmetrized):
-        return replace(kernel, base=_rebuilt(kernel.base, change, f"{prefix}base."))
+        return replace(kernel, base=_map_parameters(kernel.base, change, f"{prefix}base."))
     if isinstance(kernel, Sum | Product):
-        parts = (_rebuilt(getattr(kernel, name), change, f"{prefix}{name}.") for name in ("first", "second"))
+        parts = (_map_parameters(getattr(kernel, name), change, f"{prefix}{name}.") for name in ("first", "second"))
         return type(kernel)(*parts)
     if isinstance(kernel, CompositionalKernel):
-        layers = _layers(kernel.architecture.layers, change, prefix, itertools.count())
+        layers = _map_layers(kernel.architecture.layers, change, prefix, itertools.count())
         return replace(kernel, architecture=Architecture.of(layers))
     if isinstance(kernel, DifferentiableVectors):
         changes = {name: change(f"{prefix}{name}", getattr(kernel, name)) for name in kernel.parameters}
@@ -126,7 +126,7 @@ def _rebuilt(kernel: Kernel, change: Change, prefix: str = "") -> Kernel:
     return kernel
 
 
-def _layers(layers: tuple[Layer, ...], change: Change, prefix: str, numbers: Iterator[int]) -> tuple[Layer, ...]:
+def _map_layers(layers: tuple[Layer, ...], change: Change, prefix: str, numbers: Iterator[int]) -> tuple[Layer, ...]:
     """The layers with changed parameters; layers are numbered in order, those in branches after their sum."""
     found: list[Layer] = []
     for layer in layers:
@@ -136,10 +136,10 @@ def _layers(layers: tuple[Layer, ...], change: Change, prefix: str, numbers: Ite
             found.append(replace(layer, **changes) if changes else layer)
         elif isinstance(layer, SumLayer):
             weights = tuple(change(f"{name}.weights[{i}]", weight) for i, weight in enumerate(layer.weights))
-            branches = tuple(_layers(branch, change, prefix, numbers) for branch in layer.branches)
+            branches = tuple(_map_layers(branch, change, prefix, numbers) for branch in layer.branches)
             found.append(replace(layer, branches=branches, weights=weights))
         elif isinstance(layer, Residual):
-            found.append(replace(layer, layers=_layers(layer.layers, change, prefix, numbers)))
+            found.append(replace(layer, layers=_map_layers(layer.layers, change, prefix, numbers)))
         else:
             found.append(layer)
     return tuple(found)

@@ -209,7 +209,7 @@ def search(
         if place == 0 and mix > 1:
             ranked = sorted(ranked + run.rank(_mixtures(ranked, mix), rows, progress), key=lambda pair: pair[0])
         if place == len(sizes) - 1 and refine:
-            better = run.refined(ranked[0], sizes[0], refine)
+            better = run.refine(ranked[0], sizes[0], refine)
             ranked = sorted(ranked + run.rank(better, rows, progress), key=lambda pair: pair[0])
         trials = [trial for _, _, trial in ranked]
         if place == len(sizes) - 1:
@@ -258,13 +258,13 @@ class _Run:
         """Score the candidates on `rows` images, best first; a matrix that no ridge makes definite comes last."""
         found = []
         for candidate in candidates:
-            trial, key = self._try(candidate, rows)
+            trial, key = self._score(candidate, rows)
             if progress is not None:
                 progress(", ".join(f"{name} {cell}" for name, cell in zip(COLUMNS, trial.cells(), strict=True) if cell))
             found.append((key, candidate, trial))
         return sorted(found, key=lambda pair: pair[0])
 
-    def refined(self, best: _Ranked, rows: int, evaluations: int) -> list[_Candidate]:
+    def refine(self, best: _Ranked, rows: int, evaluations: int) -> list[_Candidate]:
         """The best candidate with better parameters; empty if none were found."""
         _, candidate, trial = best
         part = self.order[:rows]
@@ -278,7 +278,7 @@ class _Run:
         kept = {(kernel, one.whitening) for one in candidates for _, kernel in one.terms}
         self.matrices = {key: matrix for key, matrix in self.matrices.items() if key in kept}
 
-    def _try(self, candidate: _Candidate, rows: int) -> tuple[Trial, tuple[float, float]]:
+    def _score(self, candidate: _Candidate, rows: int) -> tuple[Trial, tuple[float, float]]:
         about = candidate.kernel, candidate.whitening, rows
         K = sum(weight * self._matrix(kernel, candidate.whitening, rows) for weight, kernel in candidate.terms)
         try:

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..architecture import Architecture
-from ..autograd import requires_gradient, tracked
+from ..autograd import requires_gradient, with_backward
 from ..backends import Advance, AnyDevice, Precision, Prepared
 from ..devices import Device
 from ..diagram import draw_beside
@@ -45,7 +45,7 @@ class Kernel(Differentiable):
         """
         device = Device.of(backend, precision, n_jobs)
         if requires_gradient(X, Z):
-            return tracked(
+            return with_backward(
                 lambda x, z: self._matrix(device, x, z, progress, stay=False),
                 lambda x, z, cotangent, wrt: self.vjp(x, z, cotangent, wrt=wrt, backend=device),
                 X,

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..backends import Advance, AnyDevice
 from ..errors import ParameterError
-from ..gradients import Branches, Slopes, Tile, named
+from ..gradients import Branches, Slopes, Tile, with_prefix
 from ..inputs import to_host
 from ..tiles import Several
 from .base import Elementary, Kernel
@@ -65,7 +65,7 @@ class _Combined(Kernel):
         (pixels, slopes), (others, more) = (
             one.finish(part) for one, part in zip((self.first, self.second), images.parts, strict=True)
         )
-        return pixels + others, named("first", slopes) | named("second", more)
+        return pixels + others, with_prefix("first", slopes) | with_prefix("second", more)
 
     def leaves(self) -> Iterator[Elementary]:
         yield from self.first.leaves()
@@ -86,7 +86,7 @@ class Sum(_Combined):
         return 1.0, 1.0
 
     def __repr__(self) -> str:
-        return f"{self.first!r} + {inside(self.second, Sum)}"
+        return f"{self.first!r} + {inner_repr(self.second, Sum)}"
 
 
 class Product(_Combined):
@@ -104,7 +104,7 @@ class Product(_Combined):
         return second, first
 
     def __repr__(self) -> str:
-        return f"{inside(self.first, Sum)} * {inside(self.second, Sum, Product, Scaled)}"
+        return f"{inner_repr(self.first, Sum)} * {inner_repr(self.second, Sum, Product, Scaled)}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,15 +150,15 @@ class Scaled(Kernel):
 
     def finish(self, images: Branches) -> tuple[Any, Slopes]:
         pixels, slopes = self.base.finish(images.parts[0])
-        return pixels, images.own | named("base", slopes)
+        return pixels, images.own | with_prefix("base", slopes)
 
     def leaves(self) -> Iterator[Elementary]:
         yield from self.base.leaves()
 
     def __repr__(self) -> str:
-        return f"{repr(self.factor).removesuffix('.0')} * {inside(self.base, Sum, Product, Scaled)}"
+        return f"{repr(self.factor).removesuffix('.0')} * {inner_repr(self.base, Sum, Product, Scaled)}"
 
 
-def inside(kernel: Kernel, *kinds: type[Kernel]) -> str:
+def inner_repr(kernel: Kernel, *kinds: type[Kernel]) -> str:
     """The text of a kernel inside a larger expression, in parentheses if it is of these kinds: stores read it back."""
     return f"({kernel!r})" if isinstance(kernel, kinds) else repr(kernel)

@@ -10,11 +10,11 @@ import numpy as np
 
 from ..backends import Advance, AnyDevice
 from ..chunks import spans
-from ..gradients import Branches, Slopes, Tile, named
+from ..gradients import Branches, Slopes, Tile, with_prefix
 from ..symmetries import MIRROR, Symmetry
 from ..tiles import Several
 from .base import Elementary, Kernel
-from .combined import Product, Scaled, Sum, inside
+from .combined import Product, Scaled, Sum, inner_repr
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,7 +89,7 @@ class Symmetrized(Kernel):
         found = [self.base.finish(part) for part in images.parts]
         pixels = [transform.back(own) for transform, (own, _) in zip(self.symmetry.transforms, found, strict=True)]
         slopes = {name: sum(own[name] for _, own in found) for name in found[0][1]}
-        return sum(pixels[1:], pixels[0]), named("base", slopes)
+        return sum(pixels[1:], pixels[0]), with_prefix("base", slopes)
 
     def leaves(self) -> Iterator[Elementary]:
         for _ in self.pairs:
@@ -97,7 +97,7 @@ class Symmetrized(Kernel):
 
     def __repr__(self) -> str:
         end = "mirrored()" if self.symmetry == MIRROR else f"symmetrized({str(self.symmetry)!r})"
-        return f"{inside(self.base, Sum, Product, Scaled)}.{end}"
+        return f"{inner_repr(self.base, Sum, Product, Scaled)}.{end}"
 
 
 @dataclass(frozen=True, repr=False)

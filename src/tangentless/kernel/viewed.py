@@ -8,7 +8,7 @@ from typing import Any
 from ..architecture import Architecture
 from ..backends import Advance, AnyDevice
 from ..errors import ParameterError
-from ..gradients import Branches, Slopes, Tile, named
+from ..gradients import Branches, Slopes, Tile, with_prefix
 from ..views import View
 from .base import Elementary, Kernel
 from .combined import Product, Scaled, Sum
@@ -68,7 +68,7 @@ class Viewed(Elementary):
 
     def finish(self, images: Branches) -> tuple[Any, Slopes]:
         pixels, slopes = self.base.finish(images.parts[0])
-        return self.view.back(images.own["images"], pixels), named("base", slopes)
+        return self.view.back(images.own["images"], pixels), with_prefix("base", slopes)
 
     def __repr__(self) -> str:
         return f"{self.base!r}.seen({str(self.view)!r})"
