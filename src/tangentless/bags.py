@@ -36,6 +36,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -321,7 +322,7 @@ class Sum:
     def on_kernels(self, kernels: Sequence[Array]) -> Array:
         """Kernels or tangent kernels of the branches, added up."""
         terms = [k if weight == 1.0 else weight * k for weight, k in zip(self.weights, kernels, strict=True)]
-        return functools.reduce(lambda a, b: a + b, terms)
+        return functools.reduce(operator.add, terms)
 
     def pullback(self, cotangent: Both) -> list[Both]:
         """The cotangents of the branches."""

@@ -41,6 +41,8 @@ Array = NDArray[np.float64]
 # so a dual adds about as much error as the multiplication by norms around it. float64: what the polynomials reach.
 TOLERANCE = {"float32": 1e-7, "float64": 2e-15}
 MAX_DEGREE = 28
+_SERIES_TOLERANCE = 1e-9  # of a dual that is replaced by a polynomial
+_MOST_HERMITE = 400  # Hermite coefficients of an activation
 _FINEST = 5e-16  # the smallest tolerance that a fit reaches in float64
 TABLE_PIECES = 53  # on either side of 0: in float64, 1 - |c| is zero or at least 2^-53
 TABLE_TERMS = 20  # coefficients of a piece: each one divides the error by 5.8
@@ -310,17 +312,17 @@ def slopes(coefficients: Sequence[float]) -> tuple[float, ...]:
     return tuple(k * a for k, a in enumerate(coefficients))[1:] or (0.0,)
 
 
-def series_of(dual: Callable[[Array], Array], tolerance: float = 1e-9) -> Series | None:
-    """The dual as a polynomial in c, if a short one reaches the tolerance on [-1, 1].
+def series_of(dual: Callable[[Array], Array]) -> Series | None:
+    """The dual as a polynomial in c, if a short one is exact to 1e-9 on [-1, 1].
 
     >>> series_of(lambda c: np.exp(c - 1)) is None, series_of(lambda c: np.arccos(c)) is None
     (False, True)
     """
-    coefficients = fit(dual, -1.0, 1.0, tolerance, np.ones_like)
-    return None if coefficients is None else Series(coefficients, tolerance)
+    coefficients = fit(dual, -1.0, 1.0, _SERIES_TOLERANCE, np.ones_like)
+    return None if coefficients is None else Series(coefficients, _SERIES_TOLERANCE)
 
 
-def hermite_series(activation: Callable[[Array], Array], most: int = 400) -> tuple[tuple[float, ...], float]:
+def hermite_series(activation: Callable[[Array], Array]) -> tuple[tuple[float, ...], float]:
     """The dual of an activation as a power series, and the share of f(1) that the series leaves out.
 
     With a_k the coefficients of the activation in normalised Hermite polynomials, f(c) = sum of a_k^2 c^k. The a_k are
@@ -337,7 +339,7 @@ def hermite_series(activation: Callable[[Array], Array], most: int = 400) -> tup
     if not np.isfinite(square) or square == 0:
         return (0.0,), 1.0
     before, polynomial, series, total = np.zeros_like(points), np.sqrt(weights), [], 0.0
-    for k in range(most):
+    for k in range(_MOST_HERMITE):
         series.append(float(values @ polynomial) ** 2)
         total += series[-1]
         if square - total <= 1e-15 * square and k % 2:

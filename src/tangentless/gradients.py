@@ -25,6 +25,7 @@ from .errors import BackendError, InputError, ParameterError
 from .inputs import check_images, check_pair, device_of, is_cupy, put_beside, take, to_host
 from .tiles import Progress, counter, fill, tile_spans
 
+Restore = Callable[[Any], Any]
 Slopes = dict[str, Any]  # cotangents of parameters by name, (N,) each: the sum over all pairs of an image
 
 
@@ -114,16 +115,12 @@ class Differentiable(ABC):
             raise ParameterError(f"gradients are with respect to 'X', 'Z' or 'XZ', not {wrt!r}")
         device = Device.of(backend, precision, n_jobs)
         on_gpu = self._stays_on_gpu(device)
-        (images, restore), (cotangent, _) = take(X, on_gpu=on_gpu), take(G, on_gpu=on_gpu)
-        check_images(images, "X")
-        others, restore_others = (None, restore) if Z is None else take(Z, on_gpu=on_gpu)
-        if others is not None:
-            check_images(others, "Z")
-            check_pair(images, others)
+        images, others, restore, restore_others = take_pair(X, Z, on_gpu=on_gpu)
+        cotangent, _ = take(G, on_gpu=on_gpu)
         check_cotangent(cotangent, (len(images), len(images if others is None else others)))
         for name, some in (("X", images), ("Z", others)):
             if some is not None and name in wrt and some.dtype.kind != "f":
-                raise InputError(f"{name} has dtype {some.dtype}, which has no gradient; convert it to a floating one")
+                raise InputError(f"{name} has dtype {some.dtype}, which has no gradient; convert it to float64")
         if is_cupy(cotangent) != is_cupy(images):
             cotangent = put_beside(to_host(cotangent), images)
         with device_of(images):
@@ -180,11 +177,23 @@ class Differentiable(ABC):
         raise NotImplementedError
 
 
+def take_pair(X: Any, Z: Any, *, on_gpu: bool) -> tuple[Any, Any, Restore, Restore]:
+    """X and Z as checked arrays (None for Z=None), and functions that turn results into the kind of array each is."""
+    images, restore = take(X, on_gpu=on_gpu)
+    check_images(images, "X")
+    if Z is None:
+        return images, None, restore, restore
+    others, restore_others = take(Z, on_gpu=on_gpu)
+    check_images(others, "Z")
+    check_pair(images, others)
+    return images, others, restore, restore_others
+
+
 def check_cotangent(cotangent: Any, shape: tuple[int, int]) -> None:
     """Refuse anything but one finite number for every entry of the matrix."""
     if cotangent.shape != shape:
         raise InputError(
-            f"G has shape {cotangent.shape}, but the kernel matrix {shape}: G holds a number for each entry"
+            f"G has shape {cotangent.shape}, but the kernel matrix has shape {shape}; give a number for each entry"
         )
     if cotangent.dtype.kind not in "fiub" or not np.isfinite(cotangent).all():
         raise InputError("G must hold finite numbers")

@@ -202,7 +202,7 @@ def search(
     device = Device.of(backend, precision, n_jobs)
     run = _Run(images, targets, ridges, by, device, np.random.default_rng(seed).permutation(len(images)))
     candidates = [_Candidate(((1.0, one),), epsilon) for epsilon in whitening for one in dict.fromkeys(made)]
-    earlier: list[Trial] = []
+    trials: list[Trial] = []
     sizes = _sizes(len(images), subset, largest, len(candidates))
     for place, rows in enumerate(sizes):
         ranked = run.rank(candidates, rows, progress)
@@ -211,13 +211,10 @@ def search(
         if place == len(sizes) - 1 and refine:
             better = run.refine(ranked[0], sizes[0], refine)
             ranked = sorted(ranked + run.rank(better, rows, progress), key=lambda pair: pair[0])
-        trials = [trial for _, _, trial in ranked]
-        if place == len(sizes) - 1:
-            return Search(criterion, (*trials, *reversed(earlier)), regression)
-        earlier += reversed(trials)
+        trials = [trial for _, _, trial in ranked] + trials
         candidates = [candidate for _, candidate, _ in ranked[: math.ceil(len(ranked) / 2)]]
         run.keep(candidates)
-    raise AssertionError("there is at least one round")
+    return Search(criterion, tuple(trials), regression)
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ class Symmetry:
         if self.shifts and len(grid) < 2 and not self.across:
             raise InputError(f"sequences shift along one axis only: write shifts{self.shifts}(across)")
         if self.shifts >= min(grid[-1:] if self.across else grid):
-            raise InputError(f"a shift by {self.shifts} pixels leaves nothing of images of shape {images.shape[1:]}")
+            raise InputError(f"a shift by {self.shifts} leaves nothing of images {images.shape[1:]}; shift less")
 
 
 MIRROR = Symmetry(mirror=True)
@@ -166,9 +166,8 @@ def _shift_back(cotangents: Any, by: int, axis: int, border: str) -> Any:
         return _shift(cotangents, -by, axis, border)
     if by < 0:
         return np.flip(_shift_back(np.flip(cotangents, axis=axis), -by, axis, border), axis=axis)
-    found = _shift(cotangents, -by, axis, "zero")
     # A shift to lower positions returns a flipped view; adding in place needs an array of its own.
-    found = np.ascontiguousarray(found)
+    found = np.ascontiguousarray(_shift(cotangents, -by, axis, "zero"))
     found[_part(axis, 1, by + 1)] += np.flip(cotangents[_part(axis, None, by)], axis=axis)
     return found
 

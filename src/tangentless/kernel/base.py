@@ -12,8 +12,8 @@ from ..autograd import requires_gradient, with_backward
 from ..backends import Advance, AnyDevice, Precision, Prepared
 from ..devices import Device
 from ..diagram import draw_beside
-from ..gradients import Differentiable
-from ..inputs import check_images, check_pair, device_of, take
+from ..gradients import Differentiable, take_pair
+from ..inputs import check_images, device_of, take
 from ..progress import Forecast
 from ..symmetries import MIRROR, Symmetry
 from ..tiles import Progress, counter, fill
@@ -59,13 +59,7 @@ class Kernel(Differentiable):
 
     def _matrix(self, device: Device, X: Any, Z: Any, progress: Progress | None, *, stay: bool) -> Any:
         on_gpu = self._stays_on_gpu(device)
-        images, restore = take(X, on_gpu=on_gpu)
-        check_images(images, "X")
-        others = None
-        if Z is not None:
-            others, _ = take(Z, on_gpu=on_gpu)
-            check_images(others, "Z")
-            check_pair(images, others)
+        images, others, restore, _ = take_pair(X, Z, on_gpu=on_gpu)
         if stay and on_gpu:
             images, others = (one if one is None else device.algebra.upload(one) for one in (images, others))
         with device_of(images):

@@ -13,6 +13,7 @@ from ..backends import Advance, AnyDevice
 from ..errors import ParameterError
 from ..gradients import Branches, Slopes, Tile, with_prefix
 from ..inputs import to_host
+from ..layers.base import format_number
 from ..tiles import Several
 from .base import Elementary, Kernel
 
@@ -156,7 +157,7 @@ class Scaled(Kernel):
         yield from self.base.leaves()
 
     def __repr__(self) -> str:
-        return f"{repr(self.factor).removesuffix('.0')} * {inner_repr(self.base, Sum, Product, Scaled)}"
+        return f"{format_number(self.factor)} * {inner_repr(self.base, Sum, Product, Scaled)}"
 
 
 def inner_repr(kernel: Kernel, *kinds: type[Kernel]) -> str:
