@@ -32,6 +32,7 @@ from .estimators import KernelRidgeClassifier
 from .files import checksum_of, load_archive, save_archive
 from .inputs import check_images, to_host, to_numpy
 from .kernel import AnyKernel, Kernel, kernel_of
+from .labels import check_labelled, read_classes
 from .layers import is_whole
 from .solve import fit_scale
 
@@ -133,7 +134,10 @@ def distill(
         raise ParameterError(f"seconds must be above 0, not {seconds!r}; leave them out to take all steps")
     pixels, labels = to_numpy(X)[0], np.asarray(to_numpy(y)[0])
     check_images(pixels, "X")
-    classes, codes = _read_labels(labels, pixels)
+    if labels.shape != (len(pixels),):
+        raise InputError(f"y has shape {labels.shape}, but X has {len(pixels)} images; give one label per image")
+    check_labelled(labels)
+    classes, codes = read_classes(labels)
     _check_settings(chosen, len(pixels), len(classes))
     if preprocessing is not None:
         fitted = preprocessing if hasattr(preprocessing, "n_features_in_") else preprocessing.fit(pixels)
@@ -303,15 +307,6 @@ def _calibrate(model: Any, X: Array, codes: Any, chosen: Settings) -> None:
     model.scale_ = fit_scale(model._values(X[rows]), codes[rows])
 
 
-def _read_labels(labels: Any, X: Any) -> tuple[Any, Any]:
-    if labels.shape != (len(X),):
-        raise InputError(f"y has shape {labels.shape}, but X {len(X)} images: y holds a label for each")
-    classes, codes = np.unique(labels, return_inverse=True)
-    if len(classes) < 2:
-        raise InputError("all images have the same label; there is nothing to learn from them")
-    return classes, codes
-
-
 def _check_settings(chosen: Settings, count: int, classes: int) -> None:
     if chosen.images > count:
         raise ParameterError(f"{chosen.images} images cannot be distilled from {count}; ask for at most {count}")
@@ -339,7 +334,7 @@ def _load(path: Path, header: dict[str, Any]) -> _State | None:
         return None
     found, arrays = load_archive(path, FORMAT, VERSION)
     if found["version"] < VERSION:
-        raise InputError(f"{path} is of an earlier release, which learned otherwise; remove it, or go on elsewhere")
+        raise InputError(f"{path} is of an earlier release with another method; remove it or give another checkpoint")
     for name, wanted in header.items():
         if found.get(name) != wanted:
             raise InputError(f"{path} belongs to another distillation: its {name} differ; give another checkpoint")
