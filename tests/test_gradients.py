@@ -309,7 +309,7 @@ class NoGradient(Elementary):
             "conv3 relu globalpool",
             {"G": np.ones((2, 3))},
             InputError,
-            r"shape \(2, 3\), but the kernel matrix \(3, 2\)",
+            r"shape \(2, 3\), but the kernel matrix has shape \(3, 2\)",
         ),
         ("conv3 relu globalpool", {"G": np.full((3, 2), np.nan)}, InputError, "finite"),
         ("conv3 relu globalpool", {"X": np.ones((3, 4, 4, 2), int)}, InputError, "int64, which has no gradient"),

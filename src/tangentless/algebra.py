@@ -180,9 +180,7 @@ class GpuAlgebra:
         try:
             yield
         except self.xp.cuda.memory.OutOfMemoryError as error:
-            raise DoesNotFit(
-                f"the GPU ran out of memory ({error}); free what else is on it, or backend='cpu'"
-            ) from None
+            raise DoesNotFit(f"the GPU ran out of memory ({error}); free memory on it, or use backend='cpu'") from None
 
 
 Algebra = CpuAlgebra | GpuAlgebra

@@ -217,7 +217,8 @@ def split_text(text: str, separators: str, where: str = "") -> list[str]:
         else:
             parts[-1] += letter
     if depth != 0:
-        raise ArchitectureError(f"{where}{text.strip()!r}: a parenthesis is {'missing' if depth > 0 else 'left over'}")
+        trouble = "not closed" if depth > 0 else "closed but not opened"
+        raise ArchitectureError(f"{where}{text.strip()!r}: a parenthesis is {trouble}")
     return parts if "|" in separators else [part for part in parts if part]
 
 
@@ -262,7 +263,7 @@ def _parse_branches(name: str, size: str | None, inside: str | None, where: str)
             raise ArchitectureError(f"{here}a weight is a number, such as 0.5 * conv3, not {weight[1]!r}") from None  # type: ignore[index]
         text = weight[2] if weight else text
         if not text.strip():
-            raise ArchitectureError(f"{here}it is empty; what comes in unchanged is written identity")
+            raise ArchitectureError(f"{here}it is empty; write identity for a branch without layers")
         branches.append(() if text.strip() == "identity" else _parse_layers(text, here))
     if name == Sum.name:
         return Sum(tuple(branches), tuple(weights))
@@ -286,7 +287,12 @@ def _parameters(kind: type[Layer], size: str | None, inside: str | None) -> dict
             reason = "is given twice" if name in given else f"is unknown; {kind.name} has {', '.join(names) or 'none'}"
             raise ArchitectureError(f"parameter {name!r} {reason}")
         given[name] = value
+    return {name: _read_number(name, value, hints[name]) for name, value in given.items()}
+
+
+def _read_number(name: str, text: str, kind: Any) -> float:
+    """The value of a parameter, which is a float or, for any other annotation, an integer."""
     try:
-        return {name: (float if hints[name] is float else int)(value) for name, value in given.items()}
+        return float(text) if kind is float else int(text)
     except ValueError:
-        raise ArchitectureError(f"{' and '.join(given.values())} is not a number of the right kind") from None
+        raise ArchitectureError(f"{name} must be a {'' if kind is float else 'whole '}number, not {text!r}") from None

@@ -96,21 +96,21 @@ class _Attack:
     def of(cls, model: Any, X: Any, y: Any, eps: float, norm: str, clip: Range) -> _Attack:
         if not isinstance(model, KernelRidgeClassifier) or getattr(model, "kernel_", None) is None:
             raise ParameterError(
-                "attacks are on a fitted KernelRidgeClassifier of images; of a pipeline, attack its last step with "
-                "images as they are after preprocessing"
+                "an attack needs a fitted KernelRidgeClassifier of images; for a pipeline, give its last step and "
+                "preprocessed images"
             )
         if norm not in NORMS:
-            raise ParameterError(f"distances are 'linf' or 'l2', not {norm!r}")
+            raise ParameterError(f"norm is 'linf' or 'l2', not {norm!r}")
         if not 0 < eps < math.inf:
             raise ParameterError(f"eps is a finite number above 0, not {eps!r}")
         images = check_images(np.asarray(X), "X").astype(np.float64)
         labels = np.asarray(y)
         if labels.shape != (len(images),):
-            raise InputError(f"y has shape {labels.shape}, but X {len(images)} images: y holds a label for each")
+            raise InputError(f"y has shape {labels.shape}, but X has {len(images)} images; give one label per image")
         if not np.isin(labels, model.classes_).all():
-            raise InputError("y holds a label that the model does not know")
+            raise InputError("y holds a label that the model was not fitted to; leave such images out")
         if clip is not None and (images.min() < clip[0] or images.max() > clip[1]):
-            raise InputError(f"X reaches beyond {clip}, where attacks are to stay; rescale it, or give clip")
+            raise InputError(f"X has values outside clip={clip}; rescale X, or give the range of its values as clip")
         return cls(model, images, np.searchsorted(model.classes_, labels), eps, norm, clip)
 
     def run(self, start: Array, size: float, steps: int) -> Array:

@@ -34,7 +34,7 @@ def read_kernel(text: str, makers: Makers | None = None) -> Kernel:
     except (RecursionError, MemoryError):  # the parser raises either
         reason = "it is nested too deeply"
     shown, reason = (part if len(part) <= _SHOWN else f"{part[:_SHOWN]}..." for part in (text, reason))
-    raise StoreMismatchError(f"the kernel {shown} cannot be read back from the store ({reason}); give it: kernel=...")
+    raise StoreMismatchError(f"the kernel {shown} cannot be read from its text ({reason}); give it as kernel=...")
 
 
 def _evaluate(node: ast.expr, known: Makers) -> Any:

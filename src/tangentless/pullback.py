@@ -32,7 +32,7 @@ def check_gradient(graph: Graph, parameters: bool = False) -> None:
         and graph.tangent
         and any(not name.startswith("weights") for _, name in parameters_of(graph).values())
     ):
-        raise ParameterError("gradients by parameters of nonlinearities are those of kernels, not of tangent kernels")
+        raise ParameterError("tangent kernels have no gradient by parameters of nonlinearities: leave parameters out")
     for node in graph.nodes:
         if isinstance(node, EmbedNode) and isinstance(node.layer, Nonlinearity):
             node.layer.derivative(np.zeros(1))

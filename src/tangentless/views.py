@@ -71,9 +71,9 @@ class Gray(View):
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if len(shape) < 2:
-            raise InputError("vectors have no colours; the view gray is for sequences and images")
+            raise InputError("vectors have no colours; the view gray needs sequences or images")
         if shape[-1] == 1:
-            raise InputError("the view gray takes colours away, and these images have one channel; leave it out")
+            raise InputError("the view gray averages channels, and these images have one channel; leave it out")
         return *shape[:-1], 1
 
     def _show(self, images: Any) -> Any:
@@ -108,7 +108,7 @@ class Edges(View):
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if len(shape) != 3:
             raise InputError(
-                f"edges are those of images (N, H, W, C), and X is of shape (N, {str(shape)[1:]}; leave the view out"
+                f"the view edges needs images (N, H, W, C), not (N, {', '.join(map(str, shape))}); leave it out"
             )
         if self.full:
             return *shape[:2], _ORIENTATIONS

@@ -83,6 +83,6 @@ def seen(kernel: Kernel, view: View) -> Kernel:
     if isinstance(kernel, Scaled):
         return Scaled(kernel.factor, seen(kernel.base, view))
     raise ParameterError(
-        f"{kernel!r} cannot be that of a view: a kernel has one view, and copies are made before it, "
+        f"{kernel!r} cannot be given a view: a kernel has at most one view, and symmetries come after it, "
         "as in k.seen('edges').mirrored()"
     )
