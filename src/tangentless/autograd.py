@@ -1,6 +1,6 @@
 """Kernel matrices in `torch.autograd`: the matrix of tensors that require gradients has a backward pass.
 
-PyTorch is an optional dependency. This module takes it from `sys.modules`: who passes a tensor has imported it.
+PyTorch is an optional dependency. This module takes it from `sys.modules`: whoever passes a tensor has imported it.
 """
 
 from __future__ import annotations

@@ -6,14 +6,14 @@ the index set, *downsample* averages features over subsets, *embed* maps each fe
 features of several bags side by side. Each operation is defined twice, with the same result: on explicit features, and
 on the matrix K of inner products between two bags, which needs no features:
 
-    concatenate   K'[j, k] = sum over l of K[S_j[l], T_k[l]]
+    concatenate   K'[j, k] = sum over l of K[S_j[l], S_k[l]],     S_j the subset for the new index j
     downsample    K'[j, k] = mean over S_j x S_k of K
     embed         K'[j, k] = A_j A'_k f(K[j, k] / (A_j A'_k)),    A the norms of the features
     sum           K'[j, k] = sum over branches of w K[j, k]
 
 In a wide network, an embedding is a layer of random weights followed by an activation. The tangent kernel T holds the
-inner products of gradients with respect to all weights so far. It starts at zero. Linear operations act on T as on K;
-the others are
+inner products of gradients with respect to all weights so far. It starts at zero. Linear operations act on T as on K.
+Two others do not:
 
     weights       T'[j, k] = T[j, k] + K[j, k]                    adds the gradients by this layer's own weights
     embed         T'[j, k] = T[j, k] f'(c)                        c the cosine

@@ -59,7 +59,7 @@ class Settings:
     ridge: float = 1e-6
     start: str = "images"  # or "noise"
     learn_labels: bool = False
-    flips: bool = False  # mirror every other training image of a batch
+    flips: bool = False  # mirror each training image of a batch with probability 1/2
     seed: int = 0
 
     def __post_init__(self) -> None:

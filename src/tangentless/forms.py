@@ -41,12 +41,12 @@ Array = NDArray[np.float64]
 # so a dual adds about as much error as the multiplication by norms around it. float64: what the polynomials reach.
 TOLERANCE = {"float32": 1e-7, "float64": 2e-15}
 MAX_DEGREE = 28
-_SERIES_TOLERANCE = 1e-9  # of a dual that is replaced by a polynomial
-_MOST_HERMITE = 400  # Hermite coefficients of an activation
+_SERIES_TOLERANCE = 1e-9  # the largest error of a polynomial that replaces a dual
+_MOST_HERMITE = 400  # the most Hermite coefficients of an activation
 _FINEST = 5e-16  # the smallest tolerance that a fit reaches in float64
 TABLE_PIECES = 53  # on either side of 0: in float64, 1 - |c| is zero or at least 2^-53
 TABLE_TERMS = 20  # coefficients of a piece: each one divides the error by 5.8
-TABLE_TOLERANCE = 1e-11  # relative to the largest |f|; duals in float64 are a thousand times more exact
+TABLE_TOLERANCE = 1e-11  # relative to the largest |f|; tables of duals are about a thousand times more exact
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class WindowNode:
 
 @dataclass(frozen=True)
 class PoolNode:
-    """The mean over window × window; windows lie inside the grid."""
+    """K' = mean of K over window × window; windows lie inside the grid."""
 
     grid: Pair
     sources: tuple[int, ...]
@@ -305,9 +305,10 @@ class Graph:
 
 
 def head_value(node: Node, sources: Sequence[tuple[Any, Any]], scale: Any, same: Any = None) -> tuple[Any, Any]:
-    """Inner products and tangents (None: not wanted) after a node of the head; arrays of any one shape.
+    """Inner products and tangents (None: not wanted) after a node that acts on each number alone; arrays of any shape.
 
-    `scale` holds the products of norms before an embedding; `same` is that of `Embed.on_tangents`.
+    Those are all nodes of the head, and before it embeddings, sums and weights. `scale` holds the products of norms
+    before an embedding; `same` is that of `Embed.on_tangents`.
     """
     (kernel, tangent), *_ = sources
     if isinstance(node, WindowNode):

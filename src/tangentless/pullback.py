@@ -140,7 +140,7 @@ def pull_head_diagonal(
 def pull_node(
     node: Node, cotangent: Both, sources: Sequence[Both], scale: Any, same: Any = None, after: Any = None
 ) -> tuple[list[Both], Any]:
-    """Cotangents of the sources of a node of the head, and of the logarithm of `scale` (None without an embedding)."""
+    """Backwards through `head_value`: cotangents of the sources, and of the logarithm of `scale` (None if unused)."""
     kernel, tangent = cotangent
     if isinstance(node, WindowNode):
         return [(kernel * node.centre, None if tangent is None else tangent * node.centre)], None
@@ -231,7 +231,7 @@ def add_all(total: dict[Any, Any], parts: Mapping[Any, Any]) -> None:
 
 
 def add_both(total: Both | None, part: Both) -> Both:
-    """The sum of two cotangents of kernel and tangent kernel; None counts as zero."""
+    """The sum of cotangents of kernel and tangent kernel; a `total` of None counts as zero."""
     if total is None:
         return part
     return total[0] + part[0], None if part[1] is None else total[1] + part[1]

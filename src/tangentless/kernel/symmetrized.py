@@ -51,7 +51,7 @@ class Symmetrized(Kernel):
         return sum(found[1:], found[0]) / len(found)
 
     def _between(self, device: AnyDevice, parts: Sequence[Any], one: int, other: int) -> Any:
-        """k of two copies of each image."""
+        """k between two copies of each image, (N,)."""
         if one == other:
             return parts[one].diagonal
         blocks = ((parts[one][part], parts[other][part]) for part in spans(len(parts[one]), 16))

@@ -53,7 +53,10 @@ class Layer(ABC):
         return True
 
     def __str__(self) -> str:
-        """The text form: an integer first parameter joins the name; others follow in parentheses unless default."""
+        """The text form: an integer first parameter joins the name; others follow in parentheses unless default.
+
+        A single parameter that is not an integer is always shown.
+        """
         given = [(field, getattr(self, field.name)) for field in fields(self)]
         joined = ""
         if given and is_whole(given[0][1]):
@@ -188,7 +191,7 @@ class ClosedForm(Nonlinearity):
 
 @functools.lru_cache(maxsize=256)
 def check_dual(layer: Nonlinearity) -> None:
-    """Refuse a function that is no dual: it exceeds f(1), or its matrix of points on a circle is indefinite."""
+    """Refuse a function that is no dual: it exceeds f(1), or its matrix of points on a circle is not definite."""
     cosines = np.cos(2 * np.pi * np.arange(256) / 256)
     with np.errstate(all="ignore"):
         values = np.asarray(layer.dual(np.clip(cosines, -1.0, 1.0)), dtype=np.float64)
