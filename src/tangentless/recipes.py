@@ -32,9 +32,9 @@ class KernelRecipe:
 
     def estimator(self, *, regression: bool = False, **options: Any) -> Any:
         """The classifier or regressor, for images that are whitened already."""
-        own = {name: getattr(self, name) for name in ("ridge", "flips", "averaging", "augmentation", "ensemble")}
+        names = ("ridge", "flips", "tilt", "averaging", "augmentation", "ensemble")
         kind = KernelRidgeRegressor if regression else KernelRidgeClassifier
-        return kind(self.kernel, **{**own, "tilt": self.tilt, **options})
+        return kind(self.kernel, **{name: getattr(self, name) for name in names} | options)
 
     @property
     def views(self) -> list[str | None]:
