@@ -314,6 +314,7 @@ class NoGradient(Elementary):
         ("conv3 relu globalpool", {"G": np.full((3, 2), np.nan)}, InputError, "finite"),
         ("conv3 relu globalpool", {"X": np.ones((3, 4, 4, 2), int)}, InputError, "int64, which has no gradient"),
         ("conv3 relu globalpool", {"wrt": "G"}, ParameterError, "'X', 'Z' or 'XZ'"),
+        ("conv3 relu globalpool", {"Z": None, "G": np.ones((3, 3)), "wrt": "Z"}, ParameterError, "needs a Z"),
         ("conv3 step globalpool", {}, ArchitectureError, "step has no tangent kernel and no gradient"),
         (ConvolutionalNTK("conv3 gaussian globalpool"), {"parameters": True}, ParameterError, "tangent kernels"),
         (NoGradient(), {}, ParameterError, "has no gradient"),

@@ -113,6 +113,8 @@ class Differentiable(ABC):
         """
         if wrt not in ("X", "Z", "XZ"):
             raise ParameterError(f"gradients are with respect to 'X', 'Z' or 'XZ', not {wrt!r}")
+        if Z is None and wrt == "Z":
+            raise ParameterError("wrt='Z' needs a Z; without one, dX is the gradient by both sides")
         device = Device.of(backend, precision, n_jobs)
         on_gpu = self._stays_on_gpu(device)
         images, others, restore, restore_others = take_pair(X, Z, on_gpu=on_gpu)
