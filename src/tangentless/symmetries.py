@@ -123,6 +123,11 @@ class Symmetry:
         )
 
     @property
+    def isotropic(self) -> bool:
+        """Whether turning images by 90° turns the set of shifts into itself: not if all go to the left and right."""
+        return not (self.shifts and self.across)
+
+    @property
     def translations(self) -> tuple[Transform, ...]:
         """The transforms that only shift; the first is the identity."""
         steps = range(-self.shifts, self.shifts + 1)

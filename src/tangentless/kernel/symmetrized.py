@@ -21,7 +21,8 @@ from .combined import Product, Scaled, Sum, inner_repr
 class Symmetrized(Kernel):
     """The average of k(s x, t z) over copies s x and t z of both images, which are mirrored, turned or shifted.
 
-    If k is invariant under mirroring or turning both images, shifted copies of the left image are enough.
+    If k does not change when both images are mirrored or turned, shifted copies of the left image are enough, because a
+    turn of both images can undo the turn of the left one. This needs shifts that a turn does not change as a set.
     """
 
     base: Kernel
@@ -32,13 +33,14 @@ class Symmetrized(Kernel):
 
     @property
     def invariant(self) -> bool:
-        return self.base.invariant
+        return self.base.invariant and (self.symmetry.isotropic or self.symmetry.rotations)
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
         """Which copies are compared: (i, j) is transform i of the left image with transform j of the right image."""
         copies = self.symmetry.transforms
-        left = self.symmetry.translations if self.base.invariant else copies
+        enough = self.base.invariant and (self.symmetry.isotropic or not self.symmetry.rotations)
+        left = self.symmetry.translations if enough else copies
         return [(copies.index(one), other) for one in left for other in range(len(copies))]
 
     def prepare(self, device: AnyDevice, images: Any) -> Several:
@@ -112,6 +114,10 @@ class Crossed(Symmetrized):
     """
 
     symmetry: Symmetry = MIRROR
+
+    @property
+    def invariant(self) -> bool:
+        return False  # turning both images changes it
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
