@@ -59,12 +59,12 @@ def test_more_room_and_more_steps_do_more_harm(fitted):
     [
         ({"eps": 0.0}, ParameterError, "eps is a finite number above 0"),
         ({"norm": "l1"}, ParameterError, "'linf' or 'l2'"),
-        ({"y": np.zeros(3)}, InputError, "a label for each"),
-        ({"y": np.full(20, 11)}, InputError, "does not know"),
-        ({"clip": (0.0, 0.5)}, InputError, "reaches beyond"),
+        ({"y": np.zeros(3)}, InputError, "one label per image"),
+        ({"y": np.full(20, 11)}, InputError, "not fitted to"),
+        ({"clip": (0.0, 0.5)}, InputError, "outside clip"),
         ({"steps": 0}, ParameterError, "at least one step"),
         ({"step_size": -1.0}, ParameterError, "finite size"),
-        ({"model": make_pipeline(tl.ZCA(), tl.KernelRidgeClassifier())}, ParameterError, "of a pipeline"),
+        ({"model": make_pipeline(tl.ZCA(), tl.KernelRidgeClassifier())}, ParameterError, "for a pipeline"),
         ({"model": tl.KernelRidgeClassifier()}, ParameterError, "fitted"),
     ],
 )

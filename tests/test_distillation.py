@@ -132,8 +132,9 @@ def test_a_run_whose_time_is_up_goes_on_where_it_was(digits, tmp_path):
         ({"steps": 0}, ParameterError, "steps must be a whole number of at least 1"),
         ({"rate": 0.0}, ParameterError, "rate must be a finite number above 0"),
         ({"start": "nothing"}, ParameterError, "'images' or 'noise'"),
-        ({"y": np.zeros(40)}, InputError, "same label"),
-        ({"y": np.zeros(3)}, InputError, "a label for each"),
+        ({"y": np.zeros(40)}, InputError, "one class"),
+        ({"y": [0, None] * 20}, InputError, "y contains None in row 1"),
+        ({"y": np.zeros(3)}, InputError, "one label per image"),
         ({"X": np.full((40, 8, 8, 1), np.nan)}, InputError, "NaN"),
     ],
 )

@@ -50,6 +50,10 @@ def test_shifts_fill_the_border_with_zeros_reflections_or_the_other_side():
         *((Gaussian(0.05), text) for text in TEXTS),
         *((tl.kernel("conv3 relu globalpool"), text) for text in ("mirror rotations", "mirror shifts1(across)")),
         (tl.kernel("conv3(stride=2) relu globalpool"), "mirror"),
+        (tl.kernel("conv3 relu globalpool"), "rotations shifts1(across)"),  # turning makes other shifts of these
+        (tl.kernel("conv3 relu globalpool").symmetrized("shifts1(across)"), "rotations"),
+        (tl.kernel("conv3 relu globalpool").symmetrized("rotations shifts1(across)"), "mirror rotations"),
+        (Crossed(tl.kernel("conv3 relu globalpool")) * tl.kernel("conv3 gaussian globalpool"), "rotations"),
     ],
 )
 def test_symmetrized_is_the_mean_over_all_pairs_of_copies(kernel, text):

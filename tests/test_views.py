@@ -99,7 +99,7 @@ def test_stores_keep_kernels_of_views(tmp_path):
         ("gray", (8, 8, 1), "one channel"),
         ("gray", (5,), "no colours"),
         ("edges", (9, 8, 3), "not even"),
-        ("edges", (9, 3), "edges are those of images"),
+        ("edges", (9, 3), r"needs images \(N, H, W, C\), not \(N, 9, 3\)"),
     ],
 )
 def test_images_that_have_no_such_view_are_refused(view, shape, message):

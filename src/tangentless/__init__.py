@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .distillation import distill
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
     from .features import ConvolutionalKernelNetwork, RandomPatchFeatures
-    from .gram import gram  # at run time the module, which can be called
+    from .gram import gram  # at run time `tangentless.gram` is the package, which is callable
     from .preprocessing import ZCA, Augmentation, RandAugment, Standardize
     from .processes import GaussianProcessClassifier, GaussianProcessRegressor
     from .recipes import recipe
@@ -105,7 +105,7 @@ __all__ = [
 ]
 __version__ = "0.2.0"
 
-_LAZY = {  # scikit-learn takes a while to import
+_LAZY = {  # imported on first access: scikit-learn is slow to import
     "ConvolutionalKernelNetwork": "features",
     "GaussianProcessClassifier": "processes",
     "GaussianProcessRegressor": "processes",
@@ -130,3 +130,7 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

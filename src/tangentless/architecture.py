@@ -1,6 +1,6 @@
 """Architectures: expressions of layers, their text form, and the named ones.
 
-The text form is the layers separated by spaces, branches separated by bars, and round-trips:
+In the text form, spaces separate layers and bars separate branches. It round-trips:
 
 >>> a = Architecture.parse("conv3 residual(relu conv3) relu sum(conv3(stride=2) | 0.5 * pool2) globalpool")
 >>> a == Architecture.parse(str(a))
@@ -32,13 +32,13 @@ _MYRTLES = {"myrtle5": (2, 1, 1), "myrtle7": (2, 2, 2), "myrtle10": (3, 3, 3)}
 
 
 def _myrtle(convolutions: tuple[int, int, int], nonlinearity: str) -> str:
-    """Three groups of convolutions with a pool after each: the last one is global, then the head."""
+    """Three groups of convolutions, each followed by a pool (the last one global), then the head."""
     groups = [" ".join([f"conv3 {nonlinearity}"] * count) for count in convolutions]
     return f"{groups[0]} pool2 {groups[1]} pool2 {groups[2]} globalpool normalize {nonlinearity}"
 
 
 def _resnet(blocks: int, nonlinearity: str) -> str:
-    """A pre-activation residual network (He et al. 2016) of three resolutions, with the Myrtles' head."""
+    """A pre-activation residual network (He et al. 2016) with three resolutions and the head of the Myrtles."""
     block = f"residual({nonlinearity} conv3 {nonlinearity} conv3)"
     halve = f"{nonlinearity} sum(conv3(stride=2) {nonlinearity} conv3 | conv1(stride=2))"
     groups = [" ".join([first, *[block] * (blocks - 1)]) for first in (block, halve, halve)]
@@ -78,7 +78,7 @@ class Architecture:
 
     @classmethod
     def parse(cls, text: str) -> Architecture:
-        """Read a name such as `myrtle10-gaussian`, or a text form; raises `ArchitectureError` saying where it fails."""
+        """Read a name such as `myrtle10-gaussian`, or a text form; an `ArchitectureError` says where that fails."""
         words = NAMED.get(text.strip().lower(), text).lower()
         if not words.strip():
             raise ArchitectureError(
@@ -88,7 +88,7 @@ class Architecture:
 
     @classmethod
     def of(cls, architecture: str | Architecture | Iterable[Layer]) -> Architecture:
-        """An architecture from any of the ways to write one."""
+        """The architecture of a name, a text form or a list of layers; an `Architecture` is returned as it is."""
         if isinstance(architecture, Architecture):
             return architecture
         if isinstance(architecture, str):
@@ -101,7 +101,7 @@ class Architecture:
             ) from None
 
     def grids(self, grid: Grid) -> list[Grid]:
-        """The grid before each layer and after the last, checked: the end must be a single position.
+        """The grid before each layer and after the last; raises unless the last one is a single position.
 
         >>> Architecture.parse("conv3 relu pool2").grids((4, 4))
         Traceback (most recent call last):
@@ -126,7 +126,7 @@ single number for a pair; add globalpool at the end
         shape: tuple[int, ...] = (32, 32, 3),
         seed: int = 0,
     ) -> Network:
-        """The network of this shape in PyTorch, at random weights: see `tangentless.networks.Network`."""
+        """The PyTorch network of this architecture with random weights: see `tangentless.networks.Network`."""
         from .networks.model import Network
 
         return Network(self, width, classes, batch_norm, shape=shape, seed=seed)
@@ -138,12 +138,12 @@ single number for a pair; add globalpool at the end
         return f"Architecture.parse({self.short_name!r})"
 
     def _repr_svg_(self) -> str:
-        """The layers as a picture, which notebooks show."""
+        """A picture of the layers, for notebooks."""
         return draw_layers(self.layers, str(self))
 
     @property
     def short_name(self) -> str:
-        """The name of a named architecture, else the text form."""
+        """The name of a named architecture, or else the text form."""
         text = str(self)
         return next((name for name, named in NAMED.items() if named == text), text)
 
@@ -155,14 +155,14 @@ single number for a pair; add globalpool at the end
 
 
 def layer_grids(layers: Sequence[Layer], grid: Grid, where: str = "") -> list[Grid]:
-    """The grid before each layer and after the last; raises `ArchitectureError` saying which one does not fit."""
+    """The grid before each layer and after the last; an `ArchitectureError` names a layer that does not fit."""
     grids = [grid]
     for place, layer in enumerate(layers, start=1):
         here = f"{where}layer {place} of {len(layers)}: "
         try:
             grids.append(_grid_after(layer, grids[-1], here))
         except ArchitectureError as error:
-            raise ArchitectureError(_at(here, error)) from None
+            raise ArchitectureError(_message_at(here, error)) from None
     return grids
 
 
@@ -188,8 +188,8 @@ def _grid_after(layer: Layer, grid: Grid, where: str) -> Grid:
     return ends[0] if ends else grid
 
 
-def _at(where: str, error: Exception) -> str:
-    """An error's text with its place in front, once."""
+def _message_at(where: str, error: Exception) -> str:
+    """The text of an error, with the place in front unless a nested call has put one there."""
     return str(error) if str(error).startswith("layer ") else f"{where}{error}"
 
 
@@ -202,7 +202,7 @@ def _parse_layers(text: str, where: str) -> tuple[Layer, ...]:
 
 
 def split_text(text: str, separators: str, where: str = "") -> list[str]:
-    """The parts between separators that stand outside parentheses; empty ones only between bars.
+    """The parts of a text between separators outside parentheses; empty parts are kept only between bars.
 
     >>> split_text("myrtle5, conv3(3, stride=2) relu globalpool", ",")
     ['myrtle5', ' conv3(3, stride=2) relu globalpool']
@@ -217,7 +217,8 @@ def split_text(text: str, separators: str, where: str = "") -> list[str]:
         else:
             parts[-1] += letter
     if depth != 0:
-        raise ArchitectureError(f"{where}{text.strip()!r}: a parenthesis is {'missing' if depth > 0 else 'left over'}")
+        trouble = "not closed" if depth > 0 else "closed but not opened"
+        raise ArchitectureError(f"{where}{text.strip()!r}: a parenthesis is {trouble}")
     return parts if "|" in separators else [part for part in parts if part]
 
 
@@ -232,12 +233,12 @@ def _parse_layer(word: str, where: str, alone: bool) -> Layer:
     try:
         if name in (Sum.name, Residual.name):
             return _parse_branches(name, size, inside, where)
-        return _known(name, word, alone)(**_parameters(LAYERS[name], size, inside))
+        return _layer_class(name, word, alone)(**_parameters(LAYERS[name], size, inside))
     except (ParameterError, ArchitectureError) as error:
-        raise ArchitectureError(_at(f"{where}: ", error)) from None
+        raise ArchitectureError(_message_at(f"{where}: ", error)) from None
 
 
-def _known(name: str, word: str, alone: bool) -> type[Layer]:
+def _layer_class(name: str, word: str, alone: bool) -> type[Layer]:
     if name in LAYERS:
         return LAYERS[name]
     names = [*LAYERS, Sum.name, Residual.name]
@@ -262,7 +263,7 @@ def _parse_branches(name: str, size: str | None, inside: str | None, where: str)
             raise ArchitectureError(f"{here}a weight is a number, such as 0.5 * conv3, not {weight[1]!r}") from None  # type: ignore[index]
         text = weight[2] if weight else text
         if not text.strip():
-            raise ArchitectureError(f"{here}it is empty; what comes in unchanged is written identity")
+            raise ArchitectureError(f"{here}it is empty; write identity for a branch without layers")
         branches.append(() if text.strip() == "identity" else _parse_layers(text, here))
     if name == Sum.name:
         return Sum(tuple(branches), tuple(weights))
@@ -272,7 +273,7 @@ def _parse_branches(name: str, size: str | None, inside: str | None, where: str)
 
 
 def _parameters(kind: type[Layer], size: str | None, inside: str | None) -> dict[str, Any]:
-    """Values for the fields of a layer: the size, then what stands in parentheses, by place or by name."""
+    """Values of the fields of a layer: the size, then the parameters in parentheses, by position or by name."""
     names, hints = [field.name for field in fields(kind)], get_type_hints(kind)
     given: dict[str, str] = {}
     for place, text in enumerate(([size] if size else []) + [t for t in (inside or "").split(",") if t.strip()]):
@@ -286,7 +287,12 @@ def _parameters(kind: type[Layer], size: str | None, inside: str | None) -> dict
             reason = "is given twice" if name in given else f"is unknown; {kind.name} has {', '.join(names) or 'none'}"
             raise ArchitectureError(f"parameter {name!r} {reason}")
         given[name] = value
+    return {name: _read_number(name, value, hints[name]) for name, value in given.items()}
+
+
+def _read_number(name: str, text: str, kind: Any) -> float:
+    """The value of a parameter, which is a float or, for any other annotation, an integer."""
     try:
-        return {name: (float if hints[name] is float else int)(value) for name, value in given.items()}
+        return float(text) if kind is float else int(text)
     except ValueError:
-        raise ArchitectureError(f"{' and '.join(given.values())} is not a number of the right kind") from None
+        raise ArchitectureError(f"{name} must be a {'' if kind is float else 'whole '}number, not {text!r}") from None

@@ -1,9 +1,9 @@
-"""Adversarial examples: images moved a little, within eps of what they were, so that a kernel classifier errs.
+"""Adversarial examples: images changed by at most eps, so that a kernel classifier errs.
 
-The loss is the margin, the largest value of a wrong class less that of the right one; its gradient by pixels is one
-`Kernel.vjp` against the training images. FGSM takes one step as far as allowed, PGD many small ones from a random
-start, projected back each time. Distances are in the units of the images: of pixels in [0, 1], eps = 8 / 255 is eight
-levels.
+The loss is the margin: the largest value of a wrong class minus the value of the right class. Its gradient by pixels is
+one `Kernel.vjp` against the training images. FGSM takes one step of length eps. PGD takes many small steps from a
+random start, and projects back after each. Distances are in the units of the images: for pixels in [0, 1],
+eps = 8 / 255 is eight grey levels.
 
 >>> import tangentless as tl
 >>> rng = np.random.default_rng(0)
@@ -36,11 +36,11 @@ Range = tuple[float, float] | None
 
 
 def fgsm(model: Any, X: Any, y: Any, eps: float, *, norm: str = "linf", clip: Range = (0.0, 1.0)) -> Array:
-    """Images moved by eps along the gradient of the margin: by its signs ("linf"), or its direction ("l2").
+    """Images moved by eps along the signs ("linf") or the direction ("l2") of the gradient of the margin.
 
-    An image that the model gets wrong stays as it is.
+    Images that the model already misclassifies are not changed.
     """
-    attack = _Attack.on(model, X, y, eps, norm, clip)
+    attack = _Attack.of(model, X, y, eps, norm, clip)
     return attack.run(attack.images, eps, steps=1)
 
 
@@ -58,22 +58,22 @@ def pgd(
 ) -> Array:
     """Images moved by many steps of `step_size`, 2.5 eps / steps by default, from a random point within eps.
 
-    An image that the model gets wrong moves no further, so that most steps are of few images.
+    An image is no longer moved once the model misclassifies it, so most steps concern few images.
     """
-    attack = _Attack.on(model, X, y, eps, norm, clip)
+    attack = _Attack.of(model, X, y, eps, norm, clip)
     if not is_whole(steps) or steps < 1:
         raise ParameterError(f"an attack takes at least one step, not {steps!r}")
     size = 2.5 * eps / steps if step_size is None else step_size
     if not 0 < size < math.inf:
         raise ParameterError(f"a step has a finite size above 0, not {step_size!r}")
     noise = np.random.default_rng(seed).uniform(-1.0, 1.0, attack.images.shape)
-    return attack.run(attack.moved(slice(None), eps * noise), size, steps)
+    return attack.run(attack.perturb(slice(None), eps * noise), size, steps)
 
 
 def robust_accuracies(
     model: Any, X: Any, y: Any, eps: Iterable[float] = (2 / 255, 8 / 255), **options: Any
 ) -> dict[str, float]:
-    """The accuracy on images as they are, and on those of both attacks in the maximum norm for every eps."""
+    """The accuracy on X, and on adversarial images of both attacks in the maximum norm for every eps."""
     found = {"clean": float(model.score(X, y))}
     for size in eps:
         found[f"fgsm {size:.4g}"] = float(model.score(fgsm(model, X, y, size), y))
@@ -83,7 +83,7 @@ def robust_accuracies(
 
 @dataclass(frozen=True, eq=False)
 class _Attack:
-    """Images with the numbers of their classes, and how far they may move: eps in a norm, within a range."""
+    """A model, images, their class codes, and how far images may move: by eps in a norm, within the range `clip`."""
 
     model: KernelRidgeClassifier
     images: Array
@@ -93,28 +93,28 @@ class _Attack:
     clip: Range
 
     @classmethod
-    def on(cls, model: Any, X: Any, y: Any, eps: float, norm: str, clip: Range) -> _Attack:
+    def of(cls, model: Any, X: Any, y: Any, eps: float, norm: str, clip: Range) -> _Attack:
         if not isinstance(model, KernelRidgeClassifier) or getattr(model, "kernel_", None) is None:
             raise ParameterError(
-                "attacks are on a fitted KernelRidgeClassifier of images; of a pipeline, attack its last step with "
-                "images as they are after preprocessing"
+                "an attack needs a fitted KernelRidgeClassifier of images; for a pipeline, give its last step and "
+                "preprocessed images"
             )
         if norm not in NORMS:
-            raise ParameterError(f"distances are 'linf' or 'l2', not {norm!r}")
+            raise ParameterError(f"norm is 'linf' or 'l2', not {norm!r}")
         if not 0 < eps < math.inf:
             raise ParameterError(f"eps is a finite number above 0, not {eps!r}")
         images = check_images(np.asarray(X), "X").astype(np.float64)
         labels = np.asarray(y)
         if labels.shape != (len(images),):
-            raise InputError(f"y has shape {labels.shape}, but X {len(images)} images: y holds a label for each")
+            raise InputError(f"y has shape {labels.shape}, but X has {len(images)} images; give one label per image")
         if not np.isin(labels, model.classes_).all():
-            raise InputError("y holds a label that the model does not know")
+            raise InputError("y holds a label that the model was not fitted to; leave such images out")
         if clip is not None and (images.min() < clip[0] or images.max() > clip[1]):
-            raise InputError(f"X reaches beyond {clip}, where attacks are to stay; rescale it, or give clip")
+            raise InputError(f"X has values outside clip={clip}; rescale X, or give the range of its values as clip")
         return cls(model, images, np.searchsorted(model.classes_, labels), eps, norm, clip)
 
     def run(self, start: Array, size: float, steps: int) -> Array:
-        """Steps up the margin from a start, each of the images that are still told right."""
+        """Ascend the margin from a start; each step moves the images that are still classified correctly."""
         moved, right = start.copy(), np.arange(len(start))
         for _ in range(steps):
             values = self.model._values(moved[right])
@@ -124,11 +124,11 @@ class _Attack:
                 break
             gradient = self._gradient(moved[right], right, values[still])
             direction = np.sign(gradient) if self.norm == "linf" else gradient / _lengths(gradient)
-            moved[right] = self.moved(right, moved[right] + size * direction - self.images[right])
+            moved[right] = self.perturb(right, moved[right] + size * direction - self.images[right])
         return moved
 
-    def moved(self, rows: Any, change: Array) -> Array:
-        """Some images, changed as far as they may be."""
+    def perturb(self, rows: Any, change: Array) -> Array:
+        """The images of some rows plus a change, which is projected to the allowed range."""
         if self.norm == "linf":
             change = np.clip(change, -self.eps, self.eps)
         else:
@@ -137,7 +137,7 @@ class _Attack:
         return images if self.clip is None else np.clip(images, *self.clip)
 
     def _gradient(self, images: Array, rows: NDArray[np.intp], values: Array) -> Array:
-        """That of the margin by pixels, where the model has these values of some images."""
+        """The gradient of the margin by pixels, for images at which the model has these values."""
         places, codes = np.arange(len(rows)), self.codes[rows]
         others = values.copy()
         others[places, codes] = -np.inf
@@ -148,6 +148,6 @@ class _Attack:
 
 
 def _lengths(values: Array) -> Array:
-    """Of every image, in the shape of one pixel; 1 of those that are zero."""
+    """The Euclidean norm of every image, of shape (N, 1, ..., 1), with 1 in place of 0."""
     flat = np.linalg.norm(values.reshape(len(values), -1), axis=1)
     return np.where(flat > 0, flat, 1.0).reshape(-1, *(1,) * (values.ndim - 1))

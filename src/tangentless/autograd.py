@@ -1,6 +1,6 @@
-"""Kernel matrices in `torch.autograd`: what a kernel computes of tensors that require gradients has a backward pass.
+"""Kernel matrices in `torch.autograd`: the matrix of tensors that require gradients has a backward pass.
 
-PyTorch is an extra, so it is imported only when its tensors turn up.
+PyTorch is an optional dependency. This module takes it from `sys.modules`: whoever passes a tensor has imported it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-Compute = Callable[[Any, Any], Any]  # the matrix of X and Z, which may be None
-Pull = Callable[[Any, Any, Any, str], Any]  # of X, Z, the cotangent, and with respect to what
+Compute = Callable[[Any, Any], Any]  # (X, Z or None) -> matrix
+Pull = Callable[[Any, Any, Any, str], Any]  # (X, Z, cotangent of the matrix, wrt) -> gradients
 
 
 def requires_gradient(*values: Any) -> bool:
@@ -19,8 +19,8 @@ def requires_gradient(*values: Any) -> bool:
     return any(getattr(value, "requires_grad", False) for value in values) and sys.modules["torch"].is_grad_enabled()
 
 
-def tracked(compute: Compute, pull: Pull, X: Any, Z: Any) -> Any:
-    """What `compute(X, Z)` gives, as a tensor whose backward pass is `pull`."""
+def with_backward(compute: Compute, pull: Pull, X: Any, Z: Any) -> Any:
+    """The result of `compute(X, Z)` as a tensor whose backward pass is `pull`."""
     torch = sys.modules["torch"]
     both = (one if one is None or isinstance(one, torch.Tensor) else torch.tensor(one) for one in (X, Z))
     return _function().apply(compute, pull, *both)

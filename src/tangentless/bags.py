@@ -3,28 +3,30 @@
 A bag of features is a finite, structured index set with a vector for every index; an image is a bag of colours
 indexed by (row, column). Four operations make new bags: *concatenate* stacks features of ordered subsets of
 the index set, *downsample* averages features over subsets, *embed* maps each feature into another space, *sum* puts the
-features of several bags side by side. Each acts on explicit features, and each acts equally on the matrix of inner
-products between two bags, without features:
+features of several bags side by side. Each operation is defined twice, with the same result: on explicit features, and
+on the matrix K of inner products between two bags, which needs no features:
 
-    concatenate   K'[j, k] = sum over l of K[S_j[l], T_k[l]]
+    concatenate   K'[j, k] = sum over l of K[S_j[l], S_k[l]],     S_j the subset for the new index j
     downsample    K'[j, k] = mean over S_j x S_k of K
     embed         K'[j, k] = A_j A'_k f(K[j, k] / (A_j A'_k)),    A the norms of the features
     sum           K'[j, k] = sum over branches of w K[j, k]
 
-A wide network embeds by a layer of random weights and an activation. Its tangent kernel T, the inner products of
-gradients by all weights so far, starts at zero and goes through the same operations. What is linear acts on T as on K;
+In a wide network, an embedding is a layer of random weights followed by an activation. The tangent kernel T holds the
+inner products of gradients with respect to all weights so far. It starts at zero. Linear operations act on T as on K.
+Two others do not:
 
-    weights       T'[j, k] = T[j, k] + K[j, k]                    the share of this layer's own weights
+    weights       T'[j, k] = T[j, k] + K[j, k]                    adds the gradients by this layer's own weights
     embed         T'[j, k] = T[j, k] f'(c)                        c the cosine
 
-Backwards, `pullback` takes the cotangents of K' and T', the derivatives of some number by their entries, to those of K
-and T. Linear operations are transposed. An embedding also depends on norms: with a = A A' and g the cotangent of K',
+Backwards, `pullback` turns the cotangents of K' and T' (the derivatives of a scalar with respect to their entries) into
+the cotangents of K and T. Linear operations are transposed. An embedding also depends on the norms. With a = A A' and g
+the cotangent of K',
 
-    embed         K gets g f'(c), and log a gets g a (f(c) - c f'(c))
+    embed         cotangent of K: g f'(c),      cotangent of log a: g a (f(c) - c f'(c))
 
-so that a squared norm N gets the sum over its row of what log a gets, over 2 N. Subgradients: f' at c = 1 is its limit,
-which exists for the ReLU; where f' or f'' is infinite, as f'' of the ReLU at |c| = 1, it counts as 0. Zero features
-get 0.
+The cotangent of a squared norm N is the sum of the cotangents of log a over the row (or column) of N, divided by 2 N.
+Subgradients: f' at c = 1 is its limit, which exists for the ReLU. Where f' or f'' is infinite, as f'' of the ReLU at
+|c| = 1, it counts as 0. Zero features have cotangent 0.
 
 Section 3 of Shankar et al., "Neural Kernels Without Tangents" (2020), with its formulas corrected.
 """
@@ -34,6 +36,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -45,8 +48,8 @@ from .errors import InputError
 
 Array = NDArray[np.float64]
 Dual = Callable[[Array], Array]
-Both = tuple[Any, Any]  # of a kernel, and of its tangent kernel or None
-Pulled = tuple[Both, Array, Array]  # cotangents of what came in, and of the squared norms on the left and on the right
+Both = tuple[Any, Any]  # (for the kernel, for the tangent kernel or None): values or cotangents
+Pulled = tuple[Both, Array, Array]  # cotangents of the inputs, and of the squared norms on the left and on the right
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +95,7 @@ def inner_products(left: Bag, right: Bag) -> Array:
 
 
 class Operation(Protocol):
-    """What operations on one bag have in common: an action on features, and the same one on kernels."""
+    """An operation on one bag, defined on features and, with the same meaning, on kernels."""
 
     def on_features(self, bag: Bag) -> Bag:
         """The new bag."""
@@ -103,11 +106,11 @@ class Operation(Protocol):
         ...
 
     def on_tangent(self, tangent: Array, kernel: Array, left: Array, right: Array, *, itself: bool = False) -> Array:
-        """The tangent kernel between two new bags, from those of the old ones; `itself` says that both are the same."""
+        """The tangent kernel between two new bags, from the old one and the old kernel; `itself`: left is right."""
         ...
 
     def pullback(self, cotangent: Both, value: Both, left: Array, right: Array, *, itself: bool = False) -> Pulled:
-        """Cotangents of the kernels `value` between the old bags and of squared norms, from those of the new ones."""
+        """Cotangents of the old kernels `value` and of the squared norms, from the `cotangent` of the new kernels."""
         ...
 
 
@@ -115,8 +118,8 @@ class Operation(Protocol):
 class Concat:
     """Stack the features of ordered subsets, one subset for each new index.
 
-    An index of `None` stands for the zero vector: it is how a convolution sees the outside of an image. `scale` is a
-    factor on inner products: with 1 / size, a window averages.
+    An index of `None` stands for the zero vector, as in the zero padding of a convolution. `scale` is a factor on inner
+    products: 1 / size turns the sum over a window into the average.
 
     >>> pairs = Concat(source=(0, 1, 2), subsets={"a": (0, 1), "b": (2, None)})
     >>> pairs.on_features(Bag((0, 1, 2), np.array([[1.0], [2.0], [3.0]]))).features
@@ -157,7 +160,7 @@ class Concat:
         return self.on_kernel(tangent, left, right)
 
     def pullback(self, cotangent: Both, value: Both, left: Array, right: Array, *, itself: bool = False) -> Pulled:
-        return _transposed(self._spread, cotangent), np.zeros_like(left), np.zeros_like(right)
+        return _map_both(self._spread, cotangent), np.zeros_like(left), np.zeros_like(right)
 
     def _spread(self, cotangent: Array) -> Array:
         padded = np.zeros((len(self.source) + 1,) * 2)
@@ -204,7 +207,7 @@ class Downsample:
 
     def pullback(self, cotangent: Both, value: Both, left: Array, right: Array, *, itself: bool = False) -> Pulled:
         averages = self._averages
-        pulled = _transposed(lambda g: averages.T @ g @ averages, cotangent)
+        pulled = _map_both(lambda g: averages.T @ g @ averages, cotangent)
         return pulled, np.zeros_like(left), np.zeros_like(right)
 
 
@@ -241,7 +244,7 @@ class Embed:
         return self.on_values(kernel, np.multiply.outer(left, right))
 
     def on_values(self, values: Array, scale: Array) -> Array:
-        """The same for inner products of any arrangement, given the products of norms in that arrangement."""
+        """As `on_kernel`, for inner products `values` and products of norms `scale` of any one shape."""
         embedded = self.dual(_cosines(values, scale))
         return np.where(scale > 0, embedded * scale if self.keep_norms else embedded, 0.0)
 
@@ -251,15 +254,16 @@ class Embed:
         return self.on_tangents(tangent, kernel, scale, same)
 
     def on_tangents(self, tangent: Array, values: Array, scale: Array, same: Any = None) -> Array:
-        """The same for any arrangement. Where features are the same (True: everywhere), c is 1 without rounding errors,
+        """As `on_tangent`, for arrays of any one shape.
 
-        of which f' would show the root.
+        `same` marks the entries between a feature and itself (True: all). There c is set to exactly 1, because f' can
+        turn a rounding error e of c into an error of sqrt(e).
         """
         if self.derivative is None:
             raise InputError("this embedding has no derivative, so it has no tangent")
         cosines = _cosines(values, scale, same)
         gradients = tangent * self.derivative(cosines)
-        if not self.keep_norms:  # in a wide network a norm is an average over all features, which no weight moves
+        if not self.keep_norms:  # a norm averages over all features of a wide network: no single weight changes it
             gradients = gradients / np.where(scale > 0, scale, 1.0)
         return np.where(scale > 0, gradients, 0.0)
 
@@ -272,9 +276,9 @@ class Embed:
     def pull_values(
         self, cotangent: Both, value: Both, scale: Array, same: Any = None, after: Any = None
     ) -> tuple[Both, Array]:
-        """Cotangents of inner products and tangents of any arrangement, and of the logarithm of `scale`.
+        """As `pullback`, for arrays of any one shape: cotangents of `value`, and of the logarithm of `scale`.
 
-        `after` is the embedded inner products, where they are known.
+        `after` holds the embedded inner products if the caller has them already. `same` is that of `on_tangents`.
         """
         if self.derivative is None:
             raise InputError("this embedding has no derivative, so it has no gradient")
@@ -318,11 +322,11 @@ class Sum:
     def on_kernels(self, kernels: Sequence[Array]) -> Array:
         """Kernels or tangent kernels of the branches, added up."""
         terms = [k if weight == 1.0 else weight * k for weight, k in zip(self.weights, kernels, strict=True)]
-        return functools.reduce(lambda a, b: a + b, terms)
+        return functools.reduce(operator.add, terms)
 
     def pullback(self, cotangent: Both) -> list[Both]:
         """The cotangents of the branches."""
-        return [_transposed(functools.partial(np.multiply, weight), cotangent) for weight in self.weights]
+        return [_map_both(functools.partial(np.multiply, weight), cotangent) for weight in self.weights]
 
 
 def tensor_power(vectors: Array, degree: int) -> Array:
@@ -346,17 +350,17 @@ def diagonal_norms(kernel: Array) -> Array:
 
 
 def to_squares(scales: Array, squares: Array) -> Array:
-    """Cotangents of squared norms from those of the logarithms of norms; zero features get zero."""
+    """Cotangents of squared norms N, from those of log sqrt(N); zero where N is zero."""
     return np.where(squares > 0, scales / np.where(squares > 0, 2.0 * squares, 1.0), 0.0)
 
 
-def _transposed(function: Callable[[Any], Any], cotangent: Both) -> Both:
+def _map_both(function: Callable[[Any], Any], cotangent: Both) -> Both:
     kernel, tangent = cotangent
     return function(kernel), None if tangent is None else function(tangent)
 
 
 def _cosines(values: Array, scale: Array, same: Any = None) -> Array:
-    """Zero where a feature is zero, one where features are the same, on arrays of NumPy or CuPy."""
+    """Cosines: 0 where a feature is zero, 1 where both features are the same; on arrays of NumPy or CuPy."""
     if same is True:
         return np.ones_like(values)
     cosines = np.clip(np.where(scale > 0, values / np.where(scale > 0, scale, 1.0), 0.0), -1.0, 1.0)

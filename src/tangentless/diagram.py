@@ -1,7 +1,7 @@
-"""An architecture as a picture: a box for each layer from the top down, branches side by side.
+"""An architecture as a picture: a box for each layer from top to bottom, branches side by side.
 
-Boxes of convolutions, nonlinearities and pools differ in colour and in their corners. Lines and text between boxes take
-the colour of the page, so that the picture reads on light and on dark notebooks.
+Boxes of convolutions, nonlinearities and pools differ in colour and in their corners. Lines take the colour of the
+page's text, so the picture is readable in light and dark notebooks.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from .layers import Average, Layer, Nonlinearity, Stack, branches_of
 from .layers import Sum as SumLayer
 from .markup import Markup, svg, tag
 
-_BOX, _GAP, _BESIDE, _MARGIN = 22, 10, 14, 8  # pixels: height of a box, between layers, between branches, around all
-_LETTER, _NARROWEST = 7.2, 84
+# Pixels: height of a box; space between layers, between branches, around the picture.
+_BOX, _GAP, _BESIDE, _MARGIN = 22, 10, 14, 8
+_LETTER, _NARROWEST = 7.2, 84  # pixels: width of a letter, least width of a box
 _INK = "#1b2733"
 
 
 @dataclass(frozen=True)
 class _Style:
-    """How the box of a kind of layer looks: light fills from Okabe and Ito's colours, told apart by corners too."""
+    """The look of a box: lightened colours of Okabe and Ito, and corner radii that differ too."""
 
     fill: str
     edge: str
@@ -50,7 +51,7 @@ def draw_layers(layers: Sequence[Layer], title: str) -> Markup:
 
 
 def draw_beside(expression: str, pictures: Iterable[Any]) -> Markup:
-    """The text of an expression, and pictures of what it is made of beside each other below it."""
+    """The text of an expression, and below it pictures of its parts side by side."""
     shown = (tag("div", Markup(one._repr_svg_())) for one in pictures)
     row = tag("div", *shown, style="display:flex;flex-wrap:wrap;gap:1em;align-items:flex-start")
     return tag("div", tag("code", expression), row)

@@ -1,14 +1,14 @@
-"""Distillation: few images whose kernel ridge classifier is best on a whole training set.
+"""Distillation: learn a few images such that a kernel ridge classifier of them is good on a whole training set.
 
 Kernel inducing points (Nguyen et al., 2021): with S the few images, their targets Y_S and a batch of training images,
-the loss is the mean squared error of K(batch, S) (K(S, S) + ridge)^-1 Y_S. Its gradient by K is a few small matrix
-products, and `Kernel.vjp` takes it to the pixels of S. Adam does the rest. Targets are one-hot, less their mean.
+the loss is the mean squared error of K(batch, S) (K(S, S) + ridge)^-1 Y_S. Its gradient by K takes a few small matrix
+products, and `Kernel.vjp` pulls it back to the pixels of S, which Adam moves. Targets are one-hot, minus 1 / classes.
 
-Targets that are learned are those of the least squares fit to the batch of every step: the loss is then a function of
-the images alone (variable projection; Golub and Pereyra, 1973), which takes a fraction of the steps that learning both
-by their gradients takes. The last ones are fitted to many training images.
+If targets are learned too, those of every step are the least squares fit to its batch. The loss is then a function of
+the images alone (variable projection; Golub and Pereyra, 1973), which needs a fraction of the steps of learning both by
+gradients. The final targets are fitted to many training images.
 
-Random numbers are those of a step, so a run that goes on from a checkpoint draws what it would have drawn.
+Random numbers depend on the seed and the step alone, so a run resumed from a checkpoint draws the same batches.
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ from .estimators import KernelRidgeClassifier
 from .files import checksum_of, load_archive, save_archive
 from .inputs import check_images, to_host, to_numpy
 from .kernel import AnyKernel, Kernel, kernel_of
+from .labels import check_labelled, read_classes
 from .layers import is_whole
 from .solve import fit_scale
 
 Array = NDArray[np.float64]
-Watch = Callable[[int, int, float], None]  # steps done, steps in all, and the loss of the last one
+Watch = Callable[[int, int, float], None]  # (steps done, total steps, loss of the last step)
 FORMAT, VERSION = "tangentless distillation", 2
-_MOVED = ("images", "targets", "mean", "square")  # by every step
+_MOVED = ("images", "targets", "mean", "square")  # what a step changes
 _KEPT_EVERY = 50  # steps between two checkpoints
-_SHARE = 0.25  # of a GPU's free memory that training images may take: batches are then drawn there
-_CALIBRATION = 2000  # training images at most that probabilities are fitted to
-_FITTED_AT_ONCE = 2000  # training images whose kernels are held while the last targets are fitted
-_TARGET_RIDGE = 1e-12  # of a fit of targets, relative: what lies below a millionth is rounding of kernels in float32
-_ROWS_A_TARGET = 2  # images of a batch, at least, for each target that is fitted to them
+_SHARE = 0.25  # training images that take at most this share of the free memory are kept on the device
+_CALIBRATION = 2000  # the most training images to which probabilities are fitted
+_FITTED_AT_ONCE = 2000  # rows of the kernel matrix in memory while the final targets are fitted
+_TARGET_RIDGE = 1e-12  # relative; singular values of K(S, batch) below 1e-6 are float32 rounding
+_ROWS_A_TARGET = 2  # the least number of images in a batch per learned target
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How images are learned. `ridge` is relative: it is multiplied by the mean of the diagonal of K(S, S)."""
+    """How images are learned. `ridge` is relative to the mean of the diagonal of K(S, S)."""
 
     images: int = 10
     steps: int = 500
@@ -58,7 +59,7 @@ class Settings:
     ridge: float = 1e-6
     start: str = "images"  # or "noise"
     learn_labels: bool = False
-    flips: bool = False  # mirror every other training image of a batch
+    flips: bool = False  # mirror each training image of a batch with probability 1/2
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -75,7 +76,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Distilled:
-    """What was learned: the images before and after, their targets, the losses, and the classifier they make."""
+    """The result: images before and after, their targets, the loss of every step, and the fitted classifier."""
 
     before: Array
     images: Array
@@ -87,7 +88,7 @@ class Distilled:
 
 @dataclass
 class _State:
-    """Images and targets, and Adam's averages of the gradients of images and of their squares."""
+    """The state of the optimiser: images, targets, and Adam's means of the gradients and of their squares."""
 
     before: Any
     images: Any
@@ -112,12 +113,13 @@ def distill(
     n_jobs: int | None = None,
     **settings: Any,
 ) -> Distilled:
-    """Learn few images, and on request their labels, that classify X as well as they can.
+    """Learn a few images, and on request their labels, whose classifier is accurate on X.
 
     `settings` are those of `Settings`: steps, batch, rate, ridge, start, learn_labels, flips and seed. `preprocessing`
-    is a transformer such as `ZCA()`, fitted here unless it is: images are learned as they look after it. With a
-    `checkpoint`, a file, an interrupted run goes on where it was. After so many `seconds` it stops, with the images as
-    they are then, and `losses` has fewer than all steps. `watch` is told the steps done, those in all, and the loss.
+    is a transformer such as `ZCA()`, which is fitted here unless it is already; the learned images are preprocessed
+    ones. With a `checkpoint` file, an interrupted run continues where it stopped. After `seconds` seconds the run stops
+    early with the images it has, and `losses` is shorter than `steps`. `watch(done, steps, loss)` is called after every
+    step.
 
     >>> from sklearn.datasets import load_digits
     >>> digits = load_digits(n_class=3)
@@ -132,7 +134,10 @@ def distill(
         raise ParameterError(f"seconds must be above 0, not {seconds!r}; leave them out to take all steps")
     pixels, labels = to_numpy(X)[0], np.asarray(to_numpy(y)[0])
     check_images(pixels, "X")
-    classes, codes = _read_labels(labels, pixels)
+    if labels.shape != (len(pixels),):
+        raise InputError(f"y has shape {labels.shape}, but X has {len(pixels)} images; give one label per image")
+    check_labelled(labels)
+    classes, codes = read_classes(labels)
     _check_settings(chosen, len(pixels), len(classes))
     if preprocessing is not None:
         fitted = preprocessing if hasattr(preprocessing, "n_features_in_") else preprocessing.fit(pixels)
@@ -166,7 +171,7 @@ def distill(
 
 
 def kernel_gradients(K: Any, cross: Any, targets: Any, batch: Any, ridge: float) -> tuple[Any, Any, Any]:
-    """The loss, where the arrays are, and its gradients by K(S, S) and by K(S, batch).
+    """The loss (on the device of the arrays), and its gradients by K(S, S) and by `cross`, which is K(S, batch).
 
     >>> rng = np.random.default_rng(0)
     >>> K, cross, own, batch = np.eye(2), rng.random((2, 3)), rng.random((2, 1)), rng.random((3, 1))
@@ -186,7 +191,7 @@ def kernel_gradients(K: Any, cross: Any, targets: Any, batch: Any, ridge: float)
 
 
 def best_targets(K: Any, cross: Any, batch: Any, ridge: float) -> Any:
-    """The targets of S with the least loss: the gradient by K(S, S) is then 0.
+    """The targets of S with the least loss. The gradient by K(S, S) is then 0.
 
     >>> rng = np.random.default_rng(0)
     >>> K, cross, batch = np.eye(2), rng.random((2, 9)), rng.random((9, 1))
@@ -195,25 +200,25 @@ def best_targets(K: Any, cross: Any, batch: Any, ridge: float) -> Any:
     >>> bool(abs(by_K).max() < 1e-6), bool(loss < kernel_gradients(K, cross, best + 0.1, batch, 0.1)[0])
     (True, True)
     """
-    return _best_targets(K, *_products(cross, batch), ridge)
+    return _best_targets(K, *_normal_equations(cross, batch), ridge)
 
 
 def _best_targets(K: Any, squares: Any, products: Any, ridge: float) -> Any:
     return _with_ridge(K, ridge) @ np.linalg.solve(_with_ridge(squares, _TARGET_RIDGE), products)
 
 
-def _products(cross: Any, batch: Any) -> tuple[Any, Any]:
-    """What the least squares fit of a batch needs: sums over its images."""
+def _normal_equations(cross: Any, batch: Any) -> tuple[Any, Any]:
+    """The normal equations of the least squares fit: sums over the images of a batch."""
     return cross @ cross.T, cross @ batch
 
 
 def _with_ridge(matrix: Any, ridge: float) -> Any:
-    """The ridge is relative to the mean of the diagonal."""
+    """matrix + ridge * mean of the diagonal * identity."""
     return matrix + ridge / len(matrix) * np.trace(matrix) * _identity(matrix)
 
 
 def _identity(matrix: Any) -> Any:
-    """As large as the matrix, and where that is."""
+    """The identity of the size of the matrix, on the same device."""
     return np.diag(np.ones_like(matrix[0]))
 
 
@@ -229,9 +234,9 @@ def _step(
         state.targets = best_targets(K, cross, wanted, chosen.ridge)
     loss, by_K, by_cross = kernel_gradients(K, cross, state.targets, wanted, chosen.ridge)
     if chosen.learn_labels:
-        by_K = np.zeros_like(by_K)  # but for rounding: predictions of the best targets do not depend on K(S, S)
-    read_loss = device.algebra.later(loss)  # when all else of this step is on its way to the GPU
-    gradient = pull(np.concatenate([by_K + by_K.T, by_cross], axis=1))  # K(S, S) has S on both sides
+        by_K = np.zeros_like(by_K)  # it is rounding error: with the best targets, predictions do not depend on K(S, S)
+    read_loss = device.algebra.read_later(loss)  # read at the end, so that the GPU gets its work without a wait
+    gradient = pull(np.concatenate([by_K + by_K.T, by_cross], axis=1))  # S is on both sides of K(S, S)
     rate = chosen.rate * 0.5 * (1.0 + math.cos(math.pi * step / chosen.steps))
     state.mean = 0.9 * state.mean + 0.1 * gradient
     state.square = 0.99 * state.square + 0.01 * gradient**2
@@ -241,18 +246,18 @@ def _step(
 
 
 def _last_targets(state: _State, k: Kernel, device: Device, X: Any, codes: Any, classes: int, chosen: Settings) -> Any:
-    """The best targets for all training images, or for as many as the steps so far have seen."""
+    """The best targets for all training images, or for as many images as the steps have drawn."""
     rows = np.random.default_rng(chosen.seed).permutation(len(X))[: len(state.losses) * chosen.batch]
     upload, squares, products = device.algebra.upload, 0.0, 0.0
     for part in spans(len(rows), _FITTED_AT_ONCE):
         cross = upload(k.on_device(device, state.images, upload(X[rows[part]])))
-        more = _products(cross, upload(_centred(codes[rows[part]], classes)))
+        more = _normal_equations(cross, upload(_centred(codes[rows[part]], classes)))
         squares, products = squares + more[0], products + more[1]
     return _best_targets(upload(k.on_device(device, state.images)), squares, products, chosen.ridge)
 
 
 def _draw(X: Any, codes: Any, step: int, device: Device, chosen: Settings) -> tuple[Any, Any]:
-    """Training images and labels of a step, some mirrored: images where kernels are computed, labels here."""
+    """The batch of a step: training images, some mirrored, on the device, and codes of labels in main memory."""
     rng = np.random.default_rng((chosen.seed, step))
     rows = rng.choice(len(X), min(chosen.batch, len(X)), replace=False)
     upload = device.algebra.upload
@@ -272,7 +277,7 @@ def _begin(X: Array, codes: Any, rows: Any, classes: int, chosen: Settings) -> _
 
 
 def _balanced(codes: Any, chosen: Settings) -> Any:
-    """Rows to start from: class by class in turn, drawn at random."""
+    """Random rows to start from, which take the classes in turns."""
     order = np.random.default_rng(chosen.seed).permutation(len(codes))
     places = np.empty(len(codes), dtype=np.intp)
     for code in np.unique(codes):
@@ -287,7 +292,7 @@ def _centred(codes: Any, classes: int) -> Array:
 
 
 def _model(k: Kernel, device: Device, images: Array, targets: Array, labels: Any, chosen: Settings) -> Any:
-    """The classifier of learned images: that of their labels, with the coefficients of their targets."""
+    """A classifier fitted to the learned images, with coefficients that follow from the learned targets."""
     K = np.asarray(to_host(k.on_device(device, images)))
     ridge = chosen.ridge * float(np.trace(K)) / len(K)
     model = KernelRidgeClassifier(k, ridge, False, device.given or device.name, device.precision, device.n_jobs)
@@ -297,18 +302,9 @@ def _model(k: Kernel, device: Device, images: Array, targets: Array, labels: Any
 
 
 def _calibrate(model: Any, X: Array, codes: Any, chosen: Settings) -> None:
-    """Fit probabilities to training images, which are not those it was fitted to."""
+    """Fit the scale of probabilities to training images: the model was fitted to the learned images only."""
     rows = np.random.default_rng(chosen.seed).permutation(len(X))[:_CALIBRATION]
     model.scale_ = fit_scale(model._values(X[rows]), codes[rows])
-
-
-def _read_labels(labels: Any, X: Any) -> tuple[Any, Any]:
-    if labels.shape != (len(X),):
-        raise InputError(f"y has shape {labels.shape}, but X {len(X)} images: y holds a label for each")
-    classes, codes = np.unique(labels, return_inverse=True)
-    if len(classes) < 2:
-        raise InputError("all images have the same label; there is nothing to learn from them")
-    return classes, codes
 
 
 def _check_settings(chosen: Settings, count: int, classes: int) -> None:
@@ -338,7 +334,7 @@ def _load(path: Path, header: dict[str, Any]) -> _State | None:
         return None
     found, arrays = load_archive(path, FORMAT, VERSION)
     if found["version"] < VERSION:
-        raise InputError(f"{path} is of an earlier release, which learned otherwise; remove it, or go on elsewhere")
+        raise InputError(f"{path} is of an earlier release with another method; remove it or give another checkpoint")
     for name, wanted in header.items():
         if found.get(name) != wanted:
             raise InputError(f"{path} belongs to another distillation: its {name} differ; give another checkpoint")

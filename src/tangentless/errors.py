@@ -1,7 +1,7 @@
 """The typed errors of the package.
 
-Every one says what was wrong, where, and what to do about it. All derive from `TangentlessError`, and from
-the built-in that scikit-learn or NumPy users already catch.
+Every message says what was wrong, where, and what to do about it. Every class derives from `TangentlessError` and from
+the built-in exception that users of NumPy or scikit-learn already catch.
 """
 
 import difflib
@@ -15,7 +15,7 @@ class TangentlessError(Exception):
 
 
 def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """A question that names the known word most like another, or nothing where none is like it.
+    """The question `did you mean` with the known word most similar to `word`; empty if no word is similar.
 
     >>> closest("rulu", ["conv", "relu"])
     "did you mean 'relu'? "
@@ -37,23 +37,23 @@ class ParameterError(TangentlessError, ValueError):
 
 
 class BackendError(TangentlessError, RuntimeError):
-    """A backend that is missing, or cannot run this program."""
+    """A backend that is missing, or that cannot run this computation."""
 
 
 class NotPositiveDefinite(TangentlessError, np.linalg.LinAlgError):  # noqa: N818 (the name linear algebra uses)
     """A kernel matrix that has no Cholesky factor at the given ridge."""
 
 
-class DoesNotFit(TangentlessError, MemoryError):  # noqa: N818 (what happened, as NotPositiveDefinite)
-    """A matrix that is too large for the memory it was to be solved in."""
+class DoesNotFit(TangentlessError, MemoryError):  # noqa: N818 (named like NotPositiveDefinite)
+    """A matrix or computation that is too large for the memory of its device."""
 
 
 class ArchiveError(InputError):
-    """Base class of what can go wrong with the file of a model or a checkpoint."""
+    """Base class of errors in the file of a model or a checkpoint."""
 
 
 class ArchiveForeignError(ArchiveError):
-    """A file that is something else."""
+    """A file that is not a model or checkpoint of this package."""
 
 
 class ArchiveDamagedError(ArchiveError):
@@ -65,11 +65,11 @@ class ArchiveVersionError(ArchiveError):
 
 
 class StoreError(TangentlessError, OSError):
-    """Base class of what can go wrong with a kernel matrix in a store."""
+    """Base class of errors in a store, which holds a kernel matrix."""
 
 
 class NotAStoreError(StoreError):
-    """An address that holds something else, or nothing."""
+    """An address that holds no store: something else, or nothing."""
 
 
 class StoreVersionError(StoreError):
@@ -77,7 +77,7 @@ class StoreVersionError(StoreError):
 
 
 class StoreMismatchError(StoreError):
-    """A store made from something other than what it is to be continued with."""
+    """A store whose kernel, data or settings are not those it is to be continued with."""
 
 
 class StoreLockedError(StoreError):
@@ -89,7 +89,7 @@ class StoreDamagedError(StoreError):
 
 
 class StoreIncompleteError(StoreError):
-    """A part of a store that was asked for before it was computed."""
+    """A requested part of a store that has not been computed yet."""
 
 
 class StoreWriteError(StoreError):
@@ -105,15 +105,15 @@ class ClusterError(TangentlessError, RuntimeError):
 
 
 class DatasetError(TangentlessError, OSError):
-    """Base class of what can go wrong with the files of a data set."""
+    """Base class of errors in the files of a data set."""
 
 
 class DatasetMissingError(DatasetError):
-    """Files of a data set that are nowhere to be found."""
+    """Files of a data set that cannot be found."""
 
 
 class DatasetDamagedError(DatasetError):
-    """A file of a data set that is cut short, or not the one that was published."""
+    """A file of a data set that is cut short, or differs from the published one."""
 
 
 class DownloadError(DatasetError):

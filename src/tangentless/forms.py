@@ -1,25 +1,26 @@
 """Closed forms of dual functions, and the one lowering of them to coefficients.
 
-A nonlinearity is defined by its dual function f, in float64 NumPy. A backend that wants to be fast needs f as data
-it can turn into its own instructions. Three forms cover the duals in use:
+A nonlinearity is defined by its dual function f, in float64 NumPy. A fast backend needs f as data from which it can
+generate its own instructions. Three forms cover the duals in use:
 
     Arc           f(c) = linear c + arc kappa(c),  kappa the ReLU's dual
     Exponential   f(c) = exp(gamma (c - 1))
     Series        f(c) = a polynomial in c
 
 `lower` turns a form and a tolerance into coefficients, and backends only emit instructions for them. The tolerance
-holds for every cosine from -1 to 1, so for all images alike.
+holds for every cosine from -1 to 1, and so for all images.
 
 The ReLU's dual has a square-root singularity at c = 1, where kernels of similar images live. With t = 1 - |c|,
 
     kappa(c) = max(c, 0) + t^(3/2) Q(t),
 
-and Q is smooth on [0, 1], so a short polynomial replaces acos and loses no digits near c = 1. Its slope, which tangent
-kernels need, is 1 - acos(c) / pi, and acos(1 - t) / pi = t^(1/2) R(t) with R as smooth.
+where Q is smooth on [0, 1]: a short polynomial replaces acos and loses no digits near c = 1. The slope of kappa, which
+tangent kernels need, is 1 - acos(c) / pi, and acos(1 - t) / pi = t^(1/2) R(t), where R is smooth too.
 
-Any other dual has a table. A dual is a power series with coefficients of at least zero, so it is smooth inside the unit
-circle, and only at c = 1 or -1 may it be singular on [-1, 1]. On pieces that halve towards both ends, 1 - |c| from
-2^-(k+1) to 2^-k, the nearest singularity is as far away as the piece is wide, and polynomials converge alike on all.
+Any other dual is tabulated. A dual is a power series with nonnegative coefficients, so it is smooth inside the unit
+circle, and on [-1, 1] only c = 1 and c = -1 can be singular. The table has pieces that halve towards both ends:
+2^-(k+1) <= 1 - |c| <= 2^-k. Each piece is as far from the nearest singularity as it is wide, so polynomials converge
+equally fast on all pieces.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# How far a lowered dual may be from f, for every cosine, on every backend. In float32: two roundings of a number near
-# one, so that a dual costs about as much as the multiplication by norms around it. In float64: what polynomials reach.
+# Largest error of a lowered dual, for every cosine and on every backend. float32: two roundings of a number near one,
+# so a dual adds about as much error as the multiplication by norms around it. float64: what the polynomials reach.
 TOLERANCE = {"float32": 1e-7, "float64": 2e-15}
 MAX_DEGREE = 28
-_FINEST = 5e-16  # that a fit in float64 reaches
-TABLE_PIECES = 53  # of either side: 1 - |c| is zero or at least 2^-53
-TABLE_TERMS = 20  # of each piece: errors fall by 5.8 with every term
-TABLE_TOLERANCE = 1e-11  # of the largest |f|; duals in float64 come out some thousand times better
+_SERIES_TOLERANCE = 1e-9  # the largest error of a polynomial that replaces a dual
+_MOST_HERMITE = 400  # the most Hermite coefficients of an activation
+_FINEST = 5e-16  # the smallest tolerance that a fit reaches in float64
+TABLE_PIECES = 53  # on either side of 0: in float64, 1 - |c| is zero or at least 2^-53
+TABLE_TERMS = 20  # coefficients of a piece: each one divides the error by 5.8
+TABLE_TOLERANCE = 1e-11  # relative to the largest |f|; tables of duals are about a thousand times more exact
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Series:
-    """f(c) = sum of coefficients[k] c^k, up to an error that a fit leaves."""
+    """f(c) = sum of coefficients[k] c^k; `error` bounds the error where the coefficients come from a fit."""
 
     coefficients: tuple[float, ...]
     error: float = 0.0
@@ -123,10 +126,10 @@ def polynomial(coefficients: Sequence[float], points: Array) -> Array:
 
 
 def least_squares(basis: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-    """Coefficients of the columns of a basis that come closest to a target, in extended precision.
+    """The x with the least |basis @ x - target|, in extended precision.
 
-    The last digits of LAPACK, of products by BLAS and of functions in float64 depend on the processor. Here columns are
-    made orthogonal in a fixed order, and what is wrong in extended precision is gone when a backend rounds the numbers.
+    The last digits of LAPACK, BLAS and the float64 math functions depend on the processor. This is Gram-Schmidt in a
+    fixed order, and its errors in extended precision disappear when a backend rounds the coefficients.
 
     >>> least_squares(np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]), np.array([1.0, 3.0, 5.0])).astype(float)
     array([1., 2.])
@@ -135,7 +138,7 @@ def least_squares(basis: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
     count, rest = len(columns), np.asarray(target, np.longdouble)
     upper, right = np.zeros((count, count), np.longdouble), np.zeros(count, np.longdouble)
     for i, column in enumerate(columns):
-        for _ in range(2):  # the second time takes out what rounding left
+        for _ in range(2):  # the second pass removes what rounding left
             for j in range(i):
                 part = np.sum(columns[j] * column)
                 upper[j, i] += part
@@ -158,7 +161,7 @@ def fit(
     >>> np.round(cubic, 12) + 0.0
     array([0., 0., 0., 1.])
     """
-    nodes = np.cos(np.linspace(0.0, np.pi, 400, dtype=np.longdouble))  # denser at the ends, as a minimax fit wants
+    nodes = np.cos(np.linspace(0.0, np.pi, 400, dtype=np.longdouble))  # denser at the ends, as in a minimax fit
     points = low + (high - low) * (nodes + 1) / 2
     weights = weight(points)
     target = function(points)
@@ -185,7 +188,7 @@ def arc_polynomial(tolerance: float) -> tuple[float, ...]:
 
 @functools.cache
 def arc_powers(powers: tuple[int, ...], tolerance: float) -> tuple[float, ...] | None:
-    """Coefficients of Q as a sum of these powers of t, or None where they do not reach the tolerance on [0, 1].
+    """Coefficients of Q as a sum of these powers of t, or None if their error on [0, 1] exceeds the tolerance.
 
     >>> [arc_powers(powers, 1e-7) is None for powers in ((0, 1, 2, 3), (0, 1, 2, 4))]
     [True, False]
@@ -197,7 +200,7 @@ def arc_powers(powers: tuple[int, ...], tolerance: float) -> tuple[float, ...] |
 
 
 def at_unit_scale(coefficients: Sequence[float], powers: Sequence[float]) -> tuple[float, tuple[float, ...]]:
-    """A scale, and the coefficients of the same sum of powers in terms of `scale` x, of which the last one is 1.
+    """A scale s, and b with b[-1] = 1, so that sum of b[k] (s x)^powers[k] = sum of coefficients[k] x^powers[k].
 
     >>> at_unit_scale((1.0, 2.0, 16.0), (0, 1, 4))
     (2.0, (1.0, 1.0, 1.0))
@@ -216,7 +219,7 @@ def angle_polynomial(tolerance: float) -> tuple[float, ...]:
 
 @functools.cache
 def exponential_series(gamma: float, tolerance: float) -> tuple[float, ...] | None:
-    """Coefficients of exp(gamma (c - 1)) on [-1, 1], or None where a polynomial would be long."""
+    """Coefficients of exp(gamma (c - 1)) on [-1, 1], or None if that takes a degree above MAX_DEGREE."""
     return fit(lambda c: np.exp(gamma * (c - 1)), -1.0, 1.0, tolerance, np.ones_like)
 
 
@@ -233,10 +236,10 @@ Kind = Literal["arc", "angle", "exp2", "series"]
 
 @dataclass(frozen=True)
 class Lowered:
-    """A dual function, or its slope, as numbers that a backend writes into its code. With t = 1 - |c|,
+    """A dual function or its slope, as numbers that a backend writes into its code. With t = 1 - |c|,
 
     arc       linear c + arc (max(c, 0) + t^(3/2) Q(t)),  Q(t) = sum of coefficients[k] t^powers[k]
-    angle     linear + arc (1 - acos(c) / pi),  acos(1 - t) / pi = t^(1/2) R(t), R given as Q is
+    angle     linear + arc (1 - acos(c) / pi),  acos(1 - t) / pi = t^(1/2) R(t),  R(t) as Q(t) above
     exp2      2^(rate (c - 1)),  2^x = sum of coefficients[k] x^powers[k] on [-1/2, 1/2]
     series    sum of coefficients[k] c^powers[k]
     """
@@ -256,10 +259,10 @@ def lower(
     longest: int = MAX_DEGREE + 1,
     arcs: Sequence[tuple[int, ...]] = (),
 ) -> Lowered | None:
-    """The form as coefficients that are off by `tolerance` at most for every cosine, or None if it is not that exact.
+    """Coefficients with an error of at most `tolerance` at every cosine, or None for a series that is less exact.
 
-    A backend says what is cheap for it. An exponential becomes a series of at most `longest` terms, or a power of two
-    where that is too short; an arc is the first of `arcs`, sets of powers, that is exact enough, or a polynomial.
+    A backend says what is cheap for it. An exponential becomes a series of at most `longest` terms, or else a power of
+    two. An arc uses the first tuple of powers in `arcs` that is exact enough, or else all powers up to a degree.
 
     >>> lower(Arc(), 1e-7).powers, lower(Arc(), 1e-7, arcs=[(0, 1, 2, 4)]).powers
     ((0, 1, 2, 3, 4), (0, 1, 2, 4))
@@ -282,7 +285,7 @@ def lower(
 
 
 def lower_slope(form: Form, tolerance: float) -> Lowered | None:
-    """The same for f', which tangent kernels need; None also for an exponential that is no series.
+    """As `lower`, for f', which tangent kernels need; None also for an exponential that has no short series.
 
     >>> lower_slope(Series((0.0, 0.0, 1.0)), 1e-12).coefficients
     (0.0, 2.0)
@@ -309,22 +312,22 @@ def slopes(coefficients: Sequence[float]) -> tuple[float, ...]:
     return tuple(k * a for k, a in enumerate(coefficients))[1:] or (0.0,)
 
 
-def series_of(dual: Callable[[Array], Array], tolerance: float = 1e-9) -> Series | None:
-    """The dual as a polynomial in c, if a short one reaches the tolerance on [-1, 1].
+def series_of(dual: Callable[[Array], Array]) -> Series | None:
+    """The dual as a polynomial in c, if a short one is exact to 1e-9 on [-1, 1].
 
     >>> series_of(lambda c: np.exp(c - 1)) is None, series_of(lambda c: np.arccos(c)) is None
     (False, True)
     """
-    coefficients = fit(dual, -1.0, 1.0, tolerance, np.ones_like)
-    return None if coefficients is None else Series(coefficients, tolerance)
+    coefficients = fit(dual, -1.0, 1.0, _SERIES_TOLERANCE, np.ones_like)
+    return None if coefficients is None else Series(coefficients, _SERIES_TOLERANCE)
 
 
-def hermite_series(activation: Callable[[Array], Array], most: int = 400) -> tuple[tuple[float, ...], float]:
+def hermite_series(activation: Callable[[Array], Array]) -> tuple[tuple[float, ...], float]:
     """The dual of an activation as a power series, and the share of f(1) that the series leaves out.
 
-    With a_k the coefficients of the activation in normalised Hermite polynomials, f(c) = sum of a_k^2 c^k. They are
-    integrals against a Gaussian, by the trapezoidal rule: where the activation is analytic in a strip, such as tanh,
-    it converges faster with the step than Gauss-Hermite quadrature does with the nodes.
+    With a_k the coefficients of the activation in normalised Hermite polynomials, f(c) = sum of a_k^2 c^k. The a_k are
+    integrals against a Gaussian, computed by the trapezoidal rule. For activations that are analytic in a strip around
+    the real axis, such as tanh, it converges faster than Gauss-Hermite quadrature.
 
     >>> series, rest = hermite_series(np.sin)
     >>> [round(a, 9) for a in series[:4]], rest < 1e-12  # exp(-1) sinh(c)
@@ -336,7 +339,7 @@ def hermite_series(activation: Callable[[Array], Array], most: int = 400) -> tup
     if not np.isfinite(square) or square == 0:
         return (0.0,), 1.0
     before, polynomial, series, total = np.zeros_like(points), np.sqrt(weights), [], 0.0
-    for k in range(most):
+    for k in range(_MOST_HERMITE):
         series.append(float(values @ polynomial) ** 2)
         total += series[-1]
         if square - total <= 1e-15 * square and k % 2:
@@ -358,19 +361,20 @@ def hermite_mean_square(activation: Callable[[Array], Array]) -> float:
 
 @functools.cache
 def _gaussian_rule() -> tuple[Array, Array]:
-    """Points and weights of the trapezoidal rule against a standard Gaussian, whose mass beyond 30 float64 rounds off.
+    """Points and weights of the trapezoidal rule against a standard Gaussian, from -30 to 30.
 
-    Weights that small still matter to Hermite polynomials of high degree, which grow as the Gaussian falls.
+    Even the tiny weights far out matter: Hermite polynomials of high degree grow as the Gaussian falls. The mass beyond
+    30 is lost to rounding in float64.
     """
     points = np.linspace(-30.0, 30.0, 6001)
     return points, np.exp(-points * points / 2) * (points[1] - points[0]) / math.sqrt(2 * math.pi)
 
 
 def tabulate(dual: Callable[[Array], Array]) -> Array | None:
-    """The dual piece by piece, (2, TABLE_PIECES + 1, TABLE_TERMS), or None where polynomials do not reach it.
+    """The dual as polynomials, (2, TABLE_PIECES + 1, TABLE_TERMS), or None if they miss TABLE_TOLERANCE.
 
-    [0, k] are coefficients on 2^-(k+1) <= 1 - c <= 2^-k, of a polynomial in 2^(k+2) (1 - c) - 3, which runs from -1 to
-    1; the last piece is the constant f(1). [1, k] is the same for -c.
+    [0, k] holds the coefficients for 2^-(k+1) <= 1 - c <= 2^-k, lowest power first. The polynomial's variable,
+    2^(k+2) (1 - c) - 3, runs from -1 to 1. The last piece is the constant f(1). [1, k] is the same for f(-c).
 
     >>> table = tabulate(np.arcsin)
     >>> table.shape, tabulate(lambda c: np.abs(c - 0.3)) is None
@@ -384,7 +388,7 @@ def tabulate(dual: Callable[[Array], Array]) -> Array | None:
     sizes, errors = [np.abs(table[:, -1, 0])], []
     for sign, side in ((1.0, table[0]), (-1.0, table[1])):
         for k in range(TABLE_PIECES):
-            nodes, checks = (_reached(places, k) for places in (_NODES, _CHECKS))
+            nodes, checks = (_representable(places, k) for places in (_NODES, _CHECKS))
             values, expected = (dual(sign * (1.0 - (places + 3) * 2.0 ** -(k + 2))) for places in (nodes, checks))
             fitted = np.linalg.solve(chebyshev.chebvander(nodes, len(nodes) - 1), values)
             errors.append(np.abs(chebyshev.chebval(checks, fitted) - expected))
@@ -396,7 +400,7 @@ def tabulate(dual: Callable[[Array], Array]) -> Array | None:
 
 
 def from_table(table: Any, cosine: Any) -> Any:
-    """f(c) from its table, on arrays of NumPy or CuPy; the exponent of 1 - |c| says which piece it is.
+    """f(c) from its table, on arrays of NumPy or CuPy; the floating-point exponent of 1 - |c| selects the piece.
 
     >>> cosine = np.array([-1.0, -0.3, 0.0, 0.9999, 1.0])
     >>> bool(np.abs(from_table(tabulate(np.arcsin), cosine) - np.arcsin(cosine)).max() < 1e-14)
@@ -418,19 +422,19 @@ _NODES = np.cos(np.pi * (np.arange(TABLE_TERMS) + 0.5) / TABLE_TERMS)
 _CHECKS = np.cos(np.pi * np.arange(TABLE_TERMS + 1) / TABLE_TERMS)  # between the nodes, and the ends
 
 
-def _reached(places: Array, k: int) -> Array:
-    """The places of a piece, from -1 to 1, where float64 can put a cosine next to them; the last pieces have few."""
+def _representable(places: Array, k: int) -> Array:
+    """Places in piece k, from -1 to 1, moved to the nearest float64 cosines; the last pieces contain only a few."""
     scale = 2.0 ** (k + 2)
     cosines = 1.0 - (places + 3) / scale
     return np.unique((1.0 - cosines) * scale - 3)
 
 
 def _angle_remainder(t: Array, integrated: bool = False) -> Array:
-    """R(t), from the series of acos in t, whose terms are positive: it is summed without cancellation."""
+    """R(t), or Q(t) if `integrated`, from the series of acos in t: its terms are positive, so nothing cancels."""
     total = np.zeros_like(t)
     for k in range(64, -1, -1):
         total = total * t + math.comb(2 * k, k) / (8.0**k * (2 * k + 1) * (k + 1.5 if integrated else 1.0))
     return total * math.sqrt(2.0) / math.pi
 
 
-_arc_remainder = functools.partial(_angle_remainder, integrated=True)  # Q(t): kappa(1 - t) integrates acos
+_arc_remainder = functools.partial(_angle_remainder, integrated=True)  # Q(t): kappa(1 - t) integrates acos(1 - t)

@@ -1,9 +1,13 @@
 """Gradients of kernels: `k.vjp(X, Z, G)` is the gradient of sum(G * k(X, Z)) by the images, and by real parameters.
 
-A kernel's gradient is filled tile by tile, as its matrix is. `Kernel.gradient` prepares images together with room for
-their cotangents, of which slices share the memory, `pullback` adds those of a tile, `pull_diagonal` those of k(x, x),
-and `finish` pulls back what each image has alone. A sum or product of kernels hands its cotangents to both, and
-adds up what they find.
+A gradient is computed tile by tile, like a matrix, in four steps:
+
+    gradient         prepares images, with memory for their cotangents, which slices share
+    pullback         adds the cotangents that follow from a tile of entries
+    pull_diagonal    adds those that follow from k(x, x)
+    finish           pulls the cotangents of each image back to its pixels
+
+A sum or product of kernels passes cotangents on to both of its kernels, and adds up their results.
 """
 
 from __future__ import annotations
@@ -21,15 +25,16 @@ from .errors import BackendError, InputError, ParameterError
 from .inputs import check_images, check_pair, device_of, is_cupy, put_beside, take, to_host
 from .tiles import Progress, counter, fill, tile_spans
 
-Slopes = dict[str, Any]  # cotangents of parameters, (N,) each: what the pairs of every left image add
+Restore = Callable[[Any], Any]
+Slopes = dict[str, Any]  # cotangents of parameters by name, (N,) each: the sum over all pairs of an image
 
 
 @dataclass(frozen=True, eq=False)
 class Branches:
-    """A kernel's gradient: those of the kernels that it is made of, or of a backend, and of its own parameters."""
+    """The state of a kernel's gradient: that of its parts (kernels, or a backend's), and its own parameters."""
 
     parts: tuple[Any, ...]
-    join: Callable[[tuple[Any, ...], Any], Any]  # prepared images of all, from those of the parts and the diagonal
+    join: Callable[[tuple[Any, ...], Any], Any]  # (prepared images of the parts, diagonal) -> those of the kernel
     diagonal: Any  # k(x, x)
     own: Slopes = field(default_factory=dict)
 
@@ -49,16 +54,16 @@ class Branches:
         return Branches(tuple(one[part] for one in self.parts), self.join, self.diagonal[part], own)
 
     def unwanted(self) -> Branches:
-        """The same images, of which no cotangents are wanted: what is added here is not added there."""
+        """The same images, whose cotangents nobody wants: they are kept apart or not computed."""
         own = {name: np.zeros_like(slopes) for name, slopes in self.own.items()}
         return Branches(tuple(one.unwanted() for one in self.parts), self.join, self.diagonal, own)
 
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """A block of entries to be pulled back: gradients of both sides, and cotangents.
+    """A block of entries to be pulled back: the gradient states of both sides, and the cotangents of the entries.
 
-    With `upper`, only entries right of the diagonal have one. `advance` is told how many pairs were finished.
+    With `upper`, only entries right of the diagonal have cotangents. `advance` is called with the number of pairs done.
     """
 
     device: AnyDevice
@@ -69,13 +74,13 @@ class Tile:
     advance: Advance | None = None
 
     def of(self, left: int, right: int, factor: Any = 1.0) -> Tile:
-        """The same entries of a kernel that this one's kernel is made of, by the places of its gradients."""
+        """The tile for a part of the kernel: part `left` of the left side, part `right` of the right side."""
         parts = self.left.parts[left], self.right.parts[right]
         return replace(self, left=parts[0], right=parts[1], cotangent=self.cotangent * factor)
 
 
 class Differentiable(ABC):
-    """What all kernels share that have gradients."""
+    """Base class of kernels with gradients."""
 
     def vjp(
         self,
@@ -90,10 +95,11 @@ class Differentiable(ABC):
         n_jobs: int | None = None,
         progress: Progress | None = None,
     ) -> Any:
-        """Gradients of sum(G * k(X, Z)): (dX, dZ) in float64; with Z None those of sum(G * k(X)), dX alone.
+        """Gradients of sum(G * k(X, Z)): (dX, dZ) in float64. With Z=None, the gradient dX of sum(G * k(X)) alone.
 
-        With `parameters`, a dictionary of the derivatives by all real parameters follows. `wrt="X"` or "Z" leaves the
-        other one out, as None, and saves its work. Zero patches, at which nonlinearities have no derivative, get zero.
+        With `parameters`, a dictionary of the derivatives by all real parameters is returned after them. `wrt="X"` or
+        "Z" computes that gradient only and returns None for the other. Patches of zeros, where nonlinearities have no
+        derivative, get zero.
 
         >>> import numpy as np
         >>> import tangentless as tl
@@ -107,18 +113,16 @@ class Differentiable(ABC):
         """
         if wrt not in ("X", "Z", "XZ"):
             raise ParameterError(f"gradients are with respect to 'X', 'Z' or 'XZ', not {wrt!r}")
+        if Z is None and wrt == "Z":
+            raise ParameterError("wrt='Z' needs a Z; without one, dX is the gradient by both sides")
         device = Device.of(backend, precision, n_jobs)
         on_gpu = self._stays_on_gpu(device)
-        (images, restore), (cotangent, _) = take(X, on_gpu=on_gpu), take(G, on_gpu=on_gpu)
-        check_images(images, "X")
-        others, restore_others = (None, restore) if Z is None else take(Z, on_gpu=on_gpu)
-        if others is not None:
-            check_images(others, "Z")
-            check_pair(images, others)
+        images, others, restore, restore_others = take_pair(X, Z, on_gpu=on_gpu)
+        cotangent, _ = take(G, on_gpu=on_gpu)
         check_cotangent(cotangent, (len(images), len(images if others is None else others)))
         for name, some in (("X", images), ("Z", others)):
             if some is not None and name in wrt and some.dtype.kind != "f":
-                raise InputError(f"{name} has dtype {some.dtype}, which has no gradient; convert it to a floating one")
+                raise InputError(f"{name} has dtype {some.dtype}, which has no gradient; convert it to float64")
         if is_cupy(cotangent) != is_cupy(images):
             cotangent = put_beside(to_host(cotangent), images)
         with device_of(images):
@@ -137,9 +141,9 @@ class Differentiable(ABC):
         return results[0] if len(results) == 1 else tuple(results)
 
     def values_and_pull(self, device: Device, X: Any, count: int) -> tuple[Any, Callable[[Any], Any]]:
-        """k(X[:count], X), and a function that takes its cotangents to those of X[:count] on the left.
+        """k(X[:count], X), and a function from its cotangents to those of the left images X[:count].
 
-        Images are prepared once for all of this. They are checked already, and on a GPU if that is to compute.
+        Images are prepared once for both. X is not checked, and must be on the GPU if the device is one.
         """
         with device_of(X):
             everything = self.gradient(device, X)
@@ -154,7 +158,7 @@ class Differentiable(ABC):
         return values, pull
 
     def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
-        """Images prepared for `pullback`; if cotangents of their pixels are not `wanted`, `finish` is not called."""
+        """Images prepared for `pullback`; `finish` is not called if cotangents of pixels are not `wanted`."""
         raise ParameterError(
             f"{self!r} has no gradient; define its methods gradient, pullback, pull_diagonal and finish"
         )
@@ -163,35 +167,47 @@ class Differentiable(ABC):
     def _stays_on_gpu(self, device: Device) -> bool: ...
 
     def pullback(self, tile: Tile) -> None:
-        """Add what the cotangents of a tile give."""
+        """Add the cotangents that follow from a tile."""
         raise NotImplementedError
 
     def pull_diagonal(self, device: AnyDevice, images: Branches, cotangent: Any) -> None:
-        """Add what the cotangents of k(x, x) give."""
+        """Add the cotangents that follow from those of k(x, x)."""
         raise NotImplementedError
 
     def finish(self, images: Branches) -> tuple[Any, Slopes]:
-        """The cotangents of the pixels, and of parameters."""
+        """The cotangents of the pixels and of the parameters."""
         raise NotImplementedError
 
 
+def take_pair(X: Any, Z: Any, *, on_gpu: bool) -> tuple[Any, Any, Restore, Restore]:
+    """X and Z as checked arrays (None for Z=None), and functions that turn results into the kind of array each is."""
+    images, restore = take(X, on_gpu=on_gpu)
+    check_images(images, "X")
+    if Z is None:
+        return images, None, restore, restore
+    others, restore_others = take(Z, on_gpu=on_gpu)
+    check_images(others, "Z")
+    check_pair(images, others)
+    return images, others, restore, restore_others
+
+
 def check_cotangent(cotangent: Any, shape: tuple[int, int]) -> None:
-    """Refuse what is not one finite number for every entry of the matrix."""
+    """Refuse anything but one finite number for every entry of the matrix."""
     if cotangent.shape != shape:
         raise InputError(
-            f"G has shape {cotangent.shape}, but the kernel matrix {shape}: G holds a number for each entry"
+            f"G has shape {cotangent.shape}, but the kernel matrix has shape {shape}; give a number for each entry"
         )
     if cotangent.dtype.kind not in "fiub" or not np.isfinite(cotangent).all():
         raise InputError("G must hold finite numbers")
 
 
-def named(word: str, slopes: Slopes) -> Slopes:
-    """The parameters of a part, under its name."""
+def with_prefix(word: str, slopes: Slopes) -> Slopes:
+    """The parameters of a part, with its name as a prefix."""
     return {f"{word}.{name}": some for name, some in slopes.items()}
 
 
 def gradient_backend(device: AnyDevice) -> Any:
-    """The backend of a device, if it has gradients."""
+    """The backend of a device; raises if it has no gradients."""
     backend = Device.of(device).backend
     if not hasattr(backend, "pullback"):
         raise BackendError(f"the backend {backend.name!r} has no gradients; use backend='cpu'")
@@ -201,7 +217,7 @@ def gradient_backend(device: AnyDevice) -> Any:
 def _pull_tiles(
     kernel: Any, device: Device, left: Any, right: Any, cotangent: Any, symmetric: bool, progress: Progress | None
 ) -> None:
-    """All tiles, row by row: every image then gets its cotangents in an order that does not depend on tiles."""
+    """Pull all tiles back, row by row: cotangents of an image are then added in an order that no tile size changes."""
     pairs = len(left) * (len(left) - 1) // 2 if symmetric else cotangent.size
     advance = counter(progress, pairs * sum(1 for _ in kernel.leaves()))
     for rows, columns, upper in tile_spans(left, right, symmetric=symmetric):

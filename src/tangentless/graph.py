@@ -1,8 +1,8 @@
 """Graphs: an architecture compiled for one input shape, the only thing a backend sees.
 
 A graph is a list of nodes in SSA form: every node names the earlier nodes it reads. Shapes, squared norms, work and
-memory are read off the nodes. Sequences are images of height one, and a vector is an image of one position. What
-happens on single positions, usually after the last pool, is the *head*: it acts on one number a pair, in float64.
+memory follow from the nodes. A sequence is an image of height one, and a vector is an image of one position. Nodes on a
+single position, usually after the last pool, form the *head*: they act on one number per pair, in float64.
 
 With `tangent=True` the graph is that of the tangent kernel: `Weights` nodes mark the trained layers.
 """
@@ -37,9 +37,9 @@ from .layers import (
 Array = NDArray[np.float64]
 Pair = tuple[int, int]
 Axes = tuple[Windows, Windows]  # along the height and the width
-Offsets = tuple[frozenset[int], frozenset[int]]  # of the right image's position from the left one's: rows, columns
+Offsets = tuple[frozenset[int], frozenset[int]]  # right position minus left position: rows, columns
 
-STEEPEST = 5.0  # slopes of duals at c = 1, taken together, up to which float32 keeps seven digits
+STEEPEST = 5.0  # the largest product of slopes of duals at c = 1 with which float32 keeps seven digits
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class InputNode:
 
 @dataclass(frozen=True)
 class WindowNode:
-    """K' = scale * sum over windows; zero outside the grid."""
+    """K' = scale * sum over windows, with zero padding outside the grid."""
 
     grid: Pair
     sources: tuple[int, ...]
@@ -62,13 +62,13 @@ class WindowNode:
 
     @property
     def centre(self) -> float:
-        """The factor on a grid of one position, which stands in the windows among zeros."""
+        """The factor that this node applies on a grid of one position: the rest of each window is padding."""
         return self.scale * math.prod(windows.positions(0).count(0) for windows in self.axes)
 
 
 @dataclass(frozen=True)
 class PoolNode:
-    """The mean over windows inside the grid, on either side."""
+    """K' = mean of K over window × window; windows lie inside the grid."""
 
     grid: Pair
     sources: tuple[int, ...]
@@ -76,13 +76,13 @@ class PoolNode:
 
     @property
     def scale(self) -> float:
-        """What turns sums over pairs of positions into means."""
+        """The factor that turns a sum over window × window into a mean."""
         return 1.0 / math.prod(windows.size for windows in self.axes) ** 2
 
 
 @dataclass(frozen=True)
 class EmbedNode:
-    """A nonlinearity, or the division by norms."""
+    """An embedding: K' = A A' f(c), or the cosine c for `Normalize`."""
 
     grid: Pair
     sources: tuple[int, ...]
@@ -100,7 +100,7 @@ class SumNode:
 
 @dataclass(frozen=True)
 class WeightsNode:
-    """A trained layer of weights: T' = T + K, and K stays."""
+    """A trained layer of weights: T' = T + K and K' = K."""
 
     grid: Pair
     sources: tuple[int, ...]
@@ -122,12 +122,12 @@ class Graph:
     grid: Grid
     channels: int
     nodes: tuple[Node, ...]
-    ends: tuple[tuple[int, Layer, int], ...]  # of every layer, in order: depth, layer, node after it
+    ends: tuple[tuple[int, Layer, int], ...]  # every layer in order: (depth, layer, its last node)
     tangent: bool = False
 
     @functools.cached_property
     def outputs(self) -> tuple[int, ...]:
-        """Nodes of one position that larger grids feed, or the input if it is one: the head starts from these."""
+        """Where the head starts: nodes of one position that read larger grids, or an input of one position."""
         return tuple(
             place
             for place, node in enumerate(self.nodes)
@@ -136,7 +136,7 @@ class Graph:
 
     @functools.cached_property
     def body(self) -> tuple[int, ...]:
-        """Nodes up to the outputs, these included."""
+        """The nodes up to the outputs, inclusive."""
         return tuple(place for place in range(len(self.nodes)) if not self._single(place) or place in self.outputs)
 
     @functools.cached_property
@@ -149,7 +149,7 @@ class Graph:
 
     @functools.cached_property
     def offsets(self) -> tuple[Offsets, ...]:
-        """For every node, the offsets at which its value is needed; a stride asks for multiples of it only."""
+        """The offsets at which each node is needed: a window of stride s reads only multiples of s from its source."""
         needed: list[tuple[set[int], set[int]]] = [(set(), set()) for _ in self.nodes]
         for place in reversed(range(len(self.nodes))):
             node = self.nodes[place]
@@ -158,11 +158,12 @@ class Graph:
             for source in node.sources:
                 for axis in range(2):
                     length = self.nodes[source].grid[axis]
-                    needed[source][axis].update(u for u in _read(node, axis, needed[place][axis]) if abs(u) < length)
+                    read = _source_offsets(node, axis, needed[place][axis])
+                    needed[source][axis].update(u for u in read if abs(u) < length)
         return tuple((frozenset(rows), frozenset(columns)) for rows, columns in needed)
 
     def pairs(self, place: int) -> int:
-        """Pairs of positions at which a node's value is needed, for one pair of images."""
+        """The number of pairs of positions at which a node is needed, for one pair of images."""
         return math.prod(
             sum(length - abs(u) for u in offsets)
             for length, offsets in zip(self.nodes[place].grid, self.offsets[place], strict=True)
@@ -170,20 +171,20 @@ class Graph:
 
     @functools.cached_property
     def elements(self) -> int:
-        """Embeddings evaluated for one pair: the unit of work in all predictions. At least one per pair of pixels."""
+        """Dual functions evaluated for one pair, at least one per pair of pixels: the unit of work in predictions."""
         embeddings = [place for place in self.body if isinstance(self.nodes[place], EmbedNode)]
         return (1 + self.tangent) * max(sum(map(self.pairs, embeddings)), self.pairs(0))
 
     @property
     def image_numbers(self) -> int:
-        """Numbers that a prepared image takes at most: its pixels, and norms with their inverses before embeddings."""
+        """The most numbers stored for a prepared image: its pixels, and norms with inverses at embeddings and pools."""
         norms = sum(math.prod(node.grid) for node in self.nodes if isinstance(node, EmbedNode | PoolNode))
         return math.prod(self.nodes[0].grid) * self.channels + 2 * norms + 8
 
     @functools.cached_property
     def steepest(self) -> float:
-        """The largest product of slopes at 1 of the duals up to a node of the body."""
-        slopes: list[float] = []  # of all duals up to a node, at 1: one multiplies the errors of those before it
+        """The largest product of slopes at c = 1 of the duals up to any node of the body."""
+        slopes: list[float] = []  # product of the slopes up to each node: a slope multiplies all errors before it
         for node in self.nodes:
             slope = (
                 node.layer.steepness() if isinstance(node, EmbedNode) and isinstance(node.layer, Nonlinearity) else 1.0
@@ -193,16 +194,16 @@ class Graph:
 
     @functools.cached_property
     def delicate(self) -> str | None:
-        """Why float32 would not keep seven digits up to the last pool, or None where it does."""
+        """Why float32 does not keep seven digits up to the last pool; None if it does."""
         if self.steepest > STEEPEST:
             return f"duals with slopes of {self.steepest:.3g} at 1, taken together, multiply rounding errors"
         return "its first pool may take small differences of large numbers" if self._cancels else None
 
     @property
     def _cancels(self) -> bool:
-        """Whether the first pool may take small differences of large inner products, as of pixels of either sign.
+        """Whether terms of either sign may cancel in the first pool, as for inner products of pixels.
 
-        After an embedding with f(0) > 0 all features have a part in common, which stays; f(-1) > 0 serves as well.
+        They do not after an embedding with f(0) > 0 or f(-1) > 0: all features then share a component.
         """
         first = next((place for place, node in enumerate(self.nodes) if isinstance(node, PoolNode)), None)
         if first is None or self._single(0):
@@ -213,16 +214,16 @@ class Graph:
         return not any(isinstance(layer, Nonlinearity) and layer.dual(signs).max() > 0 for layer in layers)
 
     def ancestors(self, place: int) -> frozenset[int]:
-        """All nodes that a node is computed from."""
+        """All nodes on which a node depends."""
         found = set(self.nodes[place].sources)
-        for before in reversed(range(place)):  # sources stand before their readers, so one walk meets all of them
+        for before in reversed(range(place)):  # sources precede their readers, so one pass finds all
             if before in found:
                 found.update(self.nodes[before].sources)
         return frozenset(found)
 
     @functools.cached_property
     def degrees(self) -> tuple[int | None, ...]:
-        """How each node grows with the scale of the images: with it (1), not at all (0), or neither (None)."""
+        """The power of the images' scale by which each node's features grow: 1, 0, or None if branches differ."""
         found: list[int | None] = []
         for node in self.nodes:
             before = {found[source] for source in node.sources} or {1}
@@ -232,16 +233,16 @@ class Graph:
 
     @property
     def scale_free(self) -> bool:
-        """Whether the scale of the images does not matter to what the head makes of the outputs."""
+        """Whether the scale of the images cancels: the outputs do not depend on it, or the head normalizes them."""
         after = [node for node in self.nodes if set(node.sources) & set(self.outputs)]
         divides = bool(after) and all(isinstance(n, EmbedNode) and isinstance(n.layer, Normalize) for n in after)
         return divides or all(self.degrees[place] == 0 for place in self.outputs)
 
     def squares(self, known: Mapping[int, Any]) -> list[Any]:
-        """Squared norms at every node that follow from the known ones, (N, H, W) each; None where they do not.
+        """Squared norms at every node, (N, H, W) each, computed from the known ones; None where that is impossible.
 
-        All operations but pools act on squared norms alone. Those of the input come from its pixels, those after pools
-        from each image's kernel with itself.
+        All nodes but pools map squared norms to squared norms. Those of the input come from its pixels, those after a
+        pool from the kernel of each image with itself.
         """
         found: list[Any] = []
         for place, node in enumerate(self.nodes):
@@ -282,7 +283,7 @@ class Graph:
         return found[len(self.nodes) - 1]
 
     def head_diagonal(self, squares: Sequence[Array]) -> Array:
-        """k(x, x) from squared norms (N,) at the outputs: exact, without a detour over a cosine near one."""
+        """k(x, x) from squared norms (N,) at the outputs: exact, because no cosine near 1 is rounded."""
         diagonal: Array = self.squares(dict(zip(self.outputs, squares, strict=True)))[-1]
         return diagonal
 
@@ -304,7 +305,11 @@ class Graph:
 
 
 def head_value(node: Node, sources: Sequence[tuple[Any, Any]], scale: Any, same: Any = None) -> tuple[Any, Any]:
-    """Inner products and tangents (None: not wanted) of one position, whatever the arrangement of pairs."""
+    """Inner products and tangents (None: not wanted) after a node that acts on each number alone; arrays of any shape.
+
+    Those are all nodes of the head, and before it embeddings, sums and weights. `scale` holds the products of norms
+    before an embedding; `same` is that of `Embed.on_tangents`.
+    """
     (kernel, tangent), *_ = sources
     if isinstance(node, WindowNode):
         return kernel * node.centre, None if tangent is None else tangent * node.centre
@@ -334,7 +339,7 @@ def squares_after(node: Node, before: Sequence[Array]) -> Any:
 
 
 def window_sums(values: Any, axes: Axes) -> Any:
-    """Zero-padded sums over windows along the last two axes, nearest positions first.
+    """Zero-padded sums over windows along the last two axes; the positions nearest to the centre are added first.
 
     >>> centred = Windows(size=3, count=2, start=-1), Windows(size=3, count=3, start=-1)
     >>> window_sums(np.ones((1, 2, 3)), centred)
@@ -359,7 +364,7 @@ def window_sums(values: Any, axes: Axes) -> Any:
 
 
 def tap_range(windows: Windows, tap: int, length: int) -> Pair:
-    """Of which windows [first, last) a tap lies inside an axis of that length."""
+    """The windows [first, last) that have position `tap` inside an axis; `tap` is relative to j * stride."""
     first = max(0, -(tap // windows.stride))
     return first, max(first, min(windows.count, (length - 1 - tap) // windows.stride + 1))
 
@@ -367,7 +372,7 @@ def tap_range(windows: Windows, tap: int, length: int) -> Pair:
 @functools.lru_cache(maxsize=256)
 def compile_graph(architecture: Architecture, grid: Grid, channels: int, tangent: bool = False) -> Graph:
     """The nodes of an architecture for one input shape; raises where a layer does not fit."""
-    architecture.grids(grid)  # says where a layer does not fit
+    architecture.grids(grid)  # raises an error that names a layer that does not fit
     builder = _Builder(grid, channels, tangent)
     value = builder.layers(architecture.layers, _Value(0, "features"), inside=False)
     if tangent:
@@ -377,11 +382,11 @@ def compile_graph(architecture: Architecture, grid: Grid, channels: int, tangent
 
 @dataclass(frozen=True)
 class _Value:
-    """A node, and what it holds for a network: features, windows of features, or outputs of a layer of weights."""
+    """A node, and its meaning in a network: features, windows of features, or outputs of a layer of weights."""
 
     node: int
     kind: str  # "features", "windows" or "outputs"
-    layers: frozenset[int] = frozenset()  # of weights, whose outputs it is linear in
+    layers: frozenset[int] = frozenset()  # the `WeightsNode`s whose outputs it adds up
 
 
 class _Builder:
@@ -389,7 +394,7 @@ class _Builder:
 
     def __init__(self, grid: Grid, channels: int, tangent: bool) -> None:
         self.rank, self.tangent = len(grid), tangent
-        self.nodes: list[Node] = [InputNode(_flat(grid), channels)]
+        self.nodes: list[Node] = [InputNode(_height_and_width(grid), channels)]
         self.ends: list[tuple[int, Layer, int]] = []
 
     def layers(self, layers: Sequence[Layer], value: _Value, inside: bool, depth: int = 0) -> _Value:
@@ -412,7 +417,7 @@ class _Builder:
         return self._sum(layer.as_sum() if isinstance(layer, Residual) else layer, value, depth)
 
     def weigh(self, value: _Value) -> _Value:
-        """A trained layer of weights, unless the value is already the output of one."""
+        """Add a trained layer of weights, unless the value is already the output of one or T is not wanted."""
         if not self.tangent or value.kind == "outputs":
             return value
         node = self._add(WeightsNode(self.nodes[value.node].grid, (value.node,)))
@@ -433,7 +438,11 @@ class _Builder:
         return replace(seen, node=self._add(PoolNode(after, (value.node,), axes)))
 
     def _sum(self, layer: Sum, value: _Value, depth: int) -> _Value:
-        """Branches that end in weights of their own add up; features, and outputs of the same weights, stand beside."""
+        """The sum of branches, which for a network is one of two things.
+
+        If every branch ends in layers of weights of its own, their outputs add up: the sum needs no further weights.
+        Otherwise, the branches are features side by side, to which the next layer of weights applies.
+        """
         entrance = self.weigh(value) if value.kind == "windows" else value
         ends = []
         for branch in layer.branches:
@@ -451,21 +460,21 @@ class _Builder:
 
 
 def axes_of(layer: Windowed, grid: Pair, rank: int) -> Axes:
-    """A layer's windows along the height and the width; inputs of a lower rank have one position along the others."""
+    """The windows of a layer along height and width; axes that the input does not have are of length one."""
     points = (Windows(1, 1),) * (2 - rank)
     rows, columns = (*points, *(layer.windows(length) for length in grid[2 - rank :]))
     return rows, columns
 
 
 def _changes(windows: Windows, length: int) -> bool:
-    """Whether windows do more than hand every position on; on a single position, zeros around it change nothing."""
+    """Whether windows change their input. On an axis of length one, the padding around the position is ignored."""
     if length == 1 and windows.count == 1:
         return windows.positions(0).count(0) != 1
     return windows != Windows(1, length)
 
 
-def _read(node: Node, axis: int, needed: Iterable[int]) -> set[int]:
-    """The offsets of its source that a node reads to have its value at the needed ones."""
+def _source_offsets(node: Node, axis: int, needed: Iterable[int]) -> set[int]:
+    """The offsets at which a node reads its source, to have its own value at the `needed` ones."""
     if isinstance(node, WindowNode):
         return {u * node.axes[axis].stride for u in needed}
     if isinstance(node, PoolNode):
@@ -475,6 +484,6 @@ def _read(node: Node, axis: int, needed: Iterable[int]) -> set[int]:
     return set(needed)
 
 
-def _flat(grid: Grid) -> Pair:
+def _height_and_width(grid: Grid) -> Pair:
     height, width = (1,) * (2 - len(grid)) + grid
     return height, width

@@ -1,10 +1,10 @@
-"""Gradients of graphs: what every backend shares of the way back from a kernel entry to the images.
+"""Gradients of graphs: the part of the backward pass, from kernel entries to images, that all backends share.
 
-A graph reads inner products of two images and squared norms of each image alone. The way back through inner products
-is a backend's; here are the head, which acts on one number a pair, and squared norms, which act on one image. Their
-cotangents are collected per image and pulled back once.
+A kernel entry depends on inner products of two images, and on squared norms of each image alone. Every backend pulls
+back inner products itself. Here are the head, which acts on one number per pair, and squared norms, which belong to one
+image. Cotangents of squared norms are collected per image and pulled back once.
 
-Real parameters of layers are named by the node after their layer, such as (4, "gamma").
+The key of a real parameter is the node of its layer and its name, such as (4, "gamma").
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Key = tuple[int, str]  # a node and the name of a parameter of its layer
 
 
 def check_gradient(graph: Graph, parameters: bool = False) -> None:
-    """Refuse graphs with a layer that has no derivative; the error names it."""
+    """Refuse graphs with a layer that has no derivative; the error names the layer."""
     if (
         parameters
         and graph.tangent
         and any(not name.startswith("weights") for _, name in parameters_of(graph).values())
     ):
-        raise ParameterError("gradients by parameters of nonlinearities are those of kernels, not of tangent kernels")
+        raise ParameterError("tangent kernels have no gradient by parameters of nonlinearities: leave parameters out")
     for node in graph.nodes:
         if isinstance(node, EmbedNode) and isinstance(node.layer, Nonlinearity):
             node.layer.derivative(np.zeros(1))
@@ -54,7 +54,7 @@ def parameters_of(graph: Graph) -> dict[str, Key]:
 
 @dataclass(frozen=True, eq=False)
 class Cotangents:
-    """What the head's pullback gives to values and squared norms at the outputs, and to parameters; by place."""
+    """Results of the head's pullback: cotangents by output node of values and of squared norms, and of parameters."""
 
     values: dict[int, Both]
     left: dict[int, Any]
@@ -65,9 +65,9 @@ class Cotangents:
 def pull_head(
     graph: Graph, values: Sequence[Both], left: Sequence[Any], right: Sequence[Any], cotangent: Any, parameters: bool
 ) -> Cotangents:
-    """Pull the cotangents of some entries back to the outputs: all arrays are of one shape, one number an entry.
+    """Pull the cotangents of some kernel entries back to the outputs. All arrays have one shape: a number per entry.
 
-    `values` are inner products and tangents at the outputs, `left` and `right` squared norms there.
+    `values` holds inner products and tangents at the outputs, `left` and `right` the squared norms there.
     """
     found = dict(zip(graph.outputs, values, strict=True))
     known = [dict(zip(graph.outputs, side, strict=True)) for side in (left, right)]
@@ -103,7 +103,7 @@ def pull_head(
 def pull_head_diagonal(
     graph: Graph, squares: Sequence[Any], tangents: Sequence[Any], cotangent: Any, parameters: bool
 ) -> Cotangents:
-    """The same for k(x, x), (N,): cotangents of squared norms, as `left`, and of tangents at the outputs."""
+    """As `pull_head`, for k(x, x), (N,). In the result, `left` holds the cotangents of squared norms."""
     known = dict(zip(graph.outputs, squares, strict=True))
     everywhere = graph.squares(known)
     slopes: dict[Key, Any] = {}
@@ -123,7 +123,7 @@ def pull_head_diagonal(
         if parameters:
             add_all(slopes, node_slopes(node, place, by, sources, scale))
         parts, by_scale = pull_node(node, by, sources, scale, same=True)
-        if by_scale is not None:  # the inner product and a are the squared norm itself
+        if by_scale is not None:  # on the diagonal, the inner product and `scale` are both the squared norm
             total = by_scale + parts[0][0] * scale
             add_all(given, {node.sources[0]: 2.0 * bags.to_squares(total, scale)})
             parts = [(np.zeros_like(by_square), parts[0][1])]
@@ -140,7 +140,7 @@ def pull_head_diagonal(
 def pull_node(
     node: Node, cotangent: Both, sources: Sequence[Both], scale: Any, same: Any = None, after: Any = None
 ) -> tuple[list[Both], Any]:
-    """Cotangents of the sources of a node that acts on one number, and of the logarithm of `scale`, or None."""
+    """Backwards through `head_value`: cotangents of the sources, and of the logarithm of `scale` (None if unused)."""
     kernel, tangent = cotangent
     if isinstance(node, WindowNode):
         return [(kernel * node.centre, None if tangent is None else tangent * node.centre)], None
@@ -154,7 +154,7 @@ def pull_node(
 
 
 def node_slopes(node: Node, place: int, cotangent: Both, sources: Sequence[Both], scale: Any) -> dict[Key, Any]:
-    """Cotangents of the parameters of a node, element by element; of a tangent graph, those of sums only."""
+    """Cotangents of the parameters of a node, for each element; in a tangent graph, those of sums only."""
     kernel, tangent = cotangent
     if isinstance(node, SumNode):
         terms = [kernel * k + (0.0 if tangent is None else tangent * t) for k, t in sources]
@@ -175,9 +175,9 @@ def pull_squares(
     known: Mapping[int, Any],
     slopes: dict[Key, Any] | None = None,
 ) -> dict[int, Any]:
-    """Cotangents of the known squared norms from those given anywhere, by place.
+    """Pull cotangents of squared norms back to the `known` nodes, from the nodes where they are `given`.
 
-    `squares` are those of all nodes; what parameters get is added to `slopes`, (N,) each.
+    `squares` holds the squared norms at all nodes. Cotangents of parameters, (N,) each, are added to `slopes`.
     """
     pulled, found = dict(given), {}
     for place in reversed(range(len(graph.nodes))):
@@ -211,7 +211,7 @@ def _pull_square(graph: Graph, node: Node, by: Any) -> Iterator[tuple[int, Any]]
 
 
 def spread(values: Any, axes: Axes, grid: tuple[int, int]) -> Any:
-    """The transpose of `window_sums` from a grid: every window's value, added at all its positions inside the grid."""
+    """The transpose of `window_sums`: add the value of every window to all its positions inside the grid."""
     for axis, windows, length in zip((-2, -1), axes, grid, strict=True):
         total = np.zeros_like(values, shape=(*values.shape[:axis], length, *values.shape[values.ndim + axis + 1 :]))
         rows, sums = np.moveaxis(total, axis, 0), np.moveaxis(values, axis, 0)
@@ -225,18 +225,18 @@ def spread(values: Any, axes: Axes, grid: tuple[int, int]) -> Any:
 
 
 def add_all(total: dict[Any, Any], parts: Mapping[Any, Any]) -> None:
-    """Add to what is there, key by key."""
+    """Add `parts` to `total`, key by key."""
     for key, part in parts.items():
         total[key] = part if key not in total else total[key] + part
 
 
 def add_both(total: Both | None, part: Both) -> Both:
-    """The sum of cotangents of kernels and tangents."""
+    """The sum of cotangents of kernel and tangent kernel; a `total` of None counts as zero."""
     if total is None:
         return part
     return total[0] + part[0], None if part[1] is None else total[1] + part[1]
 
 
 def _seed(graph: Graph, cotangent: Any) -> Both:
-    """The cotangent of a graph's last node."""
+    """The cotangents of kernel and tangent kernel at the last node."""
     return (np.zeros_like(cotangent), cotangent) if graph.tangent else (cotangent, None)

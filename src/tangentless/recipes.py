@@ -1,7 +1,7 @@
-"""Recipes by name: whitening, kernels, flips, ridge, tilt and views that do well together on small photographs.
+"""Named recipes: whitening, kernels, flips, ridge, tilt and views that work well together on small photographs.
 
-`tangentless.recipe("best")` is a pipeline of scikit-learn, ready to be fitted; `tangentless fit best` and
-`tangentless reproduce cifar10 --kernels best` mean the same. What a name stands for is said here and nowhere else.
+`tangentless.recipe("best")` is a scikit-learn pipeline, ready to be fitted. `tangentless fit best` and
+`tangentless reproduce cifar10 --kernels best` use the same definition, which is here and nowhere else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .preprocessing import ZCA, Augmentation
 
 @dataclass(frozen=True)
 class KernelRecipe:
-    """All that is chosen before images are seen; the fields are parameters of `ZCA` and `KernelRidgeClassifier`."""
+    """All choices that do not depend on data; the fields are parameters of `ZCA` and `KernelRidgeClassifier`."""
 
     kernel: Kernel
     epsilon: float = 1e-4
@@ -32,21 +32,21 @@ class KernelRecipe:
 
     def estimator(self, *, regression: bool = False, **options: Any) -> Any:
         """The classifier or regressor, for images that are whitened already."""
-        own = {name: getattr(self, name) for name in ("ridge", "flips", "averaging", "augmentation", "ensemble")}
+        names = ("ridge", "flips", "tilt", "averaging", "augmentation", "ensemble")
         kind = KernelRidgeRegressor if regression else KernelRidgeClassifier
-        return kind(self.kernel, **{**own, "tilt": self.tilt, **options})
+        return kind(self.kernel, **{name: getattr(self, name) for name in names} | options)
 
     @property
     def views(self) -> list[str | None]:
-        """What every member sees; None: images as they are."""
+        """The view of every member of the ensemble; None for the images themselves."""
         return [None] if self.augmentation is None else self.augmentation.views(self.ensemble)
 
     def kernels(self) -> list[Kernel]:
-        """The kernel of every member, with flips."""
+        """The kernel of every member, including flips."""
         return [self.estimator()._kernel_object(view) for view in self.views]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The recipe as JSON values."""
         names = ("epsilon", "flips", "ridge", "tilt", "averaging", "ensemble")
         about = None if self.augmentation is None else self.augmentation.to_json()
         return {
@@ -57,16 +57,16 @@ class KernelRecipe:
 
 
 _DEEP = kernel("myrtle10-gaussian")
-_CENTRED = kernel(str(_DEEP.architecture).replace("globalpool", "halfpool globalpool"))  # the centre counts more
+_CENTRED = kernel(str(_DEEP.architecture).replace("globalpool", "halfpool globalpool"))  # more weight in the centre
 RECIPES: dict[str, KernelRecipe] = {
-    "paper": KernelRecipe(_DEEP, epsilon=1e-5),  # its best row of CIFAR-10 but for tilting, which used test images
-    # Its second member sees edges, on a quarter of the positions: a sixteenth of the work, for two points.
+    "paper": KernelRecipe(_DEEP, epsilon=1e-5),  # its best CIFAR-10 result without tilting, which used test images
+    # The second member sees edges at a quarter of the positions: 1/16 of the work, for 2 percentage points of accuracy.
     "best": KernelRecipe(_CENTRED, ridge=1e-4, tilt="loo", augmentation=Augmentation(view="edges"), ensemble=2),
 }
 
 
 def recipe_of(name: str) -> KernelRecipe:
-    """The recipe of a name.
+    """The recipe with this name.
 
     >>> recipe_of("best").epsilon
     0.0001
@@ -77,7 +77,7 @@ def recipe_of(name: str) -> KernelRecipe:
 
 
 def recipe(name: str = "best", *, regression: bool = False, **options: Any) -> Pipeline:
-    """The pipeline of a recipe: whitening and estimator; options such as `backend` are the estimator's, and come first.
+    """The pipeline of a recipe: whitening, then the estimator. `options` are the estimator's and override the recipe.
 
     >>> [type(step).__name__ for _, step in recipe("best").steps]
     ['ZCA', 'KernelRidgeClassifier']

@@ -1,8 +1,8 @@
 """Real parameters of a kernel, such as gamma, improved by the gradient of leave-one-out or of the marginal likelihood.
 
-With Q = (K + ridge I)^-1, the criterion's gradient by K is a few products with Q, and `Kernel.vjp` takes it to every
-parameter at once. One evaluation costs a matrix and its gradient, whatever the number of parameters, where a grid
-costs a power of it. The ridge is improved along with them. L-BFGS works on logarithms.
+With Q = (K + ridge I)^-1, the gradient of the criterion by K takes a few products with Q, and `Kernel.vjp` pulls it
+back to all parameters at once. An evaluation costs a matrix and its gradient, for any number of parameters; the cost of
+a grid search is exponential in that number. The ridge is improved too. L-BFGS works on logarithms.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from .layers import Sum as SumLayer
 Array = NDArray[np.float64]
 Refinement = Literal["squared error", "marginal likelihood"]
 Change = Callable[[str, float], float]  # the new value of a parameter, from its name and its value
-_FARTHEST = 1e3  # by which a parameter or the ridge may grow or shrink
-_SMALLEST_RIDGE = 1e-10  # of the mean of the diagonal
-_FAILED = 1e6  # the value where no matrix is positive definite
+_FARTHEST = 1e3  # the largest factor by which a parameter or the ridge may grow or shrink
+_SMALLEST_RIDGE = 1e-10  # relative to the mean of the diagonal
+_FAILED = 1e6  # the criterion where the matrix is not positive definite
 
 
 def refine(
     kernel: Kernel, X: Any, Y: Array, ridge: float, criterion: Refinement, evaluations: int, device: Device
 ) -> Kernel:
-    """The kernel with better parameters, after so many evaluations of the criterion and its gradient at most.
+    """The kernel with better parameters, after at most `evaluations` evaluations of the criterion and its gradient.
 
-    `Y` are targets (n, columns). Parameters of zero stay, and so do all of kernels that have none, or no slopes.
+    `Y` holds targets (n, columns). Parameters that are zero, or that have no gradient, keep their values.
 
     >>> from tangentless.classical import Gaussian
     >>> X = np.random.default_rng(0).standard_normal((40, 2))
@@ -77,7 +77,7 @@ def refine(
 
 
 def parameters_of(kernel: Kernel) -> dict[str, float]:
-    """The real parameters of a kernel that have slopes, by the names that `Kernel.vjp` gives them.
+    """The real parameters of a kernel that have gradients, by the names that `Kernel.vjp` gives them.
 
     >>> from tangentless.kernel import kernel
     >>> parameters_of(0.5 * kernel("conv3 gaussian(0.7) globalpool"))
@@ -91,34 +91,34 @@ def parameters_of(kernel: Kernel) -> dict[str, float]:
         found[name] = value
         return value
 
-    _rebuilt(kernel, note)
+    _map_parameters(kernel, note)
     return found
 
 
 def with_parameters(kernel: Kernel, values: dict[str, float]) -> Kernel:
-    """The kernel with other values of some parameters.
+    """The kernel with new values of some parameters.
 
     >>> from tangentless.kernel import kernel
     >>> with_parameters(kernel("conv3 gaussian globalpool"), {"1.gaussian.gamma": 2.0})
     kernel('conv3 gaussian(2) globalpool')
     """
-    return _rebuilt(kernel, lambda name, value: values.get(name, value))
+    return _map_parameters(kernel, lambda name, value: values.get(name, value))
 
 
-def _rebuilt(kernel: Kernel, change: Change, prefix: str = "") -> Kernel:
-    """The same kernel with every parameter changed."""
+def _map_parameters(kernel: Kernel, change: Change, prefix: str = "") -> Kernel:
+    """The same kernel with every parameter replaced by `change(name, value)`."""
     if isinstance(kernel, Scaled):
         factor = change(f"{prefix}factor", kernel.factor)
-        return Scaled(factor, _rebuilt(kernel.base, change, f"{prefix}base."))
+        return Scaled(factor, _map_parameters(kernel.base, change, f"{prefix}base."))
     if isinstance(kernel, Viewed):
-        return _rebuilt(kernel.base, change, f"{prefix}base.").seen(kernel.view)
+        return _map_parameters(kernel.base, change, f"{prefix}base.").seen(kernel.view)
     if isinstance(kernel, Symmetrized):
-        return replace(kernel, base=_rebuilt(kernel.base, change, f"{prefix}base."))
+        return replace(kernel, base=_map_parameters(kernel.base, change, f"{prefix}base."))
     if isinstance(kernel, Sum | Product):
-        parts = (_rebuilt(getattr(kernel, name), change, f"{prefix}{name}.") for name in ("first", "second"))
+        parts = (_map_parameters(getattr(kernel, name), change, f"{prefix}{name}.") for name in ("first", "second"))
         return type(kernel)(*parts)
     if isinstance(kernel, CompositionalKernel):
-        layers = _layers(kernel.architecture.layers, change, prefix, itertools.count())
+        layers = _map_layers(kernel.architecture.layers, change, prefix, itertools.count())
         return replace(kernel, architecture=Architecture.of(layers))
     if isinstance(kernel, DifferentiableVectors):
         changes = {name: change(f"{prefix}{name}", getattr(kernel, name)) for name in kernel.parameters}
@@ -126,8 +126,8 @@ def _rebuilt(kernel: Kernel, change: Change, prefix: str = "") -> Kernel:
     return kernel
 
 
-def _layers(layers: tuple[Layer, ...], change: Change, prefix: str, numbers: Iterator[int]) -> tuple[Layer, ...]:
-    """Layers are numbered in order, those of branches after the sum that they are in."""
+def _map_layers(layers: tuple[Layer, ...], change: Change, prefix: str, numbers: Iterator[int]) -> tuple[Layer, ...]:
+    """The layers with changed parameters; layers are numbered in order, those in branches after their sum."""
     found: list[Layer] = []
     for layer in layers:
         name = f"{prefix}{next(numbers)}.{layer.name}"
@@ -136,17 +136,17 @@ def _layers(layers: tuple[Layer, ...], change: Change, prefix: str, numbers: Ite
             found.append(replace(layer, **changes) if changes else layer)
         elif isinstance(layer, SumLayer):
             weights = tuple(change(f"{name}.weights[{i}]", weight) for i, weight in enumerate(layer.weights))
-            branches = tuple(_layers(branch, change, prefix, numbers) for branch in layer.branches)
+            branches = tuple(_map_layers(branch, change, prefix, numbers) for branch in layer.branches)
             found.append(replace(layer, branches=branches, weights=weights))
         elif isinstance(layer, Residual):
-            found.append(replace(layer, layers=_layers(layer.layers, change, prefix, numbers)))
+            found.append(replace(layer, layers=_map_layers(layer.layers, change, prefix, numbers)))
         else:
             found.append(layer)
     return tuple(found)
 
 
 def _bounds(kernel: Kernel, name: str, value: float) -> tuple[float, float]:
-    """Logarithms between which a parameter may move, and its layer allows it to."""
+    """Bounds on the logarithm of a parameter: a factor of _FARTHEST, or less if its layer refuses such values."""
     limits = []
     for reach in (1 / _FARTHEST, _FARTHEST):
         while not _allowed(kernel, name, value * reach):
@@ -164,7 +164,7 @@ def _allowed(kernel: Kernel, name: str, value: float) -> bool:
 
 
 def score(criterion: Refinement, K: Array, Y: Array, ridge: float) -> tuple[float, Array] | None:
-    """A criterion, which is smaller for better kernels, and its gradient by K; None where K is not definite."""
+    """The criterion (smaller is better) and its gradient by K; None if K + ridge I is not positive definite."""
     try:
         factor = scipy.linalg.cho_factor(K + ridge * np.eye(len(K)), lower=True)
     except np.linalg.LinAlgError:
@@ -174,9 +174,9 @@ def score(criterion: Refinement, K: Array, Y: Array, ridge: float) -> tuple[floa
 
 
 def left_out_error(inverse: Array, Y: Array) -> tuple[float, Array]:
-    """The logarithm of the mean squared error of leave-one-out, and its gradient by K, from Q.
+    """The logarithm of the mean squared leave-one-out error, and its gradient by K, from Q = `inverse`.
 
-    With a = Q Y and q the diagonal of Q, what is left out is missed by a / q.
+    With a = Q Y and q the diagonal of Q, the leave-one-out errors are a / q.
     """
     q, coefficients = np.diagonal(inverse)[:, None], inverse @ Y
     misses = coefficients / q
@@ -188,7 +188,7 @@ def left_out_error(inverse: Array, Y: Array) -> tuple[float, Array]:
 
 
 def unlikelihood(inverse: Array, Y: Array) -> tuple[float, Array]:
-    """Minus the logarithm of the marginal likelihood of a number of Y, every column at its best scale; as above."""
+    """Minus the log marginal likelihood per number in Y, each column at its best scale, and its gradient by K."""
     coefficients = inverse @ Y
     scales = (Y * coefficients).sum(axis=0) / len(Y)
     _, log_determinant = np.linalg.slogdet(inverse)

@@ -1,9 +1,9 @@
 """Choosing kernel, ridge and whitening without test data: by leave-one-out, or by the marginal likelihood.
 
-One eigendecomposition of a matrix scores all its ridges. Every candidate is tried on a few images, the better half on
-twice as many, and so on (successive halving): most of the work goes to what may win, and the winner is confirmed on the
-most images. No kernel entry is computed twice, and sums of kernels cost no entries at all. At the end, gradients may
-improve what parameters the winner has (`refining`).
+One eigendecomposition of a matrix scores all ridges. Every candidate is tried on a few images, the better half on twice
+as many, and so on (successive halving): most of the work goes to promising candidates, and the last round confirms the
+winner on the most images. No kernel entry is computed twice, and sums of kernels reuse the entries of their terms. At
+the end, gradients may improve the parameters of the winner (`refining`).
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ SearchCriterion = Literal["loo", "marginal likelihood"]
 CRITERIA = ("loo", "marginal likelihood")
 COLUMNS = ("kernel", "whitening", "images", "ridge", "accuracy", "squared error", "log likelihood")
 
-_SHARES = (0.25, 0.5, 0.75)  # of the first kernel in a sum of two
-_DRAWN = 6  # candidates in a plot
+_SHARES = (0.25, 0.5, 0.75)  # weights to try for the first kernel in a sum of two
+_DRAWN = 6  # the most candidates in a plot
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A candidate on a number of images, with its best ridge. `accuracy` is None where targets are numbers.
+    """A candidate on a number of images, with its best ridge. `accuracy` is None if targets are numbers.
 
-    `accuracy` and `squared_error` are those of leave-one-out, and a little optimistic for the ridge that was picked.
+    `accuracy` and `squared_error` are leave-one-out, and a little optimistic because the ridge was chosen by them.
     """
 
     kernel: Kernel
@@ -70,14 +70,14 @@ class Trial:
         return repr(self.kernel), whitening, f"{self.rows:,}", f"{self.ridge:.2g}", *scores
 
     def to_json(self) -> dict[str, Any]:
-        """As values of JSON."""
+        """The trial as JSON values."""
         names = ("whitening", "rows", "ridge", "accuracy", "squared_error", "log_likelihood")
         return {"kernel": repr(self.kernel), **{name: getattr(self, name) for name in names}}
 
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """What a search found: all trials, the best of the last round first, and those of earlier rounds after them."""
+    """The result of a search: all trials, the last round first, best first in every round."""
 
     criterion: SearchCriterion
     trials: tuple[Trial, ...]
@@ -85,11 +85,11 @@ class Search:
 
     @property
     def best(self) -> Trial:
-        """The winner, on the most images."""
+        """The winner of the last round, which had the most images."""
         return self.trials[0]
 
     def model(self, **options: Any) -> Any:
-        """The estimator of the winner, not fitted yet, after its whitening where it has one."""
+        """The winner as an estimator, not fitted, or as a pipeline of its whitening and the estimator."""
         kind = KernelRidgeRegressor if self.regression else KernelRidgeClassifier
         estimator = kind(self.best.kernel, self.best.ridge, **options)
         return estimator if self.best.whitening is None else make_pipeline(ZCA(self.best.whitening), estimator)
@@ -98,17 +98,17 @@ class Search:
         return "\n".join(markdown(COLUMNS, (trial.cells() for trial in self.trials)))
 
     def _repr_html_(self) -> str:
-        """The trials as a table, which notebooks show."""
+        """The trials as a table, for notebooks."""
         caption = f"best first, by {self.criterion}"
         return tag("div", tag("p", caption), html_table(COLUMNS, (trial.cells() for trial in self.trials)))
 
     @property
     def score_name(self) -> str:
-        """What `curves` are of."""
+        """The name of the score in `curves`."""
         return {"loo": "leave-one-out error", "marginal likelihood": "log likelihood, per image"}[self.criterion]
 
     def curves(self) -> list[tuple[str, Array, Array]]:
-        """Name, ridges and scores of the best candidates, on the most images that each was tried on."""
+        """Name, ridges and scores of the best candidates, each from its trial with the most images."""
         seen: dict[tuple[str, float | None], Trial] = {}
         for trial in self.trials:
             seen.setdefault((repr(trial.kernel), trial.whitening), trial)
@@ -121,7 +121,7 @@ class Search:
         return found
 
     def plot(self, path: str | Path) -> None:
-        """Draw the scores of the best candidates at every ridge."""
+        """Plot the scores of the best candidates over the ridge, into a file."""
         figure, axes = new_axes(6.4, 4.4, "Candidates", "ridge", self.score_name)
         for colour, (name, ridges, values) in zip(itertools.cycle(COLOURS), self.curves(), strict=False):
             axes.plot(ridges, values, color=colour, linewidth=1.4, label=name)
@@ -159,29 +159,29 @@ def search(
     Parameters
     ----------
     kernels
-        Names, texts, architectures or kernel objects, `classical.Gaussian(gamma)` for several gammas among them.
+        Names, text forms, architectures or kernel objects, such as `classical.Gaussian(gamma)` for several gammas.
     X, y
-        Images and their labels, or numbers.
+        Images, and their labels or real targets.
     criterion
-        "loo": the leave-one-out accuracy of labels, with ties broken by squared error, or the squared error of numbers.
+        "loo": leave-one-out accuracy for labels (squared error breaks ties), or squared error for real targets.
         "marginal likelihood": that of a Gaussian process with the ridge as its noise and the best scale.
     ridges
-        To choose from; by default 0 and quarters of decades from 1e-10 to 1e3 of the mean of the diagonal.
+        Ridges to try; by default 0, and four per decade from 1e-10 to 1e3 times the mean of the diagonal.
     whitening
-        Epsilons of ZCA, fitted to all of X, to choose from; None is none.
+        Epsilons of ZCA to try; None is no whitening. ZCA is fitted to all of X.
     mix
-        Try weighted sums of all pairs of so many of the best kernels of each whitening, after the first round.
+        After the first round, try weighted sums of all pairs of the best `mix` kernels of each whitening.
     subset, largest
-        Images of the first round, and of the last, by default all. Each round has twice as many images as the one
-        before, and the better half of its candidates.
+        The number of images in the first round and in the last round (by default all). Each round has twice as many
+        images as the one before, and the better half of its candidates.
     refine
-        Improve the real parameters of the best kernel, such as gamma, along the gradient of the squared error of
-        leave-one-out or of the likelihood, by so many evaluations at most, on the images of the first round. It then is
-        one more candidate.
+        The most evaluations for improving the real parameters of the best kernel, such as gamma, by the gradient of
+        the leave-one-out squared error or of the likelihood on the images of the first round; 0 for none. The improved
+        kernel becomes one more candidate of the last round.
     progress
         Called with a line of text for every trial.
     verbose
-        Say that line on stderr, or to the logger of this package where there is no terminal.
+        Without `progress`: log these lines to `tangentless`, and print them to stderr if that is a terminal.
 
     Examples
     --------
@@ -202,27 +202,24 @@ def search(
     device = Device.of(backend, precision, n_jobs)
     run = _Run(images, targets, ridges, by, device, np.random.default_rng(seed).permutation(len(images)))
     candidates = [_Candidate(((1.0, one),), epsilon) for epsilon in whitening for one in dict.fromkeys(made)]
-    earlier: list[Trial] = []
+    trials: list[Trial] = []
     sizes = _sizes(len(images), subset, largest, len(candidates))
     for place, rows in enumerate(sizes):
         ranked = run.rank(candidates, rows, progress)
         if place == 0 and mix > 1:
             ranked = sorted(ranked + run.rank(_mixtures(ranked, mix), rows, progress), key=lambda pair: pair[0])
         if place == len(sizes) - 1 and refine:
-            better = run.refined(ranked[0], sizes[0], refine)
+            better = run.refine(ranked[0], sizes[0], refine)
             ranked = sorted(ranked + run.rank(better, rows, progress), key=lambda pair: pair[0])
-        trials = [trial for _, _, trial in ranked]
-        if place == len(sizes) - 1:
-            return Search(criterion, (*trials, *reversed(earlier)), regression)
-        earlier += reversed(trials)
+        trials = [trial for _, _, trial in ranked] + trials
         candidates = [candidate for _, candidate, _ in ranked[: math.ceil(len(ranked) / 2)]]
         run.keep(candidates)
-    raise AssertionError("there is at least one round")
+    return Search(criterion, tuple(trials), regression)
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A kernel as a weighted sum of those that were given, and a whitening."""
+    """A weighted sum of given kernels, (weight, kernel) each, and the epsilon of the whitening."""
 
     terms: tuple[tuple[float, Kernel], ...]
     whitening: float | None
@@ -241,7 +238,7 @@ _Ranked = tuple[tuple[float, float], _Candidate, Trial]
 
 @dataclass(eq=False)
 class _Run:
-    """Scores candidates, and keeps the matrices that a larger round goes on from."""
+    """Scores candidates, and keeps their matrices, which the next round extends."""
 
     images: NDArray[Any]
     targets: Array
@@ -255,17 +252,17 @@ class _Run:
     def rank(
         self, candidates: Iterable[_Candidate], rows: int, progress: Callable[[str], None] | None
     ) -> list[_Ranked]:
-        """The candidates on so many images, the best first; what no ridge makes positive definite comes last."""
+        """Score the candidates on `rows` images, best first; a matrix that no ridge makes definite comes last."""
         found = []
         for candidate in candidates:
-            trial, key = self._try(candidate, rows)
+            trial, key = self._score(candidate, rows)
             if progress is not None:
                 progress(", ".join(f"{name} {cell}" for name, cell in zip(COLUMNS, trial.cells(), strict=True) if cell))
             found.append((key, candidate, trial))
         return sorted(found, key=lambda pair: pair[0])
 
-    def refined(self, best: _Ranked, rows: int, evaluations: int) -> list[_Candidate]:
-        """The best candidate with better parameters, if it has some."""
+    def refine(self, best: _Ranked, rows: int, evaluations: int) -> list[_Candidate]:
+        """The best candidate with better parameters; empty if none were found."""
         _, candidate, trial = best
         part = self.order[:rows]
         images, targets = self._whiten(candidate.whitening)[part], self.targets[part].reshape(rows, -1)
@@ -274,11 +271,11 @@ class _Run:
         return [] if kernel == trial.kernel else [_Candidate(((1.0, kernel),), candidate.whitening)]
 
     def keep(self, candidates: Iterable[_Candidate]) -> None:
-        """Forget the matrices that no candidate needs."""
+        """Drop the matrices that none of the candidates needs."""
         kept = {(kernel, one.whitening) for one in candidates for _, kernel in one.terms}
         self.matrices = {key: matrix for key, matrix in self.matrices.items() if key in kept}
 
-    def _try(self, candidate: _Candidate, rows: int) -> tuple[Trial, tuple[float, float]]:
+    def _score(self, candidate: _Candidate, rows: int) -> tuple[Trial, tuple[float, float]]:
         about = candidate.kernel, candidate.whitening, rows
         K = sum(weight * self._matrix(kernel, candidate.whitening, rows) for weight, kernel in candidate.terms)
         try:
@@ -293,7 +290,7 @@ class _Run:
         return trial, path.rank(self.criterion, at)
 
     def _matrix(self, kernel: Kernel, whitening: float | None, rows: int) -> Array:
-        """The kernel of the first images of the order; those of an earlier round are not computed again."""
+        """The kernel matrix of the first `rows` images in `order`; entries of earlier rounds are reused."""
         known = self.matrices.get((kernel, whitening))
         before = 0 if known is None else len(known)
         if before < rows:
@@ -315,7 +312,7 @@ class _Run:
 
 
 def _sizes(count: int, subset: int, largest: int | None, candidates: int) -> list[int]:
-    """Images of each round: doubling, but no more rounds than there is to halve and one to confirm."""
+    """The number of images in each round: doubled until one candidate is left, then `largest` to confirm it."""
     most = count if largest is None else largest
     if not 2 <= most <= count or subset < 2:
         raise ParameterError(f"subset and largest must be from 2 to the {count} images, not {subset} and {largest}")

@@ -1,7 +1,7 @@
-"""Copies of an image that mean the same: mirrored, turned by 90°, shifted by a few pixels, and products of these.
+"""Copies of an image that show the same thing: mirrored, turned by 90°, shifted by a few pixels, and combinations.
 
 A `Symmetry` is a set of such transforms with a text form: `"mirror"`, `"mirror rotations"`, `"mirror shifts1"`. A
-transform moves pixels, and `back` is its adjoint, which gradients need.
+`Transform` moves pixels. Its method `back` is the adjoint, which gradients need.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KNOWN = (
 
 @dataclass(frozen=True)
 class Transform:
-    """Quarter turns, then a mirror, then a shift; it acts on images (N, H, W, C) or sequences (N, L, C).
+    """Quarter turns, then a mirror, then a shift, of images (N, H, W, C) or sequences (N, L, C).
 
     >>> move = Transform(mirror=True, right=1)
     >>> move(np.arange(1.0, 4.0).reshape(1, 1, 3, 1)).ravel()
@@ -42,7 +42,7 @@ class Transform:
     border: str = "zero"
 
     def __call__(self, images: Any) -> Any:
-        """The copies; as they are where nothing is to be done."""
+        """The transformed images; the identity returns the array itself."""
         if self.turns:
             images = np.rot90(images, self.turns, axes=(1, 2))
         if self.mirror:
@@ -52,7 +52,7 @@ class Transform:
         return images
 
     def back(self, cotangents: Any) -> Any:
-        """Cotangents of the images, from those of the copies."""
+        """Cotangents of the images from those of their transformed copies."""
         for by, axis in ((self.right, -2), (self.down, -3)):
             cotangents = _shift_back(cotangents, by, axis, self.border)
         if self.mirror:
@@ -62,7 +62,7 @@ class Transform:
 
 @dataclass(frozen=True)
 class Symmetry:
-    """A set of transforms: all products of mirroring, quarter turns and shifts, as far as it has these.
+    """A set of transforms: all combinations of mirroring, quarter turns and shifts that its fields allow.
 
     >>> print(Symmetry.parse("shifts1(reflect) mirror"))
     mirror shifts1(reflect)
@@ -72,10 +72,10 @@ class Symmetry:
 
     mirror: bool = False
     rotations: bool = False
-    shifts: int = 0  # by up to so many pixels along one axis
+    shifts: int = 0  # the most pixels of a shift along one axis
     border: str = "zero"
-    corners: bool = False  # shifts along both axes at once too
-    across: bool = False  # shifts to the left and right only, which sequences have too
+    corners: bool = False  # also shift along both axes at once
+    across: bool = False  # shift to the left and right only; the one kind that sequences have
 
     @classmethod
     def parse(cls, text: str | Symmetry) -> Symmetry:
@@ -114,7 +114,7 @@ class Symmetry:
 
     @property
     def transforms(self) -> tuple[Transform, ...]:
-        """All of them; the first leaves images as they are."""
+        """All transforms; the first is the identity."""
         return tuple(
             Transform(turns, mirror, shift.down, shift.right, self.border)
             for shift in self.translations
@@ -123,15 +123,20 @@ class Symmetry:
         )
 
     @property
+    def isotropic(self) -> bool:
+        """Whether turning images by 90° turns the set of shifts into itself: not if all go to the left and right."""
+        return not (self.shifts and self.across)
+
+    @property
     def translations(self) -> tuple[Transform, ...]:
-        """Those that only shift, after the one that leaves images as they are."""
+        """The transforms that only shift; the first is the identity."""
         steps = range(-self.shifts, self.shifts + 1)
         places = [(down, right) for down in ((0,) if self.across else steps) for right in steps]
         kept = sorted((place for place in places if self.corners or 0 in place), key=lambda place: (any(place), place))
         return tuple(Transform(down=down, right=right, border=self.border) for down, right in kept)
 
     def check(self, images: Any) -> None:
-        """Refuse images that have no such copies."""
+        """Refuse images to which the transforms do not apply."""
         grid = tuple(images.shape[1:-1])
         if not grid:
             raise InputError("vectors have no mirror image and no other copies; symmetries need sequences or images")
@@ -140,14 +145,14 @@ class Symmetry:
         if self.shifts and len(grid) < 2 and not self.across:
             raise InputError(f"sequences shift along one axis only: write shifts{self.shifts}(across)")
         if self.shifts >= min(grid[-1:] if self.across else grid):
-            raise InputError(f"a shift by {self.shifts} pixels leaves nothing of images of shape {images.shape[1:]}")
+            raise InputError(f"a shift by {self.shifts} leaves nothing of images {images.shape[1:]}; shift less")
 
 
 MIRROR = Symmetry(mirror=True)
 
 
 def _shift(images: Any, by: int, axis: int, border: str) -> Any:
-    """Images moved along an axis, to higher positions if `by` is positive."""
+    """Images moved by `by` pixels along an axis, to higher positions if positive."""
     if by == 0:
         return images
     if border == "wrap":
@@ -166,13 +171,12 @@ def _shift_back(cotangents: Any, by: int, axis: int, border: str) -> Any:
         return _shift(cotangents, -by, axis, border)
     if by < 0:
         return np.flip(_shift_back(np.flip(cotangents, axis=axis), -by, axis, border), axis=axis)
-    found = _shift(cotangents, -by, axis, "zero")
-    # An array that owns its memory: below zero shifts come back as views of it.
-    found = np.ascontiguousarray(found)
+    # A shift to lower positions returns a flipped view; adding in place needs an array of its own.
+    found = np.ascontiguousarray(_shift(cotangents, -by, axis, "zero"))
     found[_part(axis, 1, by + 1)] += np.flip(cotangents[_part(axis, None, by)], axis=axis)
     return found
 
 
 def _part(axis: int, start: int | None, stop: int | None) -> tuple[Any, ...]:
-    """An index that takes a slice of an axis, counted from the end."""
+    """The index of a slice along an axis, which is negative."""
     return (Ellipsis, slice(start, stop), *(slice(None),) * (-axis - 1))

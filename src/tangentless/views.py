@@ -1,7 +1,7 @@
-"""What a kernel is shown of an image: grey values instead of colours, or edges instead of pixels.
+"""Views of images, on which a kernel can work: grey values instead of colours, or edges instead of pixels.
 
-A fit to images and one to views of them err on different images, so the mean of what they predict is more accurate than
-either. `k.seen("edges")` is the kernel of what a view shows; `Augmentation(view="edges")` fits both and averages them.
+A fit to images and a fit to views of them err on different images, so the mean of their predictions is more accurate
+than either. `k.seen("edges")` is the kernel of a view. `Augmentation(view="edges")` fits both and averages them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from .chunks import spans
 from .errors import InputError, ParameterError
 
-_AT_ONCE = 2**20  # numbers
+_AT_ONCE = 2**20  # numbers in the images that are mapped at once
 _ORIENTATIONS = 6
-_TURN = _ORIENTATIONS / math.pi  # orientations in a radian
+_TURN = _ORIENTATIONS / math.pi  # orientations per radian
 
 
 class View(ABC):
-    """A map from images to others, (N, H, W, C) to (N, H', W', C'), of NumPy or CuPy arrays."""
+    """A map from images (N, H, W, C) to images (N, H', W', C'), for NumPy and CuPy arrays."""
 
     @staticmethod
     def parse(text: str | View) -> View:
@@ -40,19 +40,19 @@ class View(ABC):
         return next(text for text, view in VIEWS.items() if view == self)
 
     def __call__(self, images: Any) -> Any:
-        """What is shown of the images, in float64."""
+        """The view of the images, in float64."""
         self.shape(images.shape[1:])
         found = [self._show(images[part].astype(np.float64)) for part in _parts(images)]
         return np.concatenate(found)
 
     def back(self, images: Any, cotangents: Any) -> Any:
-        """Cotangents of the images from those of what is shown of them."""
+        """Cotangents of the images from those of their view."""
         found = [self._pull(images[part].astype(np.float64), cotangents[part]) for part in _parts(images)]
         return np.concatenate(found)
 
     @abstractmethod
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of what is shown of an image of a shape; raises for images that cannot be shown so."""
+        """The shape of the view of an image of this shape; raises if there is none."""
 
     @abstractmethod
     def _show(self, images: Any) -> Any: ...
@@ -71,9 +71,9 @@ class Gray(View):
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if len(shape) < 2:
-            raise InputError("vectors have no colours; the view gray is for sequences and images")
+            raise InputError("vectors have no colours; the view gray needs sequences or images")
         if shape[-1] == 1:
-            raise InputError("the view gray takes colours away, and these images have one channel; leave it out")
+            raise InputError("the view gray averages channels, and these images have one channel; leave it out")
         return *shape[:-1], 1
 
     def _show(self, images: Any) -> Any:
@@ -85,16 +85,17 @@ class Gray(View):
 
 @dataclass(frozen=True)
 class Edges(View):
-    """How strong edges are at every pixel, in six channels, one for each orientation.
+    """The strength of edges at every pixel, in six channels, one for each orientation.
 
-    The gradient of a pixel is that of the channel in which it is longest, between the pixels beside it; at the border
-    the pixel itself stands for the one that is missing. The root of its length is shared between the two of six
-    orientations that it lies between; a gradient and its opposite are one edge. Then 2×2 pixels are averaged, unless
-    `full`. Where half a side is even but no multiple of four, a line of zeros goes around, so that two pools fit.
+    1. The gradient at a pixel is the difference of its neighbours along either axis, in the channel where it is longest
+       (the first of several). At the border, the pixel itself replaces the missing neighbour.
+    2. The square root of its length is divided between the two nearest of the six orientations. A gradient and its
+       opposite have the same orientation.
+    3. Unless `full`, blocks of 2×2 pixels are averaged. If half a side is even but no multiple of four, a line of zeros
+       is added at both of its ends, so that two pools of size 2 fit.
 
-    Mirroring or turning an image moves what is shown of it and permutes the channels. Where there is no gradient, the
-    root has no derivative, and `back` takes zero; next to that it is steep: nearly flat pixels dominate cotangents. Of
-    channels with gradients of one length, the first counts.
+    Mirroring or turning an image mirrors or turns its view and permutes the channels. Where the gradient is zero, the
+    root has no derivative, and `back` uses zero. Near that it is steep, so nearly flat pixels dominate cotangents.
 
     >>> image = np.tile(np.arange(8.0) ** 2, (8, 1))[None, :, :, None]  # it gets brighter to the right
     >>> Edges()(image)[0, 0, :2].round(2)
@@ -107,7 +108,7 @@ class Edges(View):
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if len(shape) != 3:
             raise InputError(
-                f"edges are those of images (N, H, W, C), and X is of shape (N, {str(shape)[1:]}; leave the view out"
+                f"the view edges needs images (N, H, W, C), not (N, {', '.join(map(str, shape))}); leave it out"
             )
         if self.full:
             return *shape[:2], _ORIENTATIONS
@@ -155,19 +156,19 @@ def _parts(images: Any) -> Any:
 
 
 def _margin(side: int) -> int:
-    """Zeros on either side of half a side: up to a multiple of four, if it is even."""
+    """Zeros to add at each end of half a side: 1 if it is even but no multiple of four, else 0."""
     return int(side // 2 % 4 == 2)
 
 
 def _strongest(images: Any) -> tuple[Any, Any, Any]:
-    """The gradient to the right and down, (N, H, W), of the channel in which it is longest, and which that is."""
+    """Gradients to the right and down, in the channel where they are longest, and that channel; (N, H, W) each."""
     across, down = _difference(images, 2), _difference(images, 1)
     which = (across**2 + down**2).argmax(axis=-1)
     return *(np.take_along_axis(one, which[..., None], axis=-1)[..., 0] for one in (across, down)), which
 
 
 def _shares(across: Any, down: Any) -> tuple[Any, Any, Any]:
-    """The root of a gradient's length, its share in every orientation, and the derivatives of these by the angle."""
+    """The roots of lengths (N, H, W), the shares of the orientations (N, H, W, 6), and their slopes by the angle."""
     turn = np.arctan2(down, across) * _TURN
     far = np.stack([(turn - one + _ORIENTATIONS / 2) % _ORIENTATIONS for one in range(_ORIENTATIONS)], axis=-1)
     far = far - _ORIENTATIONS / 2
@@ -176,7 +177,7 @@ def _shares(across: Any, down: Any) -> tuple[Any, Any, Any]:
 
 
 def _difference(images: Any, axis: int) -> Any:
-    """The next value along an axis less the one before; at either end, the last value stands for the one beyond."""
+    """values[i + 1] - values[i - 1] along an axis; the first and the last value are repeated beyond the ends."""
     values = np.moveaxis(images, axis, 0)
     longer = np.concatenate([values[:1], values, values[-1:]])
     return np.moveaxis(longer[2:] - longer[:-2], 0, axis)

@@ -1,8 +1,8 @@
 """Kernels: the objects users hold.
 
-`tangentless.kernel("myrtle10-gaussian")` gives a kernel k; `k(X)` is the symmetric matrix of X with itself, `k(X,
-Z)` the matrix between two sets and `k.diag(X)` the diagonal. Kernels add and multiply, and compare equal when their
-parameters do. Matrices are filled tile by tile, so memory beyond the result stays bounded for any number of images.
+`tangentless.kernel("myrtle10-gaussian")` gives a kernel k. `k(X)` is the symmetric matrix of X with itself, `k(X, Z)`
+the matrix between two sets, and `k.diag(X)` the diagonal. Kernels can be added and multiplied, and are equal if their
+parameters are. Matrices are filled tile by tile, so memory beyond the result stays bounded for any number of images.
 
 >>> import numpy as np
 >>> X = np.random.default_rng(0).standard_normal((4, 8, 8, 3))

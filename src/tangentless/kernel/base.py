@@ -1,4 +1,4 @@
-"""What all kernels share: calls, the diagonal, gradients, and the algebra of sums, products and averages."""
+"""The base classes of kernels: calls, the diagonal, gradients, and the algebra of sums, products and averages."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..architecture import Architecture
-from ..autograd import requires_gradient, tracked
+from ..autograd import requires_gradient, with_backward
 from ..backends import Advance, AnyDevice, Precision, Prepared
 from ..devices import Device
 from ..diagram import draw_beside
-from ..gradients import Differentiable
-from ..inputs import check_images, check_pair, device_of, take
+from ..gradients import Differentiable, take_pair
+from ..inputs import check_images, device_of, take
 from ..progress import Forecast
 from ..symmetries import MIRROR, Symmetry
 from ..tiles import Progress, counter, fill
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Kernel(Differentiable):
-    """What all kernels share: calls, the diagonal, gradients, and the algebra of sums and products."""
+    """Base class of all kernels. A subclass defines `prepare`, `block` and `leaves`, and its gradient if it has one."""
 
     def __call__(
         self,
@@ -38,14 +38,14 @@ class Kernel(Differentiable):
     ) -> Any:
         """The kernel matrix, float64: (N, N) and exactly symmetric for X alone, (N, M) for X and Z.
 
-        `precision` is that of the arithmetic up to the last pool; `progress(done, total)` counts pairs. The matrix is
-        the kind of array that X is: NumPy's, torch's or CuPy's. What is on a GPU stays there if that computes.
-        A `Device` as `backend` says precision and threads itself. Tensors that require gradients take part in
-        `torch.autograd`.
+        `precision` is that of the arithmetic up to the last pool. `progress(done, total)` counts pairs. The result is
+        the kind of array that X is: NumPy, torch or CuPy. If X is on a GPU and the GPU computes, the result stays
+        there. A `Device` as `backend` replaces `precision` and `n_jobs`. For tensors that require gradients, the result
+        is differentiable by `torch.autograd`.
         """
         device = Device.of(backend, precision, n_jobs)
         if requires_gradient(X, Z):
-            return tracked(
+            return with_backward(
                 lambda x, z: self._matrix(device, x, z, progress, stay=False),
                 lambda x, z, cotangent, wrt: self.vjp(x, z, cotangent, wrt=wrt, backend=device),
                 X,
@@ -54,18 +54,12 @@ class Kernel(Differentiable):
         return self._matrix(device, X, Z, progress, stay=False)
 
     def on_device(self, device: Device, X: Any, Z: Any = None, *, progress: Progress | None = None) -> Any:
-        """As calling it, but what a GPU computes stays there, as a CuPy matrix, wherever the images were."""
+        """As `k(X, Z)`, but a matrix that a GPU computes stays there, in CuPy, even if the images were not."""
         return self._matrix(device, X, Z, progress, stay=True)
 
     def _matrix(self, device: Device, X: Any, Z: Any, progress: Progress | None, *, stay: bool) -> Any:
         on_gpu = self._stays_on_gpu(device)
-        images, restore = take(X, on_gpu=on_gpu)
-        check_images(images, "X")
-        others = None
-        if Z is not None:
-            others, _ = take(Z, on_gpu=on_gpu)
-            check_images(others, "Z")
-            check_pair(images, others)
+        images, others, restore, _ = take_pair(X, Z, on_gpu=on_gpu)
         if stay and on_gpu:
             images, others = (one if one is None else device.algebra.upload(one) for one in (images, others))
         with device_of(images):
@@ -93,24 +87,24 @@ class Kernel(Differentiable):
 
     @abstractmethod
     def prepare(self, device: AnyDevice, images: Any) -> Prepared:
-        """Everything that is known of each image alone."""
+        """Do all the work that concerns each image alone."""
 
     @abstractmethod
     def block(
         self, device: AnyDevice, left: Any, right: Any, *, upper: bool = False, advance: Advance | None = None
     ) -> Any:
-        """Entries between two prepared sets; with `upper`, those left of the diagonal are void."""
+        """Entries between two prepared sets; with `upper`, those left of the diagonal are undefined."""
 
     @abstractmethod
     def leaves(self) -> Iterator[Elementary]:
-        """The elementary kernels this one is made of, with repetition."""
+        """The elementary kernels in this one, with repetition."""
 
     def _stays_on_gpu(self, device: Device) -> bool:
-        """Whether all of this kernel can be computed where images on a GPU are."""
+        """Whether images that are on a GPU can stay there for all of this kernel."""
         return device.name == "cuda" and all(leaf.on_gpu for leaf in self.leaves())
 
     def symmetrized(self, symmetry: str | Symmetry) -> Symmetrized:
-        """The average over copies of both images: one row of its matrix stands for an image and all its copies.
+        """The average of k over mirrored, turned or shifted copies of both images.
 
         >>> from tangentless import kernel
         >>> kernel("myrtle5").symmetrized("mirror shifts1")
@@ -130,7 +124,7 @@ class Kernel(Differentiable):
         return self.symmetrized(MIRROR)
 
     def seen(self, view: str | View) -> Kernel:
-        """The kernel of what a view shows of images: "gray", "edges" or "edges(full)" (see `tangentless.views`).
+        """The kernel of a view of images: "gray", "edges" or "edges(full)" (see `tangentless.views`).
 
         >>> from tangentless import kernel
         >>> kernel("myrtle5").seen("edges").mirrored()
@@ -142,11 +136,11 @@ class Kernel(Differentiable):
 
     @property
     def invariant(self) -> bool:
-        """Whether mirroring both images, or turning both by 90°, leaves k as it is, on any grid it can be used on."""
+        """Whether k does not change when both images are mirrored or both are turned by 90°, on any grid it accepts."""
         return False
 
     def _repr_html_(self) -> str:
-        """The expression, and a picture of each architecture in it, which notebooks show."""
+        """The expression and a picture of each architecture in it, for notebooks."""
         shapes = (leaf.drawn for leaf in self.leaves() if leaf.drawn is not None)
         return draw_beside(repr(self), dict.fromkeys(shapes))
 
@@ -167,32 +161,32 @@ class Kernel(Differentiable):
 
 
 class Elementary(Kernel):
-    """A kernel that is not made of others: it knows its own work and memory."""
+    """A kernel that is not built from others. It knows its own work and memory."""
 
     on_gpu: ClassVar[bool] = False  # whether the cuda backend computes it from images on a GPU
 
     @property
     def drawn(self) -> Architecture | None:
-        """The architecture that notebooks show a picture of."""
+        """The architecture of which notebooks show a picture, if there is one."""
         return None
 
     @property
     def core(self) -> Elementary:
-        """The kernel itself, or that of which this one is a view's."""
+        """The kernel itself, without the view before it if it has one."""
         return self
 
     @property
     @abstractmethod
     def definition(self) -> str:
-        """All there is to it, in a line: a store is only continued with the same."""
+        """The complete definition in one line; a store is only continued by a kernel of the same definition."""
 
     @abstractmethod
     def elements(self, shape: tuple[int, ...]) -> int:
-        """Numbers computed for a pair of images of a shape, the unit of work; raises where the shape does not fit."""
+        """Numbers computed for a pair of images of a shape, the unit of work; raises if the shape does not fit."""
 
     @abstractmethod
     def image_numbers(self, shape: tuple[int, ...]) -> int:
-        """Numbers that a prepared image takes at most."""
+        """The most numbers stored for a prepared image."""
 
     def leaves(self) -> Iterator[Elementary]:
         yield self

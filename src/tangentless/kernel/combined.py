@@ -1,4 +1,4 @@
-"""Sums, products and multiples of kernels, entry by entry."""
+"""Sums, products and multiples of kernels: operations on each entry."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import numpy as np
 
 from ..backends import Advance, AnyDevice
 from ..errors import ParameterError
-from ..gradients import Branches, Slopes, Tile, named
+from ..gradients import Branches, Slopes, Tile, with_prefix
 from ..inputs import to_host
+from ..layers.base import format_number
 from ..tiles import Several
 from .base import Elementary, Kernel
 
 
 @dataclass(frozen=True, repr=False)
 class _Combined(Kernel):
-    """Several kernels, combined entry by entry."""
+    """Two kernels, combined entry by entry."""
 
     first: Kernel
     second: Kernel
@@ -59,13 +60,13 @@ class _Combined(Kernel):
 
     @abstractmethod
     def _factors(self, values: Iterable[Any]) -> tuple[Any, Any]:
-        """The derivatives of the combination by the values of both, which are computed as they are asked for."""
+        """The derivatives of the result by both values. `values` is lazy: a sum does not compute them."""
 
     def finish(self, images: Branches) -> tuple[Any, Slopes]:
         (pixels, slopes), (others, more) = (
             one.finish(part) for one, part in zip((self.first, self.second), images.parts, strict=True)
         )
-        return pixels + others, named("first", slopes) | named("second", more)
+        return pixels + others, with_prefix("first", slopes) | with_prefix("second", more)
 
     def leaves(self) -> Iterator[Elementary]:
         yield from self.first.leaves()
@@ -86,7 +87,7 @@ class Sum(_Combined):
         return 1.0, 1.0
 
     def __repr__(self) -> str:
-        return f"{self.first!r} + {inside(self.second, Sum)}"
+        return f"{self.first!r} + {inner_repr(self.second, Sum)}"
 
 
 class Product(_Combined):
@@ -104,7 +105,7 @@ class Product(_Combined):
         return second, first
 
     def __repr__(self) -> str:
-        return f"{inside(self.first, Sum)} * {inside(self.second, Sum, Product, Scaled)}"
+        return f"{inner_repr(self.first, Sum)} * {inner_repr(self.second, Sum, Product, Scaled)}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,15 +151,15 @@ class Scaled(Kernel):
 
     def finish(self, images: Branches) -> tuple[Any, Slopes]:
         pixels, slopes = self.base.finish(images.parts[0])
-        return pixels, images.own | named("base", slopes)
+        return pixels, images.own | with_prefix("base", slopes)
 
     def leaves(self) -> Iterator[Elementary]:
         yield from self.base.leaves()
 
     def __repr__(self) -> str:
-        return f"{repr(self.factor).removesuffix('.0')} * {inside(self.base, Sum, Product, Scaled)}"
+        return f"{format_number(self.factor)} * {inner_repr(self.base, Sum, Product, Scaled)}"
 
 
-def inside(kernel: Kernel, *kinds: type[Kernel]) -> str:
-    """A part of a larger expression, in parentheses where it would read as something else: stores read kernels back."""
+def inner_repr(kernel: Kernel, *kinds: type[Kernel]) -> str:
+    """The text of a kernel inside a larger expression, in parentheses if it is of these kinds: stores read it back."""
     return f"({kernel!r})" if isinstance(kernel, kinds) else repr(kernel)

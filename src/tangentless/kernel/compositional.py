@@ -29,7 +29,7 @@ def kernel(architecture: str | Architecture | Iterable[Layer]) -> CompositionalK
 
 
 def kernel_of(given: AnyKernel) -> Kernel:
-    """The kernel that an argument stands for: itself, or that of an architecture.
+    """The kernel that an argument stands for: a kernel itself, or the kernel of an architecture.
 
     >>> kernel_of("myrtle5") == kernel_of(kernel("myrtle5"))
     True

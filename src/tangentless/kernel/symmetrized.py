@@ -10,18 +10,19 @@ import numpy as np
 
 from ..backends import Advance, AnyDevice
 from ..chunks import spans
-from ..gradients import Branches, Slopes, Tile, named
+from ..gradients import Branches, Slopes, Tile, with_prefix
 from ..symmetries import MIRROR, Symmetry
 from ..tiles import Several
 from .base import Elementary, Kernel
-from .combined import Product, Scaled, Sum, inside
+from .combined import Product, Scaled, Sum, inner_repr
 
 
 @dataclass(frozen=True, repr=False)
 class Symmetrized(Kernel):
     """The average of k(s x, t z) over copies s x and t z of both images, which are mirrored, turned or shifted.
 
-    Where mirroring or turning both images leaves k as it is, left images need no mirrored or turned copies.
+    If k does not change when both images are mirrored or turned, shifted copies of the left image are enough, because a
+    turn of both images can undo the turn of the left one. This needs shifts that a turn does not change as a set.
     """
 
     base: Kernel
@@ -32,13 +33,14 @@ class Symmetrized(Kernel):
 
     @property
     def invariant(self) -> bool:
-        return self.base.invariant
+        return self.base.invariant and (self.symmetry.isotropic or self.symmetry.rotations)
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """Which copies of a left image are compared with which of a right one, by their places among transforms."""
+        """Which copies are compared: (i, j) is transform i of the left image with transform j of the right image."""
         copies = self.symmetry.transforms
-        left = self.symmetry.translations if self.base.invariant else copies
+        enough = self.base.invariant and (self.symmetry.isotropic or not self.symmetry.rotations)
+        left = self.symmetry.translations if enough else copies
         return [(copies.index(one), other) for one in left for other in range(len(copies))]
 
     def prepare(self, device: AnyDevice, images: Any) -> Several:
@@ -51,7 +53,7 @@ class Symmetrized(Kernel):
         return sum(found[1:], found[0]) / len(found)
 
     def _between(self, device: AnyDevice, parts: Sequence[Any], one: int, other: int) -> Any:
-        """k of two copies of each image."""
+        """k between two copies of each image, (N,)."""
         if one == other:
             return parts[one].diagonal
         blocks = ((parts[one][part], parts[other][part]) for part in spans(len(parts[one]), 16))
@@ -89,7 +91,7 @@ class Symmetrized(Kernel):
         found = [self.base.finish(part) for part in images.parts]
         pixels = [transform.back(own) for transform, (own, _) in zip(self.symmetry.transforms, found, strict=True)]
         slopes = {name: sum(own[name] for _, own in found) for name in found[0][1]}
-        return sum(pixels[1:], pixels[0]), named("base", slopes)
+        return sum(pixels[1:], pixels[0]), with_prefix("base", slopes)
 
     def leaves(self) -> Iterator[Elementary]:
         for _ in self.pairs:
@@ -97,14 +99,14 @@ class Symmetrized(Kernel):
 
     def __repr__(self) -> str:
         end = "mirrored()" if self.symmetry == MIRROR else f"symmetrized({str(self.symmetry)!r})"
-        return f"{inside(self.base, Sum, Product, Scaled)}.{end}"
+        return f"{inner_repr(self.base, Sum, Product, Scaled)}.{end}"
 
 
 @dataclass(frozen=True, repr=False)
 class Crossed(Symmetrized):
-    """k(x, mirror z), the other half of `mirrored()`: with M its matrix, flipped copies train on K + M.
+    """k(x, mirror z), the other half of `mirrored()`: with M its matrix, training on flipped copies uses K + M.
 
-    It is symmetric where mirroring both images leaves k as it is.
+    It is symmetric if k is invariant under mirroring both images.
 
     >>> from tangentless import kernel
     >>> Crossed(kernel("myrtle5"))
@@ -112,6 +114,10 @@ class Crossed(Symmetrized):
     """
 
     symmetry: Symmetry = MIRROR
+
+    @property
+    def invariant(self) -> bool:
+        return False  # turning both images changes it
 
     @property
     def pairs(self) -> list[tuple[int, int]]:

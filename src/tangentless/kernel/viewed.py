@@ -1,4 +1,4 @@
-"""Kernels of what a view shows of images."""
+"""Kernels of views: both images pass through a view before the kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ..architecture import Architecture
 from ..backends import Advance, AnyDevice
 from ..errors import ParameterError
-from ..gradients import Branches, Slopes, Tile, named
+from ..gradients import Branches, Slopes, Tile, with_prefix
 from ..views import View
 from .base import Elementary, Kernel
 from .combined import Product, Scaled, Sum
@@ -16,7 +16,7 @@ from .combined import Product, Scaled, Sum
 
 @dataclass(frozen=True, repr=False)
 class Viewed(Elementary):
-    """k(v x, v z): an elementary kernel of what a view v shows of both images."""
+    """k(v x, v z): an elementary kernel k after a view v of both images."""
 
     base: Elementary
     view: View
@@ -57,7 +57,7 @@ class Viewed(Elementary):
 
     def gradient(self, device: AnyDevice, images: Any, *, parameters: bool = False, wanted: bool = True) -> Branches:
         part = self.base.gradient(device, self.view(images), parameters=parameters, wanted=wanted)
-        # The images go along, for the way back from what was shown of them.
+        # `finish` needs the original images for the backward pass of the view.
         return Branches((part,), lambda parts, _: parts[0], part.diagonal, {"images": images})
 
     def pullback(self, tile: Tile) -> None:
@@ -68,14 +68,14 @@ class Viewed(Elementary):
 
     def finish(self, images: Branches) -> tuple[Any, Slopes]:
         pixels, slopes = self.base.finish(images.parts[0])
-        return self.view.back(images.own["images"], pixels), named("base", slopes)
+        return self.view.back(images.own["images"], pixels), with_prefix("base", slopes)
 
     def __repr__(self) -> str:
         return f"{self.base!r}.seen({str(self.view)!r})"
 
 
 def seen(kernel: Kernel, view: View) -> Kernel:
-    """The kernel with a view before every elementary kernel that it is made of."""
+    """The kernel with a view before every elementary kernel in it."""
     if isinstance(kernel, Elementary) and not isinstance(kernel, Viewed):
         return Viewed(kernel, view)
     if isinstance(kernel, Sum | Product):
@@ -83,6 +83,6 @@ def seen(kernel: Kernel, view: View) -> Kernel:
     if isinstance(kernel, Scaled):
         return Scaled(kernel.factor, seen(kernel.base, view))
     raise ParameterError(
-        f"{kernel!r} cannot be that of a view: a kernel has one view, and copies are made before it, "
+        f"{kernel!r} cannot be given a view: a kernel has at most one view, and symmetries come after it, "
         "as in k.seen('edges').mirrored()"
     )

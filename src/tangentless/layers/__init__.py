@@ -1,7 +1,7 @@
 """The layers an architecture is made of, and the registry through which anyone adds one.
 
-A layer declares its meaning once. The graph, every backend, the text form, model files, stores and the network of the
-same shape are derived from that, and `register` makes a layer of a user's a citizen of all of these.
+A layer declares its meaning once. The graph, every backend, the text form, model files, stores and the PyTorch network
+are derived from that declaration. `register` adds a user's layer, which then works in all of these.
 """
 
 from .base import (

@@ -1,7 +1,7 @@
-"""What a layer is: a frozen value with a name, a text form, and one of four meanings.
+"""The base classes of layers. A layer is a frozen dataclass with a name and a text form.
 
-A layer stacks the features of windows, averages them, embeds each feature by a nonlinearity, or adds branches. Each
-kind is a base class here; a layer declares the rest once, and everything else in the package is derived from that.
+A layer stacks the features of windows (`Stack`), averages them (`Average`), embeds each feature (`Nonlinearity`), or
+adds branches (`branches.Sum`). A subclass declares what is particular to it; the rest of the package derives from that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Grid = tuple[int, ...]  # (): one vector; (length,): a sequence; (height, width)
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows along one axis: number j holds the positions `j * stride + start + t * dilation` for t below `size`.
+    """Windows along one axis: window j covers the positions `j * stride + start + t * dilation`, 0 <= t < size.
 
     >>> Windows(size=3, count=4, start=-1).positions(1)  # outside the grid there are zeros
     [0, 1, 2]
@@ -37,7 +37,7 @@ class Windows:
     start: int = 0
 
     def positions(self, j: int) -> list[int]:
-        """Those of one window."""
+        """The positions of window j, some of which may lie outside the grid."""
         return [j * self.stride + self.start + t * self.dilation for t in range(self.size)]
 
 
@@ -49,11 +49,14 @@ class Layer(ABC):
 
     @property
     def keeps_mirrors(self) -> bool:
-        """Whether mirroring or turning what comes in mirrors or turns what comes out, on every grid it accepts."""
+        """Whether mirroring or turning the input mirrors or turns the output, on every grid that the layer accepts."""
         return True
 
     def __str__(self) -> str:
-        """The text form: a whole first parameter joins the name, others stand in parentheses unless they are usual."""
+        """The text form: an integer first parameter joins the name; others follow in parentheses unless default.
+
+        A single parameter that is not an integer is always shown.
+        """
         given = [(field, getattr(self, field.name)) for field in fields(self)]
         joined = ""
         if given and is_whole(given[0][1]):
@@ -65,15 +68,15 @@ class Layer(ABC):
 
 
 class Windowed(Layer):
-    """A layer that looks at windows of the grid, alike along every axis."""
+    """A layer that acts on windows of the grid, by the same rule along every axis."""
 
     @property
     def keeps_mirrors(self) -> bool:
-        return False  # unless a layer knows that its windows are as far from one end of an axis as from the other
+        return False  # subclasses say when their windows are symmetric about the centre of an axis
 
     @abstractmethod
     def windows(self, length: int) -> Windows:
-        """The windows along an axis of that length; raises `ArchitectureError` where none would fit."""
+        """The windows along an axis of that length; raises `ArchitectureError` if none fit."""
 
     def output_grid(self, grid: Grid) -> Grid:
         """The grid after this layer."""
@@ -81,7 +84,7 @@ class Windowed(Layer):
 
 
 class Stack(Windowed):
-    """Concatenate the features of each window: K' sums over windows, and averages them inside a sum."""
+    """Concatenate the features of each window: K' is the sum over the window, or the average inside a `Sum`."""
 
 
 class Average(Windowed):
@@ -91,36 +94,36 @@ class Average(Windowed):
 class Nonlinearity(Layer):
     """An embedding that keeps norms: `A A' f(c)`, with f the dual of an activation.
 
-    Define `activation`, and the dual is computed from it; or define `dual` too where it is known. If a short
-    polynomial can stand for it, fast backends take it from there; otherwise give a `form`, or the general path runs it.
+    Define `activation`. The dual is computed from it, unless you define `dual` too. The fused paths of the backends run
+    a dual that a short polynomial approximates, or one with a `form`; the general path runs any other.
     """
 
     @abstractmethod
     def activation(self, preactivation: Any) -> Any:
         """The activation with this dual: `E[a(u) a(v)] = f(c)` for standard Gaussian u, v of correlation c.
 
-        Write it with arithmetic and methods that NumPy arrays and PyTorch tensors share, such as `clip`: networks of
-        this shape train with the same declaration.
+        Use only arithmetic and methods that NumPy arrays and PyTorch tensors share, such as `clip`: PyTorch networks
+        call it too.
         """
 
     def dual(self, cosine: Array) -> Array:
-        """f, for cosines in [-1, 1]: by default from the activation, as its series of Hermite polynomials."""
+        """f, for cosines in [-1, 1]: by default computed from the Hermite series of the activation."""
         return polynomial(_hermite_series(self), cosine)
 
     def usual_activation(self, preactivation: Any) -> Any:
-        """The activation without the factor that keeps norms, as networks elsewhere have it."""
+        """The activation as networks usually define it, without the factor that makes f(1) = 1."""
         return self.activation(preactivation)
 
     def form(self) -> Form | None:
-        """The dual as data for the fast backends."""
+        """The dual as data for the fused paths; None if there is no short form."""
         return series_of(self.dual)
 
     def derivative(self, cosine: Array) -> Array:
-        """f', which tangent kernels and gradients need: of the series or the form, unless defined otherwise."""
+        """f', which tangent kernels and gradients need: that of the Hermite series or the form, unless overridden."""
         return self._known_form("derivative").derivative(cosine)
 
     def curvature(self, cosine: Array) -> Array:
-        """f'', which gradients of tangent kernels need, in the same way."""
+        """f'', which gradients of tangent kernels need; computed in the same way."""
         return self._known_form("curvature").curvature(cosine)
 
     def _known_form(self, wanted: str) -> Form:
@@ -139,7 +142,7 @@ class Nonlinearity(Layer):
         return tuple(field.name for field in fields(self) if field.type in (float, "float"))
 
     def parameter_slope(self, name: str, cosine: Array) -> Array:
-        """The derivative of f by a real parameter: by differences of sixth order, unless defined otherwise."""
+        """The derivative of f by a real parameter: central differences of sixth order, unless overridden."""
         value = getattr(self, name)
         step = 0.01 * max(abs(value), 1e-6)
         weights = {1: 0.75, 2: -0.15, 3: 1 / 60}
@@ -150,11 +153,11 @@ class Nonlinearity(Layer):
         return total
 
     def series(self) -> tuple[float, ...] | None:
-        """Coefficients of f as a power series, where a finite one is exact."""
+        """Coefficients of f as a power series, if a finite one is exact."""
         return None
 
     def gain(self) -> float:
-        """f(1), by which squared norms grow."""
+        """f(1), the factor by which squared norms grow."""
         return self._gain
 
     @functools.cached_property
@@ -171,12 +174,12 @@ class Nonlinearity(Layer):
         return Embed(self.dual, series=self.series(), derivative=self.derivative, curvature=self.curvature)
 
     def squares(self, squares: Array) -> Array:
-        """Squared norms after it."""
+        """Squared norms after this layer."""
         return squares * self.gain()
 
 
 class ClosedForm(Nonlinearity):
-    """A nonlinearity whose dual is the closed form that it gives."""
+    """A nonlinearity whose dual is given by its `form`."""
 
     @abstractmethod
     def form(self) -> Form:
@@ -188,7 +191,7 @@ class ClosedForm(Nonlinearity):
 
 @functools.lru_cache(maxsize=256)
 def check_dual(layer: Nonlinearity) -> None:
-    """Refuse what is no dual function: larger than at one, or not positive definite between points of a circle."""
+    """Refuse a function that is no dual: it exceeds f(1), or its matrix of points on a circle is not definite."""
     cosines = np.cos(2 * np.pi * np.arange(256) / 256)
     with np.errstate(all="ignore"):
         values = np.asarray(layer.dual(np.clip(cosines, -1.0, 1.0)), dtype=np.float64)

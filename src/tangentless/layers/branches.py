@@ -13,9 +13,9 @@ from .base import Layer, format_number
 
 @dataclass(frozen=True)
 class Sum(Layer):
-    """Features of branches side by side, K' = sum of weights[i] K_i. Inside, windows average instead of adding.
+    """Features of branches side by side: K' = sum of weights[i] K_i. In branches, windows average instead of adding.
 
-    Branches of any depth then weigh alike, as in networks whose weights have variance 1 / fan-in.
+    Branches of any depth then have the same scale, as in networks whose weights have variance 1 / fan-in.
 
     >>> from .windows import Conv
     >>> print(Sum(((Conv(3),), ()), (0.5, 2.0)))
@@ -50,7 +50,7 @@ class Sum(Layer):
 
 @dataclass(frozen=True)
 class Residual(Layer):
-    """The sum of some layers and of what came in.
+    """The sum of the output of some layers and their input.
 
     >>> from .windows import Conv
     >>> print(Residual((Conv(3), Conv(5))))
@@ -74,7 +74,7 @@ class Residual(Layer):
 
 
 def walk(layers: tuple[Layer, ...]) -> Iterator[Layer]:
-    """All layers, those of branches too, in order."""
+    """All layers in order, including those inside branches."""
     for layer in layers:
         yield layer
         for branch in branches_of(layer):
@@ -82,7 +82,7 @@ def walk(layers: tuple[Layer, ...]) -> Iterator[Layer]:
 
 
 def branches_of(layer: Layer) -> tuple[tuple[Layer, ...], ...]:
-    """Those of a sum or a residual; none for other layers."""
+    """The branches of a sum or a residual; none for other layers."""
     if isinstance(layer, Residual):
         layer = layer.as_sum()
     return layer.branches if isinstance(layer, Sum) else ()

@@ -1,4 +1,4 @@
-"""The nonlinearities: those of the paper first, then the usual ones of networks.
+"""The nonlinearities: first those of the paper, then others that are usual in networks.
 
 Each is one small class: an activation, and its dual function where a closed form is known.
 """
@@ -29,13 +29,13 @@ class Normalize(Layer):
         return Embed(lambda c: c, keep_norms=False, series=(0.0, 1.0), derivative=np.ones_like, curvature=np.zeros_like)
 
     def squares(self, squares: Array) -> Array:
-        """Squared norms after it."""
+        """Squared norms after this layer."""
         return (squares > 0).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class ReLU(ClosedForm):
-    """The arc-cosine kernel of order one, of sqrt(2) max(x, 0).
+    """The arc-cosine kernel of order one: the dual of sqrt(2) max(x, 0).
 
     >>> ReLU().dual(np.array([-1.0, 0.0, 1.0])).round(6)
     array([0.     , 0.31831, 1.     ])
@@ -79,7 +79,8 @@ class LeakyReLU(ClosedForm):
         return Arc(linear=2.0 * self.slope / total, arc=(1.0 - self.slope) ** 2 / total)
 
     def parameter_slope(self, name: str, cosine: Array) -> Array:
-        linear = 2.0 * (1.0 - self.slope**2) / (1.0 + self.slope**2) ** 2  # that of arc is its negative
+        # The derivatives of the form's `linear` and `arc` by the slope differ in sign only.
+        linear = 2.0 * (1.0 - self.slope**2) / (1.0 + self.slope**2) ** 2
         return linear * (cosine - ReLU().dual(cosine))
 
 
@@ -113,7 +114,7 @@ class Gaussian(ClosedForm):
 
 @dataclass(frozen=True)
 class Polynomial(Nonlinearity):
-    """c^degree, of the normalised Hermite polynomial of that degree.
+    """c^degree: the dual of the normalised Hermite polynomial of that degree.
 
     >>> Polynomial(3).dual(np.array([0.5])), str(Polynomial(3))
     (array([0.125]), 'polynomial3')
@@ -144,7 +145,7 @@ class Polynomial(Nonlinearity):
 
 @dataclass(frozen=True)
 class _Scaled(Nonlinearity):
-    """A nonlinearity with a factor on its input: `erf(2)` is erf(2 x), divided so that f(1) = 1."""
+    """A nonlinearity with a factor on its input: `erf(2)` is erf(2 x), normalised so that f(1) = 1."""
 
     scale: float = 1.0
 
@@ -165,7 +166,7 @@ class _Scaled(Nonlinearity):
 
 @dataclass(frozen=True)
 class Erf(_Scaled):
-    """The arc-sine kernel, of erf.
+    """The arc-sine kernel, the dual of erf: asin(r c) / asin(r), with r = 2 scale² / (1 + 2 scale²).
 
     >>> float(Erf().dual(np.array(0.5)).round(6))
     0.465704
@@ -257,7 +258,7 @@ class Cos(_Scaled):
 
 @dataclass(frozen=True)
 class Abs(ClosedForm):
-    """The dual of `|x|`: two ReLUs, of x and of -x.
+    """The dual of `|x|`, which is the sum of two ReLUs, of x and of -x.
 
     >>> Abs().dual(np.array([-1.0, 1.0]))
     array([1., 1.])
@@ -274,7 +275,7 @@ class Abs(ClosedForm):
 
 @dataclass(frozen=True)
 class Step(Nonlinearity):
-    """The arc-cosine kernel of order zero, of sqrt(2) for x > 0 and 0 below. It has no tangent kernel and no gradient.
+    """The arc-cosine kernel of order zero: the dual of sqrt(2) for x > 0, else 0. It has no tangent and no gradient.
 
     >>> Step().dual(np.array([-1.0, 0.0, 1.0]))
     array([0. , 0.5, 1. ])
@@ -299,11 +300,11 @@ class Step(Nonlinearity):
 
 
 def _apply(name: str, values: Any) -> Any:
-    """A function that tensors have as a method, and NumPy or SciPy for arrays."""
+    """Apply a function by its name: a method of tensors, or a function of NumPy or SciPy for arrays."""
     if hasattr(values, name):
         return getattr(values, name)()
     if hasattr(np, name):
         return getattr(np, name)(values)
-    import scipy.special  # here, because it takes a while
+    import scipy.special  # slow to import
 
     return getattr(scipy.special, name)(values)

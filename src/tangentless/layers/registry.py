@@ -16,10 +16,10 @@ _L = TypeVar("_L", bound=type[Layer])
 
 
 def register(layer: _L) -> _L:
-    """Make a layer known by its name: to the text form, and so to model files, stores, networks and the command line.
+    """Make a layer available by its name in the text form, and so in model files, stores, networks and the CLI.
 
     Subclass `Nonlinearity` (and define `activation`), `Stack` or `Average` (and define `windows`). Parameters are
-    fields of a frozen dataclass, whole or real numbers. It can be used as a decorator.
+    fields of a frozen dataclass, integers or floats. `register` can be used as a decorator.
 
     >>> import math
     >>> @register
@@ -63,5 +63,5 @@ LAYERS[Normalize.name] = Normalize
 
 
 def _origin(layer: type) -> tuple[str, str]:
-    """Where a class was defined: running a cell of a notebook again defines it again."""
+    """Where a class was defined. A notebook cell that runs again may register its class again."""
     return layer.__module__, layer.__qualname__

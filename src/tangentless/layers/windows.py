@@ -1,4 +1,4 @@
-"""Layers that look at windows of the grid: convolutions and patches stack features, pools average them."""
+"""Layers that act on windows of the grid: convolutions and patches stack features, pools average them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Conv(Stack):
 
 @dataclass(frozen=True)
 class Patch(Stack):
-    """Stack disjoint windows: what a network does that cuts its images into patches.
+    """Stack disjoint windows, as networks do that cut images into patches.
 
     >>> Patch(2).output_grid((64, 64))
     (32, 32)
@@ -57,7 +57,7 @@ class Patch(Stack):
 
 @dataclass(frozen=True)
 class Pool(Average):
-    """Average pooling: over disjoint windows that tile the grid, or with a stride over all windows inside it.
+    """Average pooling: over disjoint windows that tile the grid, or, with a stride, over all windows inside the grid.
 
     >>> Pool(2).output_grid((32, 28)), Pool(3, stride=2).output_grid((32, 28))
     ((16, 14), (15, 13))
@@ -84,9 +84,10 @@ class Pool(Average):
 
 @dataclass(frozen=True)
 class HalfPool(Average):
-    """Averages over all windows of half the grid's length. `halfpool globalpool` is a mean over the grid in which
+    """Average over all windows of half the grid's length.
 
-    positions count the more the nearer they are to its centre, as what photographs show usually is.
+    `halfpool globalpool` is a weighted mean over the grid. Weights grow towards the centre, where the subject of a
+    photograph usually is.
 
     >>> HalfPool().output_grid((8, 7))
     (5, 4)
@@ -119,7 +120,7 @@ def _disjoint(layer: Windowed, size: int, length: int) -> Windows:
     if length % size:
         fitting = [f"{layer.name}{p}" for p in range(2, length + 1) if length % p == 0]
         if isinstance(layer, Average):
-            fitting += [f"{layer.name}{size}(stride={size})", GlobalPool.name]
+            fitting += [f"{layer.name}{size}(stride={size})"] * (size < length) + [GlobalPool.name]
         raise ArchitectureError(f"{layer} does not divide an axis of {length}; what would fit: {', '.join(fitting)}")
     return Windows(size, length // size, size)
 
