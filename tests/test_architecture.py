@@ -134,6 +134,11 @@ def test_text_that_cannot_be_read_says_where(text, message):
             (28, 28),
             "layer 3 of 3: pool2 does not divide an axis of 7; what would fit: pool7, pool2(stride=2)",
         ),
+        (
+            "pool16",
+            (8, 8),
+            "layer 1 of 1: pool16 does not divide an axis of 8; what would fit: pool2, pool4, pool8, globalpool",
+        ),
         ("conv3 relu pool2", (32, 32), "16×16 grid is left"),
         ("conv3 relu", (16,), "16 grid is left"),
         ("conv3 relu", (), "conv3 needs a sequence or an image"),

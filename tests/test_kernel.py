@@ -206,6 +206,11 @@ def test_import_loads_nothing_that_takes_long_to_load():
     assert not heavy & set(loaded)
 
 
+def test_completion_offers_the_public_names_and_no_others():
+    assert sorted(dir(tl)) == sorted(tl.__all__)
+    assert all(hasattr(tl, name) for name in tl.__all__)
+
+
 def test_a_first_call_compiles_nothing_that_an_earlier_process_compiled(X, tmp_path):
     np.save(tmp_path / "X.npy", X)
     script = (
