@@ -57,7 +57,7 @@ def to_numpy(values: Any) -> tuple[Array, Callable[[Array], Any]]:
 
 def without_tensor(values: Any) -> Any:
     """A torch tensor as a NumPy array, anything else as it is; for libraries that do not know tensors."""
-    return to_numpy(values)[0] if _module(values) == "torch" else values
+    return to_numpy(values)[0] if is_tensor(values) else values
 
 
 def is_cupy(values: Any) -> bool:
@@ -77,9 +77,7 @@ def to_tensor(array: Array, device: str) -> Any:
 
 def to_host(values: Any) -> Any:
     """A CuPy array or torch tensor as a NumPy array, anything else as it is."""
-    if is_tensor(values):
-        return take(values, on_gpu=False)[0]
-    return values.get() if is_cupy(values) else values
+    return take(values, on_gpu=False)[0] if is_tensor(values) or is_cupy(values) else values
 
 
 def put_beside(array: Array, values: Any) -> Any:
