@@ -1,4 +1,4 @@
-"""What every solver asks of ridges, targets and weights."""
+"""Checks of ridges, targets and weights, common to all solvers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether the value is a real number that float64 has room for, and not a truth value.
+    """Whether the value is a finite real number within the range of float64, and not a bool.
 
     >>> is_number(3), is_number(True), is_number("3"), is_number(float("nan")), is_number(10**400)
     (True, False, False, False, False)
@@ -29,7 +29,7 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def check_ridge(ridge: Any) -> float:
-    """The ridge as a float, if it is a finite number of at least zero.
+    """The ridge as a float; raises `ParameterError` unless it is finite and at least 0.
 
     >>> check_ridge(-1)
     Traceback (most recent call last):
@@ -42,7 +42,7 @@ def check_ridge(ridge: Any) -> float:
 
 
 def check_targets(Y: Any, rows: int) -> Array:
-    """Y as float64, if it holds finite numbers for this many rows.
+    """Y as a float64 array, (rows,) or (rows, targets); raises `InputError` unless it has this shape and is finite.
 
     >>> check_targets([1, 2], rows=3)
     Traceback (most recent call last):
@@ -59,7 +59,7 @@ def check_targets(Y: Any, rows: int) -> Array:
 
 
 def check_weights(weights: Any, rows: int) -> Array | None:
-    """Weights as float64, if they are positive and there is one for each row.
+    """Weights as a float64 array, (rows,); raises `InputError` unless all are positive and finite. None stays None.
 
     >>> check_weights([1.0, 0.0], rows=2)
     Traceback (most recent call last):
