@@ -25,7 +25,7 @@ from typing import Any
 from ..devices import Device
 from ..errors import ClusterError, ParameterError, TangentlessError
 from .compute import Computer, Job, Probe, parse_memory
-from .manifest import knows, read_manifest
+from .manifest import has_bits, read_manifest
 from .progress import Meter
 from .store import Tile
 
@@ -336,7 +336,7 @@ def refusal(job: Job, probe: Probe, version: str) -> str:
         bits = probe(_own_device(job))
     except Exception as error:
         return f"it cannot run the backend: {type(error).__name__}: {error}"
-    if store.manifest.bits and not knows(store.manifest.bits, bits):
+    if store.manifest.bits and not has_bits(store.manifest.bits, bits):
         return f"it computes other bits, {bits}, than those in the store, {', '.join(store.manifest.bits)}"
     return ""
 

@@ -41,7 +41,7 @@ _AT_ONCE = 32  # requests to an address: enough to hide a latency of 30 ms behin
 # Requests are repeated here, in one place: many attempts of others within each would be as many times slower.
 _S3 = {"retries": {"max_attempts": 1}, "connect_timeout": 10, "read_timeout": 60, "max_pool_connections": _AT_ONCE}
 _DEFAULTS = {"s3": {"config_kwargs": _S3}}
-_FIRST_PAUSE, _LONGEST_PAUSE, _WORTH_A_WORD = 0.1, 8.0, 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE, _WARN_AFTER = 0.1, 8.0, 1.0
 _UNFINISHED = "kernel/tmp"  # one folder for all files being written, so that `clean` knows where to look
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
@@ -66,7 +66,7 @@ class LocalFiles:
     def write(self, name: str, *parts: Any) -> None:
         """Create or replace a file durably. If that fails, raise `StoreWriteError` and leave nothing behind."""
         target, beside = self.root / name, self.root / _UNFINISHED / uuid.uuid4().hex
-        with explained(self.address):
+        with write_errors(self.address):
             make_folder(beside.parent)
             make_folder(target.parent)
             try:
@@ -82,14 +82,14 @@ class LocalFiles:
 
     def create(self, name: str, data: bytes) -> None:
         """Create a file; raises `FileExistsError` if it exists."""
-        with explained(self.address):
+        with write_errors(self.address):
             make_folder((self.root / name).parent)
             with (self.root / name).open("xb") as file:
                 file.write(data)
 
     def remove(self, name: str) -> None:
         """Delete a file if it exists."""
-        with explained(self.address):
+        with write_errors(self.address):
             (self.root / name).unlink(missing_ok=True)
 
     def entries(self) -> set[str]:
@@ -131,29 +131,29 @@ class RemoteFiles:
 
     def read(self, name: str) -> bytes:
         # From a start, because without one some file systems ask for the length first, even a cache of old listings.
-        return bytes(self._ask(lambda: self._system.cat_file(f"{self._root}/{name}", start=0)))
+        return bytes(self._retry(lambda: self._system.cat_file(f"{self._root}/{name}", start=0)))
 
     def write(self, name: str, *parts: Any) -> None:
         data = b"".join(parts)
-        with explained(self.address):
-            self._ask(lambda: self._system.pipe_file(f"{self._root}/{name}", data), "writing")
+        with write_errors(self.address):
+            self._retry(lambda: self._system.pipe_file(f"{self._root}/{name}", data), "writing")
 
     def create(self, name: str, data: bytes) -> None:
-        self._ask(lambda: self._system.pipe_file(f"{self._root}/{name}", data, mode="create"), "writing")
+        self._retry(lambda: self._system.pipe_file(f"{self._root}/{name}", data, mode="create"), "writing")
 
     def remove(self, name: str) -> None:
-        with explained(self.address), contextlib.suppress(FileNotFoundError):
-            self._ask(lambda: self._system.rm_file(f"{self._root}/{name}"), "writing")
+        with write_errors(self.address), contextlib.suppress(FileNotFoundError):
+            self._retry(lambda: self._system.rm_file(f"{self._root}/{name}"), "writing")
 
     def entries(self) -> set[str]:
         try:
-            found = self._ask(lambda: self._system.ls(self._root, detail=False, refresh=True))
+            found = self._retry(lambda: self._system.ls(self._root, detail=False, refresh=True))
         except FileNotFoundError:
             return set()
         return {path.rstrip("/").rpartition("/")[2] for path in found}
 
     def sizes(self, folder: str) -> dict[str, int]:
-        found = self._ask(lambda: self._system.find(f"{self._root}/{folder}", detail=True, refresh=True))
+        found = self._retry(lambda: self._system.find(f"{self._root}/{folder}", detail=True, refresh=True))
         return {path[len(self._root) + 1 :]: entry["size"] for path, entry in found.items()}
 
     def clean(self) -> None:
@@ -162,22 +162,22 @@ class RemoteFiles:
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteFiles, (self.address, self.options)  # without a connection, which belongs to its process
 
-    def _ask(self, request: Callable[[], Any], what: str = "access") -> Any:
+    def _retry(self, request: Callable[[], Any], what: str = "access") -> Any:
         """The answer to a request, repeated at growing intervals while the trouble may pass."""
-        began, pause, said = time.monotonic(), _FIRST_PAUSE, False
+        began, pause, warned = time.monotonic(), _FIRST_PAUSE, False
         while True:
             try:
                 return request()
             except Exception as error:  # libraries of object stores raise errors of their own kinds
-                trouble = diagnose(error, self.address, what, self.options)
+                trouble = classify(error, self.address, what, self.options)
                 if trouble is None:
                     raise
                 waited = time.monotonic() - began
                 if waited >= trouble.patience:
                     raise StoreAccessError(trouble.text) from None  # which is all that may be shown
-                if waited > _WORTH_A_WORD and not said:
+                if waited > _WARN_AFTER and not warned:
                     logger.warning("%s; trying again for %.0f s", trouble.text, trouble.patience)
-                    said = True
+                    warned = True
             time.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -199,7 +199,7 @@ class RemoteFiles:
             defaults = {"use_listings_cache": False, **_DEFAULTS.get(self.address.partition(":")[0], {})}
             system, root = fsspec.core.url_to_fs(self.address, **{**defaults, **self.options})
         except (ValueError, ImportError, TypeError) as error:
-            raise NotAStoreError(f"fsspec cannot open {self.address}: {without(self.options, error)}") from None
+            raise NotAStoreError(f"fsspec cannot open {self.address}: {redact(self.options, error)}") from None
         return system, str(root).rstrip("/")
 
 
@@ -214,10 +214,10 @@ class Trouble:
     patience: float = 0.0
 
 
-def diagnose(error: Exception, address: str, what: str = "access", options: Options | None = None) -> Trouble | None:
+def classify(error: Exception, address: str, what: str = "access", options: Options | None = None) -> Trouble | None:
     """What an error of a request means; None if it is an answer, or a fault of the caller.
 
-    >>> diagnose(PermissionError("Forbidden"), "s3://bucket/k.zarr").text
+    >>> classify(PermissionError("Forbidden"), "s3://bucket/k.zarr").text
     'access to s3://bucket/k.zarr is denied (PermissionError); look at the credentials'
     """
     response = getattr(error.__cause__ or error, "response", None)
@@ -228,7 +228,7 @@ def diagnose(error: Exception, address: str, what: str = "access", options: Opti
     if isinstance(error, (TangentlessError, FileNotFoundError, FileExistsError, TypeError)):
         return None
     if isinstance(error, ValueError):
-        return Trouble(f"{address} cannot be asked: {without(options, error)}")
+        return Trouble(f"{address} cannot be asked: {redact(options, error)}")
     if "Credentials" in why:
         return Trouble(f"there are no credentials for {address}; give storage_options=, or set them as fsspec says")
     if isinstance(error, PermissionError):
@@ -236,10 +236,10 @@ def diagnose(error: Exception, address: str, what: str = "access", options: Opti
     return Trouble(f"{address} does not answer ({why}); look at the endpoint and the network", PATIENCE)
 
 
-def without(options: Any, error: object) -> str:
+def redact(options: Any, error: object) -> str:
     """The text of an error, with every value of the options struck out.
 
-    >>> without({"client": {"password": "hunter2"}}, ValueError("no user:hunter2 at this host"))
+    >>> redact({"client": {"password": "hunter2"}}, ValueError("no user:hunter2 at this host"))
     'no user:*** at this host'
     """
     text, left = str(error), [options]
@@ -288,7 +288,7 @@ def _check_address(protocol: str, rest: str) -> None:
 
 
 @contextlib.contextmanager
-def explained(address: str) -> Iterator[None]:
+def write_errors(address: str) -> Iterator[None]:
     """Turn errors of the operating system into a `StoreWriteError` that says what to do; `FileExistsError` passes."""
     try:
         yield

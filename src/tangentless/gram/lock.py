@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 
 from ..errors import StoreLockedError
 from ..files import WINDOWS
-from .files import Files, LocalFiles, explained, make_folder
+from .files import Files, LocalFiles, make_folder, write_errors
 
 LOCK = "kernel/writer.lock"
 logger = logging.getLogger("tangentless")
@@ -102,7 +102,7 @@ def owner_file(files: Files) -> str:
 
 def _lock(files: LocalFiles, held: contextlib.ExitStack) -> bool:
     """Take the lock of the operating system; False where the file system has none."""
-    with explained(files.address):
+    with write_errors(files.address):
         make_folder((files.root / LOCK).parent)
         try:
             held.enter_context(FileLock(files.root / LOCK, timeout=0, thread_local=False, fallback_to_soft=False))

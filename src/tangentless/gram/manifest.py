@@ -138,7 +138,7 @@ class Manifest:
 # Agreement of a store with what is given
 
 
-def settle(
+def resolve(
     files: Files,
     given: Manifest,
     x: NDArray[Any],
@@ -158,19 +158,19 @@ def settle(
                 files.remove(name)
         return given
     stored = read_manifest(files)
-    longer = stored.symmetric and given.symmetric and _continues(stored.x, given.x, x)
+    longer = stored.symmetric and given.symmetric and _is_extended_by(stored.x, given.x, x)
     if longer and extend:
         stored = stored.grown_to(given.x)
     hint = "The first rows are the same: to add the new ones, pass extend=True. " if longer and not extend else ""
     if extend and not longer and stored.x != given.x:
         hint = "X can be extended only if it begins with the rows that are stored. "
-    return agree(stored, replace(given, tile=tile or stored.tile), files.address, hint, mixed=mixed)
+    return require_match(stored, replace(given, tile=tile or stored.tile), files.address, hint, mixed=mixed)
 
 
-def agree(stored: Manifest, given: Manifest, where: str, hint: str = "", *, mixed: bool = False) -> Manifest:
+def require_match(stored: Manifest, given: Manifest, where: str, hint: str = "", *, mixed: bool = False) -> Manifest:
     """The stored manifest, with further `bits` if they may be `mixed`; raises `StoreMismatchError` if they differ."""
     if mixed:
-        stored = replace(stored, bits=(*stored.bits, *(one for one in given.bits if not knows(stored.bits, one))))
+        stored = replace(stored, bits=(*stored.bits, *(one for one in given.bits if not has_bits(stored.bits, one))))
     found = list(differences(stored, given))
     if not found:
         return stored
@@ -216,17 +216,17 @@ def differences(stored: Manifest, given: Manifest) -> Iterator[str]:
             yield f"{name} is {before!r} in the store, {after!r} now"
 
 
-def knows(bits: Collection[str], one: str) -> bool:
+def has_bits(bits: Collection[str], one: str) -> bool:
     """Whether a fingerprint is among some. Its hash tells; processors of different names may share it.
 
-    >>> knows(("01ab (x86_64 znver4)",), "01ab (x86_64 icelake-server)")
+    >>> has_bits(("01ab (x86_64 znver4)",), "01ab (x86_64 icelake-server)")
     True
     """
     return one.partition(" ")[0] in {known.partition(" ")[0] for known in bits}
 
 
 def _other_bits(stored: Manifest, given: Manifest) -> Iterator[str]:
-    new = [one for one in given.bits if stored.bits and not knows(stored.bits, one)]
+    new = [one for one in given.bits if stored.bits and not has_bits(stored.bits, one)]
     if new:
         yield f"this processor rounds differently: its bits are {', '.join(new)}, those in the store {stored.bits[0]}"
 
@@ -237,7 +237,7 @@ def _new_arithmetic(stored: Manifest, given: Manifest) -> bool:
     return same and stored.arithmetic != given.arithmetic
 
 
-def _continues(stored: Data, given: Data, x: NDArray[Any]) -> bool:
+def _is_extended_by(stored: Data, given: Data, x: NDArray[Any]) -> bool:
     """Whether X begins with the images that are stored and has more."""
     rows = stored.shape[0]
     alike = stored.dtype == given.dtype and stored.shape[1:] == given.shape[1:]

@@ -25,7 +25,7 @@ _WORKERS_SHOWN = 16
 
 
 @dataclass(frozen=True)
-class Pace:
+class WorkerPace:
     """What one worker has done in this run."""
 
     tiles: int = 0
@@ -54,7 +54,7 @@ class Snapshot:
     pairs_done: float
     pairs: int
     pairs_per_second: float = 0.0
-    workers: dict[str, Pace] = field(default_factory=dict)
+    workers: dict[str, WorkerPace] = field(default_factory=dict)
 
     @property
     def seconds_left(self) -> float | None:
@@ -102,8 +102,8 @@ class Meter:
         """Count a tile that is in the store; `pairs` are those not counted before."""
         workers = dict(self.now.workers)
         if worker:
-            pace = workers.get(worker, Pace())
-            workers[worker] = Pace(pace.tiles + 1, pace.pairs + int(pairs), pace.seconds + seconds)
+            pace = workers.get(worker, WorkerPace())
+            workers[worker] = WorkerPace(pace.tiles + 1, pace.pairs + int(pairs), pace.seconds + seconds)
         self.now = replace(
             self.now, tiles_done=self.now.tiles_done + 1, pairs_done=self.now.pairs_done + pairs, workers=workers
         )

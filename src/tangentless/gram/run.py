@@ -29,18 +29,18 @@ from .lock import Owner, find_owner, hold
 from .manifest import (
     Data,
     Manifest,
-    agree,
     damaged_metadata,
+    has_bits,
     is_vacant,
-    knows,
     read_manifest,
     recover_manifest,
-    settle,
+    require_match,
+    resolve,
     write_metadata,
 )
 from .matrix import GramMatrix
 from .progress import ProgressOption, Snapshot, check_option, metered
-from .store import Store, Tile, intact, tile_name
+from .store import Store, Tile, tile_name, try_read
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -84,7 +84,7 @@ def gram(
     ((20, 20), 1.0, True)
     """
     kernel = kernel_of(kernel)
-    images = _check_sets(X, Z)
+    images = _load_images(X, Z)
     files = find_files(store, storage_options)
     vacant = is_vacant(files)
     stored = None if vacant else read_manifest(files)  # refuses a place that is not ours before anything is put there
@@ -92,13 +92,13 @@ def gram(
     with find_engine(scheduler, choose, functools.partial(fingerprint, kernel, images["x"].shape[1:])) as engine:
         run = _Run(engine, kernel, memory, progress, mixed)
         given = run.describe(images, preprocessing, tile)
-        if not vacant and (complete := _complete(files, settle(files, given, images["x"], extend=extend, tile=tile))):
+        if not vacant and (complete := _finished(files, resolve(files, given, images["x"], extend=extend, tile=tile))):
             return GramMatrix(complete)
         engine.device.backend.name  # noqa: B018 (refuses what cannot run here before the store is touched)
         given = replace(given, bits=run.bits(stored))
         with hold(files, force=force_unlock) as check:
-            manifest = settle(files, given, images["x"], extend=extend, tile=tile, mixed=mixed)
-            made = _keep(files, manifest, images)
+            manifest = resolve(files, given, images["x"], extend=extend, tile=tile, mixed=mixed)
+            made = _write_inputs(files, manifest, images)
             size = manifest.tile
             run.compute(made, None, check, lambda name, panel: images[name][panel * size : (panel + 1) * size])
     return GramMatrix(made)
@@ -135,10 +135,10 @@ def resume(
     files = find_files(store, storage_options)
     manifest = read_manifest(files)
     with _continuing(files, manifest, **options) as run:
-        if complete := _complete(files, manifest):
+        if complete := _finished(files, manifest):
             return GramMatrix(complete)
         with hold(files, force=force_unlock) as check:
-            made = _keep(files, run.join(files, read_manifest(files)), {})
+            made = _write_inputs(files, run.continued(files, read_manifest(files)), {})
             run.compute(made, None, check)
     return GramMatrix(made)
 
@@ -242,19 +242,19 @@ def repair(
     files = find_files(store, storage_options)
     manifest = recover_manifest(files)
     continuing = _continuing(files, manifest, **options)  # refuses unknown options now, and begins where it is entered
-    images = {} if X is None else _same_images(manifest, X, Z)
+    images = {} if X is None else _load_same_images(manifest, X, Z)
     found = _examine(Store(files, manifest))
     if found.good:  # of a store at a read-only place that is all
         return found
-    with _where_it_can_be_written(files, found), hold(files, force=force_unlock) as check:
+    with _explain_failure(files, found), hold(files, force=force_unlock) as check:
         found = _examine(Store(files, manifest))
         if any(name not in images for name, _ in found.images):
             names = ", ".join(f"panel {panel} of {name.upper()}" for name, panel in found.images)
             raise StoreDamagedError(f"the images kept in {files.address} are damaged, {names}: give the data to repair")
-        _keep(files, manifest, images)
+        _write_inputs(files, manifest, images)
         if found.tiles:
             with continuing as run:
-                run.compute(_keep(files, run.join(files, manifest), {}), found.tiles, check)
+                run.compute(_write_inputs(files, run.continued(files, manifest), {}), found.tiles, check)
     return found
 
 
@@ -291,11 +291,11 @@ class _Run:
     def bits(self, stored: Manifest | None) -> tuple[str, ...]:
         """The fingerprints that may take part: of one processor, one that the store knows if there is such, or all."""
         known, found = () if stored is None else stored.bits, self.engine.bits
-        return found if self.mixed else tuple(sorted(found, key=lambda one: not knows(known, one))[:1])
+        return found if self.mixed else tuple(sorted(found, key=lambda one: not has_bits(known, one))[:1])
 
-    def join(self, files: Files, stored: Manifest) -> Manifest:
+    def continued(self, files: Files, stored: Manifest) -> Manifest:
         """The manifest of a store that this run's processors may continue."""
-        return agree(stored, replace(stored, bits=self.bits(stored)), files.address, mixed=self.mixed)
+        return require_match(stored, replace(stored, bits=self.bits(stored)), files.address, mixed=self.mixed)
 
     def describe(self, images: Images, preprocessing: str, tile: int | None) -> Manifest:
         """The manifest of a store made by this run."""
@@ -357,18 +357,18 @@ def _continuing(
     choose = functools.partial(Device.of, backend or manifest.backend, cast(Precision, manifest.precision), n_jobs)
     with find_engine(scheduler, choose, functools.partial(fingerprint, kernel, manifest.x.shape[1:])) as engine:
         run = _Run(engine, kernel, memory, progress, mixed)
-        agree(manifest, replace(manifest, **run.identity), files.address)
+        require_match(manifest, replace(manifest, **run.identity), files.address)
         yield run
 
 
-def _complete(files: Files, manifest: Manifest) -> Store | None:
+def _finished(files: Files, manifest: Manifest) -> Store | None:
     """The store, if nothing is left to compute: it needs no lock then, and may be read-only."""
     store = Store(files, manifest)
     return store if len(store.finished()) == store.layout.count else None
 
 
 @contextlib.contextmanager
-def _where_it_can_be_written(files: Files, found: Findings) -> Iterator[None]:
+def _explain_failure(files: Files, found: Findings) -> Iterator[None]:
     """Say what stays damaged, if the place does not take a repair."""
     try:
         yield
@@ -377,7 +377,7 @@ def _where_it_can_be_written(files: Files, found: Findings) -> Iterator[None]:
         raise type(error)(f"{files.address} was not repaired, and {damage} stay damaged: {error}") from error
 
 
-def _keep(files: Files, manifest: Manifest, images: Images) -> Store:
+def _write_inputs(files: Files, manifest: Manifest, images: Images) -> Store:
     """Write the images and metadata that are missing; the caller holds the lock."""
     files.clean()
     store = Store(files, manifest)
@@ -387,7 +387,7 @@ def _keep(files: Files, manifest: Manifest, images: Images) -> Store:
     return store
 
 
-def _check_sets(X: Any, Z: Any) -> Images:
+def _load_images(X: Any, Z: Any) -> Images:
     """The sets of images by name, checked."""
     images = {"x": check_images(to_numpy(X)[0], "X")}
     if Z is not None:
@@ -396,8 +396,8 @@ def _check_sets(X: Any, Z: Any) -> Images:
     return images
 
 
-def _same_images(manifest: Manifest, X: Any, Z: Any) -> Images:
-    images = _check_sets(X, Z)
+def _load_same_images(manifest: Manifest, X: Any, Z: Any) -> Images:
+    images = _load_images(X, Z)
     for name, data in manifest.sets.items():
         if name in images and Data.of(images[name]) != data:
             raise StoreMismatchError(f"{name.upper()} is not the data this store was made from: its hash differs")
@@ -410,8 +410,8 @@ def _examine(store: Store) -> Findings:
     there = store.files.sizes("kernel/c")
     tiles = [tile for tile in store.layout.tiles() if tile_name(tile) in there]
 
-    images_read = ahead(lambda panel: intact(store.read_images, *panel) is not None, panels, store.files.concurrency)
-    tiles_read = ahead(lambda tile: intact(store.read_tile, tile) is not None, tiles, store.at_once)
+    images_read = ahead(lambda panel: try_read(store.read_images, *panel) is not None, panels, store.files.concurrency)
+    tiles_read = ahead(lambda tile: try_read(store.read_tile, tile) is not None, tiles, store.at_once)
     return Findings(
         metadata=tuple(damaged_metadata(store.files, manifest)),
         images=tuple(panel for panel, good in images_read if not good),

@@ -155,12 +155,12 @@ class Store:
         return len(known) * (len(known) + 1) // 2 if tile[0] == tile[1] else known.size
 
     def _covers(self, tile: Tile) -> bool:
-        values = intact(self.read_tile, tile)
+        values = try_read(self.read_tile, tile)
         return values is not None and not np.isnan(values[-1, -1])
 
     def known_part(self, tile: Tile) -> Array | None:
         """The part of a tile that was known before the matrix was extended, if any."""
-        values = intact(self.read_tile, tile) if self.was_cut(tile) else None
+        values = try_read(self.read_tile, tile) if self.was_cut(tile) else None
         if values is None:
             return None
         width = int(np.count_nonzero(~np.isnan(values[0])))
@@ -180,7 +180,7 @@ class Store:
 
         def write(panel: int) -> None:
             rows = images[panel * self.manifest.tile : (panel + 1) * self.manifest.tile]
-            there = intact(self.read_images, name, panel)
+            there = try_read(self.read_images, name, panel)
             if there is None or not np.array_equal(there, rows):
                 self._write_chunk(*self._panel(name, panel), rows, 0)
 
@@ -232,7 +232,7 @@ def tile_name(tile: Tile) -> str:
     return f"kernel/c/{tile[0]}/{tile[1]}"
 
 
-def intact(read: Callable[..., NDArray[Any]], *where: Any) -> NDArray[Any] | None:
+def try_read(read: Callable[..., NDArray[Any]], *where: Any) -> NDArray[Any] | None:
     """What a method of a store reads, or None if it is missing or damaged."""
     try:
         return read(*where)
