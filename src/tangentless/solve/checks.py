@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, ParameterError
-from ..inputs import to_host
 from .matrices import as_numbers, check_finite
 
 Array = NDArray[np.float64]
@@ -49,7 +48,7 @@ def check_targets(Y: Any, rows: int) -> Array:
         ...
     tangentless.errors.InputError: K has 3 rows, but Y has 2; they must match
     """
-    targets = as_numbers(to_host(Y), "Y").astype(np.float64)
+    targets = as_numbers(Y, "Y").astype(np.float64)
     if targets.ndim not in (1, 2) or not targets.size:
         raise InputError(f"Y must be of shape (n,) or (n, targets), but its shape is {targets.shape}")
     if len(targets) != rows:

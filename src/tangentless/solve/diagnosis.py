@@ -22,9 +22,10 @@ from ..algebra import Algebra
 from ..chunks import spans
 from ..devices import Device
 from ..errors import InputError, ParameterError
+from ..inputs import to_host
 from . import blocked
 from .checks import check_ridge
-from .matrices import algebra_for, check_kernel, load
+from .matrices import check_kernel, load, receive
 
 Array = NDArray[np.float64]
 Pairs = NDArray[np.intp]
@@ -102,9 +103,9 @@ def diagnose(
     ridge = check_ridge(ridge)
     if not 0 <= near < math.inf:
         raise ParameterError(f"near must be a finite number of at least 0, not {near!r}")
-    on = algebra_for(backend, K)
+    on, matrix, _ = receive(K, backend)
     with on.working():
-        matrix = check_kernel(K)
+        matrix = check_kernel(matrix)
         targets = _check_labels(Y, len(matrix))
         return _diagnose(on, load(on, matrix, 1, overwrite=overwrite), targets, ridge, near)
 
@@ -152,7 +153,7 @@ def _largest_eigenvalue(on: Algebra, apply: Callable[[Any], Any], rows: int) -> 
 def _check_labels(Y: Any, rows: int) -> NDArray[Any] | None:
     if Y is None:
         return None
-    labels = np.asarray(Y)
+    labels = np.asarray(to_host(Y))
     if labels.ndim == 0 or len(labels) != rows:
         raise InputError(f"K has {rows} rows, but Y is of shape {labels.shape}; they must match")
     return labels

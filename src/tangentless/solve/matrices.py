@@ -16,7 +16,7 @@ from ..algebra import Algebra
 from ..chunks import spans
 from ..devices import Device
 from ..errors import BackendError, DoesNotFit, InputError
-from ..inputs import is_cupy, is_tensor, take, to_tensor
+from ..inputs import is_cupy, is_tensor, take, to_host, to_tensor
 from .blocked import EPSILON, restore, set_diagonal
 
 _ROWS_AT_ONCE = 128  # rows of the matrix that are checked or copied in one step
@@ -27,10 +27,10 @@ _TOO_LARGE = (
 )
 
 
-def algebra_for(backend: str | Device, K: Any) -> Algebra:
+def _algebra_for(backend: str | Device, K: Any) -> Algebra:
     """The linear algebra of a device; "auto" is the device where K is.
 
-    >>> algebra_for("auto", np.eye(2)).name
+    >>> _algebra_for("auto", np.eye(2)).name
     'cpu'
     """
     on_gpu = is_cupy(K)
@@ -48,9 +48,9 @@ def receive(K: Any, backend: str | Device) -> tuple[Algebra, Any, str]:
     The kind is "numpy", "cupy", or for a tensor its device, such as "cuda:0".
     """
     if is_tensor(K):
-        on = algebra_for("cuda" if backend == "auto" and K.is_cuda else backend, None)
+        on = _algebra_for("cuda" if backend == "auto" and K.is_cuda else backend, None)
         return on, take(K, on_gpu=on.name == "cuda")[0], str(K.device)
-    return algebra_for(backend, K), K, "cupy" if is_cupy(K) else "numpy"
+    return _algebra_for(backend, K), K, "cupy" if is_cupy(K) else "numpy"
 
 
 def bring(on: Algebra, values: Any, name: str) -> Any:
@@ -151,9 +151,9 @@ def check_kernel(K: Any) -> Any:
 
 
 def as_numbers(values: Any, name: str) -> NDArray[Any]:
-    """The values as an array; raises `InputError` unless they are real numbers."""
+    """The values as a NumPy array, wherever they are; raises `InputError` unless they are real numbers."""
     try:
-        array = np.asarray(values)
+        array = np.asarray(to_host(values))
     except ValueError:
         raise InputError(f"{name} has rows of different lengths") from None
     if array.dtype.kind not in "fiub":
