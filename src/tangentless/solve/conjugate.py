@@ -418,7 +418,7 @@ def _check_options(ridge: float, tolerance: float, landmarks: int, most_steps: i
         raise ParameterError("conjugate gradients need a ridge above 0; use solve_ridge for a ridge of 0")
     if not 0 < tolerance < 1:
         raise ParameterError(f"tolerance must lie between 0 and 1, not {tolerance!r}")
-    if not 0 <= int(as_numbers(landmarks, "landmarks")) <= rows:
+    if isinstance(landmarks, bool) or not isinstance(landmarks, int | np.integer) or not 0 <= landmarks <= rows:
         raise ParameterError(f"landmarks must be a number from 0 to the {rows} rows of K, not {landmarks!r}")
     if most_steps < 1:
         raise ParameterError(f"most_steps must be at least 1, not {most_steps!r}")
