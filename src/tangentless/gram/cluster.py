@@ -394,7 +394,7 @@ def _agree_on_device(client: Any, choose: Callable[[], Device], probe: Probe) ->
     able = [answer for answer in answers.values() if isinstance(answer, tuple)]
     if not able:
         raise _no_worker_error({at: a if isinstance(a, str) else _missing_package(a) for at, a in answers.items()})
-    devices = Counter(device for device, _, _ in able)
+    devices = {device for device, _, _ in able}
     if len(devices) > 1:
         names = sorted(device.name for device in devices)
         raise ClusterError(f"the workers would compute with different backends, {', '.join(names)}; give one: backend=")

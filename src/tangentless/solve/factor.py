@@ -267,8 +267,8 @@ class Factor:
 
     def pack(self) -> Array:
         """The lower triangle of L, row by row, as n (n + 1) / 2 numbers for a file."""
-        rows = [self.on.download(self.work[row, : row + 1]) for row in range(len(self))]
-        return np.concatenate(rows)
+        packed: Array = self.on.download(self.work)[np.tri(len(self), dtype=bool)]
+        return packed
 
     @classmethod
     def unpack(cls, packed: Array, added: Array, ridge: float, *, weights: Any = None, backend: Any = "cpu") -> Factor:
@@ -276,10 +276,8 @@ class Factor:
         on, count = Device.of(backend).algebra, len(added)
         if packed.shape != (count * (count + 1) // 2,) or not np.isfinite(packed).all():
             raise InputError(f"a packed factor of {count} rows has {count * (count + 1) // 2} finite numbers")
-        lower, start = np.zeros((count, count)), 0
-        for row in range(count):
-            lower[row, : row + 1] = packed[start : start + row + 1]
-            start += row + 1
+        lower = np.zeros((count, count))
+        lower[np.tri(count, dtype=bool)] = packed
         if (lower.diagonal() <= 0).any():
             raise InputError("a factor has positive numbers on its diagonal")
         with on.working():

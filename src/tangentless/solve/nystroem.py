@@ -20,10 +20,11 @@ from scipy.linalg import solve_triangular
 
 from ..algebra import CpuAlgebra
 from ..chunks import spans
-from ..errors import InputError, NotPositiveDefinite, ParameterError
+from ..errors import InputError, NotPositiveDefinite
 from .blocked import EPSILON, cholesky
 from .checks import check_targets
 from .matrices import as_numbers, check_finite, check_kernel, is_stored
+from .pivoted import check_count
 from .primal import PANEL, PrimalSolution, solve_panels
 from .scores import Criterion
 
@@ -82,8 +83,7 @@ def choose_landmarks(rows: int, count: int, *, seed: int = 0) -> NDArray[np.intp
     >>> choose_landmarks(10, 3)
     array([5, 6, 9])
     """
-    if not 1 <= count <= rows:
-        raise ParameterError(f"of {rows} rows, from 1 to {rows} can be landmarks, not {count}")
+    check_count(count, rows)
     return np.sort(np.random.default_rng(seed).choice(rows, count, replace=False))
 
 

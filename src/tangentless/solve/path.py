@@ -91,17 +91,18 @@ def score_path(on: Algebra, matrix: Any, targets: Array, ridges: Any, weights: A
             f"K + ridge I is not positive definite at any ridge of the path: the smallest eigenvalue is "
             f"{values[0]:.2g}, the largest ridge {grid.max():g}; try larger ones, from {_remedy(values):.0e} on"
         )
-    errors, shares, likelihoods = np.full(len(grid), np.inf), np.zeros(len(grid)), np.full(len(grid), -np.inf)
+    errors, accuracies, likelihoods = np.full(len(grid), np.inf), np.zeros(len(grid)), np.full(len(grid), -np.inf)
+    one_hot = _is_one_hot(targets)
     shrinkages = spectrum.shrinkages(np.where(usable, grid, np.inf))
     for place in np.flatnonzero(usable):
         left_out = spectrum.targets - spectrum.misses(grid[place], shrinkages[:, place])
         errors[place] = squared_error(spectrum.targets, left_out, weights)
         likelihoods[place] = spectrum.log_likelihood(grid[place])
-        if left_out.shape[1] > 1:
-            shares[place] = accuracy(spectrum.targets, left_out, weights)
+        if one_hot:
+            accuracies[place] = accuracy(spectrum.targets, left_out, weights)
     smallest, largest = spectrum.values[[0, -1]]
     conditions = np.where(usable, (largest + grid) / np.where(usable, smallest + grid, 1.0), np.inf)
-    return RidgePath(grid, errors, shares if _is_one_hot(targets) else None, likelihoods, conditions)
+    return RidgePath(grid, errors, accuracies if one_hot else None, likelihoods, conditions)
 
 
 @dataclass(frozen=True, eq=False)
