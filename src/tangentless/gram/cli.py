@@ -64,7 +64,7 @@ def run(
     tile: Annotated[int | None, typer.Option(help="Rows of a tile; chosen from the work by default.")] = None,
     **how: Any,
 ) -> None:
-    """Compute a kernel matrix into a store, or continue one after whatever stopped it."""
+    """Compute a kernel matrix into a store, or continue one that was interrupted."""
     base = kernel(architecture)
     k = base.symmetrized(symmetry or "mirror") if symmetry or mirrored else base
     how |= {"preprocessing": preprocessing, "extend": extend, "tile": tile}

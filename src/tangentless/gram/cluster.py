@@ -153,7 +153,7 @@ class _Dispatch:
             present = self.client.nthreads()
         for address in present.keys() - self._workers.keys():
             self._workers[address] = worker = _Worker(address)
-            self._submit(worker, None, refusal, self.job, self.probe, _version())
+            self._submit(worker, None, check_worker, self.job, self.probe, _version())
         for address in self._workers.keys() - present.keys():
             self._drop_tasks(self._workers.pop(address))
         for task in self._unread:
@@ -302,7 +302,7 @@ class _Dispatch:
 # On the workers
 
 
-def introduce(
+def describe_worker(
     choose: Callable[[], Device], probe: Probe, version: str, dask_worker: Any = None
 ) -> tuple[Device, int, str] | str:
     """(device, memory budget in bytes, fingerprint) of this worker, or a text that says why it cannot compute.
@@ -321,7 +321,7 @@ def introduce(
         return f"it cannot run the backend: {type(error).__name__}: {error}"
 
 
-def refusal(job: Job, probe: Probe, version: str) -> str:
+def check_worker(job: Job, probe: Probe, version: str) -> str:
     """Why this worker must not compute tiles, or an empty text. Its first task."""
     store = job.store
     if version != _version():
@@ -389,7 +389,7 @@ def _agree_on_device(client: Any, choose: Callable[[], Device], probe: Probe) ->
     with _lost_scheduler():
         while not answers:
             client.submit(abs, 0, pure=False).exception()  # waits for a worker; an adaptive cluster starts one for it
-            found = client.run(introduce, choose, probe, _version(), on_error="return")
+            found = client.run(describe_worker, choose, probe, _version(), on_error="return")
             answers = {at: answer for at, answer in found.items() if not isinstance(answer, OSError)}  # the worker died
     able = [answer for answer in answers.values() if isinstance(answer, tuple)]
     if not able:

@@ -48,18 +48,18 @@ class Layout:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """How many rows and columns of tiles there are."""
+        """The numbers of rows and columns of tiles."""
         return -(-self.rows // self.tile), -(-self.columns // self.tile)
 
     @property
     def count(self) -> int:
-        """How many tiles there are."""
+        """The number of tiles."""
         height, width = self.grid
         return height * (height + 1) // 2 if self.symmetric else height * width
 
     @property
     def total_pairs(self) -> int:
-        """How many entries are computed."""
+        """The number of entries that are computed."""
         return self.rows * (self.rows + 1) // 2 if self.symmetric else self.rows * self.columns
 
     def extent(self, i: int, j: int) -> tuple[int, int]:
@@ -67,7 +67,7 @@ class Layout:
         return min(self.tile, self.rows - i * self.tile), min(self.tile, self.columns - j * self.tile)
 
     def pairs(self, i: int, j: int) -> int:
-        """How many entries of a tile are computed."""
+        """The number of entries of a tile that are computed."""
         height, width = self.extent(i, j)
         return height * (height + 1) // 2 if self.symmetric and i == j else height * width
 

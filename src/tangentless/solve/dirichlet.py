@@ -128,7 +128,7 @@ class ClassFactors:
         return self.targets - found / inverse, np.maximum(self.scale / inverse - noise, 0.0)
 
     def log_likelihood(self) -> float:
-        """The logarithm of the marginal likelihood of the targets, summed over classes."""
+        """The log marginal likelihood of the targets, summed over classes."""
         rows, total = len(self.codes), 0.0
         values, found = self.targets, self.factor.on.download(self.coefficients)
         delta = self._delta

@@ -74,7 +74,7 @@ def send(on: Algebra, values: Any, kind: str) -> Any:
 
 
 def load(on: Algebra, matrix: Any, targets: int, *, overwrite: bool) -> Any:
-    """The matrix in float64, C order, where it is solved: a copy, or with `overwrite` itself if possible."""
+    """The matrix in float64, C order, where it is solved: a copy, or with `overwrite` K itself if possible."""
     stored = is_stored(matrix)
     if overwrite and not stored and _is_ready(on, matrix):
         return matrix if matrix.flags.c_contiguous else matrix.T  # it is symmetric

@@ -55,11 +55,11 @@ class InProcess:
         return whole
 
     def each(self, function: Callable[..., Any], *vectors: Blocks, **given: Any) -> Blocks:
-        """The results of a function of the same block of every vector."""
+        """Apply a function block by block, to the same block of every vector; the results are blocks again."""
         return [function(vector, *others, **given) for vector, *others in zip(*vectors, strict=True)]
 
     def total(self, function: Callable[..., Array], *vectors: Blocks) -> Array:
-        """The sum of the results of a function over all blocks."""
+        """The sum over all blocks of a function, which is applied as by `each`."""
         return sum_of(*self.each(function, *vectors))
 
     kept_total = total  # on a cluster, `kept_total` leaves the sum on a worker, as an argument for `each`
