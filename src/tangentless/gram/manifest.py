@@ -181,7 +181,7 @@ def require_match(stored: Manifest, given: Manifest, where: str, hint: str = "",
     if not found:
         return stored
     remedy = "Call it with the arguments that made the store, or start a new store."
-    if [*found] == [*_other_bits(stored, given)]:
+    if found == list(_other_bits(stored, given)):
         remedy = (
             "Continue it on a processor like the first, or pass mixed=True: its tiles then differ by rounding "
             "errors, which are no larger than those of any entry."

@@ -290,8 +290,11 @@ class _Run:
 
     def bits(self, stored: Manifest | None) -> tuple[str, ...]:
         """The fingerprints of processors that may compute: all with `mixed`, otherwise one, preferably of the store."""
-        known, found = () if stored is None else stored.bits, self.engine.bits
-        return found if self.mixed else tuple(sorted(found, key=lambda one: not has_bits(known, one))[:1])
+        found = self.engine.bits
+        if self.mixed:
+            return found
+        known = tuple(one for one in found if stored is not None and has_bits(stored.bits, one))
+        return (known or found)[:1]
 
     def continued(self, files: Files, stored: Manifest) -> Manifest:
         """The stored manifest, checked against this run's processors; with `mixed` their fingerprints are added."""

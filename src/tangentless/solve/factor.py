@@ -243,7 +243,8 @@ class Factor:
             work[:before, before:], work[before:, :before] = rows.T, half.T
             work[before:, before:] = on.xp.triu(corner, 1) + on.xp.tril(corner - on.add_square(None, half))
             self._close(work, own, added, before)
-            factor = replace(self, work=work, own=own, added=added, weights=_join(self.weights, scales))
+            joined = None if self.weights is None or scales is None else np.concatenate([self.weights, scales])
+            factor = replace(self, work=work, own=own, added=added, weights=joined)
             if "_inverse_diagonal" in self.__dict__:
                 factor.__dict__["_inverse_diagonal"] = self._extend_inverse(work, half)
             return factor
@@ -387,7 +388,3 @@ def _absorb(on: Algebra, work: Any, missing: Any, part: slice) -> None:
     if part.stop < len(work):
         rotated = on.product(on.xp.concatenate([work[part.stop :, part], missing[part.stop :]], axis=1), rotation)
         work[part.stop :, part], missing[part.stop :] = rotated[:, :width] * signs, rotated[:, width:]
-
-
-def _join(first: Array | None, second: Array | None) -> Array | None:
-    return None if first is None or second is None else np.concatenate([first, second])

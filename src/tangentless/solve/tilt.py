@@ -143,8 +143,7 @@ def pick_tilt(criterion: Criterion, Y: Array, loo: Array, second: Array, weights
     0.5
     """
     if criterion == "accuracy":
-        keys = [rank(criterion, Y, (1 - t) * loo + t * second, weights) for t in _CANDIDATES]
-        return float(_CANDIDATES[min(range(len(keys)), key=keys.__getitem__)])
+        return float(min(_CANDIDATES, key=lambda t: rank(criterion, Y, (1 - t) * loo + t * second, weights)))
     step = second - loo
     scale = np.ones(len(Y)) if weights is None else weights
     scale = scale.reshape(-1, *(1,) * (Y.ndim - 1))
