@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 Bar = Callable[..., None]  # a Progress with an optional third argument, a function that returns the state as text
 SHOWN_AFTER = 2.0  # seconds before a bar appears
 # Without a terminal: the wait before the first line of a log, between later ones, and between updates in a notebook,
-# in units of SHOWN_AFTER.
+# in units of `after`.
 _FIRST_LINE, _NEXT_LINES, _IN_NOTEBOOKS = 5.0, 30.0, 0.25
 LONG = 180.0  # seconds: longer work is announced even if nobody asked for progress
 REFRESH = 0.5  # seconds between two readings of a state: reading a loss waits for the device

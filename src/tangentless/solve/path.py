@@ -93,9 +93,9 @@ def score_path(on: Algebra, matrix: Any, targets: Array, ridges: Any, weights: A
         )
     errors, accuracies, likelihoods = np.full(len(grid), np.inf), np.zeros(len(grid)), np.full(len(grid), -np.inf)
     one_hot = _is_one_hot(targets)
-    shrinkages = spectrum.shrinkages(np.where(usable, grid, np.inf))
+    inverse_diagonals = spectrum.inverse_diagonals(np.where(usable, grid, np.inf))
     for place in np.flatnonzero(usable):
-        left_out = spectrum.targets - spectrum.misses(grid[place], shrinkages[:, place])
+        left_out = spectrum.targets - spectrum.residuals(grid[place], inverse_diagonals[:, place])
         errors[place] = squared_error(spectrum.targets, left_out, weights)
         likelihoods[place] = spectrum.log_likelihood(grid[place])
         if one_hot:
@@ -136,17 +136,17 @@ class Spectrum:
         """Whether the smallest eigenvalue is positive beyond rounding errors, at each ridge."""
         return np.asarray(self.values[0] + ridges > rounding(len(self.values)) * (self.values[-1] + ridges))
 
-    def shrinkages(self, ridges: Array) -> Array:
+    def inverse_diagonals(self, ridges: Array) -> Array:
         """The diagonal of Q at each ridge, (n, ridges)."""
         inverses = 1 / (self.values[:, None] + ridges)
         found: Array = self.on.download(self.on.product(self.vectors**2, self.on.xp.asarray(inverses)))
         return found
 
-    def misses(self, ridge: float, shrinkage: Array) -> Array:
-        """Targets less their leave-one-out predictions, (n, columns); `shrinkage` is the diagonal of Q."""
+    def residuals(self, ridge: float, inverse_diagonal: Array) -> Array:
+        """Targets less their leave-one-out predictions, (n, columns); `inverse_diagonal` is the diagonal of Q."""
         inverses = self.on.xp.asarray(1 / (self.values + ridge))
         alpha = self.on.download(self.on.product(self.vectors, self.projected * inverses[:, None]))
-        return np.asarray(alpha / (self.roots * shrinkage)[:, None])
+        return np.asarray(alpha / (self.roots * inverse_diagonal)[:, None])
 
     def misfits(self, ridge: float) -> Array:
         """`y' Q y` of each column y of the targets."""
@@ -164,11 +164,11 @@ class Spectrum:
 
     def log_density(self, ridge: float, scale: float | None = None) -> float:
         """The log-density of the targets under their leave-one-out predictions, with the same scales."""
-        shrinkage = self.shrinkages(np.array([ridge]))[:, 0]
+        inverse_diagonal = self.inverse_diagonals(np.array([ridge]))[:, 0]
         scales = self._scales(self.misfits(ridge), scale)
         some = scales > 0
-        misses = self.misses(ridge, shrinkage)[:, some]
-        return log_density(misses, shrinkage, scales[some]) if some.any() else -math.inf
+        residuals = self.residuals(ridge, inverse_diagonal)[:, some]
+        return log_density(residuals, inverse_diagonal, scales[some]) if some.any() else -math.inf
 
     def _scales(self, misfits: Array, scale: float | None) -> Array:
         """The given scale for every target, or the one of the largest likelihood, `y' Q y / n`."""

@@ -145,8 +145,8 @@ class _Moments:
             shares = self.weights[part, None] * on.download(on.xp.square(turned) @ inverses)
             for place in range(len(ridges)):
                 fitted = on.download(turned @ (self.projected * inverses[:, place, None]))
-                misses = (self.targets[part] - fitted) / np.maximum(1 - shares[:, place], EPSILON)[:, None]
-                found[place, part] = self.targets[part] - misses
+                residuals = (self.targets[part] - fitted) / np.maximum(1 - shares[:, place], EPSILON)[:, None]
+                found[place, part] = self.targets[part] - residuals
         return found
 
     def coefficients(self, ridge: float) -> Array:

@@ -99,14 +99,14 @@ def log_likelihood(misfits: Array, log_determinant: float, rows: int, scale: Arr
     return -0.5 * float(np.sum(terms))
 
 
-def log_density(misses: Array, shrinkage: Array, scale: Array) -> float:
+def log_density(residuals: Array, inverse_diagonal: Array, scale: Array) -> float:
     """The sum of the log-densities of all targets under their leave-one-out predictions.
 
-    `misses`, (n, targets), are targets less their leave-one-out predictions. The variance of a prediction is
-    `scale / shrinkage`, where `shrinkage`, (n,), is the diagonal of Q.
+    `residuals`, (n, targets), are targets less their leave-one-out predictions. The variance of a prediction is
+    `scale / inverse_diagonal`, where `inverse_diagonal`, (n,), is the diagonal of Q.
     """
-    variances = scale / shrinkage[:, None]
-    return -0.5 * float(np.sum(misses**2 / variances + np.log(2 * math.pi * variances)))
+    variances = scale / inverse_diagonal[:, None]
+    return -0.5 * float(np.sum(residuals**2 / variances + np.log(2 * math.pi * variances)))
 
 
 def maximise(value: Callable[[float], float], grid: Array) -> float:

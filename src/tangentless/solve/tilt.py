@@ -60,19 +60,19 @@ class Tilting:
 
     def at(self, tilt: float | str) -> RidgeSolution:
         """The solution at a tilt, or with "loo" at the tilt of the best leave-one-out predictions."""
-        share = check_tilt(tilt)
+        t = check_tilt(tilt)
         with self.factor.on.working():
             alpha, loo = self._alpha, self._loo
-            if share != 0:
-                if share is None:
-                    share = pick_tilt(
+            if t != 0:
+                if t is None:
+                    t = pick_tilt(
                         self.criterion, self.targets, self._host(loo), self._host(self._second), self.factor.weights
                     )
-                alpha = alpha - share * self.factor._solve(loo)
-                loo = (1 - share) * loo + share * self._second
+                alpha = alpha - t * self.factor._solve(loo)
+                loo = (1 - t) * loo + t * self._second
             shape, send = self.targets.shape, self.factor._send
             return RidgeSolution(
-                self.factor.ridge, send(alpha.reshape(shape)), send(loo.reshape(shape)), share, self._residual
+                self.factor.ridge, send(alpha.reshape(shape)), send(loo.reshape(shape)), t, self._residual
             )
 
     @functools.cached_property
@@ -115,14 +115,14 @@ def check_tilt(tilt: Any) -> float | None:
 
 def leave_two_out(factor: Factor, alpha: Any) -> Any:
     """The g of the module's docstring, of the shape of alpha, (n, columns)."""
-    on, shrinkage = factor.on, factor._inverse_diagonal
+    on, inverse_diagonal = factor.on, factor._inverse_diagonal
     sums, weights = on.xp.zeros_like(alpha), on.xp.zeros(len(alpha))
     for rows, panel in inverse_panels(on, factor.work):
         rest, beyond = slice(rows.start, None), slice(rows.stop, None)
         # Rows of Q, from the diagonal on: (rows, n - rows.start).
         entries = backward(on, factor.work[rest, rest], panel, on.panel_rows(), overwrite=True).T
         own = on.xp.arange(len(entries))
-        ratios = shrinkage[rows, None] * shrinkage[None, rest]
+        ratios = inverse_diagonal[rows, None] * inverse_diagonal[None, rest]
         ratios -= entries**2
         ratios[own, own] = 1.0  # avoids 0 / 0 for j = i; set to zero below
         on.xp.divide(entries, ratios, out=ratios)
@@ -133,7 +133,7 @@ def leave_two_out(factor: Factor, alpha: Any) -> Any:
         ratios *= entries
         weights[rows] += ratios.sum(axis=1)
         weights[beyond] += ratios[:, len(own) :].sum(axis=0)
-    return sums + alpha * (weights / shrinkage)[:, None]
+    return sums + alpha * (weights / inverse_diagonal)[:, None]
 
 
 def pick_tilt(criterion: Criterion, Y: Array, loo: Array, second: Array, weights: Array | None) -> float:
