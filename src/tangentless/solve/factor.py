@@ -236,6 +236,8 @@ class Factor:
             total = before + len(rows)
             needed = 8 * (total**2 + 3 * before * len(rows))
             check_fits(needed, on.free_bytes(), f"{total:,} rows on the {on.name}", "start over with overwrite=True")
+            # | L and K    C'                                        |
+            # | half'      S above the diagonal, L of the rest below |    half = L^-1 C',  the rest = S - half' half
             work = on.xp.empty((total, total))
             for part in spans(before, 512):
                 work[part, :before] = self.work[part]
