@@ -54,7 +54,7 @@ def test_a_backend_object_stands_for_the_device_that_it_is():
     assert (device.name, device.precision, device.n_jobs) == ("cpu", "float64", 2)
     assert device.backend is backend
     assert device.at("float64") is device
-    with pytest.raises(ParameterError, match="computes in float64, and float32 is needed; give a backend by name"):
+    with pytest.raises(ParameterError, match="computes in float64, but float32 is needed; give a backend by name"):
         device.at("float32")
     assert Device.of("cpu", "float64", 2).at("float32") == Device("cpu", "float32", 2)
 

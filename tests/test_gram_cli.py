@@ -25,7 +25,7 @@ from tangentless.errors import InputError, StoreDamagedError
 from tangentless.gram import open_gram
 from tangentless.gram import progress as progress_module
 from tangentless.gram.cli import app
-from tangentless.gram.progress import Meter, Pace, Snapshot, metered
+from tangentless.gram.progress import Meter, Snapshot, WorkerPace, metered
 
 PROGRAM = [sys.executable, "-c", "from tangentless.gram.cli import app; app()"]
 REFERENCE = ["--backend", "reference", "--tile", "8"]
@@ -191,7 +191,7 @@ def test_the_pace_counts_this_run_only_and_each_worker_for_itself(monkeypatch: p
     meter.finish_tile(100, "a", 0.5)
     assert shown[-1].pairs_done == 600
     assert shown[-1].pairs_per_second == 200
-    assert shown[-1].workers == {"a": Pace(1, 100, 0.5)}
+    assert shown[-1].workers == {"a": WorkerPace(1, 100, 0.5)}
     assert shown[-1].workers["a"].pairs_per_second == 200
     assert json.loads(json.dumps(shown[-1].to_json()))["workers"]["a"]["pairs_per_second"] == 200
 

@@ -97,7 +97,7 @@ def test_a_matrix_in_a_store_gives_the_answer_of_the_array(tmp_path, small_block
 def test_a_store_of_two_sets_is_refused(tmp_path):
     X = np.eye(6)
     stored = gram("relu", X, X[:4], store=tmp_path / "k.zarr", backend="reference", progress=False)
-    with pytest.raises(InputError, match="two sets of images; solve the store of k"):
+    with pytest.raises(InputError, match="two sets of images; solve the matrix of one set"):
         check_kernel(stored)
 
 

@@ -140,6 +140,7 @@ def test_a_matrix_that_is_not_positive_definite_is_noticed():
         ({"ridge": -1.0}, "ridge must be"),
         ({"tolerance": 0.0}, "tolerance must lie between 0 and 1"),
         ({"landmarks": 5}, "landmarks must be a number from 0 to the 4 rows of K"),
+        ({"landmarks": 2.5}, "landmarks must be a number from 0 to the 4 rows of K"),
         ({"most_steps": 0}, "most_steps must be at least 1"),
     ],
 )

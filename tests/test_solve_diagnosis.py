@@ -14,6 +14,14 @@ def matrix_with_eigenvalues(values, seed=0):
     return (K + K.T) / 2
 
 
+def test_tensors_are_diagnosed_as_arrays_are():
+    torch = pytest.importorskip("torch")
+    K, labels = matrix_with_eigenvalues(np.geomspace(1e-2, 10, 6)), np.arange(6)
+    with pytest.warns(UserWarning, match="requires gradients"):
+        found = diagnose(torch.tensor(K, requires_grad=True), torch.tensor(labels), near=1.0)
+    assert str(found) == str(diagnose(K, labels, near=1.0))
+
+
 @pytest.mark.parametrize("rows", [1, 2, 5, 30])
 def test_on_few_rows_eigenvalues_are_exact(rows):
     values = np.geomspace(1e-4, 10, rows)

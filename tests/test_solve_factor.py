@@ -159,6 +159,14 @@ def test_a_gpu_answers_as_the_cpu_does(small_blocks, fake_cupy, kind, rows):
         np.testing.assert_allclose(np.array(found), exact, rtol=0, atol=1e-8)
 
 
+def test_weights_may_be_tensors_of_torch():
+    torch = pytest.importorskip("torch")
+    K, weights = np.eye(2), [1.0, 2.0]
+    with pytest.warns(UserWarning, match="requires gradients"):
+        found = factorise(K, 0.1, weights=torch.tensor(weights, requires_grad=True)).solve([1.0, 1.0])
+    assert np.array_equal(found, factorise(K, 0.1, weights=weights).solve([1.0, 1.0]))
+
+
 def test_tensors_of_torch_are_answered_by_tensors():
     torch = pytest.importorskip("torch")
     K, C, S, _ = split(20, 4)

@@ -1,4 +1,4 @@
-"""Bounded memory: how much of it there is, and long ranges in pieces of a bounded size."""
+"""Bounded memory: long ranges in slices, results read ahead by threads, and how much memory the machine has."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def spans(length: int, size: int, start: int = 0) -> Iterator[slice]:
 
 
 def ahead(function: Callable[[Item], Result], items: Iterable[Item], count: int) -> Iterator[tuple[Item, Result]]:
-    """Items with their results, in order, while threads work on up to `count` of them: for what waits for a disk.
+    """Yield `(item, function(item))` in order while `count` threads work ahead; for functions that wait for a disk.
+
+    At most `count + 1` results are held at a time, so memory stays bounded.
 
     >>> list(ahead(abs, [-1, -2, 3], 2))
     [(-1, 1), (-2, 2), (3, 3)]
@@ -47,7 +49,7 @@ def ahead(function: Callable[[Item], Result], items: Iterable[Item], count: int)
 
 
 def machine_memory() -> int:
-    """Bytes of memory in this machine, or in the container it is."""
+    """Bytes of memory of this machine, or the limit of its container if that is lower."""
     if not hasattr(os, "sysconf"):
         return int(_windows_memory().total)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -58,7 +60,7 @@ def machine_memory() -> int:
 
 
 def free_memory() -> int:
-    """Bytes that the system says are available, within the limit of its container."""
+    """Bytes that the system reports as available, at most the limit of its container."""
     if not hasattr(os, "sysconf"):
         return int(_windows_memory().free)
     try:
@@ -70,7 +72,7 @@ def free_memory() -> int:
 
 
 class _MemoryStatus(ctypes.Structure):
-    """What Windows says of its memory, `MEMORYSTATUSEX`."""
+    """The Windows API's `MEMORYSTATUSEX`."""
 
     _fields_ = (
         ("length", ctypes.c_uint32),

@@ -1,7 +1,8 @@
 """Where and how everything is computed: one `Device` serves kernels, solvers and whitening.
 
-It is made once, where arguments come in, and passed whole from there on. It is lazy: what computes is imported on first
-use, so a run that finds all its results on disk can hold `Device("cuda")` on a machine without a GPU.
+A public function makes a Device from its arguments `backend`, `precision` and `n_jobs`, and passes it on whole. A
+Device is lazy: backends are imported on first use, so a run that finds all its results on disk can hold
+`Device("cuda")` on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ logger = logging.getLogger("tangentless")
 
 @dataclass(frozen=True)
 class Device:
-    """A processor by the name of its backend, the precision of its arithmetic, and its threads (None for all cores).
+    """The name of a backend, the precision of its arithmetic, and the number of its threads (None: all cores).
 
-    "auto" becomes the name of the fastest backend that can run here.
+    The name "auto" is replaced by that of the fastest backend that can run here.
 
     >>> Device("cuda", precision="float64")
     Device(name='cuda', precision='float64', n_jobs=None)
@@ -41,7 +42,7 @@ class Device:
     name: str
     precision: Precision = "float32"
     n_jobs: int | None = None
-    given: Backend | None = field(default=None, repr=False)  # a backend object that came in place of a name
+    given: Backend | None = field(default=None, repr=False)  # a backend object of the user, in place of a name
 
     def __post_init__(self) -> None:
         if self.precision not in ("float32", "float64"):
@@ -53,7 +54,7 @@ class Device:
 
     @classmethod
     def of(cls, backend: Any, precision: Precision = "float32", n_jobs: int | None = None) -> Device:
-        """The device that arguments ask for. A Device or a backend object says precision and threads itself.
+        """The device for these arguments. A Device or a backend object has its own precision and threads.
 
         >>> Device.of("reference") == Device.of(Device("reference"))
         True
@@ -70,16 +71,16 @@ class Device:
         return cls(backend.name, *own, backend)
 
     def at(self, precision: Precision) -> Device:
-        """This device, computing in some precision."""
+        """This device with another precision; raises `ParameterError` if a backend object has a fixed one."""
         if getattr(self.given, "precision", precision) != precision:
             raise ParameterError(
-                f"{self.given!r} computes in {self.precision}, and {precision} is needed; give a backend by name"
+                f"{self.given!r} computes in {self.precision}, but {precision} is needed; give a backend by name"
             )
         return self if self.precision == precision else replace(self, precision=precision)
 
     @functools.cached_property
     def backend(self) -> Backend:
-        """What computes kernels here."""
+        """The backend that computes kernels, created on first use."""
         if self.given is not None:
             return self.given
         made: Backend = importlib.import_module(".backends", __package__).create(self)
@@ -87,19 +88,19 @@ class Device:
 
     @functools.cached_property
     def algebra(self) -> Algebra:
-        """What solves here: the GPU for "cuda", and LAPACK for all others."""
+        """The linear algebra of solvers: CuPy for "cuda", LAPACK for all other names."""
         from .algebra import CpuAlgebra, GpuAlgebra
 
         return GpuAlgebra() if self.name == "cuda" else CpuAlgebra()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies, also those in other processes, make their own backend."""
+        """Pickle the fields only: a copy, such as one in another process, creates its own backend."""
         return Device, (self.name, self.precision, self.n_jobs, self.given)
 
 
 @functools.cache
 def choose_backend() -> tuple[str, str]:
-    """The name of the fastest backend that can run here, and why; logged the first time it is asked for."""
+    """The name of the fastest backend that can run here, and the reason in words; logged on the first call."""
     name, reason = "cpu", "CuPy is not installed"
     if importlib.util.find_spec("cupy") is not None:
         try:

@@ -1,11 +1,12 @@
 """Arrays in and out of files.
 
-What is read is checked, and never unpickled. What is written goes to a file beside its place, which is renamed when it
-is complete: whoever looks sees the old file, or the whole new one, never a part.
+Files that are read are checked and never unpickled. A file that is written gets a temporary name in the same folder and
+is renamed when it is complete: readers see the old file or the whole new one, never a part.
 
-An *archive* is the one format of models and checkpoints: an uncompressed .npz of named arrays, `header` (a JSON text
-with the format, its version, whatever its owner adds, and the checksum of every array) and `checksum` (of the header).
-An archive is read only as far as it is what `save_archive` writes, so nothing in it can run or unpack to more.
+An *archive* is the one format of models and checkpoints. It is an uncompressed .npz of named arrays and two texts:
+`header`, a JSON object with the format, its version, the fields of the caller and a checksum of every array; and
+`checksum`, that of the header. `load_archive` refuses everything that `save_archive` does not write, above all pickles
+and compressed members, so a hostile file can neither run code nor unpack to more than its own length.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ Arrays = dict[str, NDArray[Any]]
 Header = dict[str, Any]
 
 WINDOWS = os.name == "nt"
-_PAUSES = (0.01, 0.03, 0.1, 0.3, 1.0)  # seconds
+_PAUSES = (0.01, 0.03, 0.1, 0.3, 1.0)  # seconds between attempts to rename a file that is open, on Windows
 _ARRAY, _ARCHIVE = b"\x93NUMPY", b"PK"
 _UNREADABLE = (OSError, ValueError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
 
 class OutputError(TangentlessError, OSError):
-    """A file that cannot be written, or that is there already."""
+    """A file that cannot be written, or that exists already."""
 
 
 def load_array(source: str | Path, key: str | None = None, *, mapped: bool = False) -> NDArray[Any]:
-    """The array of a .npy file or of an archive, `FILE.npz:NAME`; a key names it too, and one that is alone needs none.
+    """Load the array of a .npy file, or one array of a .npz file, whose name is given as `FILE.npz:NAME` or by `key`.
 
-    A .npy file that is `mapped` is read as it is used, and cannot be written to.
+    A .npz file with a single array needs no name. With `mapped`, a .npy file is memory-mapped, read-only.
 
     >>> load_array("nowhere.npy")
     Traceback (most recent call last):
@@ -56,7 +57,7 @@ def load_array(source: str | Path, key: str | None = None, *, mapped: bool = Fal
     """
     path, name = _split(str(source))
     name = name or key
-    with _reading(path):
+    with _errors_naming(path):
         kind = _kind(path)
         if kind == "archive":
             return _load_member(path, name)
@@ -67,7 +68,9 @@ def load_array(source: str | Path, key: str | None = None, *, mapped: bool = Fal
 
 
 def check_output(path: Path, *, force: bool = False, option: str = "force=True") -> None:
-    """Refuse a place that cannot be written, or is taken, before anything is computed for it.
+    """Raise `OutputError` before a long computation if its result could not be written, or a file is there already.
+
+    `force` allows a file to be overwritten; `option` is how the message calls it.
 
     >>> check_output(Path("no/such/folder/K.npy"))
     Traceback (most recent call last):
@@ -86,7 +89,7 @@ def check_output(path: Path, *, force: bool = False, option: str = "force=True")
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A stream whose bytes become the file at `path` at once, after the block, or not at all.
+    """A stream for a file that appears at `path` when the block ends without an error, complete and flushed to disk.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -111,13 +114,13 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
-    """Write an array as .npy, at once."""
+    """Write a .npy file, atomically."""
     with atomic_file(path) as stream:
         np.save(stream, array, allow_pickle=False)
 
 
 def save_archive(path: Path, kind: str, version: int, header: Header, arrays: Arrays) -> None:
-    """Write an archive, at once; the header is anything that JSON has.
+    """Write an archive, atomically; `header` holds JSON values.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "state.npz"
@@ -138,9 +141,9 @@ def save_archive(path: Path, kind: str, version: int, header: Header, arrays: Ar
 def load_archive(
     path: str | Path, kind: str, newest: int, *, old: Callable[[Arrays], Header] | None = None
 ) -> tuple[Header, Arrays]:
-    """Header and arrays of an archive of some kind, checked; versions up to the newest are read.
+    """Read and check an archive whose format is `kind` and whose version is at most `newest`; return header and arrays.
 
-    `old` takes the header out of the arrays of a file that was written before its kind became an archive.
+    `old` reads files from before `kind` used archives: it removes the header's fields from the arrays and returns them.
 
     >>> load_archive("nowhere.npz", "example", 1)
     Traceback (most recent call last):
@@ -148,11 +151,11 @@ def load_archive(
     tangentless.errors.InputError: cannot read nowhere.npz: No such file or directory
     """
     path = Path(path)
-    with _reading(path):
+    with _errors_naming(path):
         arrays = _members(path)
         if old is not None and "checksum" not in arrays:
             return old(arrays), arrays
-        text, mark = (_text(arrays, name, kind) for name in ("header", "checksum"))
+        text, mark = (_pop_text(arrays, name, kind) for name in ("header", "checksum"))
         header = _parse(text, kind, newest)
         if hashlib.sha256(text.encode()).hexdigest() != mark:
             raise ArchiveDamagedError("its header does not have the checksum that was saved with it")
@@ -162,14 +165,14 @@ def load_archive(
 
 
 def checksum_of(array: NDArray[Any]) -> str:
-    """A checksum of kind, shape and values."""
+    """SHA-256 of the dtype, shape and values of an array, as hexadecimal text."""
     digest = hashlib.sha256(f"{array.dtype.str} {array.shape}".encode())
     digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
 def _members(path: Path) -> Arrays:
-    """All arrays of a .npz file that is not compressed."""
+    """All arrays of an uncompressed .npz file."""
     with path.open("rb") as stream:
         start = stream.read(2)
         if start != _ARCHIVE:
@@ -180,11 +183,11 @@ def _members(path: Path) -> Arrays:
             return {one.filename.removesuffix(".npy"): _read_member(archive, one) for one in archive.infolist()}
         except InputError:
             raise
-        except Exception as error:  # zipfile and numpy meet bytes of a stranger's making with errors of every kind
+        except Exception as error:  # zipfile and NumPy raise errors of many types for malformed bytes
             raise ArchiveDamagedError(f"it is damaged or cut short ({error})") from None
 
 
-def _text(arrays: Arrays, name: str, kind: str) -> str:
+def _pop_text(arrays: Arrays, name: str, kind: str) -> str:
     array = arrays.pop(name, None)
     if array is None or array.shape != () or array.dtype.kind != "U":
         raise ArchiveForeignError(f"it has no {name}, as every {kind} has")
@@ -197,10 +200,10 @@ def _parse(text: str, kind: str, newest: int) -> Header:
     except (ValueError, RecursionError):
         raise ArchiveDamagedError("its header is not JSON") from None
     if not isinstance(header, dict) or header.get("format") != kind:
-        raise ArchiveForeignError(f"it is not a {kind}: its header is of something else")
+        raise ArchiveForeignError(f"it is not a {kind}: its header names another format")
     version = header.get("version")
     if not isinstance(version, int) or version < 1:
-        raise ArchiveForeignError(f"it is a {kind} of version {version!r}, which there never was")
+        raise ArchiveForeignError(f"it is a {kind} of version {version!r}, which does not exist")
     if version > newest:
         raise ArchiveVersionError(
             f"it is a {kind} of version {version}, and this package reads up to version {newest}; update the package"
@@ -209,9 +212,9 @@ def _parse(text: str, kind: str, newest: int) -> Header:
 
 
 def _check_members(members: list[zipfile.ZipInfo], length: int) -> None:
-    """Nothing that could unpack to more than the file itself."""
+    """Refuse members with the same name, compressed ones, and ones that claim more bytes than the file has."""
     if len({member.filename for member in members}) < len(members):
-        raise ArchiveDamagedError("it has two members of one name")
+        raise ArchiveDamagedError("two of its members have the same name")
     stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
     if not stored or sum(member.file_size for member in members) > length:
         raise ArchiveForeignError("its members are compressed, or longer than the file")
@@ -227,25 +230,25 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[A
     if dtype.kind not in "biufU":
         raise ArchiveForeignError(f"{member.filename} holds neither numbers nor text")
     if math.prod(shape) * dtype.itemsize != len(body):
-        raise ArchiveDamagedError(f"{member.filename} says that it is {shape} {dtype}, and has {len(body)} bytes")
+        raise ArchiveDamagedError(f"{member.filename} should hold {dtype} of shape {shape}, but has {len(body)} bytes")
     array = np.zeros(shape, dtype) if not body else np.frombuffer(bytearray(body), dtype)
     return array.reshape(shape, order="F" if by_columns else "C")
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON, at once; values that are not finite numbers are refused, since JSON has none."""
+    """Write JSON, atomically. NaN and infinity, which JSON lacks, raise `ValueError`."""
     with atomic_file(path) as stream:
         stream.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
 
 
 def read_csv(package: str, name: str) -> list[dict[str, str]]:
-    """The rows of a table that comes with a package, by the names in its first line."""
+    """The rows of a CSV file that is shipped in a package, as dictionaries keyed by the names in its first line."""
     with resources.files(package).joinpath(name).open(encoding="utf-8") as stream:
         return list(csv.DictReader(stream))
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it, where they are not there yet."""
+    """Create a folder and its missing parents."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -253,7 +256,7 @@ def make_folder(folder: Path) -> None:
 
 
 def _split(source: str) -> tuple[Path, str | None]:
-    """A path, and the name of an array in it."""
+    """`FILE.npz:NAME` as a path and the name of an array; the name is None for any other source."""
     path, colon, name = source.rpartition(":")
     return (Path(path), name) if colon and path.endswith(".npz") else (Path(source), None)
 
@@ -271,7 +274,7 @@ def _load_member(path: Path, name: str | None) -> NDArray[Any]:
             name = names[0]
         if name in names:
             array = archive[name]
-            if not isinstance(array, np.ndarray):  # NumPy hands out the bytes of what is not an array
+            if not isinstance(array, np.ndarray):  # NumPy returns other members as bytes
                 raise InputError(f"{name!r} is not an array")
             return array
     if not names:
@@ -281,8 +284,8 @@ def _load_member(path: Path, name: str | None) -> NDArray[Any]:
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """What goes wrong with a file, as an error that names it."""
+def _errors_naming(path: Path) -> Iterator[None]:
+    """Turn errors of reading a file into an `InputError` that names the file and the reason."""
     try:
         yield
     except _UNREADABLE as error:
@@ -294,9 +297,9 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def replace_file(source: Path, target: Path) -> None:
-    """Rename a file, over another if need be.
+    """Rename a file; an existing target is replaced.
 
-    Windows refuses that while someone reads the other file, which is done soon: the rename is tried again for a while.
+    Windows refuses while another process has the target open, usually for an instant, so the rename is repeated there.
     """
     for pause in (*_PAUSES, None):
         try:
@@ -309,7 +312,7 @@ def replace_file(source: Path, target: Path) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Make renames in a folder survive power loss; Windows, which lets no folder be opened, does that by itself."""
+    """Make renames in a folder survive power loss. Not needed on Windows, where folders cannot be opened either."""
     if WINDOWS:
         return
     descriptor = os.open(folder, os.O_RDONLY)

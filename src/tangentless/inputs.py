@@ -1,8 +1,8 @@
-"""Arrays in and out: inputs are checked, and results have the kind of array that came in.
+"""Arrays in and out: inputs are checked, and results are returned as the kind of array that came in.
 
-NumPy arrays and torch tensors on the host pass without a copy. CuPy arrays and torch tensors on a GPU stay there, by
-DLPack, if what computes can read them there, and are copied to the host otherwise. Results go back as the kind that
-came, on its device.
+NumPy arrays and torch tensors on the host are used without a copy. CuPy arrays and torch tensors on a GPU stay there if
+the device that computes is a GPU too (tensors by DLPack), and are copied to the host otherwise. A result is converted
+back to the kind of the input, on the input's device.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .layers import format_grid
 
 Array = NDArray[Any]
 _ROWS_AT_ONCE = 4096
-_LARGEST, _SMALLEST = 1e100, 1e-100  # beyond, inner products leave the range of float64
-_COLOURS = (1, 3, 4)  # channels of pictures: grey, colours, colours and transparency
-_SMALLEST_PICTURE = 8  # pixels a side; less is no photograph
+_LARGEST, _SMALLEST = 1e100, 1e-100  # sizes of values beyond which products of several may leave the range of float64
+_COLOURS = (1, 3, 4)  # numbers of channels of usual images: grey, RGB, RGBA
+_SMALLEST_PICTURE = 8  # pixels a side: shorter axes are not taken for those of an image
 _CHANNELS_FIRST = (
     "channels come first in it: {0}.transpose(0, 2, 3, 1), or of a tensor {0}.permute(0, 2, 3, 1), puts them last"
 )
@@ -32,13 +32,13 @@ _KINDS = {2: "vectors (N, C)", 3: "sequences (N, L, C)", 4: "images (N, H, W, C)
 
 
 def take(values: Any, *, on_gpu: bool) -> tuple[Any, Callable[[Any], Any]]:
-    """As `to_numpy`; but with `on_gpu`, values on a GPU stay there, as a CuPy array, and so do results."""
+    """As `to_numpy`; but with `on_gpu`, values on a GPU become a CuPy array there, and results stay on the GPU."""
     if is_tensor(values):
         return _take_tensor(values, on_gpu)
     if is_cupy(values):
         return (values, _unchanged) if on_gpu else (values.get(), lambda result: put_beside(result, values))
     if isinstance(values, np.ma.MaskedArray):
-        raise InputError("masked arrays have no kernel: fill the masked values first, for example with X.filled(0)")
+        raise InputError("masked arrays are not supported: fill the masked values first, for example with X.filled(0)")
     try:
         return np.asarray(values), _unchanged
     except ValueError:
@@ -46,7 +46,7 @@ def take(values: Any, *, on_gpu: bool) -> tuple[Any, Callable[[Any], Any]]:
 
 
 def to_numpy(values: Any) -> tuple[Array, Callable[[Array], Any]]:
-    """The values as a NumPy array, wherever they are, and a function that turns results into their kind.
+    """The values as a NumPy array, and a function that converts a result to the kind of array that they were.
 
     >>> array, restore = to_numpy([[1.0, 2.0]])
     >>> array.shape, restore(array) is array
@@ -56,34 +56,32 @@ def to_numpy(values: Any) -> tuple[Array, Callable[[Array], Any]]:
 
 
 def without_tensor(values: Any) -> Any:
-    """The values; a tensor of torch as a NumPy array, for libraries that know none."""
-    return to_numpy(values)[0] if _module(values) == "torch" else values
+    """A torch tensor as a NumPy array, anything else as it is; for libraries that do not know tensors."""
+    return to_numpy(values)[0] if is_tensor(values) else values
 
 
 def is_cupy(values: Any) -> bool:
-    """Whether the values are an array of CuPy, without importing it."""
+    """Whether the values are a CuPy array; does not import CuPy."""
     return _module(values) == "cupy"
 
 
 def is_tensor(values: Any) -> bool:
-    """Whether the values are a tensor of torch, without importing it."""
+    """Whether the values are a torch tensor; does not import torch."""
     return _module(values) == "torch"
 
 
 def to_tensor(array: Array, device: str) -> Any:
-    """The array as a tensor of torch, which is imported already, on a device of its."""
+    """The array as a torch tensor on a device such as "cuda:0"; torch must have been imported already."""
     return sys.modules["torch"].as_tensor(array, device=device)
 
 
 def to_host(values: Any) -> Any:
-    """The values, as a NumPy array if they are one of CuPy or a tensor of torch."""
-    if is_tensor(values):
-        return take(values, on_gpu=False)[0]
-    return values.get() if is_cupy(values) else values
+    """A CuPy array or torch tensor as a NumPy array, anything else as it is."""
+    return take(values, on_gpu=False)[0] if is_tensor(values) or is_cupy(values) else values
 
 
 def put_beside(array: Array, values: Any) -> Any:
-    """The array where the values are: on their GPU if they are an array of CuPy."""
+    """The NumPy array, or a CuPy copy of it on the GPU of `values` if these are a CuPy array."""
     if not is_cupy(values):
         return array
     with values.device:
@@ -91,7 +89,7 @@ def put_beside(array: Array, values: Any) -> Any:
 
 
 def device_of(values: Any) -> contextlib.AbstractContextManager[Any]:
-    """A context in which new arrays are made where the values are."""
+    """A context in which CuPy makes new arrays on the GPU of `values`; for a NumPy array it does nothing."""
     if isinstance(values, np.ndarray):
         return contextlib.nullcontext()
     device: contextlib.AbstractContextManager[Any] = values.device
@@ -99,7 +97,10 @@ def device_of(values: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def check_images(values: Any, name: str = "X") -> Any:
-    """Refuse what is not a finite, non-empty array of vectors, sequences or images that float64 can hold exactly."""
+    """Raise `InputError` unless the values are finite, not empty, exact in float64, and of 2, 3 or 4 axes.
+
+    Warns where the axes are probably not what they will be read as, such as channels that come first.
+    """
     if values.dtype.kind not in "fiub" or values.dtype.itemsize > 8:
         raise InputError(
             f"{name} has dtype {values.dtype}, which float64 cannot hold exactly; convert it, "
@@ -113,14 +114,16 @@ def check_images(values: Any, name: str = "X") -> Any:
     if 0 in values.shape:
         raise InputError(f"{name} is empty: its shape is {values.shape}")
     if mistake := _likely_mistake(values, name):
-        warnings.warn(f"{name} of shape {values.shape} is read as {_reading(values.shape)}; {mistake}", stacklevel=4)
+        warnings.warn(
+            f"{name} of shape {values.shape} is read as {_interpretation(values.shape)}; {mistake}", stacklevel=4
+        )
     for part in spans(len(values), _ROWS_AT_ONCE):
         _check_values(values[part], name, part.start)
     return values
 
 
 def shape_hint(shape: tuple[int, ...], expected: tuple[int, ...], name: str = "X") -> str:
-    """What to do with an array whose rows were to have another shape, if the mistake is a usual one.
+    """A remedy for an array of this shape whose rows should have the `expected` one; empty if no mistake is likely.
 
     >>> shape_hint((9, 3, 32, 32), (32, 32, 3))
     '; channels come first in it: X.transpose(0, 2, 3, 1), or of a tensor X.permute(0, 2, 3, 1), puts them last'
@@ -135,7 +138,7 @@ def shape_hint(shape: tuple[int, ...], expected: tuple[int, ...], name: str = "X
 
 
 def _likely_mistake(values: Any, name: str) -> str:
-    """What an array probably is, if not what its axes say, and what to do then; text is empty where nothing is odd."""
+    """A remedy for an array whose axes are probably not what they will be read as; empty if no mistake is likely."""
     shape = values.shape
     if values.ndim == 4 and shape[1] in _COLOURS and min(shape[2:]) >= _SMALLEST_PICTURE:
         return _CHANNELS_FIRST.format(name)
@@ -146,37 +149,37 @@ def _likely_mistake(values: Any, name: str) -> str:
     )
     if picture:
         return f"a single image is {name}[None]"
-    grey = shape[1] == shape[2] or (min(shape[1:]) >= _SMALLEST_PICTURE and _like_pixels(values[0]))
+    grey = shape[1] == shape[2] or (min(shape[1:]) >= _SMALLEST_PICTURE and _looks_like_pixels(values[0]))
     return f"for grey images add a channel axis, {name}[..., None]" if grey else ""
 
 
-def _like_pixels(row: Any) -> bool:
-    """Whether values are those of a picture: none below zero, and more than two, which one-hot vectors have."""
+def _looks_like_pixels(row: Any) -> bool:
+    """Whether no value is negative and there are more than two distinct ones, unlike in one-hot vectors."""
     return bool(row.min() >= 0) and len(np.unique(row)) > 2
 
 
-def _reading(shape: tuple[int, ...]) -> str:
+def _interpretation(shape: tuple[int, ...]) -> str:
     kind = "sequences of length" if len(shape) == 3 else "images of"
     return f"{kind} {format_grid(shape[1:-1])} with {shape[-1]} channels"
 
 
 def check_switch(name: str, value: Any) -> None:
-    """Refuse what is neither true nor false, such as "no", which Python would take for true."""
+    """Raise `ParameterError` unless the value is True or False; Python would take a text such as "no" for true."""
     if not isinstance(value, bool | np.bool_):
         raise ParameterError(f"{name} must be True or False, not {value!r}")
 
 
 def check_pair(left: Any, right: Any) -> None:
-    """Refuse two sets of images of different shapes."""
+    """Raise `InputError` if two sets of images differ in grid or channels."""
     if left.shape[1:] != right.shape[1:]:
         raise InputError(
-            f"X and Z differ in shape: X holds {_each(left)}, Z holds {_each(right)}; "
+            f"X and Z differ in shape: X holds {_describe_row(left)}, Z holds {_describe_row(right)}; "
             f"both need the same grid and channels{shape_hint(right.shape, left.shape[1:], 'Z')}"
         )
 
 
 def _check_values(rows: Any, name: str, start: int) -> None:
-    """NumPy's functions hand arrays on a GPU to CuPy's."""
+    """Check the values of some rows. CuPy arrays work too, because NumPy's functions dispatch to CuPy's."""
     if rows.dtype.kind == "f":
         finite = np.isfinite(rows)
         if not finite.all():
@@ -190,7 +193,7 @@ def _check_values(rows: Any, name: str, start: int) -> None:
         if len(bad):
             raise InputError(
                 f"{name} has values of size {float(largest[bad[0]]):.2g} in row {start + int(bad[0])}; kernels "
-                "multiply four of them, and float64 holds such products from 1e-100 to 1e100 only; rescale them"
+                "multiply several values, and float64 must hold the products; rescale them to within 1e-100 to 1e100"
             )
     elif rows.dtype.itemsize == 8 and (rows.max() > 2**53 or rows.min() < -(2**53)):
         raise InputError(f"{name} holds integers beyond 2**53, which float64 would round; rescale them first")
@@ -199,7 +202,7 @@ def _check_values(rows: Any, name: str, start: int) -> None:
 def _take_tensor(values: Any, on_gpu: bool) -> tuple[Any, Callable[[Any], Any]]:
     torch, tensor = sys.modules["torch"], values.detach()
     if values.requires_grad:
-        warnings.warn("a tensor requires gradients, and none are given here: pass X.detach()", stacklevel=6)
+        warnings.warn("a tensor requires gradients, but results here carry none: pass X.detach()", stacklevel=6)
     try:
         if on_gpu and values.is_cuda:
             import cupy
@@ -207,8 +210,11 @@ def _take_tensor(values: Any, on_gpu: bool) -> tuple[Any, Callable[[Any], Any]]:
             with cupy.cuda.Device(values.device.index):
                 return cupy.from_dlpack(tensor), torch.from_dlpack
         return tensor.cpu().numpy(), lambda result: torch.from_numpy(result).to(values.device)
-    except (TypeError, RuntimeError, BufferError) as error:  # sparse, quantised, or a number format of torch alone
-        raise InputError(f"a tensor of {values.dtype}, {values.layout}, has no array ({error}); convert it") from None
+    except (TypeError, RuntimeError, BufferError) as error:  # sparse, quantised, or a dtype that NumPy lacks
+        raise InputError(
+            f"a tensor of {values.dtype}, {values.layout}, cannot become an array ({error}); "
+            "make it dense, of a dtype that NumPy has"
+        ) from None
 
 
 def _module(values: Any) -> str:
@@ -219,5 +225,5 @@ def _unchanged(result: Any) -> Any:
     return result
 
 
-def _each(values: Any) -> str:
+def _describe_row(values: Any) -> str:
     return f"{format_grid(values.shape[1:-1])} with {values.shape[-1]} channels"

@@ -1,7 +1,8 @@
-"""Progress of what takes longer than two seconds: a bar on a terminal, a line in a notebook, else stamped lines.
+"""Progress of work that takes longer than two seconds: a bar on a terminal, one line in a notebook, or lines in a log.
 
-A display is told `(done, total)`, which is what kernels report to their argument `progress`, and estimators in the
-context `reporting`; training adds its state. Rates count from the first report, after preparing and compiling.
+A display is a function that is called with `(done, total)`. Kernels call their argument `progress` like that, and so do
+estimators in the context `reporting`; training adds a function that returns its state as text. Rates are measured from
+the first report on, so preparation and compilation do not count.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
 Progress = Callable[[int, int], None]
-Bar = Callable[..., None]  # a Progress that also takes a function that says the state in words
-SHOWN_AFTER = 2.0  # seconds: what is done sooner needs no bar
-# Times that: when lines are written where there is no terminal.
+Bar = Callable[..., None]  # a Progress with an optional third argument, a function that returns the state as text
+SHOWN_AFTER = 2.0  # seconds before a bar appears
+# Without a terminal: the wait before the first line of a log, between later ones, and between updates in a notebook,
+# in units of `after`.
 _FIRST_LINE, _NEXT_LINES, _IN_NOTEBOOKS = 5.0, 30.0, 0.25
-LONG = 180.0  # seconds that nobody waits for unwarned
-REFRESH = 0.5  # seconds between two looks at a state, because reading a loss waits for the device
+LONG = 180.0  # seconds: longer work is announced even if nobody asked for progress
+REFRESH = 0.5  # seconds between two readings of a state: reading a loss waits for the device
 
 
 @contextlib.contextmanager
 def progress_bar(
     label: str, *, unit: str = "pairs", stream: TextIO | None = None, after: float = SHOWN_AFTER
 ) -> Iterator[Bar]:
-    """A function of pairs (or other units) done and in all, which is shown once `after` seconds have passed.
+    """A function `progress(done, total)` that drives a display, which appears after `after` seconds.
 
-    A third argument is asked for the state, such as a loss, only where a bar is due to show it.
+    Its optional third argument returns the state, such as a loss, as text. It is called only when a bar is to show it.
 
     >>> import tangentless as tl
     >>> with progress_bar("kernel") as progress:
@@ -47,7 +49,7 @@ def progress_bar(
         return
     bar = make_bar(stream, unit)
     task = bar.add_task(label, total=None)
-    # A timer, not the first report: preparation and compilation report nothing, and may take long too.
+    # A timer starts the bar, not the first report: preparation and compilation take long too, and report nothing.
     timer = threading.Timer(after, bar.start)
     timer.daemon = True
     (timer.start if after else bar.start)()
@@ -73,13 +75,13 @@ def progress_bar(
 
 @contextlib.contextmanager
 def shown(verbose: bool, label: str, unit: str = "pairs") -> Iterator[Progress]:
-    """A display if `verbose`, and otherwise a function that does nothing."""
+    """`progress_bar` if `verbose`, otherwise a function that does nothing."""
     with progress_bar(label, unit=unit) if verbose else contextlib.nullcontext(lambda done, total: None) as progress:
         yield progress
 
 
 class Pace:
-    """How far something is, and at what rate.
+    """Counts reports `(done, total)`; gives the rate, the time left, and a line of text.
 
     >>> pace = Pace("kernel", "pairs")
     >>> str(pace)
@@ -105,12 +107,12 @@ class Pace:
 
     @property
     def rate(self) -> float:
-        """Units a second since the first report."""
+        """Units per second since the first report, or 0 before there is progress."""
         return (self.done - self._first[1]) / self.elapsed if self._first and self.done > self._first[1] else 0.0
 
     @property
     def left(self) -> float:
-        """Seconds left, or 0 before there is a rate."""
+        """Estimated seconds left, or 0 before there is a rate."""
         return (self.total - self.done) / self.rate if self.rate else 0.0
 
     def __str__(self) -> str:
@@ -120,7 +122,7 @@ class Pace:
 
 
 class Forecast(Pace):
-    """Says how long something will take, once, if that is longer than anybody waits for unwarned."""
+    """Announces once how long a kernel matrix will take, if that is longer than `LONG`."""
 
     def __init__(self) -> None:
         super().__init__("kernel", "pairs")
@@ -136,7 +138,7 @@ class Forecast(Pace):
 
 @contextlib.contextmanager
 def _lines(label: str, unit: str, stream: TextIO, after: float) -> Iterator[Bar]:
-    """Lines that a thread writes: what reports nothing may take long too."""
+    """A display without a terminal. A thread writes its lines, so they appear even while nothing is reported."""
     pace, ended, show = Pace(label, unit), threading.Event(), _notebook_line()
     waits = (_FIRST_LINE, _NEXT_LINES) if show is None else (1.0, _IN_NOTEBOOKS)
 
@@ -159,7 +161,7 @@ def _lines(label: str, unit: str, stream: TextIO, after: float) -> Iterator[Bar]
 
 
 def _notebook_line() -> Callable[[str], None] | None:
-    """What shows a line in a notebook, in the place of the one before; None where there is no notebook."""
+    """A function that shows a line in a notebook, replacing the previous one; None outside notebooks."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None or not hasattr(shell, "kernel"):
@@ -178,7 +180,7 @@ def _notebook_line() -> Callable[[str], None] | None:
 
 
 def make_bar(stream: TextIO, unit: str) -> RichProgress:
-    """A bar with the share done, the rate in a unit, and the time left; it vanishes at the end."""
+    """A bar with percentage, rate in `unit` per second, and time left; it disappears at the end."""
     from rich import progress
     from rich.console import Console
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""Matrices filled tile by tile, and what tiles are made from: prepared images, of one kernel or of several."""
+"""Kernel matrices computed tile by tile, from images that one or several kernels have prepared."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Progress = Callable[[int, int], None]
 def fill(
     kernel: Any, device: AnyDevice, left: Any, right: Any, *, symmetric: bool, advance: Advance | None = None
 ) -> Array:
-    """The matrix between two prepared sets, tile by tile; of a symmetric one, each unordered pair once.
+    """The kernel matrix between two prepared sets of images; a symmetric one computes each unordered pair once.
 
-    It is the kind of array that the diagonal is: NumPy's functions hand arrays on a GPU to CuPy's. `advance` is told
-    how many pairs were finished, once for each leaf of the kernel.
+    The result is a NumPy or a CuPy array, like `left.diagonal`. Each leaf of the kernel calls `advance(pairs)` with the
+    number of pairs that it finished.
     """
     values: Array = np.empty_like(left.diagonal, shape=(len(left), len(right)))
     for rows, columns, upper in tile_spans(left, right, symmetric=symmetric):
@@ -37,9 +37,9 @@ def fill(
 
 
 def tile_spans(left: Any, right: Any, *, symmetric: bool) -> Iterator[tuple[slice, slice, bool]]:
-    """Rows and columns of every tile, row by row, and whether it is on the diagonal of a symmetric matrix.
+    """(rows, columns, whether it is a diagonal tile of a symmetric matrix) of every tile, row by row.
 
-    Of a symmetric matrix, these are the tiles on and right of the diagonal.
+    A symmetric matrix has tiles on and right of the diagonal only.
     """
     for rows in spans(len(left), left.tile):
         for columns in spans(len(right), right.tile):
@@ -48,7 +48,7 @@ def tile_spans(left: Any, right: Any, *, symmetric: bool) -> Iterator[tuple[slic
 
 
 def complete(tile: Array, diagonal: Array) -> None:
-    """Copy the part right of the diagonal to the left of it, and put the exact diagonal in."""
+    """Make a diagonal tile symmetric: copy its upper triangle to the lower one, and set the exact diagonal."""
     right = np.triu(tile, 1)
     whole = right + right.T
     whole.reshape(-1)[:: len(whole) + 1] = diagonal
@@ -56,7 +56,7 @@ def complete(tile: Array, diagonal: Array) -> None:
 
 
 def counter(progress: Progress | None, total: int) -> Advance | None:
-    """What counts finished pairs for `progress(done, total)`."""
+    """A function of newly finished pairs that adds them up and calls `progress(done, total)`."""
     if progress is None:
         return None
     done = 0
@@ -86,7 +86,7 @@ class Leaf(OfImages):
 
 @dataclass(frozen=True)
 class Several:
-    """What several kernels know of the same images, or one kernel of several copies of them."""
+    """Images prepared by several kernels, or several copies of the images prepared by one kernel."""
 
     parts: tuple[Prepared, ...]
     diagonal: Any

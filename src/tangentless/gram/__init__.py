@@ -1,4 +1,4 @@
-"""Kernel matrices in stores: computed tile by tile, durable, resumable, and read without loading them whole.
+"""Kernel matrices in stores: computed tile by tile, durable, resumable, and readable in parts.
 
 >>> import tempfile, numpy as np
 >>> X = np.random.default_rng(0).standard_normal((40, 8))
@@ -7,10 +7,10 @@
 >>> K.shape, K[:2, 30:].shape, np.asarray(K).dtype
 ((40, 40), (2, 10), dtype('float64'))
 
-A store is a Zarr (v3) group. The array `kernel` holds the matrix in float64; of a symmetric matrix, the tiles on and
-right of the diagonal. The arrays `x` and `z` hold the images. The group's attributes hold the manifest.
+A store is a Zarr (v3) group. The array `kernel` holds the matrix in float64; a symmetric matrix has tiles on and right
+of the diagonal only. The arrays `x` and `z` hold the images. The group's attributes hold the manifest.
 
-`tangentless.gram` is this module, and calling the module is calling its function `gram`.
+`tangentless.gram` is this module. Calling the module calls its function `gram`.
 """
 
 import sys
@@ -25,7 +25,7 @@ __all__ = ["Findings", "GramMatrix", "Snapshot", "Status", "gram", "open_gram", 
 
 
 class _Callable(ModuleType):
-    """`import tangentless.gram as g` must yield the module, and `tangentless.gram(...)` compute: so this is both."""
+    """A callable module: `import tangentless.gram as g` yields the module, and `tangentless.gram(...)` computes."""
 
     def __call__(self, *arguments: Any, **options: Any) -> GramMatrix:
         return gram(*arguments, **options)

@@ -39,7 +39,7 @@ def _computing(
     storage: StorageOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, as it goes.")] = False,
 ) -> dict[str, Any]:
-    """The options of all commands that compute, as arguments of `stores`."""
+    """The options that all computing commands share, as keyword arguments for the functions of `run`."""
     about = {"n_jobs": jobs, "memory": memory, "scheduler": scheduler, "mixed": mixed, "force_unlock": force_unlock}
     return {**about, "storage_options": _options(storage), "progress": "json" if as_json else True}
 
@@ -64,7 +64,7 @@ def run(
     tile: Annotated[int | None, typer.Option(help="Rows of a tile; chosen from the work by default.")] = None,
     **how: Any,
 ) -> None:
-    """Compute a kernel matrix into a store, or continue one after whatever stopped it."""
+    """Compute a kernel matrix into a store, or continue one that was interrupted."""
     base = kernel(architecture)
     k = base.symmetrized(symmetry or "mirror") if symmetry or mirrored else base
     how |= {"preprocessing": preprocessing, "extend": extend, "tile": tile}
@@ -75,14 +75,14 @@ def run(
 @app.command()
 @sharing(_computing)
 def resume(store: StoreArgument, **how: Any) -> None:
-    """Continue a store from itself alone: it holds its images and names its kernel."""
+    """Continue a store without the data: it holds its images and names its kernel."""
     _print_done(stores.resume(store, **how), how)
 
 
 @app.command()
 @answers_json
 def status(store: StoreArgument, storage: StorageOption = None) -> Answer:
-    """Show what a store is a matrix of, how far it is, and who is writing it."""
+    """Show the kernel and data of a store, how much of it is computed, and who is writing it."""
     found = stores.status(store, storage_options=_options(storage))
     print(_status_text(found))
     return found.to_json()
@@ -122,7 +122,7 @@ def _options(given: list[str] | None) -> dict[str, Any]:
 
 
 def _option(text: str) -> Any:
-    """Texts as they are, since keys may look like numbers; true, false and objects are read as JSON."""
+    """true, false and {...} are read as JSON; everything else stays text, because access keys may look like numbers."""
     if text in ("true", "false") or text.startswith("{"):
         try:
             return json.loads(text)
@@ -136,7 +136,7 @@ def _print_done(matrix: GramMatrix, how: Mapping[str, Any]) -> None:
 
 
 def _print(answer: Answer, text: str, how: Mapping[str, Any]) -> None:
-    """What came out, in the form that progress had."""
+    """Print the result as JSON if progress was printed so, otherwise as text."""
     if how["progress"] == "json":
         print_json(answer)
     else:

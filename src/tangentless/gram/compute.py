@@ -1,8 +1,8 @@
-"""Computing tiles: how large they are, what memory they take, and the engine of this process.
+"""Computing tiles: their size, the memory they take, and the engine of this process.
 
-A tile is the unit that is computed, written, checked and, in a crash, lost. It should take about a minute of two
-processor cores or seconds of a GPU, so that a crash costs little, and there should not be more files than a file system
-handles well. The two panels of images that meet in a tile are prepared, and kept while memory allows.
+A tile is computed, written and checked as a whole, and lost as a whole in a crash. It should take about a minute of two
+processor cores or seconds of a GPU, so that a crash costs little, and the number of files should suit a file system. A
+tile needs two prepared panels of images, which are kept for other tiles as long as memory allows.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 Probe = Callable[[Device], str]
 ReadPanel = Callable[[str, int], NDArray[Any]]
 Advance = Callable[[float], None]
-_SMALLEST, _USUAL, _LARGEST = 16, 1024, 2048  # rows of a tile
-_WORK = {"cuda": 2e13}  # embeddings in a tile, by backend
-_WORK_ELSEWHERE = 2.5e11
-_FILES = 20_000
-_PROBE = 2e7  # embeddings of a fingerprint: a fraction of a second, also on the reference backend
-_TILE_ROWS = 4
+_SMALLEST, _USUAL, _LARGEST = 16, 1024, 2048  # rows of a tile; beyond _USUAL only to limit the number of files
+_WORK = {"cuda": 2e13}  # elements that a tile should have, by backend
+_WORK_ELSEWHERE = 2.5e11  # the same for all other backends
+_FILES = 20_000  # tiles of a matrix, unless they would be larger than _LARGEST
+_PROBE = 2e7  # elements of a fingerprint: a fraction of a second, even on the reference backend
+_TILE_ROWS = 4  # rows of tiles that even a small matrix should have
 _TILES_HELD = 3  # one being computed, one being written, one in between
-_WORKSPACE = 256 << 20  # for the blocks of a backend, where the budget allows
+_WORKSPACE = 256 << 20  # bytes for the backend, or half of what the tiles leave if that is less
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
@@ -72,12 +72,12 @@ def choose_tile(kernel: Kernel, shape: tuple[int, ...], size: tuple[int, int], b
 
 
 def plan_memory(kernel: Kernel, shape: tuple[int, ...], tile: int, memory: int) -> int:
-    """How many prepared panels fit beside the tiles in flight; raises if two do not."""
+    """How many prepared panels fit into the memory besides the tiles; raises `ParameterError` if two do not."""
     image = _image_bytes(kernel, shape)
     least = _least_memory(tile, image)
     if memory < least:
         raise ParameterError(
-            f"a memory budget of {memory:,} bytes is too small for tiles of {tile} images: it takes {least:,}; "
+            f"a memory budget of {memory:,} bytes is too small for tiles of {tile} images, which need {least:,}; "
             "give more memory, or start a new store with a smaller tile"
         )
     room = memory - _TILES_HELD * 8 * tile**2
@@ -86,7 +86,7 @@ def plan_memory(kernel: Kernel, shape: tuple[int, ...], tile: int, memory: int) 
 
 
 def parse_memory(memory: int | str | None) -> int:
-    """Bytes, from a number, a text such as `4GB` or `512MiB`, or None: a quarter of the machine's memory.
+    """Bytes, from a number or a text such as `4GB` or `512MiB`; None stands for a quarter of the machine's memory.
 
     >>> parse_memory("1.5GB"), parse_memory("512 MiB")
     (1500000000, 536870912)
@@ -100,11 +100,12 @@ def parse_memory(memory: int | str | None) -> int:
 
 
 def _least_memory(tile: int, image_bytes: int) -> int:
+    """Bytes of the tiles and of two prepared panels."""
     return _TILES_HELD * 8 * tile**2 + 2 * tile * image_bytes
 
 
 def _image_bytes(kernel: Kernel, shape: tuple[int, ...]) -> int:
-    """The most that an image takes, in float64: its pixels, and what every kernel prepares of it."""
+    """An upper bound of the bytes of an image: its pixels and what every kernel prepares for it, all in float64."""
     return 8 * (math.prod(shape) + sum(leaf.image_numbers(shape) for leaf in kernel.leaves()))
 
 
@@ -113,7 +114,7 @@ def _image_bytes(kernel: Kernel, shape: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True)
 class Job:
-    """What a process needs to compute tiles of a store. Images come from `read` if given, else from the store."""
+    """What a process needs to compute tiles of a store. `read` returns panels of images, by default from the store."""
 
     store: Store
     kernel: Kernel
@@ -129,7 +130,7 @@ class Job:
 
 
 class Panels:
-    """Prepared panels of images. The least recently used one is dropped first.
+    """A cache of prepared panels of images, which drops the least recently used one.
 
     >>> from tangentless import kernel
     >>> panels = Panels(kernel("normalize relu"), Device("reference"), lambda name, panel: np.ones((2, 5)), 3)
@@ -143,7 +144,7 @@ class Panels:
 
     def __getitem__(self, key: tuple[str, int]) -> Any:
         if key not in self._kept:
-            while len(self._kept) >= self._capacity:  # first, so that memory never holds one more
+            while len(self._kept) >= self._capacity:  # before the next is prepared, so that memory never holds one more
                 self._kept.popitem(last=False)
             self._kept[key] = self._kernel.prepare(self._device, self._read(*key))
         self._kept.move_to_end(key)
@@ -156,12 +157,16 @@ class Computer:
     def __init__(self, job: Job, advance: Advance | None = None) -> None:
         self._store = job.store
         self._panels = Panels(job.kernel, job.device, job.read or job.store.read_images, job.panels_kept)
-        leaves = sum(1 for _ in job.kernel.leaves())  # each reports every pair
+        leaves = sum(1 for _ in job.kernel.leaves())  # each leaf reports every pair
         report = advance and (lambda pairs: advance(pairs / leaves))
         self._fill = functools.partial(fill, job.kernel, job.device, advance=report)
 
     def compute(self, tile: Tile) -> Array:
-        """The entries of a tile. Entries known from before the matrix was extended are kept."""
+        """The entries of a tile. A part that the store has from before the matrix was extended is not computed again.
+
+        | known   beside |
+        | beside' new    |   a tile on the diagonal; others are [known, beside]
+        """
         symmetric = self._store.manifest.symmetric
         left, right = self._panels["x", tile[0]], self._panels["x" if symmetric else "z", tile[1]]
         on_diagonal, known = symmetric and tile[0] == tile[1], self._store.known_part(tile)
@@ -181,7 +186,8 @@ class Computer:
 class Local:
     """The engine of this process. Threads write tiles while the next ones are computed.
 
-    As of every engine, `memory` is the default budget of a process, and `bits` are the fingerprints of its processors.
+    Both engines, `Local` and `Cluster`, have a `device`, a default budget of `memory` for a process in bytes, and
+    `bits`, the fingerprints of their processors.
     """
 
     device: Device
@@ -190,7 +196,7 @@ class Local:
 
     @functools.cached_property
     def bits(self) -> tuple[str, ...]:
-        """Computed when it is asked for, since a store that is complete needs no backend."""
+        """Computed on demand, because a complete store needs no backend."""
         return (self.probe(self.device),)
 
     def compute(self, job: Job, tiles: Sequence[Tile], meter: Meter, check: Callable[[], None]) -> None:
@@ -209,7 +215,7 @@ class Local:
 def find_engine(
     scheduler: Any, choose: Callable[[], Device], probe: Probe
 ) -> contextlib.AbstractContextManager[Local | Cluster]:
-    """The engine of this process, or the cluster of a Dask scheduler; whichever it is chooses its own device."""
+    """The engine of this process, or of the Dask cluster of a scheduler. `choose` runs where tiles are computed."""
     if scheduler is None:
         return contextlib.nullcontext(Local(choose(), parse_memory(None), probe))
     from .cluster import connect
@@ -218,9 +224,9 @@ def find_engine(
 
 
 def fingerprint(kernel: Kernel, shape: tuple[int, ...], device: Device) -> str:
-    """A hash of the kernel matrix of a few made-up images, and the processor in words.
+    """A hash of the kernel matrix of a few random images, and the name of the processor.
 
-    Two processors whose fingerprints differ give entries that differ by rounding errors.
+    If the hashes of two processors differ, their entries differ by rounding errors.
     """
     elements = max(1, sum(leaf.elements(shape) for leaf in kernel.leaves()))
     count = 2 + min(14, int(math.sqrt(_PROBE / elements)))

@@ -1,7 +1,7 @@
-"""Where a store lives: a folder on disk, or any address that fsspec opens.
+"""The files of a store: in a folder on disk, or at any address that fsspec opens.
 
-Stores write their own chunks because Zarr never flushes: after a power failure, a chunk it has written may be empty or
-cut short. Here a file is written under another name, flushed and renamed, and its folder is flushed. Once `write`
+Stores write their own chunks because Zarr does not flush them: after a power failure, a chunk may be empty or cut
+short. Here a file is written under a temporary name, flushed and renamed, and its folder is flushed. Once `write`
 returns, the file survives `kill -9` and power loss. Readers see the old file or the new one, never a part. Object
 stores need none of this, because a put is atomic.
 """
@@ -35,28 +35,31 @@ from ..files import flush_folder, replace_file
 Address = str | os.PathLike[str]
 Options = Mapping[str, Any]
 logger = logging.getLogger("tangentless")
-PATIENCE = 180.0  # seconds for which requests to a store that does not answer are repeated,
-_SHORT_PATIENCE = 2.0  # and to one that denies access, which may be a passing fault too
-_AT_ONCE = 32  # requests to an address: enough to hide a latency of 30 ms behind answers of one
-# Requests are repeated here, in one place: many attempts of others within each would be as many times slower.
+PATIENCE = 180.0  # seconds for which a request is repeated if the store does not answer
+_SHORT_PATIENCE = 2.0  # seconds if it denies access, which may be a transient fault too
+_AT_ONCE = 32  # concurrent requests to an address: enough to hide a latency of 30 ms if an answer takes 1 ms
+# Only `_retry` repeats requests: attempts of botocore within each of its own would multiply the time.
 _S3 = {"retries": {"max_attempts": 1}, "connect_timeout": 10, "read_timeout": 60, "max_pool_connections": _AT_ONCE}
 _DEFAULTS = {"s3": {"config_kwargs": _S3}}
-_FIRST_PAUSE, _LONGEST_PAUSE, _WORTH_A_WORD = 0.1, 8.0, 1.0
-_UNFINISHED = "kernel/tmp"  # one folder for all files being written, so that `clean` knows where to look
+_FIRST_PAUSE, _LONGEST_PAUSE, _WARN_AFTER = 0.1, 8.0, 1.0  # seconds
+_UNFINISHED = "kernel/tmp"  # the folder of all temporary files, which `clean` empties
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """A folder on disk. Names of files are relative to it. `concurrency` is how many are read or written at once."""
+    """The files in a folder on disk, by names relative to it.
+
+    `concurrency` is the number of files to read or write at the same time.
+    """
 
     root: Path
     concurrency: ClassVar[int] = 2
 
     @property
     def address(self) -> str:
-        """The path or URL, as people write it."""
+        """The path of the folder, for messages."""
         return str(self.root)
 
     def read(self, name: str) -> bytes:
@@ -66,7 +69,7 @@ class LocalFiles:
     def write(self, name: str, *parts: Any) -> None:
         """Create or replace a file durably. If that fails, raise `StoreWriteError` and leave nothing behind."""
         target, beside = self.root / name, self.root / _UNFINISHED / uuid.uuid4().hex
-        with explained(self.address):
+        with write_errors(self.address):
             make_folder(beside.parent)
             make_folder(target.parent)
             try:
@@ -82,18 +85,18 @@ class LocalFiles:
 
     def create(self, name: str, data: bytes) -> None:
         """Create a file; raises `FileExistsError` if it exists."""
-        with explained(self.address):
+        with write_errors(self.address):
             make_folder((self.root / name).parent)
             with (self.root / name).open("xb") as file:
                 file.write(data)
 
     def remove(self, name: str) -> None:
         """Delete a file if it exists."""
-        with explained(self.address):
+        with write_errors(self.address):
             (self.root / name).unlink(missing_ok=True)
 
     def entries(self) -> set[str]:
-        """The names of files and folders at the address itself; empty if there is nothing."""
+        """The names of the files and folders at the top level; empty if there is nothing."""
         try:
             return {entry.name for entry in os.scandir(self.root)}
         except FileNotFoundError:
@@ -107,7 +110,7 @@ class LocalFiles:
         for parent, _, names in os.walk(self.root / folder):
             for name in names:
                 path = Path(parent, name)
-                with contextlib.suppress(FileNotFoundError):  # a writer may have renamed it since
+                with contextlib.suppress(FileNotFoundError):  # a writer may have renamed it in the meantime
                     found[path.relative_to(self.root).as_posix()] = path.stat().st_size
         return found
 
@@ -119,10 +122,10 @@ class LocalFiles:
 
 @dataclass(frozen=True)
 class RemoteFiles:
-    """The same for an address of fsspec. Requests that fail in passing are repeated for `PATIENCE` seconds.
+    """The same for an fsspec address. Requests with transient errors are repeated for `PATIENCE` seconds.
 
-    `options` are what fsspec calls storage options. They may hold credentials: they travel to workers, and are never
-    shown, logged or stored. What they lack comes from where fsspec looks for it.
+    `options` are fsspec's storage options. They may hold credentials: they are sent to workers, and never shown, logged
+    or stored. fsspec looks for missing ones in its usual places.
     """
 
     address: str
@@ -130,54 +133,54 @@ class RemoteFiles:
     concurrency: ClassVar[int] = _AT_ONCE
 
     def read(self, name: str) -> bytes:
-        # From a start, because without one some file systems ask for the length first, even a cache of old listings.
-        return bytes(self._ask(lambda: self._system.cat_file(f"{self._root}/{name}", start=0)))
+        # start=0, because without it some file systems first ask for the length, even from an outdated listing.
+        return bytes(self._retry(lambda: self._system.cat_file(f"{self._root}/{name}", start=0)))
 
     def write(self, name: str, *parts: Any) -> None:
         data = b"".join(parts)
-        with explained(self.address):
-            self._ask(lambda: self._system.pipe_file(f"{self._root}/{name}", data), "writing")
+        with write_errors(self.address):
+            self._retry(lambda: self._system.pipe_file(f"{self._root}/{name}", data), "writing")
 
     def create(self, name: str, data: bytes) -> None:
-        self._ask(lambda: self._system.pipe_file(f"{self._root}/{name}", data, mode="create"), "writing")
+        self._retry(lambda: self._system.pipe_file(f"{self._root}/{name}", data, mode="create"), "writing")
 
     def remove(self, name: str) -> None:
-        with explained(self.address), contextlib.suppress(FileNotFoundError):
-            self._ask(lambda: self._system.rm_file(f"{self._root}/{name}"), "writing")
+        with write_errors(self.address), contextlib.suppress(FileNotFoundError):
+            self._retry(lambda: self._system.rm_file(f"{self._root}/{name}"), "writing")
 
     def entries(self) -> set[str]:
         try:
-            found = self._ask(lambda: self._system.ls(self._root, detail=False, refresh=True))
+            found = self._retry(lambda: self._system.ls(self._root, detail=False, refresh=True))
         except FileNotFoundError:
             return set()
         return {path.rstrip("/").rpartition("/")[2] for path in found}
 
     def sizes(self, folder: str) -> dict[str, int]:
-        found = self._ask(lambda: self._system.find(f"{self._root}/{folder}", detail=True, refresh=True))
+        found = self._retry(lambda: self._system.find(f"{self._root}/{folder}", detail=True, refresh=True))
         return {path[len(self._root) + 1 :]: entry["size"] for path, entry in found.items()}
 
     def clean(self) -> None:
-        """Nothing to do: a put that broke off leaves no object."""
+        """Nothing to do: an interrupted put leaves no object."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteFiles, (self.address, self.options)  # without a connection, which belongs to its process
+        return RemoteFiles, (self.address, self.options)  # without the connection, which belongs to this process
 
-    def _ask(self, request: Callable[[], Any], what: str = "access") -> Any:
-        """The answer to a request, repeated at growing intervals while the trouble may pass."""
-        began, pause, said = time.monotonic(), _FIRST_PAUSE, False
+    def _retry(self, request: Callable[[], Any], what: str = "access") -> Any:
+        """The result of a request, which is repeated at growing intervals while its error may be transient."""
+        began, pause, warned = time.monotonic(), _FIRST_PAUSE, False
         while True:
             try:
                 return request()
-            except Exception as error:  # libraries of object stores raise errors of their own kinds
-                trouble = diagnose(error, self.address, what, self.options)
+            except Exception as error:  # libraries of object stores raise errors of their own types
+                trouble = classify(error, self.address, what, self.options)
                 if trouble is None:
                     raise
                 waited = time.monotonic() - began
                 if waited >= trouble.patience:
-                    raise StoreAccessError(trouble.text) from None  # which is all that may be shown
-                if waited > _WORTH_A_WORD and not said:
+                    raise StoreAccessError(trouble.text) from None  # the original error may show credentials
+                if waited > _WARN_AFTER and not warned:
                     logger.warning("%s; trying again for %.0f s", trouble.text, trouble.patience)
-                    said = True
+                    warned = True
             time.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -199,7 +202,7 @@ class RemoteFiles:
             defaults = {"use_listings_cache": False, **_DEFAULTS.get(self.address.partition(":")[0], {})}
             system, root = fsspec.core.url_to_fs(self.address, **{**defaults, **self.options})
         except (ValueError, ImportError, TypeError) as error:
-            raise NotAStoreError(f"fsspec cannot open {self.address}: {without(self.options, error)}") from None
+            raise NotAStoreError(f"fsspec cannot open {self.address}: {redact(self.options, error)}") from None
         return system, str(root).rstrip("/")
 
 
@@ -208,16 +211,16 @@ Files = LocalFiles | RemoteFiles
 
 @dataclass(frozen=True)
 class Trouble:
-    """What is wrong with a request, in one line that shows no credentials, and the seconds it may take to pass."""
+    """Why a request failed, in one line without credentials, and for how many seconds to repeat it."""
 
     text: str
     patience: float = 0.0
 
 
-def diagnose(error: Exception, address: str, what: str = "access", options: Options | None = None) -> Trouble | None:
-    """What an error of a request means; None if it is an answer, or a fault of the caller.
+def classify(error: Exception, address: str, what: str = "access", options: Options | None = None) -> Trouble | None:
+    """Why a request failed; None for errors that callers expect, such as `FileNotFoundError`, or that are bugs.
 
-    >>> diagnose(PermissionError("Forbidden"), "s3://bucket/k.zarr").text
+    >>> classify(PermissionError("Forbidden"), "s3://bucket/k.zarr").text
     'access to s3://bucket/k.zarr is denied (PermissionError); look at the credentials'
     """
     response = getattr(error.__cause__ or error, "response", None)
@@ -228,18 +231,22 @@ def diagnose(error: Exception, address: str, what: str = "access", options: Opti
     if isinstance(error, (TangentlessError, FileNotFoundError, FileExistsError, TypeError)):
         return None
     if isinstance(error, ValueError):
-        return Trouble(f"{address} cannot be asked: {without(options, error)}")
+        return Trouble(
+            f"the request to {address} is not valid: {redact(options, error)}; look at the address and options"
+        )
     if "Credentials" in why:
-        return Trouble(f"there are no credentials for {address}; give storage_options=, or set them as fsspec says")
+        return Trouble(
+            f"there are no credentials for {address}; give storage_options=, or set them where fsspec looks for them"
+        )
     if isinstance(error, PermissionError):
         return Trouble(f"{what} to {address} is denied ({why}); look at the credentials", _SHORT_PATIENCE)
     return Trouble(f"{address} does not answer ({why}); look at the endpoint and the network", PATIENCE)
 
 
-def without(options: Any, error: object) -> str:
-    """The text of an error, with every value of the options struck out.
+def redact(options: Any, error: object) -> str:
+    """The text of an error, with every value of the options replaced by ***.
 
-    >>> without({"client": {"password": "hunter2"}}, ValueError("no user:hunter2 at this host"))
+    >>> redact({"client": {"password": "hunter2"}}, ValueError("no user:hunter2 at this host"))
     'no user:*** at this host'
     """
     text, left = str(error), [options]
@@ -275,7 +282,7 @@ def find_files(address: Address, options: Options | None = None) -> Files:
 
 
 def _check_address(protocol: str, rest: str) -> None:
-    """Refuse what an address must not hold: addresses are shown, and names of files are added to them."""
+    """Refuse passwords and queries in an address: addresses are shown in errors, and names of files are appended."""
     host = rest.partition("/")[0]
     if not rest.strip("/"):
         raise ParameterError(f"{protocol}:// names no place; give an address such as 's3://bucket/k.zarr'")
@@ -288,8 +295,8 @@ def _check_address(protocol: str, rest: str) -> None:
 
 
 @contextlib.contextmanager
-def explained(address: str) -> Iterator[None]:
-    """Turn errors of the operating system into a `StoreWriteError` that says what to do; `FileExistsError` passes."""
+def write_errors(address: str) -> Iterator[None]:
+    """Turn an `OSError`, other than `FileExistsError`, into a `StoreWriteError` that says what to do."""
     try:
         yield
     except (FileExistsError, StoreError):
@@ -307,7 +314,7 @@ def explained(address: str) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its parents. Each parent is flushed, so that the new folder survives power loss."""
+    """Create a folder and its missing parents, and flush each parent, so that new folders survive power loss."""
     if folder.is_dir():
         return
     make_folder(folder.parent)

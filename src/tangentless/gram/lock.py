@@ -1,10 +1,10 @@
-"""One writer at a time, and the file that names it.
+"""The lock that lets one process write to a store at a time, and the file that names this process.
 
-On disk `filelock` takes a lock of the operating system, which ends with the process that holds it, however that dies.
-Object stores and some cluster file systems have no such locks. There the file that names the writer is the lock: only
-one process can create it, and another takes it over when the writer is known to be dead or silent for ten minutes.
-Should two processes ever write at once, nothing is harmed: they replace whole tiles by the same bytes. A process takes
-up again what an earlier call of its own left behind, when the store could not be reached to release it.
+On disk `filelock` takes a lock of the operating system, which ends with its process, however that dies. Object stores
+and some cluster file systems have no such locks. There the file that names the writer is the lock: only one process can
+create it, and another one takes it over if the writer is known to be dead or has been silent for ten minutes. If two
+processes ever write at the same time, no harm is done: they replace whole tiles by the same bytes. A lock that an
+earlier call of the same process could not release, because the store did not answer, is taken over too.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from filelock import FileLock, Timeout
 
 from ..errors import StoreLockedError
 from ..files import WINDOWS
-from .files import Files, LocalFiles, explained, make_folder
+from .files import Files, LocalFiles, make_folder, write_errors
 
 LOCK = "kernel/writer.lock"
 logger = logging.getLogger("tangentless")
-_held: set[str] = set()  # the tokens of claims that this process has not given up
-_SILENT = 600.0  # seconds
-_RENEWED = 30.0
-_FAREWELL = 5.0
+_held: set[str] = set()  # the tokens of the claims that this process holds
+_SILENT = 600.0  # seconds without a renewal after which a writer counts as dead
+_RENEWED = 30.0  # seconds between renewals
+_FAREWELL = 5.0  # seconds that a release waits for a renewal in progress
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Who writes, since when, and when they last said so."""
+    """The process that writes to a store. `born` is the start of the process; `since` and `seen` are Unix times."""
 
     host: str
     process: int
@@ -56,7 +56,7 @@ class Owner:
 
     @classmethod
     def read(cls, files: Files) -> Owner | None:
-        """The owner named in a store, dead or alive."""
+        """The owner named in a store, dead or alive; None if there is none."""
         try:
             return cls(**json.loads(files.read(owner_file(files))))
         except (FileNotFoundError, ValueError, TypeError):
@@ -67,7 +67,7 @@ class Owner:
         return json.dumps(asdict(self)).encode()
 
     def is_gone(self) -> bool:
-        """Whether the owner is certainly dead, was a call of this process that ended, or has been silent too long."""
+        """Whether the owner is a dead process of this host, an ended call of this process, or silent for too long."""
         dead = _birth(self.process) != self.born or (self.process == os.getpid() and self.token not in _held)
         return (dead and self.host == socket.gethostname()) or time.time() - self.seen > _SILENT
 
@@ -78,9 +78,9 @@ class Owner:
 
 @contextlib.contextmanager
 def hold(files: Files, *, force: bool = False) -> Iterator[Callable[[], None]]:
-    """Hold the lock of a store. The function it yields raises `StoreLockedError` once the lock has been lost.
+    """Hold the lock of a store. Yields a function that raises `StoreLockedError` if the lock has been lost.
 
-    `force` breaks the lock of a writer that is known only by its name; locks of the operating system cannot be broken.
+    `force` breaks a lock that is only a file with a name; locks of the operating system cannot be broken.
     """
     with contextlib.ExitStack() as held:
         locked = isinstance(files, LocalFiles) and _lock(files, held)
@@ -96,13 +96,13 @@ def find_owner(files: Files) -> Owner | None:
 
 
 def owner_file(files: Files) -> str:
-    """The file that names the owner. On disk it lies beside the lock, whose bytes belong to `filelock`."""
+    """The file that names the owner. On disk it is not the lock file itself, whose content belongs to `filelock`."""
     return "kernel/writer.json" if isinstance(files, LocalFiles) else LOCK
 
 
 def _lock(files: LocalFiles, held: contextlib.ExitStack) -> bool:
-    """Take the lock of the operating system; False where the file system has none."""
-    with explained(files.address):
+    """Take the lock of the operating system; returns False if the file system has no locks."""
+    with write_errors(files.address):
         make_folder((files.root / LOCK).parent)
         try:
             held.enter_context(FileLock(files.root / LOCK, timeout=0, thread_local=False, fallback_to_soft=False))
@@ -116,14 +116,14 @@ def _lock(files: LocalFiles, held: contextlib.ExitStack) -> bool:
 
 
 class _Claim:
-    """Names this process as the owner, and renews the name so that others see it alive."""
+    """Writes the file that names this process as the owner, and a thread that renews it every `_RENEWED` seconds."""
 
     def __init__(self, files: Files, *, locked: bool, force: bool) -> None:
         self._files, self._locked, self._owner = files, locked, Owner.me()
         self._stop, self._lost, self._renewed = threading.Event(), False, time.monotonic()
         _held.add(self._owner.token)
         if locked:
-            with contextlib.suppress(OSError):  # on a full disk the lock holds without a name
+            with contextlib.suppress(OSError):  # on a full disk the lock has no name, but holds
                 self._write()
         else:
             self._create(force)
@@ -131,14 +131,14 @@ class _Claim:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise if another process has taken over, or may have, because the name was not renewed for too long."""
+        """Raise if another process has taken over, or may have because the file was not renewed for too long."""
         if self._lost or (not self._locked and time.monotonic() - self._renewed > _SILENT):
             raise _refusal(self._files)
 
     def release(self) -> None:
-        """Remove the name, unless it is another's by now. Where that fails, this process can still take it again."""
+        """Remove the file, unless it names another owner. If that fails, this process can take the lock again."""
         self._stop.set()
-        self._thread.join(timeout=_FAREWELL)  # it may wait for a store that does not answer
+        self._thread.join(timeout=_FAREWELL)  # it may be waiting for a store that does not answer
         _held.discard(self._owner.token)
         try:
             if self._is_mine():
@@ -147,13 +147,14 @@ class _Claim:
             logger.warning("the lock of %s could not be released: %s", self._files.address, error)
 
     def _create(self, force: bool) -> None:
+        """Create the file; that of an owner that is gone, or with `force` of any owner, is removed first."""
         for _ in range(2):
             try:
                 self._files.create(owner_file(self._files), self._owner.to_bytes())
             except FileExistsError:
                 owner = find_owner(self._files)
                 if owner is not None and owner.token == self._owner.token:
-                    return  # the answer to the first attempt was lost on its way
+                    return  # created by a request whose answer was lost, so that it was repeated
                 if owner is not None and not force:
                     _held.discard(self._owner.token)
                     raise _refusal(self._files) from None
@@ -171,7 +172,7 @@ class _Claim:
                     self._lost = True
                     return
                 self._write()
-            except Exception as error:  # whatever it was, the next round tries again, and `check` sees how long it is
+            except Exception as error:  # the next round tries again, and `check` raises if that takes too long
                 logger.warning("the lock of %s could not be renewed: %s", self._files.address, error)
 
     def _write(self) -> None:
@@ -192,13 +193,13 @@ def _refusal(files: Files) -> StoreLockedError:
 
 
 def _birth(process: int) -> str:
-    """When a process of this host started, which tells it from a later one of the same number; empty if it is dead."""
+    """The start of a process of this host, which tells it from a later one with its number; empty if it is dead."""
     try:
         status = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         return "" if status[0] in "ZX" else status[19]
     except OSError:
         pass  # not Linux, or no such process
-    if WINDOWS:  # where a signal would end the process; a writer that died is known by its silence
+    if WINDOWS:  # os.kill would end the process there; a dead writer is recognised by its silence only
         return "alive"
     try:
         os.kill(process, 0)

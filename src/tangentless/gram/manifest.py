@@ -1,9 +1,9 @@
-"""The manifest: what a store is a matrix of, and the metadata files that follow from it.
+"""The manifest: which matrix a store holds, and the metadata files that are derived from it.
 
-The manifest names the kernel, the preprocessing, the data (by hash), the arithmetic and the tile size, and carries its
-own checksum. A store is continued only with the same; an error says in words what differs. All metadata files are
-functions of the manifest, so checking one means comparing bytes, and repairing one means writing it again. They make
-the store a Zarr (v3) group with the arrays `kernel`, `x` and, for two sets of images, `z`.
+The manifest names the kernel, the preprocessing, the data (by hash), the arithmetic and the tile size, and has a
+checksum of its own. A store is only continued with an equal manifest; otherwise an error says what differs. The
+metadata files make the store a Zarr (v3) group with the arrays `kernel`, `x` and, for two sets of images, `z`. Their
+bytes depend on the manifest alone: to check a file is to compare bytes, and to repair it is to write it again.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from ..errors import (
 )
 from .files import Files
 
-FORMAT = 2  # 1: stores of version 0.1.0, which name no arithmetic; it is 1
+FORMAT = 2  # 1: stores of version 0.1.0, whose manifest has no `arithmetic`; theirs is 1
 GROUP, COPY = "zarr.json", "kernel/manifest.json"  # the manifest is kept twice
 _ATTRIBUTE = "tangentless"
-_OURS = {GROUP, "kernel", "x", "z"}
-_NOT_COMPARED = {"package", "grown_from", "format"}
-_HASHED_AT_ONCE = 32 << 20
+_OURS = {GROUP, "kernel", "x", "z"}  # top-level names of a store
+_NOT_COMPARED = {"package", "grown_from", "format"}  # fields that may differ when a store is continued
+_HASHED_AT_ONCE = 32 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class Data:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything a store depends on, and two notes.
+    """Everything that the entries of a store depend on, and two notes, `package` and `grown_from`.
 
     `arithmetic` has a number for each of `architectures`, from `tangentless.backends.ARITHMETIC`. `bits` are the
-    fingerprints of the processors that computed it, more than one only where `mixed` allowed it; empty in stores of
-    earlier versions. The notes are `package`, the version that began the store, and `grown_from`, the sizes a symmetric
-    matrix had before it grew.
+    fingerprints of the processors that computed entries: several only if `mixed` allowed it, none in stores of earlier
+    versions. `package` is the version that began the store. `grown_from` are the numbers of rows that a symmetric
+    matrix had before it was extended.
 
     >>> data = Data("00", (3, 2), "float64")
     >>> manifest = Manifest("k", ("relu",), "", data, None, "cpu", "float32", 16, "0.2.0", (1,))
@@ -91,7 +91,7 @@ class Manifest:
 
     @property
     def symmetric(self) -> bool:
-        """Whether this is the matrix of X with itself."""
+        """Whether this is the matrix of one set of images."""
         return self.z is None
 
     @property
@@ -105,7 +105,7 @@ class Manifest:
         return {"x": self.x} if self.z is None else {"x": self.x, "z": self.z}
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest as JSON values, with its checksum."""
+        """As JSON values, with the checksum."""
         values = asdict(self)
         if self.format == 1:  # the bytes that version 0.1.0 wrote
             del values["arithmetic"]
@@ -115,7 +115,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, values: Any, where: str) -> Manifest:
-        """Read a manifest whose checksum is right and whose format is known."""
+        """Read a manifest; raises unless its checksum is right and its format is known. `where` names it in errors."""
         if not isinstance(values, dict) or values.get("checksum") != _checksum(values):
             raise StoreDamagedError(f"{where} is damaged, its checksum is wrong: run repair")
         if values["format"] > FORMAT:
@@ -131,14 +131,14 @@ class Manifest:
         return cls(**known)
 
     def grown_to(self, x: Data) -> Manifest:
-        """The same for a longer X."""
+        """The manifest of the matrix after it was extended to a longer X."""
         return replace(self, x=x, grown_from=(*self.grown_from, self.x.shape[0]))
 
 
-# Agreement of a store with what is given
+# Comparing a stored manifest with a given one
 
 
-def settle(
+def resolve(
     files: Files,
     given: Manifest,
     x: NDArray[Any],
@@ -147,38 +147,44 @@ def settle(
     tile: int | None = None,
     mixed: bool = False,
 ) -> Manifest:
-    """The manifest to go on with: the given one for a new store, else the stored one, extended if that is allowed."""
+    """The manifest to continue with: the given one for a new store, otherwise the stored one, extended with `extend`.
+
+    Raises `StoreMismatchError` if the stored one does not match the given one.
+    """
     if extend and given.z is not None:
         raise ParameterError(
             "only the matrix of X with itself can be extended; for new rows of k(X, Z) start a new store"
         )
     if is_vacant(files):
-        for folder in {"x", "z"} & files.entries():  # of an interrupted start, which may have been others
+        for folder in {"x", "z"} & files.entries():  # images of an interrupted start, perhaps of other data
             for name in files.sizes(folder):
                 files.remove(name)
         return given
     stored = read_manifest(files)
-    longer = stored.symmetric and given.symmetric and _continues(stored.x, given.x, x)
+    longer = stored.symmetric and given.symmetric and _is_extended_by(stored.x, given.x, x)
     if longer and extend:
         stored = stored.grown_to(given.x)
     hint = "The first rows are the same: to add the new ones, pass extend=True. " if longer and not extend else ""
     if extend and not longer and stored.x != given.x:
         hint = "X can be extended only if it begins with the rows that are stored. "
-    return agree(stored, replace(given, tile=tile or stored.tile), files.address, hint, mixed=mixed)
+    return require_match(stored, replace(given, tile=tile or stored.tile), files.address, hint, mixed=mixed)
 
 
-def agree(stored: Manifest, given: Manifest, where: str, hint: str = "", *, mixed: bool = False) -> Manifest:
-    """The stored manifest, with further `bits` if they may be `mixed`; raises `StoreMismatchError` if they differ."""
+def require_match(stored: Manifest, given: Manifest, where: str, hint: str = "", *, mixed: bool = False) -> Manifest:
+    """The stored manifest, which must match the given one; `mixed` adds the `bits` of the given one to it.
+
+    Raises `StoreMismatchError` otherwise.
+    """
     if mixed:
-        stored = replace(stored, bits=(*stored.bits, *(one for one in given.bits if not knows(stored.bits, one))))
+        stored = replace(stored, bits=(*stored.bits, *(one for one in given.bits if not has_bits(stored.bits, one))))
     found = list(differences(stored, given))
     if not found:
         return stored
-    remedy = "Give what it was made with, or start a new store."
-    if [*found] == [*_other_bits(stored, given)]:
+    remedy = "Call it with the arguments that made the store, or start a new store."
+    if found == list(_other_bits(stored, given)):
         remedy = (
-            "Continue it on a processor like the first, or pass mixed=True: its tiles then agree only to rounding "
-            "errors, as small as those of any entry."
+            "Continue it on a processor like the first, or pass mixed=True: its tiles then differ by rounding "
+            "errors, which are no larger than those of any entry."
         )
     elif _new_arithmetic(stored, given):
         remedy = (
@@ -189,7 +195,7 @@ def agree(stored: Manifest, given: Manifest, where: str, hint: str = "", *, mixe
 
 
 def differences(stored: Manifest, given: Manifest) -> Iterator[str]:
-    """In words, where two manifests differ.
+    """Yield a text for every difference between two manifests.
 
     >>> data = Data("00", (3, 2), "float64")
     >>> stored = Manifest("k", ("relu",), "", data, None, "cpu", "float32", 16, "0.1.0", (1,))
@@ -216,29 +222,30 @@ def differences(stored: Manifest, given: Manifest) -> Iterator[str]:
             yield f"{name} is {before!r} in the store, {after!r} now"
 
 
-def knows(bits: Collection[str], one: str) -> bool:
-    """Whether a fingerprint is among some. Its hash tells; processors of different names may share it.
+def has_bits(bits: Collection[str], one: str) -> bool:
+    """Whether the hash of a fingerprint is among those of others; names of processors do not count.
 
-    >>> knows(("01ab (x86_64 znver4)",), "01ab (x86_64 icelake-server)")
+    >>> has_bits(("01ab (x86_64 znver4)",), "01ab (x86_64 icelake-server)")
     True
     """
     return one.partition(" ")[0] in {known.partition(" ")[0] for known in bits}
 
 
 def _other_bits(stored: Manifest, given: Manifest) -> Iterator[str]:
-    new = [one for one in given.bits if stored.bits and not knows(stored.bits, one)]
+    """Yield a text if the given manifest has fingerprints that the stored one lacks."""
+    new = [one for one in given.bits if stored.bits and not has_bits(stored.bits, one)]
     if new:
         yield f"this processor rounds differently: its bits are {', '.join(new)}, those in the store {stored.bits[0]}"
 
 
 def _new_arithmetic(stored: Manifest, given: Manifest) -> bool:
-    """Whether the same kernel on the same backend gives other bits than when the store was begun."""
+    """Whether the backend's arithmetic has changed since the store was begun, for the same kernel and backend."""
     same = stored.architectures == given.architectures and stored.backend == given.backend
     return same and stored.arithmetic != given.arithmetic
 
 
-def _continues(stored: Data, given: Data, x: NDArray[Any]) -> bool:
-    """Whether X begins with the images that are stored and has more."""
+def _is_extended_by(stored: Data, given: Data, x: NDArray[Any]) -> bool:
+    """Whether X begins with the stored images and has more rows."""
     rows = stored.shape[0]
     alike = stored.dtype == given.dtype and stored.shape[1:] == given.shape[1:]
     return alike and len(x) > rows and hash_rows(x, rows) == stored.sha256
@@ -265,16 +272,16 @@ def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checksum(values: dict[str, Any]) -> str:
-    """The hash of all values but itself, known or not, so that it holds for later formats."""
+    """The hash of all values but the checksum, including unknown ones of later formats."""
     others = {name: value for name, value in values.items() if name != "checksum"}
     return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
 
 
-# The files
+# Metadata files
 
 
 def render(manifest: Manifest) -> dict[str, bytes]:
-    """All metadata files, in the order in which they are written. The store exists once the last one does.
+    """All metadata files by name, in the order of writing. The store exists once the last one does.
 
     >>> data = Data("00", (3, 2), "uint8")
     >>> list(render(Manifest("k", ("relu",), "", data, None, "cpu", "float32", 16, "0.2.0", (1,))))
@@ -292,7 +299,7 @@ def render(manifest: Manifest) -> dict[str, bytes]:
 
 
 def recover_manifest(files: Files) -> Manifest:
-    """The manifest from whichever of its two copies is whole."""
+    """The manifest, from its second copy if the first is damaged."""
     try:
         return read_manifest(files)
     except StoreDamagedError:
@@ -307,7 +314,7 @@ def damaged_metadata(files: Files, manifest: Manifest) -> list[str]:
 
 
 def write_metadata(files: Files, manifest: Manifest) -> None:
-    """Write the metadata files that are missing or wrong, that of the group when all others are there."""
+    """Write the metadata files that are missing or wrong; that of the group last, after all others."""
     content, wanted = render(manifest), damaged_metadata(files, manifest)
     for part in ([name for name in wanted if name != GROUP], [name for name in wanted if name == GROUP]):
         for _ in ahead(lambda name: files.write(name, content[name]), part, files.concurrency):
@@ -315,7 +322,10 @@ def write_metadata(files: Files, manifest: Manifest) -> None:
 
 
 def is_vacant(files: Files) -> bool:
-    """Whether a store may be started here: nothing is there, or only what an interrupted start has left."""
+    """Whether a new store can be started here: the place is empty, or has the rest of an interrupted start.
+
+    Raises if something else is there.
+    """
     entries = files.entries()
     if GROUP in entries:
         return False
@@ -329,9 +339,9 @@ def is_vacant(files: Files) -> bool:
 
 
 def read_manifest(files: Files, name: str = GROUP) -> Manifest:
-    """The manifest from one of its copies, which must be exactly what it renders to.
+    """The manifest from one of its copies, whose bytes must be exactly those that `render` makes of it.
 
-    Opening a store reads no other metadata: when a matrix is extended, replacing this one file is the step.
+    Opening a store reads no other metadata file, so an extension takes effect when this one file is replaced.
     """
     data, where = _read(files, name), f"{name} of {files.address}"
     if data is None and GROUP not in files.entries() and not files.sizes("kernel/c"):
@@ -354,6 +364,7 @@ def read_manifest(files: Files, name: str = GROUP) -> Manifest:
 
 
 def _read(files: Files, name: str) -> bytes | None:
+    """The bytes of a file, or None if there is none."""
     try:
         return files.read(name)
     except (FileNotFoundError, NotADirectoryError):

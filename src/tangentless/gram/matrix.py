@@ -1,7 +1,8 @@
 """Reading a matrix from its store as if it were an array in memory.
 
-Slices, index arrays and `np.ix_` read the tiles they touch, and each tile is checked as it is read. A symmetric matrix
-reads back whole, though only one triangle is stored. `np.asarray` reads everything; `to_dask` reads on demand.
+Slices, index arrays and `np.ix_` read the tiles that they overlap; each tile is checked when it is read. A symmetric
+matrix has all its entries, though only one triangle is stored. `np.asarray` reads everything; `to_dask` reads on
+demand.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from .store import Array, Store, Tile
 
 Indices = NDArray[np.intp]
 Selection = slice | Indices
-Place = tuple[Selection, Selection]  # indices within a tile, and where they go in the result
-_STRIP = 32  # rows transposed at a time: few enough for the cache
+Place = tuple[Selection, Selection]  # indices in a tile, and their places in the result
+_STRIP = 32  # columns of a transposed tile that are copied at a time: few enough for the cache
 
 
 def open_gram(store: Address, *, storage_options: Options | None = None) -> GramMatrix:
@@ -44,7 +45,7 @@ def open_gram(store: Address, *, storage_options: Options | None = None) -> Gram
 
 @dataclass(frozen=True, repr=False)
 class GramMatrix:
-    """A kernel matrix in a store. Reading what is not computed yet raises `StoreIncompleteError`.
+    """A kernel matrix in a store. Reading entries that are not computed yet raises `StoreIncompleteError`.
 
     >>> import tempfile
     >>> from tangentless.gram import gram
@@ -60,12 +61,12 @@ class GramMatrix:
 
     @property
     def manifest(self) -> Manifest:
-        """What this is a matrix of."""
+        """The kernel, the data, and how entries are computed."""
         return self.store.manifest
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """(rows, columns)."""
         return self.manifest.shape
 
     @property
@@ -116,7 +117,7 @@ class GramMatrix:
         return f"<{rows} × {columns} matrix of {self.manifest.kernel} in {self.store.files.address}>"
 
     def _repr_html_(self) -> str:
-        """What this is a matrix of, and a bar of the tiles that are there, which notebooks show."""
+        """A table of facts and a bar of the finished tiles, for notebooks."""
         manifest, done, tiles = self.manifest, len(self.store.finished()), self.store.layout.count
         facts = {
             "matrix": " × ".join(f"{side:,}" for side in self.shape) + (", symmetric" if manifest.symmetric else ""),
@@ -138,7 +139,7 @@ class GramMatrix:
     def _read(self, rows: Indices, columns: Indices) -> Array:
         values = np.empty((len(rows), len(columns)))
         size, symmetric = self.manifest.tile, self.manifest.symmetric
-        parts: dict[Tile, list[tuple[bool, Place, Place]]] = {}  # by stored tile: it serves both triangles when read
+        parts: dict[Tile, list[tuple[bool, Place, Place]]] = {}  # by stored tile, which is read once for both triangles
         for (i, row), (j, column) in itertools.product(_by_tile(rows, size), list(_by_tile(columns, size))):
             flipped = symmetric and j < i
             parts.setdefault((j, i) if flipped else (i, j), []).append((flipped, row, column))
@@ -151,7 +152,7 @@ class GramMatrix:
 
 
 def _split(key: Any) -> tuple[Any, Any]:
-    """The keys of the two axes, an ellipsis standing for the missing ones."""
+    """The keys of rows and columns; missing ones and an ellipsis become `:`."""
     parts = [part for part in (key if isinstance(key, tuple) else (key,)) if part is not Ellipsis]
     if len(parts) > 2:
         raise IndexError(f"a matrix has two axes, but {len(parts)} indices were given")
@@ -162,7 +163,7 @@ def _split(key: Any) -> tuple[Any, Any]:
 
 
 def _indices(key: Any, length: int) -> Indices:
-    """The indices that a key selects, by NumPy's rules and with its errors; a single one has no axis."""
+    """The indices that a key selects, by NumPy's rules and with its errors; of shape () for an integer."""
     indices = np.asarray(np.arange(length)[key])
     if indices.ndim > 1:
         raise IndexError(f"an index array has one axis, not shape {indices.shape}")
@@ -170,13 +171,13 @@ def _indices(key: Any, length: int) -> Indices:
 
 
 def _is_open_mesh(rows: Any, columns: Any) -> bool:
-    """Whether two keys are the column and the row that `np.ix_` makes."""
+    """Whether two keys are of shapes (n, 1) and (1, m), as from `np.ix_`."""
     shapes = np.shape(rows), np.shape(columns)
     return len(shapes[0]) == len(shapes[1]) == 2 and shapes[0][1] == 1 and shapes[1][0] == 1
 
 
 def _by_tile(indices: Indices, size: int) -> Iterator[tuple[int, Place]]:
-    """The number of each tile that is touched, and what is read there."""
+    """Yield the number of each tile that the indices touch, and which of its rows or columns they select."""
     tiles = indices // size
     for tile in np.unique(tiles):
         places = np.flatnonzero(tiles == tile)
@@ -184,7 +185,7 @@ def _by_tile(indices: Indices, size: int) -> Iterator[tuple[int, Place]]:
 
 
 def _as_slice(indices: Indices) -> Selection:
-    """A slice in place of indices at equal, positive steps: NumPy copies those much faster."""
+    """A slice instead of indices at equal, positive steps, because NumPy copies slices much faster."""
     step = int(indices[1] - indices[0]) if len(indices) > 1 else 1
     if step > 0 and (np.diff(indices) == step).all():
         return slice(int(indices[0]), int(indices[-1]) + 1, step)
@@ -192,6 +193,7 @@ def _as_slice(indices: Indices) -> Selection:
 
 
 def _copy(values: Array, rows: Selection, columns: Selection, source: Array) -> None:
+    """values[rows, columns] = source, in strips of columns if the source is transposed."""
     if not (isinstance(rows, slice) and isinstance(columns, slice)):
         values[np.ix_(np.r_[rows], np.r_[columns])] = source
         return

@@ -1,4 +1,4 @@
-"""Progress of a run: how far it is, how fast, and how long it will take; as a bar, a line a minute, or JSON.
+"""Progress of a run: share done, rate and time left; as a bar, a line per minute, or JSON.
 
 The bar on a terminal has a line below it for each worker of a cluster.
 """
@@ -25,8 +25,8 @@ _WORKERS_SHOWN = 16
 
 
 @dataclass(frozen=True)
-class Pace:
-    """What one worker has done in this run."""
+class WorkerPace:
+    """The tiles and pairs that one worker has computed in this run, and the seconds it took."""
 
     tiles: int = 0
     pairs: int = 0
@@ -34,13 +34,13 @@ class Pace:
 
     @property
     def pairs_per_second(self) -> float:
-        """Its rate while it was computing."""
+        """The rate while it was computing."""
         return self.pairs / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of a run: what is done, what there is in all, and the pace since the run began.
+    """The state of a run: tiles and pairs done and in all, and the rate since the run began.
 
     >>> snapshot = Snapshot(tiles_done=2, tiles=10, pairs_done=200.0, pairs=1000, pairs_per_second=50.0)
     >>> snapshot.seconds_left
@@ -54,11 +54,11 @@ class Snapshot:
     pairs_done: float
     pairs: int
     pairs_per_second: float = 0.0
-    workers: dict[str, Pace] = field(default_factory=dict)
+    workers: dict[str, WorkerPace] = field(default_factory=dict)
 
     @property
     def seconds_left(self) -> float | None:
-        """The time left at the pace so far; None before there is a pace."""
+        """The time left at the rate so far; None before there is a rate."""
         left = self.pairs - self.pairs_done
         return left / self.pairs_per_second if self.pairs_per_second else (None if left else 0.0)
 
@@ -80,13 +80,13 @@ class Snapshot:
 
 
 def check_option(option: ProgressOption) -> None:
-    """Refuse a wrong `progress` argument before any work is done."""
+    """Raise `ParameterError` for a wrong `progress` argument, before any work is done."""
     if not (callable(option) or option == "json" or isinstance(option, bool)):
         raise ParameterError(f"progress is True, False, 'json' or a function, not {option!r}")
 
 
 class Meter:
-    """Counts what is done and shows it, at most once in `every` seconds."""
+    """Counts tiles and pairs, and calls `show` at most once in `every` seconds."""
 
     def __init__(self, start: Snapshot, show: Show, every: float) -> None:
         self._start = self.now = start
@@ -99,18 +99,18 @@ class Meter:
         self.refresh()
 
     def finish_tile(self, pairs: float = 0, worker: str = "", seconds: float = 0.0) -> None:
-        """Count a tile that is in the store; `pairs` are those not counted before."""
+        """Count a tile that is in the store, and those of its pairs that `advance` has not counted."""
         workers = dict(self.now.workers)
         if worker:
-            pace = workers.get(worker, Pace())
-            workers[worker] = Pace(pace.tiles + 1, pace.pairs + int(pairs), pace.seconds + seconds)
+            pace = workers.get(worker, WorkerPace())
+            workers[worker] = WorkerPace(pace.tiles + 1, pace.pairs + int(pairs), pace.seconds + seconds)
         self.now = replace(
             self.now, tiles_done=self.now.tiles_done + 1, pairs_done=self.now.pairs_done + pairs, workers=workers
         )
         self.refresh(force=self.now.tiles_done == self.now.tiles)
 
     def refresh(self, *, force: bool = False) -> None:
-        """Show the state if it is time to."""
+        """Show the state if `every` seconds have passed, or with `force`."""
         moment = time.monotonic()
         if not force and moment - self._shown < self._every:
             return
@@ -122,7 +122,7 @@ class Meter:
 
 @contextlib.contextmanager
 def metered(start: Snapshot, option: ProgressOption, stream: TextIO | None = None) -> Iterator[Meter]:
-    """A meter with the display asked for. True means a bar on a terminal and a line a minute elsewhere."""
+    """A meter with a display. True is a bar on a terminal and a line per minute elsewhere."""
     stream = stream or (sys.stdout if option == "json" else sys.stderr)
     if callable(option):
         yield Meter(start, option, 0.0)
@@ -143,7 +143,7 @@ def metered(start: Snapshot, option: ProgressOption, stream: TextIO | None = Non
 
 
 def draw(snapshot: Snapshot) -> Table:
-    """The bar, its figures below it, and the workers.
+    """The bar, the text of the snapshot below it, and a line for each worker.
 
     >>> from rich.console import Console
     >>> Console(width=90).print(draw(Snapshot(2, 10, 500, 1000, 50.0)))  # doctest: +ELLIPSIS

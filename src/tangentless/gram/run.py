@@ -1,7 +1,7 @@
-"""What one does with a store: start, continue or extend a matrix, ask how far it is, check it, repair it.
+"""Commands for stores: start, continue or extend a matrix, show its status, check it, repair it.
 
-The images are written first, then the metadata, then the tiles, each of them durable. So a store that exists can be
-continued from itself alone, and whatever ends a run costs at most the tiles in flight.
+The images are written first, then the metadata, then the tiles, each file durably. So a store that exists can be
+continued without the data, and an interrupted run loses at most the tiles that were being computed or written.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from .lock import Owner, find_owner, hold
 from .manifest import (
     Data,
     Manifest,
-    agree,
     damaged_metadata,
+    has_bits,
     is_vacant,
-    knows,
     read_manifest,
     recover_manifest,
-    settle,
+    require_match,
+    resolve,
     write_metadata,
 )
 from .matrix import GramMatrix
 from .progress import ProgressOption, Snapshot, check_option, metered
-from .store import Store, Tile, intact, tile_name
+from .store import Store, Tile, tile_name, try_read
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -67,14 +67,14 @@ def gram(
     scheduler: Any = None,
     progress: ProgressOption = True,
 ) -> GramMatrix:
-    """The kernel matrix of X, or of X and Z, computed into a store; or continued there, after whatever stopped it.
+    """Compute the kernel matrix of X, or of X and Z, into a store, or continue one that was interrupted.
 
-    `preprocessing` says in your words what was done to the data. With `extend`, X may have more rows than before: only
-    new entries are computed. `memory` is what this process, or each worker, may hold: bytes or a text such as `"4GB"`,
-    by default a quarter of the machine's. `scheduler` is the address of a Dask scheduler, or a `distributed.Client`.
-    `storage_options` are fsspec's, for addresses such as `s3://...`; workers get them too, the store does not. `mixed`
-    continues a store on a processor that rounds differently; `force_unlock` breaks the lock of a writer that is gone.
-    A store that is complete is only read.
+    `preprocessing` is a note on what was done to the data; it must be the same when a store is continued. With
+    `extend`, X may have more rows than before, and only new entries are computed. `memory` is a budget for this
+    process, or for each worker: bytes or a text such as `"4GB"`, by default a quarter of the machine's memory.
+    `scheduler` is the address of a Dask scheduler, or a `distributed.Client`. `storage_options` are fsspec's, for
+    addresses such as `s3://...`; they are sent to workers, but not stored. `mixed` continues a store on a processor
+    that rounds differently. `force_unlock` breaks the lock of a writer that is gone. A complete store is only read.
 
     >>> import tempfile, numpy as np, tangentless as tl
     >>> X = np.random.default_rng(0).standard_normal((20, 5))
@@ -84,28 +84,28 @@ def gram(
     ((20, 20), 1.0, True)
     """
     kernel = kernel_of(kernel)
-    images = _check_sets(X, Z)
+    images = _load_images(X, Z)
     files = find_files(store, storage_options)
     vacant = is_vacant(files)
-    stored = None if vacant else read_manifest(files)  # refuses a place that is not ours before anything is put there
+    stored = None if vacant else read_manifest(files)  # raises, before anything is written, if it is no store
     choose = functools.partial(Device.of, backend, precision, n_jobs)
     with find_engine(scheduler, choose, functools.partial(fingerprint, kernel, images["x"].shape[1:])) as engine:
         run = _Run(engine, kernel, memory, progress, mixed)
         given = run.describe(images, preprocessing, tile)
-        if not vacant and (complete := _complete(files, settle(files, given, images["x"], extend=extend, tile=tile))):
+        if not vacant and (complete := _finished(files, resolve(files, given, images["x"], extend=extend, tile=tile))):
             return GramMatrix(complete)
-        engine.device.backend.name  # noqa: B018 (refuses what cannot run here before the store is touched)
+        engine.device.backend.name  # noqa: B018 (raises if the backend cannot run here, before the store is touched)
         given = replace(given, bits=run.bits(stored))
         with hold(files, force=force_unlock) as check:
-            manifest = settle(files, given, images["x"], extend=extend, tile=tile, mixed=mixed)
-            made = _keep(files, manifest, images)
+            manifest = resolve(files, given, images["x"], extend=extend, tile=tile, mixed=mixed)
+            made = _write_inputs(files, manifest, images)
             size = manifest.tile
             run.compute(made, None, check, lambda name, panel: images[name][panel * size : (panel + 1) * size])
     return GramMatrix(made)
 
 
 class Options(TypedDict, total=False):
-    """How a store is continued; what is not given is as the store says. The rest is as for `gram`."""
+    """Arguments of `gram` for continuing a store. `kernel` and `backend` are by default those of the store."""
 
     mixed: bool
     kernel: Kernel | None
@@ -123,7 +123,7 @@ def resume(
     force_unlock: bool = False,
     **options: Unpack[Options],
 ) -> GramMatrix:
-    """Continue a store from itself alone: it holds its images and names its kernel. The options are `Options`.
+    """Continue a store without the data: it holds its images and names its kernel. The options are `Options`.
 
     >>> import tempfile, numpy as np
     >>> folder = tempfile.TemporaryDirectory()
@@ -135,17 +135,17 @@ def resume(
     files = find_files(store, storage_options)
     manifest = read_manifest(files)
     with _continuing(files, manifest, **options) as run:
-        if complete := _complete(files, manifest):
+        if complete := _finished(files, manifest):
             return GramMatrix(complete)
         with hold(files, force=force_unlock) as check:
-            made = _keep(files, run.join(files, read_manifest(files)), {})
+            made = _write_inputs(files, run.continued(files, read_manifest(files)), {})
             run.compute(made, None, check)
     return GramMatrix(made)
 
 
 @dataclass(frozen=True)
 class Status:
-    """How far a store is, and who is writing it."""
+    """How much of a store is computed, and who is writing it."""
 
     manifest: Manifest
     tiles: int
@@ -156,7 +156,7 @@ class Status:
 
     @property
     def complete(self) -> bool:
-        """Whether every tile is there."""
+        """Whether every tile is computed."""
         return self.tiles_done == self.tiles
 
     def to_json(self) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class Status:
 
 
 def status(store: Address, *, storage_options: StorageOptions | None = None) -> Status:
-    """How far a store is.
+    """How much of a store is computed, and who is writing it.
 
     >>> import tempfile, numpy as np
     >>> folder = tempfile.TemporaryDirectory()
@@ -183,7 +183,7 @@ def status(store: Address, *, storage_options: StorageOptions | None = None) -> 
 
 @dataclass(frozen=True)
 class Findings:
-    """What is wrong with a store: names of metadata files, panels of images, and tiles."""
+    """The damaged parts of a store: metadata files, panels of images (set, number), and tiles."""
 
     metadata: tuple[str, ...]
     images: tuple[tuple[str, int], ...]
@@ -197,7 +197,7 @@ class Findings:
 
     @property
     def bad(self) -> list[str]:
-        """In words, each part that is wrong."""
+        """A text for each damaged part."""
         images = [f"panel {panel} of the images {name}" for name, panel in self.images]
         return [*self.metadata, *images, *(f"tile {tile}" for tile in self.tiles)]
 
@@ -228,9 +228,9 @@ def repair(
     force_unlock: bool = False,
     **options: Unpack[Options],
 ) -> Findings:
-    """Repair a store and return what was wrong. Damaged tiles are computed again; all others stay as they are.
+    """Repair a store and return what was damaged. Damaged tiles are computed again; all others stay as they are.
 
-    The data is needed only if the store's own copy of it is damaged. The options are `Options`.
+    The data are needed only if the store's own copy of them is damaged. The options are `Options`.
 
     >>> import pathlib, tempfile, numpy as np
     >>> folder = tempfile.TemporaryDirectory()
@@ -241,26 +241,26 @@ def repair(
     """
     files = find_files(store, storage_options)
     manifest = recover_manifest(files)
-    continuing = _continuing(files, manifest, **options)  # refuses unknown options now, and begins where it is entered
-    images = {} if X is None else _same_images(manifest, X, Z)
+    continuing = _continuing(files, manifest, **options)  # checks the names of options now; the rest runs on entry
+    images = {} if X is None else _load_same_images(manifest, X, Z)
     found = _examine(Store(files, manifest))
-    if found.good:  # of a store at a read-only place that is all
+    if found.good:  # needs no lock, so a read-only store can be checked
         return found
-    with _where_it_can_be_written(files, found), hold(files, force=force_unlock) as check:
+    with _explain_failure(files, found), hold(files, force=force_unlock) as check:
         found = _examine(Store(files, manifest))
         if any(name not in images for name, _ in found.images):
             names = ", ".join(f"panel {panel} of {name.upper()}" for name, panel in found.images)
             raise StoreDamagedError(f"the images kept in {files.address} are damaged, {names}: give the data to repair")
-        _keep(files, manifest, images)
+        _write_inputs(files, manifest, images)
         if found.tiles:
             with continuing as run:
-                run.compute(_keep(files, run.join(files, manifest), {}), found.tiles, check)
+                run.compute(_write_inputs(files, run.continued(files, manifest), {}), found.tiles, check)
     return found
 
 
 @dataclass(frozen=True)
 class _Run:
-    """How tiles of one kernel are computed."""
+    """The engine, the kernel and the options of one call."""
 
     engine: Local | Cluster
     kernel: Kernel
@@ -273,32 +273,35 @@ class _Run:
 
     @property
     def budget(self) -> int:
-        """The bytes a process may hold."""
+        """The memory budget of a process, in bytes."""
         return self.engine.memory if self.memory is None else parse_memory(self.memory)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the bits of the entries, besides data and precision: values of the manifest."""
+        """The fields of the manifest that, besides data and precision, determine the bits of the entries."""
         leaves, name = list(self.kernel.leaves()), self.engine.device.name
         parts = ["vectors" if isinstance(leaf.core, VectorKernel) and name != "cuda" else name for leaf in leaves]
         return {
             "kernel": repr(self.kernel),
             "architectures": tuple(leaf.definition for leaf in leaves),
             "backend": name,
-            "arithmetic": tuple(ARITHMETIC.get(part, 1) for part in parts),  # 1 for a backend of the user's
+            "arithmetic": tuple(ARITHMETIC.get(part, 1) for part in parts),  # 1 for backends of the user
         }
 
     def bits(self, stored: Manifest | None) -> tuple[str, ...]:
-        """The fingerprints that may take part: of one processor, one that the store knows if there is such, or all."""
-        known, found = () if stored is None else stored.bits, self.engine.bits
-        return found if self.mixed else tuple(sorted(found, key=lambda one: not knows(known, one))[:1])
+        """The fingerprints of processors that may compute: all with `mixed`, otherwise one, preferably of the store."""
+        found = self.engine.bits
+        if self.mixed:
+            return found
+        known = tuple(one for one in found if stored is not None and has_bits(stored.bits, one))
+        return (known or found)[:1]
 
-    def join(self, files: Files, stored: Manifest) -> Manifest:
-        """The manifest of a store that this run's processors may continue."""
-        return agree(stored, replace(stored, bits=self.bits(stored)), files.address, mixed=self.mixed)
+    def continued(self, files: Files, stored: Manifest) -> Manifest:
+        """The stored manifest, checked against this run's processors; with `mixed` their fingerprints are added."""
+        return require_match(stored, replace(stored, bits=self.bits(stored)), files.address, mixed=self.mixed)
 
     def describe(self, images: Images, preprocessing: str, tile: int | None) -> Manifest:
-        """The manifest of a store made by this run."""
+        """The manifest of a new store."""
         from .. import __version__
 
         x, z = images["x"], images.get("z")
@@ -321,7 +324,7 @@ class _Run:
     def compute(
         self, store: Store, tiles: Collection[Tile] | None, check: Callable[[], None], read: ReadPanel | None = None
     ) -> None:
-        """Compute tiles into the store: those given, or all that are missing."""
+        """Compute tiles into the store: the given ones, or all that are missing."""
         job = Job(store, self.kernel, self.engine.device, self.budget, read)
         layout, finished = store.layout, store.finished()
         wanted = set(layout.tiles()) - finished if tiles is None else set(tiles)
@@ -352,24 +355,24 @@ def _continuing(
     scheduler: Any = None,
     progress: ProgressOption = True,
 ) -> Iterator[_Run]:
-    """A run that agrees with a manifest."""
+    """A run with the arguments that continue a store; raises `StoreMismatchError` if they do not match its manifest."""
     kernel = kernel or read_kernel(manifest.kernel)
     choose = functools.partial(Device.of, backend or manifest.backend, cast(Precision, manifest.precision), n_jobs)
     with find_engine(scheduler, choose, functools.partial(fingerprint, kernel, manifest.x.shape[1:])) as engine:
         run = _Run(engine, kernel, memory, progress, mixed)
-        agree(manifest, replace(manifest, **run.identity), files.address)
+        require_match(manifest, replace(manifest, **run.identity), files.address)
         yield run
 
 
-def _complete(files: Files, manifest: Manifest) -> Store | None:
-    """The store, if nothing is left to compute: it needs no lock then, and may be read-only."""
+def _finished(files: Files, manifest: Manifest) -> Store | None:
+    """The store if all tiles are computed, otherwise None. A finished store needs no lock, and may be read-only."""
     store = Store(files, manifest)
     return store if len(store.finished()) == store.layout.count else None
 
 
 @contextlib.contextmanager
-def _where_it_can_be_written(files: Files, found: Findings) -> Iterator[None]:
-    """Say what stays damaged, if the place does not take a repair."""
+def _explain_failure(files: Files, found: Findings) -> Iterator[None]:
+    """Add the damaged parts to errors of writing a repair."""
     try:
         yield
     except (StoreAccessError, StoreWriteError) as error:
@@ -377,8 +380,8 @@ def _where_it_can_be_written(files: Files, found: Findings) -> Iterator[None]:
         raise type(error)(f"{files.address} was not repaired, and {damage} stay damaged: {error}") from error
 
 
-def _keep(files: Files, manifest: Manifest, images: Images) -> Store:
-    """Write the images and metadata that are missing; the caller holds the lock."""
+def _write_inputs(files: Files, manifest: Manifest, images: Images) -> Store:
+    """Write missing images and metadata, and remove unfinished files. The caller must hold the lock."""
     files.clean()
     store = Store(files, manifest)
     for name, values in images.items():
@@ -387,8 +390,8 @@ def _keep(files: Files, manifest: Manifest, images: Images) -> Store:
     return store
 
 
-def _check_sets(X: Any, Z: Any) -> Images:
-    """The sets of images by name, checked."""
+def _load_images(X: Any, Z: Any) -> Images:
+    """X and Z as checked NumPy arrays, by the names "x" and "z"."""
     images = {"x": check_images(to_numpy(X)[0], "X")}
     if Z is not None:
         images["z"] = check_images(to_numpy(Z)[0], "Z")
@@ -396,22 +399,26 @@ def _check_sets(X: Any, Z: Any) -> Images:
     return images
 
 
-def _same_images(manifest: Manifest, X: Any, Z: Any) -> Images:
-    images = _check_sets(X, Z)
+def _load_same_images(manifest: Manifest, X: Any, Z: Any) -> Images:
+    """The same, but raises unless they are the images of the store."""
+    images = _load_images(X, Z)
     for name, data in manifest.sets.items():
         if name in images and Data.of(images[name]) != data:
-            raise StoreMismatchError(f"{name.upper()} is not the data this store was made from: its hash differs")
+            raise StoreMismatchError(
+                f"{name.upper()} is not the data this store was made from: its hash differs; give that data"
+            )
     return images
 
 
 def _examine(store: Store) -> Findings:
+    """Read and check all files of a store."""
     manifest = store.manifest
     panels = [(name, panel) for name in manifest.sets for panel in range(store.panels(name))]
     there = store.files.sizes("kernel/c")
     tiles = [tile for tile in store.layout.tiles() if tile_name(tile) in there]
 
-    images_read = ahead(lambda panel: intact(store.read_images, *panel) is not None, panels, store.files.concurrency)
-    tiles_read = ahead(lambda tile: intact(store.read_tile, tile) is not None, tiles, store.at_once)
+    images_read = ahead(lambda panel: try_read(store.read_images, *panel) is not None, panels, store.files.concurrency)
+    tiles_read = ahead(lambda tile: try_read(store.read_tile, tile) is not None, tiles, store.at_once)
     return Findings(
         metadata=tuple(damaged_metadata(store.files, manifest)),
         images=tuple(panel for panel, good in images_read if not good),

@@ -1,8 +1,8 @@
-"""A store: the tiles of a matrix and its images as checksummed chunks of Zarr arrays, read and written one at a time.
+"""A store: tiles of a matrix and panels of images, each a chunk of a Zarr array with a checksum.
 
-Entries are float64. Those of a deep kernel are so close to 1 that all information is in `1 - K`, and float64 keeps it.
-Any Zarr reader sees the kernel itself, and the bytes are those of `k(X)`. Chunks at the edge are padded with NaN, which
-also shows how much of a tile was known before the matrix was extended.
+Entries are float64, with the bits of `k(X)`: entries of deep kernels are so close to 1 that all information is in
+`1 - K`, which float64 keeps. Any Zarr reader can read them. Chunks at the edges are padded with NaN, which also shows
+how much of a tile was computed before the matrix was extended.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Array = NDArray[np.float64]
 Tile = tuple[int, int]
 _CHECKSUM_BYTES = 4
 _ENTRY = np.dtype("<f8")
-_BYTES_AHEAD = 64 << 20  # of tiles that are read before they are needed, or still to be written
+_BYTES_AHEAD = 64 << 20  # of tiles that are read ahead, or wait to be written
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The tiles of a rows × columns matrix. Of a symmetric one, these are the tiles on and right of the diagonal.
+    """The tiles of a rows × columns matrix; a symmetric one has tiles on and right of the diagonal only.
 
     The images of one row or column of tiles form a *panel*.
 
@@ -48,33 +48,34 @@ class Layout:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """How many rows and columns of tiles there are."""
+        """The numbers of rows and columns of tiles."""
         return -(-self.rows // self.tile), -(-self.columns // self.tile)
 
     @property
     def count(self) -> int:
-        """How many tiles there are."""
+        """The number of tiles."""
         height, width = self.grid
         return height * (height + 1) // 2 if self.symmetric else height * width
 
     @property
     def total_pairs(self) -> int:
-        """How many entries are computed."""
+        """The number of entries that are computed."""
         return self.rows * (self.rows + 1) // 2 if self.symmetric else self.rows * self.columns
 
     def extent(self, i: int, j: int) -> tuple[int, int]:
-        """The size of a tile, less at the far edges."""
+        """(height, width) of a tile, smaller at the far edges."""
         return min(self.tile, self.rows - i * self.tile), min(self.tile, self.columns - j * self.tile)
 
     def pairs(self, i: int, j: int) -> int:
-        """How many entries of a tile are computed."""
+        """The number of entries of a tile that are computed."""
         height, width = self.extent(i, j)
         return height * (height + 1) // 2 if self.symmetric and i == j else height * width
 
     def tiles(self, panels: int | None = None) -> Iterator[Tile]:
-        """All tiles, in an order that prepares few panels when only `panels` of them fit into memory.
+        """All tiles, in an order that prepares few panels again if only `panels` of them fit into memory.
 
-        A group of columns is kept while all rows pass by. Two places are left for the present row and the last one.
+        The columns are divided into groups of `panels - 2`. Within a group, tiles are in the order of rows, so that the
+        panels of the columns stay in memory. Two places are left: for the panels of the present and the last row.
         """
         height, width = self.grid
         group = width if panels is None else max(1, panels - 2)
@@ -86,14 +87,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class Store:
-    """The tiles and images at one place."""
+    """Reads and writes the tiles and images at one place."""
 
     files: Files
     manifest: Manifest
 
     @classmethod
     def open(cls, files: Files) -> Store:
-        """The store at a place; its metadata are checked."""
+        """The store at a place, with its manifest read and checked."""
         return cls(files, read_manifest(files))
 
     @functools.cached_property
@@ -103,29 +104,29 @@ class Store:
 
     @property
     def at_once(self) -> int:
-        """How many tiles are read or written at once: as many as the place takes and fit into little memory."""
+        """The number of tiles to read or write at the same time, within `concurrency` and `_BYTES_AHEAD`."""
         return max(1, min(self.files.concurrency, _BYTES_AHEAD // (self.manifest.tile**2 * _ENTRY.itemsize)))
 
     def read_tiles(self, tiles: Iterable[Tile]) -> Iterator[tuple[Tile, Array]]:
-        """Tiles in order, checked, and read ahead; entries are NaN where the matrix was extended since."""
+        """Yield tiles in order, as `read_tile`, read ahead by threads."""
         return ahead(self.read_tile, tiles, self.at_once)
 
     def read_tile(self, tile: Tile) -> Array:
-        """A tile, checked; entries are NaN where the matrix was extended since."""
+        """A tile, with its checksum checked; entries of an extension that are not computed yet are NaN."""
         size = self.manifest.tile
         height, width = self.layout.extent(*tile)
         chunk = self._read_chunk(tile_name(tile), (size, size), _ENTRY, f"tile {tile}")
         return chunk[:height, :width]
 
     def read_finished(self, tiles: Iterable[Tile]) -> Iterator[tuple[slice, slice, Array]]:
-        """Tiles with their rows and columns, in order and read ahead; raises at one with entries yet to compute."""
+        """Yield (rows, columns, values) of tiles in order, read ahead; raises if entries are not computed yet."""
         size = self.manifest.tile
         for (i, j), values in self.read_tiles(tiles):
             self.refuse_unfinished((i, j), values)
             yield slice(i * size, i * size + len(values)), slice(j * size, j * size + values.shape[1]), values
 
     def refuse_unfinished(self, tile: Tile, part: Array) -> None:
-        """Raise if a part of a tile has entries that an extension has yet to compute."""
+        """Raise `StoreIncompleteError` if a part of a tile has entries that an extension has not computed yet."""
         if np.isnan(part).any():
             raise StoreIncompleteError(
                 f"tile {tile} of {self.files.address} does not cover the new rows yet; "
@@ -136,38 +137,39 @@ class Store:
         """Write a tile. Once this returns, the tile is durable."""
         if not np.isfinite(values).all():
             raise BackendError(
-                f"tile {tile} came out with NaN or infinite entries on backend {self.manifest.backend!r}; not stored"
+                f"tile {tile} has NaN or infinite entries from backend {self.manifest.backend!r}, and was not stored; "
+                "try precision='float64' in a new store, or another backend"
             )
         self._write_chunk(tile_name(tile), (self.manifest.tile,) * 2, _ENTRY, values, np.nan)
 
     def finished(self) -> set[Tile]:
-        """The tiles that are in place, judged by file length; tiles that an extension cuts are read."""
+        """The tiles that are complete, judged by file length; tiles that an extension enlarged are read."""
         lengths, expected = self.files.sizes("kernel/c"), self.manifest.tile**2 * _ENTRY.itemsize + _CHECKSUM_BYTES
         there = {tile for tile in self.layout.tiles() if lengths.get(tile_name(tile)) == expected}
-        cut = ahead(self._covers, filter(self.was_cut, there), self.at_once)
+        cut = ahead(self._is_whole, filter(self.was_cut, there), self.at_once)
         return there - {tile for tile, whole in cut if not whole}
 
     def known_pairs(self, tile: Tile) -> int:
-        """How many pairs of a tile were known before the matrix was extended."""
+        """The number of pairs in `known_part`."""
         known = self.known_part(tile)
         if known is None:
             return 0
         return len(known) * (len(known) + 1) // 2 if tile[0] == tile[1] else known.size
 
-    def _covers(self, tile: Tile) -> bool:
-        values = intact(self.read_tile, tile)
+    def _is_whole(self, tile: Tile) -> bool:
+        values = try_read(self.read_tile, tile)
         return values is not None and not np.isnan(values[-1, -1])
 
     def known_part(self, tile: Tile) -> Array | None:
-        """The part of a tile that was known before the matrix was extended, if any."""
-        values = intact(self.read_tile, tile) if self.was_cut(tile) else None
+        """The part of a tile that was computed before the matrix was extended, if any."""
+        values = try_read(self.read_tile, tile) if self.was_cut(tile) else None
         if values is None:
             return None
         width = int(np.count_nonzero(~np.isnan(values[0])))
         return values[:width, :width] if tile[0] == tile[1] else values[:, :width]
 
     def panels(self, name: str) -> int:
-        """How many panels a set of images has."""
+        """The number of panels of a set of images."""
         return -(-self.manifest.sets[name].shape[0] // self.manifest.tile)
 
     def read_images(self, name: str, panel: int) -> NDArray[Any]:
@@ -176,11 +178,11 @@ class Store:
         return chunk[: self.manifest.sets[name].shape[0] - panel * self.manifest.tile]
 
     def write_images(self, name: str, images: NDArray[Any]) -> None:
-        """Write the panels of a set of images that are missing or differ."""
+        """Write those panels of a set of images that are missing, damaged or different."""
 
         def write(panel: int) -> None:
             rows = images[panel * self.manifest.tile : (panel + 1) * self.manifest.tile]
-            there = intact(self.read_images, name, panel)
+            there = try_read(self.read_images, name, panel)
             if there is None or not np.array_equal(there, rows):
                 self._write_chunk(*self._panel(name, panel), rows, 0)
 
@@ -194,7 +196,7 @@ class Store:
         return f"{name}/c/{panel}" + "/0" * len(data.shape[1:]), shape, data.stored_dtype
 
     def was_cut(self, tile: Tile) -> bool:
-        """Whether an earlier, smaller matrix ended inside this tile."""
+        """Whether the matrix ended inside this tile before it was extended."""
         size = self.manifest.tile
         return any(count % size and tile[1] == count // size for count in self.manifest.grown_from)
 
@@ -232,8 +234,8 @@ def tile_name(tile: Tile) -> str:
     return f"kernel/c/{tile[0]}/{tile[1]}"
 
 
-def intact(read: Callable[..., NDArray[Any]], *where: Any) -> NDArray[Any] | None:
-    """What a method of a store reads, or None if it is missing or damaged."""
+def try_read(read: Callable[..., NDArray[Any]], *where: Any) -> NDArray[Any] | None:
+    """The result of `read_tile` or `read_images`, or None if the file is missing or damaged."""
     try:
         return read(*where)
     except (StoreDamagedError, StoreIncompleteError):
@@ -242,6 +244,6 @@ def intact(read: Callable[..., NDArray[Any]], *where: Any) -> NDArray[Any] | Non
 
 def _checksum(data: Any) -> bytes:
     """The CRC-32C of a buffer, as Zarr's codec of that name appends it to a chunk."""
-    import google_crc32c  # here, so that what needs no store runs without it
+    import google_crc32c  # imported here, so that the rest of the package works without it
 
     return int(google_crc32c.value(np.frombuffer(data, np.uint8))).to_bytes(_CHECKSUM_BYTES, "little")

@@ -1,4 +1,4 @@
-"""Solving with kernel matrices: everything here takes a matrix and knows nothing of images."""
+"""Solving with kernel matrices. Everything here takes a matrix; nothing here depends on images or kernels."""
 
 from ..errors import DoesNotFit
 from .checks import check_ridge, check_targets, check_weights, is_number

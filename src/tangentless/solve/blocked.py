@@ -1,8 +1,12 @@
-"""Cholesky factorisation and what follows from it, block by block, in the lower triangle of one matrix.
+"""Blocked Cholesky factorisation, in place, and the triangular solves, inverses and products that use the factor.
 
-The matrix starts as K, or K with anything on its diagonal. Its lower triangle becomes the factor L of A = L L', and the
-strict upper triangle keeps K. Every sum over blocks is one product with a long inner side, where BLAS is fastest; a
-matrix of a single block is a single LAPACK call.
+        | d  K  K |                       | L  K  K |
+        | K  d  K |   -- factorise() ->   | L  L  K |      A = K with the diagonal d = L L'
+        | K  K  d |                       | L  L  L |
+
+L overwrites the lower triangle with the diagonal; the strict upper triangle still holds K. Each block takes all earlier
+blocks into account in one product with a long inner dimension, for which BLAS is fastest. A matrix of one block is one
+LAPACK call.
 """
 
 from __future__ import annotations
@@ -16,18 +20,21 @@ from ..algebra import Algebra, CpuAlgebra
 from ..chunks import spans
 
 EPSILON = float(np.finfo(np.float64).eps)
-_PANEL = 128  # rows that element-wise work looks at: small beside the matrix, long enough to be fast
+_PANEL = 128  # rows of a step of element-wise work: small beside the matrix, long enough to be fast
 
 
 class Failure(NamedTuple):
-    """The first row whose pivot (what is left of its diagonal entry after the rows before it) is not above rounding."""
+    """The first row whose pivot is not positive beyond rounding errors.
+
+    The pivot of a row is its diagonal entry less what the rows before it explain of it.
+    """
 
     row: int
     pivot: float
 
 
 def factorise(on: Algebra, matrix: Any, diagonal: Any, block: int) -> Failure | None:
-    """Turn the lower triangle into the Cholesky factor of K with this diagonal."""
+    """Replace the lower triangle by the Cholesky factor of K with this diagonal; returns the failure that ended it."""
     for rows in spans(len(matrix), block):
         corner, before = matrix[rows, rows], matrix[rows, : rows.start]
         set_diagonal(on, corner, diagonal[rows])
@@ -50,7 +57,7 @@ def factorise(on: Algebra, matrix: Any, diagonal: Any, block: int) -> Failure | 
 
 
 def cholesky(matrix: Any) -> Any:
-    """The lower Cholesky factor of a NumPy matrix, whose memory it may use, or None where there is none.
+    """The lower Cholesky factor of a NumPy matrix, which is overwritten; None if it is not positive definite.
 
     >>> cholesky(np.array([[4.0, 2.0], [2.0, 2.0]]))
     array([[2., 0.],
@@ -62,8 +69,8 @@ def cholesky(matrix: Any) -> Any:
 
 
 def forward(on: Algebra, matrix: Any, values: Any, block: int, *, overwrite: bool = False) -> Any:
-    """L^-1 @ values; what lies above the diagonal of `matrix` is not looked at."""
-    found = values if overwrite else on.xp.empty_like(values)  # in the order of the values: no library transposes them
+    """L^-1 @ values, (n, columns); entries above the diagonal of `matrix` are not read."""
+    found = values if overwrite else on.xp.empty_like(values)  # same memory order, so that no library transposes it
     for rows in spans(len(matrix), block):
         rest = values[rows]
         if rows.start:
@@ -73,7 +80,7 @@ def forward(on: Algebra, matrix: Any, values: Any, block: int, *, overwrite: boo
 
 
 def backward(on: Algebra, matrix: Any, values: Any, block: int, *, overwrite: bool = False) -> Any:
-    """L'^-1 @ values."""
+    """L'^-1 @ values, (n, columns)."""
     found = values if overwrite else on.xp.empty_like(values)
     for rows in reversed(list(spans(len(matrix), block))):
         rest = values[rows]
@@ -84,14 +91,15 @@ def backward(on: Algebra, matrix: Any, values: Any, block: int, *, overwrite: bo
 
 
 def solve(on: Algebra, matrix: Any, values: Any, block: int) -> Any:
-    """The solution x of L L' x = values, two triangular systems."""
+    """The solution x of L L' x = values, by two triangular systems."""
     return backward(on, matrix, forward(on, matrix, values, block), block, overwrite=True)
 
 
 def inverse_panels(on: Algebra, matrix: Any) -> Iterator[tuple[slice, Any]]:
-    """Columns of L^-1, a panel at a time, from the block on the diagonal down: what lies above it is zero.
+    """Yield panels of columns of L^-1, `(columns, values)`; values are of shape `(n - columns.start, width)`.
 
-    `backward` of the same rows and columns turns a panel into columns of Q = (L L')^-1.
+    Rows above `columns.start` are left out, because they are zero. `backward` with `matrix[start:, start:]` turns the
+    values into the same rows and columns of Q = (L L')^-1.
     """
     size = on.panel_rows()
     for columns in spans(len(matrix), size):
@@ -101,7 +109,7 @@ def inverse_panels(on: Algebra, matrix: Any) -> Iterator[tuple[slice, Any]]:
 
 
 def symmetric_product(on: Algebra, matrix: Any, diagonal: Any, values: Any) -> Any:
-    """(K with this diagonal) @ values, from the strict upper triangle, which still holds K."""
+    """(K with this diagonal) @ values. K is read from the strict upper triangle, which `factorise` leaves as it is."""
     found = diagonal[:, None] * values
     for rows in spans(len(matrix), _PANEL):
         corner = on.xp.triu(matrix[rows, rows], 1)
@@ -114,7 +122,7 @@ def symmetric_product(on: Algebra, matrix: Any, diagonal: Any, values: Any) -> A
 
 
 def restore(on: Algebra, matrix: Any) -> None:
-    """Copy the strict upper triangle, which still holds K, to the lower one."""
+    """Undo `factorise` but for the diagonal: copy K from the strict upper triangle to the lower one."""
     for rows in spans(len(matrix), _PANEL):
         corner = on.xp.triu(matrix[rows, rows], 1)
         matrix[rows, rows] = corner + corner.T
@@ -122,20 +130,21 @@ def restore(on: Algebra, matrix: Any) -> None:
 
 
 def rounding(rows: int) -> float:
-    """The relative size of what may be left of a pivot by rounding alone.
+    """Relative to the diagonal entry, the largest pivot that rounding errors alone may leave of an exact zero.
 
-    Elimination contributes an epsilon for each row; computing the entries of K contributes tens of them, whatever n.
+    Elimination adds one epsilon per row; the entries of K themselves have errors of tens of epsilons, whatever n is.
     """
     return max(rows, 100) * EPSILON
 
 
 def set_diagonal(on: Algebra, corner: Any, diagonal: Any) -> None:
-    """Put values on the diagonal of a square block."""
+    """Set the diagonal of a square block."""
     places = on.xp.arange(len(corner))
     corner[places, places] = diagonal
 
 
 def _check_pivots(on: Algebra, matrix: Any, diagonal: Any, rows: slice, order: int) -> Failure | None:
+    """The first failure in a block of rows; `order` is 1 + the row of the block at which LAPACK stopped, or 0."""
     wanted = on.download(diagonal[rows])
     passed = order - 1 if order else len(wanted)
     pivots = np.square(on.download(matrix[rows, rows].diagonal()[:passed]))

@@ -1,4 +1,4 @@
-"""What every solver asks of ridges, targets and weights."""
+"""Checks of ridges, targets and weights, common to all solvers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, ParameterError
-from ..inputs import to_host
 from .matrices import as_numbers, check_finite
 
 Array = NDArray[np.float64]
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether the value is a real number that float64 has room for, and not a truth value.
+    """Whether the value is a finite real number within the range of float64, and not a bool.
 
     >>> is_number(3), is_number(True), is_number("3"), is_number(float("nan")), is_number(10**400)
     (True, False, False, False, False)
@@ -29,7 +28,7 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def check_ridge(ridge: Any) -> float:
-    """The ridge as a float, if it is a finite number of at least zero.
+    """The ridge as a float; raises `ParameterError` unless it is finite and at least 0.
 
     >>> check_ridge(-1)
     Traceback (most recent call last):
@@ -42,14 +41,14 @@ def check_ridge(ridge: Any) -> float:
 
 
 def check_targets(Y: Any, rows: int) -> Array:
-    """Y as float64, if it holds finite numbers for this many rows.
+    """Y as a float64 array, (rows,) or (rows, targets); raises `InputError` unless it has this shape and is finite.
 
     >>> check_targets([1, 2], rows=3)
     Traceback (most recent call last):
         ...
     tangentless.errors.InputError: K has 3 rows, but Y has 2; they must match
     """
-    targets = as_numbers(to_host(Y), "Y").astype(np.float64)
+    targets = as_numbers(Y, "Y").astype(np.float64)
     if targets.ndim not in (1, 2) or not targets.size:
         raise InputError(f"Y must be of shape (n,) or (n, targets), but its shape is {targets.shape}")
     if len(targets) != rows:
@@ -59,7 +58,7 @@ def check_targets(Y: Any, rows: int) -> Array:
 
 
 def check_weights(weights: Any, rows: int) -> Array | None:
-    """Weights as float64, if they are positive and there is one for each row.
+    """Weights as a float64 array, (rows,); raises `InputError` unless all are positive and finite. None stays None.
 
     >>> check_weights([1.0, 0.0], rows=2)
     Traceback (most recent call last):

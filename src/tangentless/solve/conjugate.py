@@ -1,9 +1,9 @@
 """Conjugate gradients for matrices beyond memory: `(K + ridge I) alpha = Y` from products with K alone.
 
-A product reads every tile of a store once, and serves all columns of Y. The number of products goes with the square
-root of the condition number, which a Nyström preconditioner brings down: it treats the leading eigenvectors, estimated
-from some columns of K, exactly. Vectors and preconditioner are here or, in blocks of rows, on the workers of a cluster.
-Progress is kept in a checkpoint, from which a run that was stopped goes on.
+A product reads every tile of a store once and serves all columns of Y. The number of products grows with the square
+root of the condition number. A Nyström preconditioner lowers it: it estimates the leading eigenvectors from some
+columns of K and inverts K + ridge I along them. Vectors and preconditioner are in this process, or in blocks of rows on
+the workers of a cluster. A checkpoint holds the state, so that a stopped run can continue.
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ from .blocked import EPSILON
 from .checks import check_ridge, check_targets
 from .matrices import as_numbers, check_kernel, is_stored
 from .nystroem import choose_landmarks, factor_corner
-from .spread import Blocks, Here, Spread, find_place, is_dask
+from .spread import Blocks, Place, find_place, is_dask
 
 Array = NDArray[np.float64]
 
 _RESTARTS = 3
-_NEGLIGIBLE = 1e-3  # of the error on held-out rows: an improvement of less is none
+_NEGLIGIBLE = 1e-3  # relative improvement of the error on held-out rows below which it counts as none
 _FORMAT, _VERSION = "tangentless conjugate gradients", 2
-_PARTS = ("found", "missing", "direction")
+# The arrays of a checkpoint, and the fields of `_State` that they hold.
+_PARTS = {"found": "solution", "missing": "residual", "direction": "direction"}
 
 
 class NotConverged(TangentlessError, RuntimeError):  # noqa: N818 (what happened, as NotPositiveDefinite)
-    """Conjugate gradients that did not reach their tolerance in the steps they were given."""
+    """Conjugate gradients that did not reach their tolerance within their steps, or within float64."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """How far a run is: the largest relative residual of a column, seconds so far and, by the trend, to come.
+    """A progress report: the largest relative residual of a column, seconds so far, and seconds left by the trend.
 
-    `held_out_error` is the mean squared error on rows that were held out, NaN where none were.
+    `held_out_error` is the mean squared error on held-out rows, NaN without any.
     """
 
     number: int
@@ -59,7 +60,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class ConjugateSolution:
-    """Coefficients of the shape of Y, the largest residual `|(K + ridge I) alpha - Y| / |Y|` of a column, and steps."""
+    """Coefficients of the shape of Y, the largest `|(K + ridge I) alpha - Y| / |Y|` of a column, and the steps."""
 
     coefficients: Array
     residual: float
@@ -85,14 +86,15 @@ def solve_conjugate(
 ) -> ConjugateSolution:
     """Solve `(K + ridge I) alpha = Y` by preconditioned conjugate gradients, to a relative residual of `tolerance`.
 
-    K is a matrix in a store, a `dask.array` (its products then run where Dask runs, on a cluster too), or an array. The
-    preconditioner takes memory for 3 n `landmarks` numbers and one more pass over K; more of them, up to the number
-    of eigenvalues above the ridge, mean fewer steps. `scheduler` is that of a Dask cluster whose workers see the store:
-    they keep the vectors, and the preconditioner is spread over them. `checkpoint` names a file, or an address with
-    `storage_options`, that is written every `checkpoint_seconds` and continued from if it is there. With `held_out`,
-    the kernel of rows that were left out with those of K, (m, n), and their targets, a run also ends when it predicts
-    these no better for `patience` steps.
-    Otherwise it is the solution of `solve_ridge`, without leave-one-out.
+    The result is that of `solve_ridge`, without leave-one-out.
+
+    K is a matrix in a store, an array, or a `dask.array`, whose products run where Dask runs, on a cluster too. The
+    preconditioner needs memory for 3 n `landmarks` numbers and one more pass over K. More landmarks mean fewer steps,
+    up to the number of eigenvalues above the ridge. `scheduler` is that of a Dask cluster whose workers can read the
+    store; vectors and preconditioner are then spread over the workers. `checkpoint` is a file, or an address with
+    `storage_options`. It is written every `checkpoint_seconds`, and a run continues from it if it exists. `held_out` is
+    the kernel of m held-out rows with those of K, (m, n), and their targets: a run then also ends when the error of
+    their predictions has not improved for `patience` steps.
 
     >>> X = np.random.default_rng(0).standard_normal((60, 4))
     >>> K, Y = np.exp(X @ X.T / 8), X[:, 0]
@@ -113,35 +115,38 @@ def solve_conjugate(
         system = _System(place, ridge, place.put(values), np.linalg.norm(values, axis=0), precondition)
         checksum = hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
         name = f"{values.shape} {ridge!r} {landmarks} {seed} {checksum}"
-        journal = _Journal(checkpoint, storage_options, checkpoint_seconds, name, _name_of(matrix), place)
-        judge = None if held_out is None else _Judge.of(held_out, values.shape, patience, place)
-        state = journal.load(values.shape) or system.begin(None)
+        file = _CheckpointFile(checkpoint, storage_options, checkpoint_seconds, name, _name_of(matrix), place)
+        stopping = None if held_out is None else _EarlyStopping.of(held_out, values.shape, patience, place)
+        state = file.load(values.shape) or system.begin(None)
         for _ in range(_RESTARTS):
-            _descend(system, state, tolerance, most_steps, journal, judge, progress)
-            residual = system.relative(system.residual(state.found))
-            if residual <= tolerance or (judge is not None and judge.is_settled):
-                return ConjugateSolution(place.get(state.found).reshape(targets.shape), residual, state.number)
-            # Rounding has parted what is missing from its running value.
-            state = system.begin(state.found, state.number)
-    raise NotConverged(f"float64 reaches a residual of {residual:.1e} here, not {tolerance:g}; use a larger ridge")
+            _descend(system, state, tolerance, most_steps, file, stopping, progress)
+            residual = system.relative(system.residual_of(state.solution))
+            if residual <= tolerance or (stopping is not None and stopping.is_due):
+                return ConjugateSolution(place.get(state.solution).reshape(targets.shape), residual, state.number)
+            # The residual that steps update has drifted from the true one by rounding: restart with the true one.
+            state = system.begin(state.solution, state.number)
+    raise NotConverged(
+        f"the relative residual stays at {residual:.1e} for rounding errors of float64, above tolerance={tolerance:g}; "
+        "use a larger ridge or tolerance"
+    )
 
 
 @dataclass
 class _State:
-    """Conjugate gradients of every column by itself, with one product for all; everything that the next step needs."""
+    """What the next step needs. Every column of Y is solved by itself; one product with K serves all columns."""
 
-    number: int
-    found: Blocks
-    missing: Blocks
+    number: int  # steps so far
+    solution: Blocks
+    residual: Blocks  # r = Y - (K + ridge I) solution, as steps update it
     direction: Blocks
-    sizes: Array  # of what is missing, in the norm of the preconditioner
+    energies: Array  # r' P r of every column, with the preconditioner P
 
 
 @dataclass(frozen=True)
 class _System:
-    """The equations and their preconditioner."""
+    """The equations `(K + ridge I) solution = values` and their preconditioner."""
 
-    place: Here | Spread
+    place: Place
     ridge: float
     values: Blocks
     lengths: Array  # of the columns of Y
@@ -150,38 +155,38 @@ class _System:
     def apply(self, vector: Blocks) -> Blocks:
         return self.place.each(add, self.place.product(vector), vector, factor=self.ridge)
 
-    def residual(self, found: Blocks) -> Blocks:
-        return self.place.each(add, self.values, self.apply(found), factor=-1.0)
+    def residual_of(self, solution: Blocks) -> Blocks:
+        return self.place.each(add, self.values, self.apply(solution), factor=-1.0)
 
-    def relative(self, missing: Blocks) -> float:
-        """The largest length of a column of what is missing, relative to that of Y."""
-        lengths = np.sqrt(self.place.total(dots, missing, missing))
+    def relative(self, residual: Blocks) -> float:
+        """The largest length of a column of the residual, relative to that of the column of Y."""
+        lengths = np.sqrt(self.place.total(dots, residual, residual))
         return float((lengths / np.where(self.lengths > 0, self.lengths, 1.0)).max())
 
-    def begin(self, found: Blocks | None, number: int = 0) -> _State:
-        missing = self.values if found is None else self.residual(found)
-        found = self.place.each(np.zeros_like, self.values) if found is None else found
-        direction = self.precondition(missing)
-        return _State(number, found, missing, direction, self.place.total(dots, missing, direction))
+    def begin(self, solution: Blocks | None, number: int = 0) -> _State:
+        residual = self.values if solution is None else self.residual_of(solution)
+        solution = self.place.each(np.zeros_like, self.values) if solution is None else solution
+        direction = self.precondition(residual)
+        return _State(number, solution, residual, direction, self.place.total(dots, residual, direction))
 
     def advance(self, state: _State) -> None:
-        """One step: along the direction to where the error is smallest, then to a direction conjugate to it."""
+        """One step: minimise the error along the direction, then choose a direction conjugate to it."""
         image = self.apply(state.direction)
         curvature = self.place.total(dots, state.direction, image)
-        active = state.sizes > 0
+        active = state.energies > 0
         if (curvature[active] <= 0).any():
             raise NotPositiveDefinite(
-                "K + ridge I is not positive definite: it turned a vector to the other side; use a larger ridge, "
-                "at least as large as the errors of the entries of K times the root of its rows"
+                "K + ridge I is not positive definite: v' (K + ridge I) v is not above 0 for some vector v; "
+                "use a larger ridge, at least the errors of the entries of K times the square root of its rows"
             )
-        stride = np.where(active, state.sizes / np.where(active, curvature, 1.0), 0.0)
-        state.found = self.place.each(add, state.found, state.direction, factor=stride)
-        state.missing = self.place.each(add, state.missing, image, factor=-stride)
-        step = self.precondition(state.missing)
-        sizes = self.place.total(dots, state.missing, step)
-        ratio = np.where(active, sizes / np.where(active, state.sizes, 1.0), 0.0)
+        step_length = np.where(active, state.energies / np.where(active, curvature, 1.0), 0.0)
+        state.solution = self.place.each(add, state.solution, state.direction, factor=step_length)
+        state.residual = self.place.each(add, state.residual, image, factor=-step_length)
+        step = self.precondition(state.residual)
+        energies = self.place.total(dots, state.residual, step)
+        ratio = np.where(active, energies / np.where(active, state.energies, 1.0), 0.0)
         state.direction = self.place.each(add, step, state.direction, factor=ratio)
-        state.sizes = sizes
+        state.energies = energies
         state.number += 1
 
 
@@ -190,43 +195,43 @@ def _descend(
     state: _State,
     tolerance: float,
     most_steps: int,
-    journal: _Journal,
-    judge: _Judge | None,
+    file: _CheckpointFile,
+    stopping: _EarlyStopping | None,
     progress: Callable[[Step], None] | None,
 ) -> None:
-    begun, first = time.monotonic(), system.relative(state.missing)
+    begun, first = time.monotonic(), system.relative(state.residual)
     residual = first
     while residual > tolerance:
         if state.number >= most_steps:
-            journal.save(state)
+            file.save(state)
             raise NotConverged(
                 f"after {state.number} steps the residual is {residual:.1e}, not {tolerance:g}; "
                 "use more landmarks, a larger ridge, or more steps"
             )
         system.advance(state)
-        journal.save_if_due(state)
-        residual = system.relative(state.missing)
-        error = math.nan if judge is None else judge.look(state.found)
+        file.save_if_due(state)
+        residual = system.relative(state.residual)
+        error = math.nan if stopping is None else stopping.update(state.solution)
         if progress is not None:
             seconds = time.monotonic() - begun
             progress(Step(state.number, residual, seconds, _seconds_left(first, residual, tolerance, seconds), error))
-        if judge is not None and judge.is_settled:
+        if stopping is not None and stopping.is_due:
             return
 
 
 @dataclass
-class _Judge:
-    """Rows that were held out, and for how many steps they have not been predicted better."""
+class _EarlyStopping:
+    """Ends a run when predictions of held-out rows have not improved for `patience` steps."""
 
-    place: Here | Spread
+    place: Place
     kernel: Blocks  # (n, m)
     targets: Array
     patience: int
     best: float = math.inf
-    waited: int = 0
+    waited: int = 0  # steps since the last improvement
 
     @classmethod
-    def of(cls, held_out: tuple[Any, Any], shape: tuple[int, ...], patience: int, place: Here | Spread) -> _Judge:
+    def of(cls, held_out: tuple[Any, Any], shape: tuple[int, ...], patience: int, place: Place) -> _EarlyStopping:
         kernel = as_numbers(held_out[0], "the kernel of held_out")
         targets = as_numbers(held_out[1], "the targets of held_out").astype(np.float64)
         targets = targets.reshape(len(targets), -1)
@@ -240,26 +245,27 @@ class _Judge:
         return cls(place, place.put(np.ascontiguousarray(kernel.T)), targets, patience)
 
     @property
-    def is_settled(self) -> bool:
+    def is_due(self) -> bool:
         return self.waited >= self.patience
 
-    def look(self, found: Blocks) -> float:
-        error = float(np.mean(np.square(self.place.total(products, self.kernel, found) - self.targets)))
+    def update(self, solution: Blocks) -> float:
+        """Count a step; returns the mean squared error of the held-out rows."""
+        error = float(np.mean(np.square(self.place.total(products, self.kernel, solution) - self.targets)))
         self.waited = 0 if error < (1 - _NEGLIGIBLE) * self.best else self.waited + 1
         self.best = min(error, self.best)
         return error
 
 
 @dataclass
-class _Journal:
-    """The checkpoint of a run, where there is one; it belongs to a system and to a matrix."""
+class _CheckpointFile:
+    """The checkpoint of a run; without an address it does nothing. `name` and `matrix` say what it belongs to."""
 
     address: str | Path | None
     options: Options | None
     seconds: float
     name: str
     matrix: str
-    place: Here | Spread
+    place: Place
     saved: float = field(default_factory=time.monotonic)
 
     def save_if_due(self, state: _State) -> None:
@@ -270,7 +276,9 @@ class _Journal:
         if self.address is None:
             return
         header = {"name": self.name, "number": state.number, "matrix": self.matrix}
-        arrays = {part: self.place.get(getattr(state, part)) for part in _PARTS} | {"sizes": state.sizes}
+        arrays = {part: self.place.get(getattr(state, field)) for part, field in _PARTS.items()} | {
+            "sizes": state.energies
+        }
         with _local_copy(self.address, self.options, read=False) as path:
             save_archive(path, _FORMAT, _VERSION, header, arrays)
         self.saved = time.monotonic()
@@ -283,19 +291,25 @@ class _Journal:
                 return None
             header, arrays = load_archive(path, _FORMAT, _VERSION, old=_header_of_version_1)
         if header.get("name") != self.name or header.get("matrix", self.matrix) != self.matrix:
-            raise InputError(f"{self.address} is the checkpoint of another system; name another file, or remove it")
+            raise InputError(
+                f"{self.address} is the checkpoint of another system, with another K, Y, ridge, landmarks or seed; "
+                "name another file, or remove it"
+            )
         for part in (*_PARTS, "sizes"):
             array = arrays.get(part)
             expected = shape[1:] if part == "sizes" else shape
             if array is None or array.shape != expected or not np.isfinite(array).all():
-                raise InputError(f"{self.address} is not a whole checkpoint; remove it to start again")
-        found, missing, direction = (self.place.put(arrays[part]) for part in _PARTS)
-        return _State(int(header["number"]), found, missing, direction, arrays["sizes"])
+                raise InputError(f"{self.address} lacks a valid array {part!r}; remove it to start again")
+        solution, residual, direction = (self.place.put(arrays[part]) for part in _PARTS)
+        return _State(int(header["number"]), solution, residual, direction, arrays["sizes"])
 
 
 @contextlib.contextmanager
 def _local_copy(address: str | Path, options: Options | None, *, read: bool) -> Iterator[Path]:
-    """The path of a checkpoint; of one at an address of fsspec, that of a copy, fetched before or sent after."""
+    """The path of a checkpoint on disk, or of a local copy of one at an fsspec address.
+
+    The copy is downloaded first with `read`, and uploaded at the end without it.
+    """
     folder, _, name = str(address).rpartition("/")
     if "://" not in folder:
         yield Path(address)
@@ -312,7 +326,7 @@ def _local_copy(address: str | Path, options: Options | None, *, read: bool) -> 
 
 
 def _name_of(matrix: Any) -> str:
-    """What tells a matrix from others: of one in a store, the checksum of its manifest."""
+    """A text that identifies a matrix: the checksum of its manifest, Dask's name, or a hash of the first row."""
     if is_stored(matrix):
         return str(replace(matrix.manifest, bits=()).to_json()["checksum"])
     if is_dask(matrix):
@@ -321,24 +335,24 @@ def _name_of(matrix: Any) -> str:
 
 
 def _header_of_version_1(arrays: Arrays) -> Header:
-    """What version 0.1.0 of this package wrote had its name and number among the arrays."""
+    """The header of a checkpoint of version 0.1.0 of this package, which kept its name and number among the arrays."""
     name, number = arrays.pop("name", None), arrays.pop("number", None)
     if name is None or number is None or number.shape != ():
         raise InputError("it is not a checkpoint of conjugate gradients")
     return {"name": str(name), "number": int(number)}
 
 
-def _preconditioner(
-    place: Here | Spread, rows: int, ridge: float, landmarks: int, seed: int
-) -> Callable[[Blocks], Blocks]:
-    """The inverse of ridge I + the Nyström approximation of K, up to scale: identity but for leading directions.
+def _preconditioner(place: Place, rows: int, ridge: float, landmarks: int, seed: int) -> Callable[[Blocks], Blocks]:
+    """The function r -> P r, where P is the inverse of (the Nyström approximation of K) + ridge I, up to a factor.
 
-    The approximation is `A A'` with `A = C L'^-1`, for columns C of K and the factor L of their corner. Its eigenvalues
-    are those of the small matrix `A'A`, to which every block of rows adds a part. Those within rounding errors are left
-    out.
+        P r = r + D ((e_min + ridge) / (e + ridge) - 1) D' r
+
+    D are the eigenvectors of the approximation `A A'`, e its eigenvalues, and `A = C L'^-1` for the columns C of K at
+    the landmarks and the Cholesky factor L of the rows of C at the landmarks. The eigenvalues are those of the small
+    matrix `A'A`, a sum over blocks of rows. Eigenvalues within rounding errors of 0 are left out.
     """
     if landmarks == 0:
-        return lambda missing: missing
+        return lambda residual: residual
     chosen = choose_landmarks(rows, landmarks, seed=seed)
     columns = place.columns(chosen)
     factor, shift = factor_corner(place.rows(columns, chosen), rows)
@@ -350,14 +364,14 @@ def _preconditioner(
     eigenvalues = np.maximum(values - shift, 0.0)
     scales = (eigenvalues[0] + ridge) / (eigenvalues + ridge) - 1
 
-    def precondition(missing: Blocks) -> Blocks:
-        weights = place.kept_total(products, directions, missing)
-        return place.each(correct, missing, directions, weights=weights, scales=scales)
+    def precondition(residual: Blocks) -> Blocks:
+        weights = place.kept_total(products, directions, residual)
+        return place.each(correct, residual, directions, weights=weights, scales=scales)
 
     return precondition
 
 
-# What is done to blocks
+# Functions of blocks; on a cluster they run on the workers.
 
 
 def add(one: Array, other: Array, factor: Any) -> Array:
@@ -366,12 +380,12 @@ def add(one: Array, other: Array, factor: Any) -> Array:
 
 
 def dots(one: Array, other: Array) -> Array:
-    """The inner products of columns."""
+    """The inner product of every column of one with the same column of the other, (columns,)."""
     return np.asarray(np.sum(one * other, axis=0))
 
 
 def products(one: Array, other: Array) -> Array:
-    """All inner products between columns."""
+    """one' @ other: the inner products of all columns of one with all of the other."""
     return np.asarray(one.T @ other)
 
 
@@ -381,18 +395,18 @@ def times(one: Array, matrix: Array) -> Array:
 
 
 def divide(columns: Array, factor: Array) -> Array:
-    """The columns times the inverse of the transposed factor."""
+    """columns @ L'^-1, for a lower triangular factor L."""
     divided: Array = np.ascontiguousarray(solve_triangular(factor, columns.T, lower=True).T)
     return divided
 
 
-def correct(missing: Array, directions: Array, weights: Array, scales: Array) -> Array:
-    """What is missing, with its parts along some directions scaled."""
-    return np.asarray(missing + directions @ (scales[:, None] * weights))
+def correct(residual: Array, directions: Array, weights: Array, scales: Array) -> Array:
+    """r + D (scales * weights), for weights = D' r: the preconditioner."""
+    return np.asarray(residual + directions @ (scales[:, None] * weights))
 
 
 def _seconds_left(first: float, residual: float, tolerance: float, seconds: float) -> float:
-    """The trend since this run began, in logarithms, tells how many steps are to come."""
+    """Seconds until the tolerance is reached, if the logarithm of the residual keeps falling at its mean rate."""
     if residual <= tolerance:
         return 0.0
     gained = math.log(first / residual)
@@ -401,10 +415,10 @@ def _seconds_left(first: float, residual: float, tolerance: float, seconds: floa
 
 def _check_options(ridge: float, tolerance: float, landmarks: int, most_steps: int, rows: int) -> None:
     if ridge == 0:
-        raise ParameterError("conjugate gradients need a ridge above 0; without one use solve_ridge")
+        raise ParameterError("conjugate gradients need a ridge above 0; use solve_ridge for a ridge of 0")
     if not 0 < tolerance < 1:
         raise ParameterError(f"tolerance must lie between 0 and 1, not {tolerance!r}")
-    if not 0 <= int(as_numbers(landmarks, "landmarks")) <= rows:
+    if isinstance(landmarks, bool) or not isinstance(landmarks, int | np.integer) or not 0 <= landmarks <= rows:
         raise ParameterError(f"landmarks must be a number from 0 to the {rows} rows of K, not {landmarks!r}")
     if most_steps < 1:
         raise ParameterError(f"most_steps must be at least 1, not {most_steps!r}")

@@ -1,10 +1,10 @@
-"""What a kernel matrix is like before or after it disappoints: conditioning, pivots, duplicates, and noise.
+"""Diagnosis of a kernel matrix: its condition number, pivots, duplicate rows, and how exact its entries must be.
 
-`explain` says why a matrix has no Cholesky factor, and names a ridge that gives it one: the text of
-`NotPositiveDefinite`.
+`explain` writes the text of `NotPositiveDefinite`: why a matrix has no Cholesky factor, and a ridge at which it has.
 
-Eigenvalues are estimated by Lanczos' method from a few dozen products with the matrix and with its inverse: from below
-for the largest, from above for the smallest, and close where they are apart from the rest.
+The largest and smallest eigenvalue are estimated by Lanczos' method, from 40 products with the matrix and 40 with its
+inverse. The largest is never overestimated, the smallest never underestimated; both are close if the next eigenvalue is
+well apart.
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ from ..algebra import Algebra
 from ..chunks import spans
 from ..devices import Device
 from ..errors import InputError, ParameterError
+from ..inputs import to_host
 from . import blocked
 from .checks import check_ridge
-from .matrices import algebra_for, check_kernel, load
+from .matrices import check_kernel, load, receive
 
 Array = NDArray[np.float64]
 Pairs = NDArray[np.intp]
 
-_STEPS = 40
-_NEGLIGIBLE = 1e-10  # far above rounding, which has no direction worth following, and far below what is estimated
-_PIVOTS = 5
-_NAMED = 5  # rows or pairs that are spelled out
-_FLOAT32_NOISE = 1e-6  # kernels computed in float32 are right to 1e-7; a pivot collects several such errors
-_FEW_DIGITS = 1e-3  # of the diagonal: a ridge that errors of float32 in many rows together may need
+_STEPS = 40  # of Lanczos' method
+_NEGLIGIBLE = 1e-10  # a next Lanczos vector of this relative length is rounding error: the method ends
+_PIVOTS = 5  # smallest pivots that are listed
+_NAMED = 5  # rows or pairs that are listed
+_FLOAT32_NOISE = 1e-6  # kernels computed in float32 have errors of 1e-7, and a pivot sums several of them
+_FEW_DIGITS = 1e-3  # relative to the diagonal: the largest ridge that float32 errors in many rows may make necessary
 _COLUMNS_AT_ONCE = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """The findings about K + ridge I; `str` puts them in words.
+    """What `diagnose` found about K + ridge I; `str()` gives it as text.
 
-    `problem` is empty for a positive definite matrix, and else the text of `NotPositiveDefinite`. `pivots` are the
-    smallest, as shares of the diagonal entry: what of a row the rows before it do not explain. `duplicates` are pairs
-    of rows that are the same to the kernel, and `conflicts` those of them with different targets.
+    `problem` is empty for a positive definite matrix, otherwise the text of `NotPositiveDefinite`. `pivots` lists the
+    smallest pivots as (row, pivot / diagonal entry): the part of a row that the rows before it do not explain.
+    `duplicates`, (k, 2), are pairs of rows at almost no distance, and `conflicts` those of them with different targets.
 
-    `noise` is the relative error of entries from which results suffer: errors of that size, independent of each other,
-    make a matrix whose norm, `2 sqrt(n)` times their size, reaches the smallest eigenvalue.
+    `noise` is the size of errors, relative to the largest diagonal entry, at which results suffer. Independent errors
+    of size s form a matrix of norm `2 s sqrt(n)`, which then reaches the smallest eigenvalue.
     """
 
     rows: int
@@ -62,7 +63,7 @@ class Diagnosis:
 
     @property
     def condition(self) -> float:
-        """The condition number: digits lost in solving are its logarithm."""
+        """The condition number; its decimal logarithm is the number of digits that solving loses."""
         return self.largest_eigenvalue / self.smallest_eigenvalue if self.smallest_eigenvalue > 0 else math.inf
 
     def __str__(self) -> str:
@@ -71,10 +72,10 @@ class Diagnosis:
             bounds = f"eigenvalues from {self.smallest_eigenvalue:.2g} to {self.largest_eigenvalue:.2g}"
             lines.append(f"condition number {self.condition:.1e}: {bounds}")
             lines.append("smallest pivots: " + ", ".join(f"{share:.1e} (row {row})" for row, share in self.pivots))
-            lines.append(f"entries must be right to {self.noise:.0e} of the largest")
-        lines.append(_tell(len(self.duplicates), self.duplicates, "of rows are the same to the kernel"))
+            lines.append(f"entries must be exact to {self.noise:.0e} of the largest")
+        lines.append(_describe_pairs(len(self.duplicates), self.duplicates, "of rows are the same to the kernel"))
         if len(self.conflicts):
-            lines.append(_tell(len(self.conflicts), self.conflicts, "of them have different targets"))
+            lines.append(_describe_pairs(len(self.conflicts), self.conflicts, "of them have different targets"))
         return "\n".join(lines)
 
 
@@ -87,10 +88,11 @@ def diagnose(
     overwrite: bool = False,
     backend: str | Device = "auto",
 ) -> Diagnosis:
-    """Examine K + ridge I; with Y, labels or targets, also which duplicates have different ones.
+    """Examine K + ridge I. With Y, labels or targets, also find duplicates that have different ones.
 
-    Rows are duplicates at a squared distance of at most `near` of the mean of the diagonal; 1e-6 is what float32
-    arithmetic may leave between equal images. Costs a factor and 40 solutions.
+    Rows i and j are duplicates if their squared distance, `K[i, i] + K[j, j] - 2 K[i, j]`, is at most `near` times the
+    mean of the diagonal; float32 arithmetic may leave 1e-6 between equal images. Costs one factorisation, 40 products
+    and 40 solutions.
 
     >>> X = np.random.default_rng(0).standard_normal((6, 9))
     >>> X[4] = X[1]
@@ -101,9 +103,9 @@ def diagnose(
     ridge = check_ridge(ridge)
     if not 0 <= near < math.inf:
         raise ParameterError(f"near must be a finite number of at least 0, not {near!r}")
-    on = algebra_for(backend, K)
+    on, matrix, _ = receive(K, backend)
     with on.working():
-        matrix = check_kernel(K)
+        matrix = check_kernel(matrix)
         targets = _check_labels(Y, len(matrix))
         return _diagnose(on, load(on, matrix, 1, overwrite=overwrite), targets, ridge, near)
 
@@ -128,7 +130,7 @@ def _diagnose(on: Algebra, work: Any, targets: NDArray[Any] | None, ridge: float
 
 
 def _largest_eigenvalue(on: Algebra, apply: Callable[[Any], Any], rows: int) -> float:
-    """Lanczos' method: the matrix seen on the space of a vector and its images, orthogonalised twice for stability."""
+    """Lanczos' method for the largest eigenvalue; each vector is orthogonalised twice, for stability."""
     steps = min(_STEPS, rows)
     basis = on.xp.zeros((rows, steps))
     vector = on.xp.asarray(np.random.default_rng(0).standard_normal((rows, 1)))
@@ -138,7 +140,7 @@ def _largest_eigenvalue(on: Algebra, apply: Callable[[Any], Any], rows: int) -> 
         length = float(on.xp.linalg.norm(vector))
         if step:
             if length <= _NEGLIGIBLE * max(map(abs, along)):
-                break  # the space is all that the matrix reaches from the vector
+                break  # the basis spans an invariant subspace
             between.append(length)
         basis[:, step : step + 1] = vector / length
         vector = apply(basis[:, step : step + 1].copy())
@@ -151,7 +153,7 @@ def _largest_eigenvalue(on: Algebra, apply: Callable[[Any], Any], rows: int) -> 
 def _check_labels(Y: Any, rows: int) -> NDArray[Any] | None:
     if Y is None:
         return None
-    labels = np.asarray(Y)
+    labels = np.asarray(to_host(Y))
     if labels.ndim == 0 or len(labels) != rows:
         raise InputError(f"K has {rows} rows, but Y is of shape {labels.shape}; they must match")
     return labels
@@ -162,24 +164,25 @@ def _differ(targets: NDArray[Any], pairs: Pairs) -> NDArray[np.bool_]:
     return np.asarray(unequal.reshape(len(pairs), math.prod(targets.shape[1:])).any(axis=1))
 
 
-def _tell(count: int, first: Pairs, what: str) -> str:
-    """What so many pairs are, with the first of them."""
+def _describe_pairs(count: int, first: Pairs, what: str) -> str:
+    """A text such as "2 pairs of rows are duplicates (1 and 6, 2 and 9)"."""
     counted = "1 pair" if count == 1 else f"{count:,} pairs"
     named = ", ".join(f"{i} and {j}" for i, j in first[:_NAMED])
     return f"{counted} {what}" + (f" ({named}{', ...' if count > _NAMED else ''})" if named else "")
 
 
 def explain(on: Algebra, work: Any, diagonal: Any, added: Any, failure: blocked.Failure, block: int) -> str:
-    """What is wrong with a matrix, of which `work` still holds the upper triangle, and a ridge that puts it right.
+    """The text of `NotPositiveDefinite`: why the factorisation failed, and a ridge at which it succeeds.
 
-    `added` is what was added to the diagonal; it is the ridge where rows have no weights.
+    `work` still holds K in its strict upper triangle. `diagonal` is that of K, and `added` what was added to it: the
+    ridge, divided by the weights of rows if they have some.
     """
     (row, pivot), own, ridge = failure, on.download(diagonal), float(added.min())
     scale = max(ridge, float(np.abs(own).max())) or 1.0
-    # A negative pivot shows errors of about its size in K; those that float32 arithmetic may leave hide duplicates.
+    # A negative pivot shows errors of about its size in K. Duplicates may differ by as much, up to float32 errors.
     noise = max(blocked.rounding(len(own)) * scale, min(-2 * pivot, _FLOAT32_NOISE * scale))
     cause = ""
-    if ridge <= noise:  # a larger ridge keeps even such rows apart, so they are not to blame
+    if ridge <= noise:  # with a larger ridge, empty and duplicate rows cannot be the cause
         cause = _name_empty(own) or _name_duplicates(on, work, diagonal, noise)
     whole = f"{own[row] + float(added[row]):.6g}"
     cause = cause or f"the rows before row {row} explain all of it, and leave a pivot of {pivot:.2g} of {whole}"
@@ -193,7 +196,7 @@ def explain(on: Algebra, work: Any, diagonal: Any, added: Any, failure: blocked.
 
 
 def close_pairs(on: Algebra, work: Any, diagonal: Any, noise: float) -> Iterator[Pairs]:
-    """Pairs i < j at a squared distance `K[i, i] + K[j, j] - 2 K[i, j]` that is not above the noise, by j, (k, 2)."""
+    """Yield pairs i < j, (k, 2), whose `K[i, i] + K[j, j] - 2 K[i, j]` is within the noise, in the order of j."""
     for columns in spans(len(work), _COLUMNS_AT_ONCE):
         distances = diagonal[: columns.stop, None] + diagonal[None, columns] - 2 * work[: columns.stop, columns]
         close = on.xp.triu(abs(distances) <= noise, 1 - columns.start)
@@ -202,7 +205,7 @@ def close_pairs(on: Algebra, work: Any, diagonal: Any, noise: float) -> Iterator
 
 
 def _name_empty(diagonal: Array) -> str:
-    """Rows without any feature, such as black images."""
+    """A text about rows with K[i, i] = 0, such as black images; empty if there are none."""
     rows = np.flatnonzero(diagonal == 0)
     if not rows.size:
         return ""
@@ -211,16 +214,19 @@ def _name_empty(diagonal: Array) -> str:
 
 
 def _name_duplicates(on: Algebra, work: Any, diagonal: Any, noise: float) -> str:
+    """A text about pairs of duplicate rows; empty if there are none."""
     count, first = 0, np.empty((0, 2), np.intp)
     for pairs in close_pairs(on, work, diagonal, noise):  # there may be too many to keep
         count, first = count + len(pairs), np.concatenate([first, pairs])[:_NAMED]
-    return f"to the kernel, {_tell(count, first, 'of rows are duplicates')}: drop one of each" if count else ""
+    return (
+        f"to the kernel, {_describe_pairs(count, first, 'of rows are duplicates')}: drop one of each" if count else ""
+    )
 
 
 def _find_ridge(on: Algebra, work: Any, diagonal: Any, least: float, block: int) -> float:
-    """The first power of ten from `least` on at which the factorisation passes.
+    """The smallest power of ten from `least` on at which the factorisation succeeds.
 
-    Attempts that fail stop at the row where they do, so the search costs little more than one factorisation.
+    A failed attempt ends at its first bad row, so the search costs little more than one factorisation.
     """
     remedy = 10.0 ** math.ceil(math.log10(least))
     while math.isfinite(remedy):

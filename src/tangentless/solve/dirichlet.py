@@ -1,14 +1,17 @@
-"""Classification as regression by a Gaussian process, with probabilities in the end (Milios et al., 2018).
+"""Classification by regression with Gaussian processes, with probabilities (Milios et al., 2018).
 
-A label is an observation of a Dirichlet distribution with concentrations `a` for all classes and `1 + a` for its own.
-Its gamma variables are matched by lognormal ones: the logarithm of class c has the target `log(alpha) - v / 2` and the
-noise `v = log(1 + 1 / alpha)`. So each class is a Gaussian process with noise of two sizes: `small` for its own images
-and `large` for all others. One factor, with the large noise for all rows, serves every class: with E the rows of the
-class and delta = large - small,
+A label is treated as an observation of a Dirichlet distribution, with the concentration alpha = 1 + a for its own class
+and alpha = a for all others. Its gamma variables are approximated by lognormal ones, so that the logarithm of class c
+has the target `log(alpha) - v / 2` with noise of variance `v = log(1 + 1 / alpha)`. Each class is then a Gaussian
+process with two noise variances: `small` for its own images, `large` for all others.
+
+One factor, with the large noise for all rows, serves every class. With E the columns of I at the rows of the class, and
+delta = large - small,
 
     (B - delta E E')^-1 = Q + Q E (I / delta - E' Q E)^-1 E' Q,      B = K + large I,  Q = B^-1,
 
-so a class adds the factor of a matrix of its own rows only. That matrix is well conditioned, since Q <= I / large.
+so a class only adds the factor of a small matrix, with as many rows as it has images. That matrix is well conditioned,
+since Q <= I / large.
 """
 
 from __future__ import annotations
@@ -34,13 +37,13 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 _DRAWS = 512  # quasi-random points for the expectation of a softmax: errors of about 1e-3
-_AT_ONCE = 2**22  # numbers held while probabilities are averaged
-_SCALES: Array = 10.0 ** np.arange(-1.0, 6.0)  # of the latent functions: targets of one-hot labels lie about 7 apart
+_AT_ONCE = 2**22  # numbers of a panel while probabilities are averaged
+_SCALES: Array = 10.0 ** np.arange(-1.0, 6.0)  # variances of the latent functions; targets differ by about 7
 _CONCENTRATIONS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
 def noises(concentration: float) -> tuple[float, float]:
-    """The variances of the noise of a class's own rows and of all others.
+    """(small, large): the noise variances of the rows of a class, and of all other rows.
 
     >>> [round(noise, 3) for noise in noises(0.01)]
     [0.688, 4.615]
@@ -50,7 +53,10 @@ def noises(concentration: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class ClassFactors:
-    """The Gaussian processes of all classes: one shared factor of `K + large / scale I`, a small one for each class."""
+    """The Gaussian processes of all classes, with the covariance `scale K + noise`.
+
+    They share one factor, of `K + large / scale I`. `codes` are the numbers of the classes of all rows.
+    """
 
     factor: Factor
     codes: Indices
@@ -74,7 +80,7 @@ class ClassFactors:
 
     @functools.cached_property
     def targets(self) -> Array:
-        """What is regressed, (n, classes), less a number common to all, which no probability depends on."""
+        """The targets of regression, (n, classes), less their mean, on which no probability depends."""
         small, large = noises(self.concentration)
         own = np.log1p(self.concentration) - small / 2
         others = np.log(self.concentration) - large / 2
@@ -83,7 +89,7 @@ class ClassFactors:
 
     @functools.cached_property
     def coefficients(self) -> Any:
-        """Of the means, (n, classes): `k(x, X) @ coefficients`."""
+        """Coefficients of the posterior means, (n, classes): the means are `k(x, X) @ coefficients`."""
         on = self.factor.on
         with on.working():
             found = self.factor._solve(on.xp.asarray(self.targets))
@@ -122,7 +128,7 @@ class ClassFactors:
         return self.targets - found / inverse, np.maximum(self.scale / inverse - noise, 0.0)
 
     def log_likelihood(self) -> float:
-        """The logarithm of the marginal likelihood of the targets, summed over classes."""
+        """The log marginal likelihood of the targets, summed over classes."""
         rows, total = len(self.codes), 0.0
         values, found = self.targets, self.factor.on.download(self.coefficients)
         delta = self._delta
@@ -140,7 +146,7 @@ class ClassFactors:
 
     @functools.cached_property
     def _corners(self) -> list[tuple[Any, Any]]:
-        """For each class its rows and the factor of `I / delta - E' Q E`."""
+        """For each class, its rows and the factor of `I / delta - E' Q E`."""
         factor, on = self.factor, self.factor.on
         members = [np.flatnonzero(self.codes == number) for number in range(self.classes)]
         corners = [on.xp.zeros((len(rows), len(rows))) for rows in members]
@@ -154,23 +160,25 @@ class ClassFactors:
                     corner[first:, first:end] = -entries[places][:, places[: end - first]]
         found = []
         for rows, corner in zip(members, corners, strict=True):
-            # Eigenvalues of Q are at most 1 / large: this fails only where the factor is not that of K + large I.
+            # Eigenvalues of Q are at most scale / large: this fails only if the factor is of some other matrix.
             if blocked.factorise(on, corner, corner.diagonal() + 1 / self._delta, _block(on, corner)) is not None:
-                raise NotPositiveDefinite("the factor is not that of a kernel matrix with this noise")
+                raise NotPositiveDefinite(
+                    "the factor is not that of a kernel matrix with this noise: fit the model again"
+                )
             found.append((on.xp.asarray(rows), corner))
         return found
 
 
 def _block(on: Algebra, matrix: Any) -> int:
-    return max(1, on.block_rows(len(matrix)))  # a class may be missing from a part of the rows
+    return max(1, on.block_rows(len(matrix)))  # 1 for a class without rows
 
 
 def pick(
     K: Any, codes: Indices, classes: int, concentration: float | None, scale: float | None, **options: Any
 ) -> tuple[float, float]:
-    """The concentration of the best leave-one-out probabilities, each with the scale of the largest likelihood.
+    """The concentration and the scale to use; one that is given stays.
 
-    What is given is kept.
+    A scale is picked by the marginal likelihood, a concentration by the log-likelihood of leave-one-out probabilities.
     """
     unit, found = float(K.diagonal().mean()), []
     if not unit > 0:
@@ -191,11 +199,11 @@ def _best_scale(fitted: Callable[[float], ClassFactors], unit: float) -> float:
 
 
 def expected_softmax(means: Array, variances: Array) -> Array:
-    """The expectation of `softmax(f)` for independent normal f, (m, classes), over quasi-random points.
+    """The expectation of `softmax(f)` for independent normal f, (m, classes), as a mean over quasi-random points.
 
     >>> expected_softmax(np.array([[2.0, 0.0]]), np.array([[0.0, 0.0]])).round(3)
     array([[0.881, 0.119]])
-    >>> expected_softmax(np.array([[2.0, 0.0]]), np.array([[100.0, 0.0]])).round(1)  # hardly anything is known
+    >>> expected_softmax(np.array([[2.0, 0.0]]), np.array([[100.0, 0.0]])).round(1)  # almost no information
     array([[0.6, 0.4]])
     """
     classes = means.shape[1]

@@ -1,13 +1,17 @@
-"""A factor that is computed once and asked many questions: `K + ridge I = L L'`, by Cholesky in float64.
+"""The Cholesky factor `K + ridge I = L L'` in float64, computed once and used for many results.
 
-Everything is in one matrix: L in its lower triangle, K in the strict upper one, so that a residual can be told and a
-failure explained without a second copy. No question changes the factor, so answers do not depend on their order. With
-`Q = (K + ridge I)^-1`, coefficients are `Q Y`, leave-one-out predictions `Y - Q Y / diag(Q)`, and the variance of a
-new row, whose kernel with the old ones is c and with itself d, is `d - c' Q c = d - |L^-1 c|^2`.
+One matrix holds both: L in its lower triangle, K in the strict upper one, so that residuals and explanations of
+failures need no second copy. A factor never changes. With `Q = (K + ridge I)^-1`:
 
-The factor costs n^3 / 3 multiplications and additions, `inverse_diagonal` as much again, a solution n^2 for each
-column, and a variance n^2. With weights w the sum of `w_i (Y_i - f(x_i))^2` is minimised: row i has the ridge
-`ridge / w_i`, which for a Gaussian process is the variance of its noise.
+    coefficients                        Q Y
+    leave-one-out predictions           Y - Q Y / diag(Q)
+    variance of a new row               d - c' Q c = d - |L^-1 c|^2
+
+where c is the kernel of the new row with the old ones, and d with itself.
+
+The factor costs n^3 / 3 multiplications and additions, `inverse_diagonal` as much again, a solution n^2 per column, and
+a variance n^2. With weights w, the sum of `w_i (Y_i - f(x_i))^2` is minimised: row i has the ridge `ridge / w_i`, which
+for a Gaussian process is the variance of its noise.
 """
 
 from __future__ import annotations
@@ -34,8 +38,8 @@ from .tilt import RidgeSolution, Tilting, check_tilt
 
 Array = NDArray[np.float64]
 
-_ENTRIES_AT_ONCE = 2**24  # of a panel between new rows and old ones: 128 MiB
-_NARROW = 64  # columns that a downdate turns at once, at least
+_ENTRIES_AT_ONCE = 2**24  # entries of a panel between new and old rows: 128 MiB
+_NARROW = 64  # least number of columns that a step of `downdate` rotates
 
 
 def factorise(
@@ -43,12 +47,11 @@ def factorise(
 ) -> Factor:
     """The factor of `K + ridge I` for a symmetric K, (n, n): an array, a tensor, or a matrix in a store.
 
-    With `overwrite` the memory of K is used; `memory_needed` says how much is needed otherwise. `backend` is "cpu",
-    "cuda", a `Device`, or "auto", where K is. Answers are the kind of array that K is. `weights` are positive, one for
-    each row.
+    With `overwrite`, the memory of K is used; otherwise `memory_needed` says how much is needed. `backend` is "cpu",
+    "cuda", a `Device`, or "auto": where K is. Results are the same kind of array as K. `weights`, (n,), are positive.
 
-    A matrix without a Cholesky factor, or with one that rounding alone could have made, raises `NotPositiveDefinite`,
-    which names the rows that are duplicates or the pivot that vanished, and a ridge that works.
+    Raises `NotPositiveDefinite` for a matrix without a Cholesky factor, or with pivots that are no larger than rounding
+    errors. The message names duplicate rows or the pivot that vanished, and a ridge that works.
 
     >>> factor = factorise([[2.0, 1.0], [1.0, 2.0]], ridge=1.0)
     >>> factor.solve([3.0, 6.0]).round(6)
@@ -69,7 +72,7 @@ def factorise(
 def factorise_checked(
     on: Algebra, matrix: Any, ridge: float, weights: Array | None, *, overwrite: bool, kind: str, targets: int = 1
 ) -> Factor:
-    """As `factorise`, of what is checked already, with memory for so many targets."""
+    """As `factorise`, for checked arguments; checks that memory is enough to solve for this number of targets."""
     work = load(on, matrix, targets, overwrite=overwrite)
     own = work.diagonal().copy()
     added = on.xp.asarray(np.full(len(work), ridge) if weights is None else ridge / weights)
@@ -94,7 +97,7 @@ def solve_ridge(
     """Solve `(K + ridge I) alpha = Y` for one or many columns of Y; a prediction is then `k(x, X) @ alpha`.
 
     The arguments are those of `factorise`. `ridge="loo"` picks the ridge, and `tilt="loo"` the tilt, by the
-    leave-one-out `criterion`. To ask more than once, keep the factor: `factorise(K, ridge).tilted(Y, tilt)`.
+    leave-one-out `criterion`. For several Y or tilts, keep the factor: `factorise(K, ridge).tilted(Y, tilt)`.
 
     >>> solution = solve_ridge([[2.0, 1.0], [1.0, 2.0]], [3.0, 6.0], ridge=1.0)
     >>> solution.coefficients.round(6)
@@ -118,15 +121,15 @@ def solve_ridge(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Factor:
-    """What `factorise` returns; its answers are the kind of array that K was, of the shape of the question."""
+    """What `factorise` returns. Results are the same kind of array as K, of the shape of Y where they depend on it."""
 
     on: Algebra
     work: Any  # L in the lower triangle, K in the strict upper one
     own: Any  # the diagonal of K
-    added: Any  # what was added to it
+    added: Any  # what was added to the diagonal, (n,)
     ridge: float
     weights: Array | None
-    kind: str
+    kind: str  # of array that results are; see `receive`
 
     def __len__(self) -> int:
         return len(self.work)
@@ -135,13 +138,13 @@ class Factor:
         return f"Factor({len(self):,} rows, ridge={self.ridge:g}, on the {self.on.name})"
 
     def solve(self, Y: Any) -> Any:
-        """The coefficients `Q Y` of one column or many; a prediction is then `k(x, X) @ coefficients`."""
+        """The coefficients `Q Y`, of the shape of Y; a prediction is then `k(x, X) @ coefficients`."""
         with self.on.working():
             targets = check_targets(Y, len(self))
             return self._send(self._solve(self._columns(targets)).reshape(targets.shape))
 
     def leave_one_out(self, Y: Any) -> Any:
-        """For every row, what the other rows predict."""
+        """The leave-one-out predictions, of the shape of Y: what the other rows predict for each row."""
         return self.tilted(Y, 0.0).leave_one_out
 
     def tilted(self, Y: Any, tilt: float | str = 0.0, *, criterion: Criterion = "squared error") -> RidgeSolution:
@@ -149,13 +152,13 @@ class Factor:
         return self.tilting(Y, criterion=criterion).at(tilt)
 
     def tilting(self, Y: Any, *, criterion: Criterion = "squared error") -> Tilting:
-        """All tilts of these targets, at the price of one."""
+        """A `Tilting` of these targets, which gives the solutions at many tilts at the cost of one."""
         return Tilting(self, check_targets(Y, len(self)), criterion)
 
     def variance(self, C: Any, d: Any) -> Any:
         """The posterior variance of m new rows: C is their kernel with the old rows, (m, n), d with themselves, (m,).
 
-        Where rounding leaves less than nothing, as it may where a new row is an old one, it is 0.
+        Negative results, which rounding may leave where a new row equals an old one, become 0.
         """
         with self.on.working():
             rows = self._rows(C)
@@ -170,12 +173,12 @@ class Factor:
             return self._send(self._covariance(rows, self._among(S, len(rows))))
 
     def whiten(self, C: Any) -> Any:
-        """`L^-1 C'`, (n, m): the products of its columns are what the old rows explain of the new ones."""
+        """`L^-1 C'`, (n, m): the inner products of its columns are the part of S that the old rows explain."""
         with self.on.working():
             return self._send(blocked.forward(self.on, self.work, self._rows(C).T, self._block))
 
     def sample(self, Y: Any, C: Any, S: Any, count: int = 1, *, scale: Any = 1.0, seed: Any = 0) -> Any:
-        """Draws of the posterior at m new rows, (m, count) or (m, targets, count).
+        """Samples of the posterior at m new rows, (m, count) or (m, targets, count).
 
         The prior covariance is `scale (K + ridge I)`, one scale for all targets or one for each; C and S are as for
         `covariance`, and do not include the scale.
@@ -186,7 +189,7 @@ class Factor:
             targets, rows = check_targets(Y, len(self)), self._rows(C)
             covariance = self._covariance(rows, self._among(S, len(rows)))
             mean = self.on.download(rows @ self._solve(self._columns(targets)))
-            values, vectors = self.on.eigen(covariance)  # a Cholesky factor would fail where rows are near duplicates
+            values, vectors = self.on.eigen(covariance)  # a Cholesky factorisation would fail for near duplicates
             root = self.on.download(vectors * self.on.xp.sqrt(self.on.xp.maximum(values, 0.0)))
         noise = np.random.default_rng(seed).standard_normal((len(mean), mean.shape[1], count))
         spread = np.sqrt(np.broadcast_to(scale, mean.shape[1]))[:, None]
@@ -200,25 +203,25 @@ class Factor:
 
     @property
     def inverse_diagonal(self) -> Any:
-        """The diagonal of Q; its inverse is the variance of each row given all others, with that of the noise."""
+        """The diagonal of Q, (n,). Its inverse is the variance of each row given all others, noise included."""
         return self._send(self._inverse_diagonal)
 
     def misfits(self, Y: Any) -> Array:
-        """`y' Q y` of every target y, (targets,): how far the targets are from what the prior expects."""
+        """`y' Q y` of every target y, (targets,): the quadratic term of the log-likelihood."""
         with self.on.working():
             values = self._columns(check_targets(Y, len(self)))
             half = blocked.forward(self.on, self.work, values, self._block)
             return np.asarray(self.on.download((half**2).sum(axis=0)))
 
     def log_likelihood(self, Y: Any, scale: Any = 1.0) -> float:
-        """The logarithm of the likelihood of targets with the covariance `scale (K + ridge I)`, summed over targets."""
+        """The log-likelihood of targets under the covariance `scale (K + ridge I)`, summed over targets."""
         misfits = self.misfits(Y)
         return log_likelihood(misfits, self.log_determinant, len(self), np.broadcast_to(scale, misfits.shape))
 
     def update(self, C: Any, S: Any, *, weights: Any = None) -> Factor:
         """The factor with m more rows: C is their kernel with the old rows, (m, n), S among themselves, (m, m).
 
-        It costs n^2 m, and takes its own memory. If `inverse_diagonal` is known, so is the new one, for n^2 m more.
+        It costs n^2 m and new memory. If `inverse_diagonal` has been computed, it is updated too, for n^2 m more.
         """
         on, before = self.on, len(self)
         with on.working():
@@ -233,6 +236,8 @@ class Factor:
             total = before + len(rows)
             needed = 8 * (total**2 + 3 * before * len(rows))
             check_fits(needed, on.free_bytes(), f"{total:,} rows on the {on.name}", "start over with overwrite=True")
+            # | L and K    C'                                        |
+            # | half'      S above the diagonal, L of the rest below |    half = L^-1 C',  the rest = S - half' half
             work = on.xp.empty((total, total))
             for part in spans(before, 512):
                 work[part, :before] = self.work[part]
@@ -240,13 +245,14 @@ class Factor:
             work[:before, before:], work[before:, :before] = rows.T, half.T
             work[before:, before:] = on.xp.triu(corner, 1) + on.xp.tril(corner - on.add_square(None, half))
             self._close(work, own, added, before)
-            factor = replace(self, work=work, own=own, added=added, weights=_join(self.weights, scales))
+            joined = None if self.weights is None or scales is None else np.concatenate([self.weights, scales])
+            factor = replace(self, work=work, own=own, added=added, weights=joined)
             if "_inverse_diagonal" in self.__dict__:
                 factor.__dict__["_inverse_diagonal"] = self._extend_inverse(work, half)
             return factor
 
     def downdate(self, rows: Any) -> Factor:
-        """The factor without some rows, by their numbers, for about n^2 (m + 64) and its own memory."""
+        """The factor without m rows, given by their numbers; costs about n^2 (m + 64) and new memory."""
         on, gone = self.on, np.unique(np.asarray(rows, dtype=np.intp))
         if not gone.size or gone[0] < 0 or gone[-1] >= len(self) or gone.size == len(self):
             raise InputError(f"rows to remove must be some, but not all, of 0 to {len(self) - 1}")
@@ -254,8 +260,8 @@ class Factor:
         with on.working():
             places, removed = on.xp.asarray(kept), on.xp.asarray(gone)
             work = self.work[places[:, None], places[None, :]]
-            # L L' of the rows that are kept misses the products of the columns that are gone; each block column of L is
-            # turned together with them until they are zero.
+            # For the rows that stay, K + ridge I = L L' + M M', where M holds the removed columns of L. Orthogonal
+            # transformations of L and M together, one block column of L at a time, make M zero.
             missing = on.xp.where(places[:, None] > removed, self.work[places[:, None], removed[None, :]], 0.0)
             for part in spans(len(kept), max(_NARROW, len(gone)), int(gone[0])):
                 _absorb(on, work, missing, part)
@@ -263,26 +269,24 @@ class Factor:
             return replace(self, work=work, own=self.own[places], added=self.added[places], weights=weights)
 
     def pack(self) -> Array:
-        """L as the rows of its lower triangle, one after the other: n (n + 1) / 2 numbers, to be kept in a file."""
-        rows = [self.on.download(self.work[row, : row + 1]) for row in range(len(self))]
-        return np.concatenate(rows)
+        """The lower triangle of L, row by row, as n (n + 1) / 2 numbers for a file."""
+        packed: Array = self.on.download(self.work)[np.tri(len(self), dtype=bool)]
+        return packed
 
     @classmethod
     def unpack(cls, packed: Array, added: Array, ridge: float, *, weights: Any = None, backend: Any = "cpu") -> Factor:
-        """The factor that `pack` wrote, with what was added to the diagonal of K; K itself is L L' again."""
+        """The factor from the result of `pack` and what was added to the diagonal of K; K is computed as L L'."""
         on, count = Device.of(backend).algebra, len(added)
         if packed.shape != (count * (count + 1) // 2,) or not np.isfinite(packed).all():
             raise InputError(f"a packed factor of {count} rows has {count * (count + 1) // 2} finite numbers")
-        lower, start = np.zeros((count, count)), 0
-        for row in range(count):
-            lower[row, : row + 1] = packed[start : start + row + 1]
-            start += row + 1
+        lower = np.zeros((count, count))
+        lower[np.tri(count, dtype=bool)] = packed
         if (lower.diagonal() <= 0).any():
             raise InputError("a factor has positive numbers on its diagonal")
         with on.working():
             work = on.upload(lower)
             own = on.xp.empty(count)
-            for part in reversed(list(spans(count, 1024))):  # L must still be all that the rows before hold
+            for part in reversed(list(spans(count, 1024))):  # upwards, because a product reads L of all rows before
                 product = on.product(work[: part.stop, : part.stop], work[part, : part.stop].T)
                 own[part] = product[part].diagonal()
                 lower[: part.start, part] = on.download(product[: part.start])
@@ -323,7 +327,7 @@ class Factor:
         return found
 
     def _close(self, work: Any, own: Any, added: Any, before: int) -> None:
-        """Factorise the corner of new rows, less what the old rows explain of them."""
+        """Factorise the corner of new rows, from which the part that the old rows explain is subtracted already."""
         on, corner = self.on, work[before:, before:]
         failure = blocked.factorise(on, corner, corner.diagonal() + added[before:], on.block_rows(len(corner)))
         if failure is None:
@@ -337,7 +341,7 @@ class Factor:
         raise NotPositiveDefinite(explain(on, work, own, added, failure, on.block_rows(len(work))))
 
     def _extend_inverse(self, work: Any, half: Any) -> Any:
-        """The diagonal of the inverse of a larger matrix: new rows explain more of the old ones."""
+        """The diagonal of the inverse with the new rows, from that of the old ones, the new L and `half = L^-1 C'`."""
         before, corner = len(self), work[len(self) :, len(self) :]
         block = self.on.block_rows(len(corner))
         across = blocked.forward(self.on, corner, blocked.backward(self.on, self.work, half, self._block).T, block)
@@ -345,7 +349,7 @@ class Factor:
         return self.on.xp.concatenate([self._inverse_diagonal + (across**2).sum(axis=0)[:before], *own])
 
     def _squares(self, columns: Any) -> Any:
-        """The squared lengths of columns, without a copy of them."""
+        """The squared lengths of columns; needs no temporary array."""
         return self.on.xp.einsum("ij,ij->j", columns, columns)
 
     def _columns(self, targets: Array) -> Any:
@@ -377,16 +381,12 @@ class Factor:
 
 
 def _absorb(on: Algebra, work: Any, missing: Any, part: slice) -> None:
-    """Turn a block column of L and the missing columns until those are zero in these rows; products stay."""
+    """Apply an orthogonal transformation to the columns [L[:, part], M] that makes M zero in the rows `part`."""
     width = part.stop - part.start
     corner = work[part, part]
-    turn, root = on.xp.linalg.qr(on.xp.concatenate([on.xp.tril(corner), missing[part]], axis=1).T, mode="complete")
+    rotation, root = on.xp.linalg.qr(on.xp.concatenate([on.xp.tril(corner), missing[part]], axis=1).T, mode="complete")
     signs = on.xp.where(root.diagonal() < 0, -1.0, 1.0)
     corner[...] = on.xp.triu(corner, 1) + (root[:width] * signs[:, None]).T
     if part.stop < len(work):
-        turned = on.product(on.xp.concatenate([work[part.stop :, part], missing[part.stop :]], axis=1), turn)
-        work[part.stop :, part], missing[part.stop :] = turned[:, :width] * signs, turned[:, width:]
-
-
-def _join(first: Array | None, second: Array | None) -> Array | None:
-    return None if first is None or second is None else np.concatenate([first, second])
+        rotated = on.product(on.xp.concatenate([work[part.stop :, part], missing[part.stop :]], axis=1), rotation)
+        work[part.stop :, part], missing[part.stop :] = rotated[:, :width] * signs, rotated[:, width:]

@@ -1,6 +1,7 @@
-"""Kernel matrices as they come in, an array here or on a GPU or a matrix in a store, to the one that is worked in.
+"""Takes kernel matrices in: checks them, and copies them to one float64 matrix where they are solved.
 
-What a solution needs is said before it starts: one matrix of float64 and some blocks beside it.
+A matrix may be an array on the host or on a GPU, a tensor, or a matrix in a store. The memory that a solution needs,
+one matrix and some blocks beside it, is checked before it starts.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from ..algebra import Algebra
 from ..chunks import spans
 from ..devices import Device
 from ..errors import BackendError, DoesNotFit, InputError
-from ..inputs import is_cupy, is_tensor, take, to_tensor
+from ..inputs import is_cupy, is_tensor, take, to_host, to_tensor
 from .blocked import EPSILON, restore, set_diagonal
 
-_ROWS_AT_ONCE = 128  # a panel of the matrix that checks look at
+_ROWS_AT_ONCE = 128  # rows of the matrix that are checked or copied in one step
 _ENTRY = 8  # bytes of a float64
 _PANEL = 1024  # columns of the inverse of a factor that a CPU computes at once
 _TOO_LARGE = (
-    "solve on a GPU with more (backend='cuda'), give overwrite=True if K may be used up, or train on fewer rows"
+    "solve on a GPU with more (backend='cuda'), give overwrite=True if K may be overwritten, or train on fewer rows"
 )
 
 
-def algebra_for(backend: str | Device, K: Any) -> Algebra:
-    """The linear algebra of a device; "auto" is the one that holds K.
+def _algebra_for(backend: str | Device, K: Any) -> Algebra:
+    """The linear algebra of a device; "auto" is the device where K is.
 
-    >>> algebra_for("auto", np.eye(2)).name
+    >>> _algebra_for("auto", np.eye(2)).name
     'cpu'
     """
     on_gpu = is_cupy(K)
@@ -42,15 +43,18 @@ def algebra_for(backend: str | Device, K: Any) -> Algebra:
 
 
 def receive(K: Any, backend: str | Device) -> tuple[Algebra, Any, str]:
-    """The linear algebra for K, K as an array or a matrix in a store, and the kind of array that answers are to be."""
+    """(algebra, matrix, kind): K as an array or a matrix in a store, and the kind of array that results shall be.
+
+    The kind is "numpy", "cupy", or for a tensor its device, such as "cuda:0".
+    """
     if is_tensor(K):
-        on = algebra_for("cuda" if backend == "auto" and K.is_cuda else backend, None)
+        on = _algebra_for("cuda" if backend == "auto" and K.is_cuda else backend, None)
         return on, take(K, on_gpu=on.name == "cuda")[0], str(K.device)
-    return algebra_for(backend, K), K, "cupy" if is_cupy(K) else "numpy"
+    return _algebra_for(backend, K), K, "cupy" if is_cupy(K) else "numpy"
 
 
 def bring(on: Algebra, values: Any, name: str) -> Any:
-    """Finite numbers of any kind as a float64 array of the algebra."""
+    """Values of any kind as a float64 array of the algebra; raises `InputError` unless they are finite numbers."""
     if is_cupy(values) or is_tensor(values):
         values, _ = take(values, on_gpu=on.name == "cuda")
     else:
@@ -62,7 +66,7 @@ def bring(on: Algebra, values: Any, name: str) -> Any:
 
 
 def send(on: Algebra, values: Any, kind: str) -> Any:
-    """An array of the algebra as one of the kind that `receive` found."""
+    """An array of the algebra, converted to a kind that `receive` returned."""
     if kind == "cupy":
         return values
     host = on.download(values)
@@ -70,7 +74,7 @@ def send(on: Algebra, values: Any, kind: str) -> Any:
 
 
 def load(on: Algebra, matrix: Any, targets: int, *, overwrite: bool) -> Any:
-    """A float64 matrix in row order in the memory of the processor, the one given where that may be overwritten."""
+    """The matrix in float64, C order, where it is solved: a copy, or with `overwrite` K itself if possible."""
     stored = is_stored(matrix)
     if overwrite and not stored and _is_ready(on, matrix):
         return matrix if matrix.flags.c_contiguous else matrix.T  # it is symmetric
@@ -91,9 +95,9 @@ def load(on: Algebra, matrix: Any, targets: int, *, overwrite: bool) -> Any:
 
 
 def memory_needed(rows: int, targets: int = 1, *, block: int | None = None, matrices: int = 1) -> int:
-    """Bytes for an exact solution: the matrix, panels of a block's width beside it, and a few copies of the targets.
+    """Bytes for an exact solution: the matrix, a few panels of the width of a block, and a few copies of the targets.
 
-    A matrix of a single block needs panels too, for leave-one-out.
+    A matrix of a single block needs panels too, for leave-one-out. `matrices` counts float64 matrices of this size.
 
     >>> f"{memory_needed(50_000, 10, block=4096) / 1e9:.0f} GB"
     '27 GB'
@@ -103,7 +107,7 @@ def memory_needed(rows: int, targets: int = 1, *, block: int | None = None, matr
 
 
 def check_fits(needed: int, free: int | None, what: str, instead: str) -> None:
-    """Refuse what cannot fit, and name the alternative.
+    """Raise `DoesNotFit` if more bytes are needed than are free; the message ends with what to do `instead`.
 
     >>> check_fits(20 * 10**9, 16 * 10**9, "50,000 rows", "use a GPU")
     Traceback (most recent call last):
@@ -115,7 +119,9 @@ def check_fits(needed: int, free: int | None, what: str, instead: str) -> None:
 
 
 def check_kernel(K: Any) -> Any:
-    """K as an array, if it is square, finite and symmetric to half its digits; a matrix in a store, which is, as it is.
+    """K as an array; raises `InputError` unless it is square, finite, and symmetric to half its digits.
+
+    A matrix in a store has been checked when it was made, and is returned as it is.
 
     >>> check_kernel([[1.0, 0.5], [0.4, 1.0]])
     Traceback (most recent call last):
@@ -124,12 +130,12 @@ def check_kernel(K: Any) -> Any:
     """
     if is_stored(K):
         if not K.manifest.symmetric:
-            raise InputError(f"{K!r} is of two sets of images; solve the store of k(X)")
+            raise InputError(f"{K!r} is the kernel between two sets of images; solve the matrix of one set, k(X)")
         return K
     matrix: Any = K if is_cupy(K) else as_numbers(K, "K")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
         raise InputError(f"K must be a square matrix, (n, n), but its shape is {matrix.shape}")
-    # Half the digits: any order of summation agrees to far more, and what was never symmetric to far less.
+    # Half the digits: other orders of summation agree to far more, and matrices that are not symmetric to far less.
     precision = np.finfo(matrix.dtype).eps if matrix.dtype.kind == "f" else EPSILON
     for part in spans(len(matrix), _ROWS_AT_ONCE):
         rows = matrix[part, : part.stop].astype(np.float64, copy=False)
@@ -145,9 +151,9 @@ def check_kernel(K: Any) -> Any:
 
 
 def as_numbers(values: Any, name: str) -> NDArray[Any]:
-    """The values as an array of real numbers."""
+    """The values as a NumPy array, wherever they are; raises `InputError` unless they are real numbers."""
     try:
-        array = np.asarray(values)
+        array = np.asarray(to_host(values))
     except ValueError:
         raise InputError(f"{name} has rows of different lengths") from None
     if array.dtype.kind not in "fiub":
@@ -156,7 +162,7 @@ def as_numbers(values: Any, name: str) -> NDArray[Any]:
 
 
 def check_finite(values: Any, name: str, start: int = 0) -> None:
-    """Refuse NaN and infinite values, with the first row that has one."""
+    """Raise `InputError` for NaN and infinite values; it names the first row with one, counted from `start`."""
     finite = abs(values) < math.inf
     if not bool(finite.all()):
         row = start + int((~finite).reshape(len(values), -1).any(axis=1).argmax())
@@ -169,6 +175,7 @@ def is_stored(K: Any) -> bool:
 
 
 def _is_ready(on: Algebra, matrix: Any) -> bool:
+    """Whether the matrix can be solved in place: a contiguous, writeable float64 array of this algebra."""
     if not isinstance(matrix, on.xp.ndarray) or matrix.dtype != np.float64:
         return False
     flags = matrix.flags

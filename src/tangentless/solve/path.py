@@ -1,8 +1,8 @@
-"""A whole path of ridges from one eigendecomposition, scored by leave-one-out.
+"""A path of ridges, scored by leave-one-out from one eigendecomposition.
 
-With `K = V E V'`, for every ridge `Q = V (E + ridge)^-1 V'`: coefficients and the diagonal of Q are products with V,
-n^2 each. The eigendecomposition itself costs about ten Cholesky factorisations with leave-one-out and the memory of
-four matrices, so it pays from a dozen ridges on. It runs where the matrix is, or is to be solved.
+With `K = V E V'`, `Q = (K + ridge I)^-1 = V (E + ridge I)^-1 V'` for every ridge, so coefficients and the diagonal of Q
+are products with V, which cost n^2 each. The eigendecomposition takes the time of about ten Cholesky factorisations
+with leave-one-out, and the memory of four matrices, so it pays from a dozen ridges on.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from .scores import accuracy, log_density, log_likelihood, squared_error
 Array = NDArray[np.float64]
 PathCriterion = Literal["squared error", "accuracy", "marginal likelihood"]
 
-_LARGEST = 32_766  # rows: LAPACK's eigensolver counts its scratch memory, 2 n^2 numbers, in 32 bits
-DECADES = np.arange(-40, 13) / 4  # a default path: quarters of decades from 1e-10 to 1e3 of the mean of the diagonal
-_MATRICES = 4  # held at once: the eigenvectors, LAPACK's scratch of two, and one for squares
+_LARGEST = 32_766  # rows: LAPACK's eigensolver counts its workspace of 2 n^2 numbers in 32 bits
+DECADES = np.arange(-40, 13) / 4  # log10 of the default ridges relative to the mean of the diagonal: 1e-10 to 1e3
+_MATRICES = 4  # in memory at once: the eigenvectors, LAPACK's workspace of two, and the squared eigenvectors
 
 
 @dataclass(frozen=True, eq=False)
 class RidgePath:
-    """Leave-one-out scores at each ridge; infinite errors where the matrix is not positive definite.
+    """Leave-one-out scores at each ridge. Errors are infinite where `K + ridge I` is not positive definite.
 
-    `accuracies` are of one-hot targets, and None for others; `log_likelihoods` are those of a Gaussian process whose
-    covariance is `K + ridge I` times the scale that fits best; `conditions` are condition numbers of `K + ridge I`.
+    `accuracies` exist for one-hot targets, otherwise they are None. `log_likelihoods` are those of a Gaussian process
+    with the covariance `scale (K + ridge I)`, at the best scale. `conditions` are condition numbers of `K + ridge I`.
     """
 
     ridges: Array
@@ -46,15 +46,15 @@ class RidgePath:
     conditions: Array
 
     def best(self, criterion: PathCriterion = "squared error") -> float:
-        """The ridge that `place` finds."""
+        """The best ridge by a criterion."""
         return float(self.ridges[self.place(criterion)])
 
     def place(self, criterion: PathCriterion = "squared error") -> int:
-        """Where the error is smallest, the likelihood largest, or the accuracy highest and then the error smallest."""
+        """The index of the best ridge; among equal accuracies, that of the smallest squared error."""
         return min(range(len(self.ridges)), key=lambda at: self.rank(criterion, at))
 
     def rank(self, criterion: PathCriterion, at: int) -> tuple[float, float]:
-        """A key of one of the ridges, which is smaller for better ones."""
+        """A sort key of the ridge with index `at`; better ridges have smaller keys."""
         first = 0.0
         if criterion == "marginal likelihood":
             first = -float(self.log_likelihoods[at])
@@ -66,7 +66,7 @@ class RidgePath:
 def ridge_path(K: Any, Y: Any, ridges: Any = None, *, weights: Any = None, backend: str | Device = "auto") -> RidgePath:
     """Score ridges by leave-one-out, by default 0 and quarters of decades from 1e-10 to 1e3 of the mean of diag(K).
 
-    `backend` is as of `solve_ridge`.
+    `weights` and `backend` are as for `solve_ridge`.
 
     >>> X = np.random.default_rng(0).standard_normal((50, 3))
     >>> path = ridge_path(X @ X.T, X[:, 0] + np.random.default_rng(1).standard_normal(50), [0.1, 1.0, 10.0, 1000.0])
@@ -81,7 +81,7 @@ def ridge_path(K: Any, Y: Any, ridges: Any = None, *, weights: Any = None, backe
 
 
 def score_path(on: Algebra, matrix: Any, targets: Array, ridges: Any, weights: Array | None) -> RidgePath:
-    """As `ridge_path`, of what is checked already."""
+    """As `ridge_path`, for checked arguments."""
     spectrum = Spectrum.of(on, matrix, targets, weights)
     grid = spectrum.default_ridges if ridges is None else _check_ridges(ridges)
     usable = spectrum.usable(grid)
@@ -91,34 +91,35 @@ def score_path(on: Algebra, matrix: Any, targets: Array, ridges: Any, weights: A
             f"K + ridge I is not positive definite at any ridge of the path: the smallest eigenvalue is "
             f"{values[0]:.2g}, the largest ridge {grid.max():g}; try larger ones, from {_remedy(values):.0e} on"
         )
-    errors, shares, likelihoods = np.full(len(grid), np.inf), np.zeros(len(grid)), np.full(len(grid), -np.inf)
-    shrinkages = spectrum.shrinkages(np.where(usable, grid, np.inf))
+    errors, accuracies, likelihoods = np.full(len(grid), np.inf), np.zeros(len(grid)), np.full(len(grid), -np.inf)
+    one_hot = _is_one_hot(targets)
+    inverse_diagonals = spectrum.inverse_diagonals(np.where(usable, grid, np.inf))
     for place in np.flatnonzero(usable):
-        left_out = spectrum.targets - spectrum.misses(grid[place], shrinkages[:, place])
+        left_out = spectrum.targets - spectrum.residuals(grid[place], inverse_diagonals[:, place])
         errors[place] = squared_error(spectrum.targets, left_out, weights)
         likelihoods[place] = spectrum.log_likelihood(grid[place])
-        if left_out.shape[1] > 1:
-            shares[place] = accuracy(spectrum.targets, left_out, weights)
+        if one_hot:
+            accuracies[place] = accuracy(spectrum.targets, left_out, weights)
     smallest, largest = spectrum.values[[0, -1]]
     conditions = np.where(usable, (largest + grid) / np.where(usable, smallest + grid, 1.0), np.inf)
-    return RidgePath(grid, errors, shares if _is_one_hot(targets) else None, likelihoods, conditions)
+    return RidgePath(grid, errors, accuracies if one_hot else None, likelihoods, conditions)
 
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """The eigendecomposition of K, or with weights w of `sqrt(w) K sqrt(w)`, and some targets: every ridge is cheap."""
+    """The eigendecomposition of K, or with weights w of `diag(w)^1/2 K diag(w)^1/2`, and the projected targets."""
 
     on: Algebra
     values: Array  # ascending
     vectors: Any
     targets: Array  # (n, columns)
-    projected: Any  # on the eigenvectors
-    roots: Array  # of the weights
+    projected: Any  # V' diag(w)^1/2 Y
+    roots: Array  # w^1/2
     default_ridges: Array
 
     @classmethod
     def of(cls, on: Algebra, matrix: Any, targets: Array, weights: Array | None = None) -> Spectrum:
-        """Of what is checked already."""
+        """Decompose a matrix; the arguments are checked already."""
         rows = len(matrix)
         _check_size(on, rows)
         work = load(on, matrix, 1, overwrite=False)
@@ -132,44 +133,45 @@ class Spectrum:
         return cls(on, on.download(values), vectors, columns, projected, roots, default)
 
     def usable(self, ridges: Array) -> NDArray[np.bool_]:
-        """At which ridges the matrix is positive definite beyond rounding."""
+        """Whether the smallest eigenvalue is positive beyond rounding errors, at each ridge."""
         return np.asarray(self.values[0] + ridges > rounding(len(self.values)) * (self.values[-1] + ridges))
 
-    def shrinkages(self, ridges: Array) -> Array:
+    def inverse_diagonals(self, ridges: Array) -> Array:
         """The diagonal of Q at each ridge, (n, ridges)."""
         inverses = 1 / (self.values[:, None] + ridges)
         found: Array = self.on.download(self.on.product(self.vectors**2, self.on.xp.asarray(inverses)))
         return found
 
-    def misses(self, ridge: float, shrinkage: Array) -> Array:
-        """Targets less their leave-one-out predictions, (n, columns)."""
+    def residuals(self, ridge: float, inverse_diagonal: Array) -> Array:
+        """Targets less their leave-one-out predictions, (n, columns); `inverse_diagonal` is the diagonal of Q."""
         inverses = self.on.xp.asarray(1 / (self.values + ridge))
         alpha = self.on.download(self.on.product(self.vectors, self.projected * inverses[:, None]))
-        return np.asarray(alpha / (self.roots * shrinkage)[:, None])
+        return np.asarray(alpha / (self.roots * inverse_diagonal)[:, None])
 
     def misfits(self, ridge: float) -> Array:
-        """`y' Q y` of each column."""
-        return np.asarray(((self._squares) / (self.values + ridge)[:, None]).sum(axis=0))
+        """`y' Q y` of each column y of the targets."""
+        return np.asarray((self._squares / (self.values + ridge)[:, None]).sum(axis=0))
 
     def log_likelihood(self, ridge: float, scale: float | None = None) -> float:
-        """That of a Gaussian process of this covariance, times the scale or by default the one that fits best."""
+        """The log-likelihood for the covariance `scale (K + ridge I)`, by default at the best scale of each target."""
         rows, misfits = len(self.values), self.misfits(ridge)
         scales = self._scales(misfits, scale)
-        some = scales > 0  # a target that is zero in all rows fits any scale
+        some = scales > 0  # the best scale of a target that is zero in all rows is 0: such targets are left out
         if not some.any():
             return -math.inf
         determinant = float(np.log(self.values + ridge).sum() - 2 * np.log(self.roots).sum())
         return log_likelihood(misfits[some], determinant, rows, scales[some])
 
     def log_density(self, ridge: float, scale: float | None = None) -> float:
-        """That of all leave-one-out predictions of such a process."""
-        shrinkage = self.shrinkages(np.array([ridge]))[:, 0]
+        """The log-density of the targets under their leave-one-out predictions, with the same scales."""
+        inverse_diagonal = self.inverse_diagonals(np.array([ridge]))[:, 0]
         scales = self._scales(self.misfits(ridge), scale)
         some = scales > 0
-        misses = self.misses(ridge, shrinkage)[:, some]
-        return log_density(misses, shrinkage, scales[some]) if some.any() else -math.inf
+        residuals = self.residuals(ridge, inverse_diagonal)[:, some]
+        return log_density(residuals, inverse_diagonal, scales[some]) if some.any() else -math.inf
 
     def _scales(self, misfits: Array, scale: float | None) -> Array:
+        """The given scale for every target, or the one of the largest likelihood, `y' Q y / n`."""
         return misfits / len(self.values) if scale is None else np.full(len(misfits), scale)
 
     @functools.cached_property
@@ -178,7 +180,7 @@ class Spectrum:
 
 
 def _remedy(values: Array) -> float:
-    """A ridge that is above the noise which a smallest eigenvalue below zero shows, and above rounding."""
+    """A ridge above rounding errors, and above twice the size of a negative smallest eigenvalue."""
     return float(max(-2 * values[0], 10 * rounding(len(values)) * abs(values[-1]))) or 1.0
 
 
@@ -198,5 +200,5 @@ def _check_size(on: Algebra, rows: int) -> None:
 def _check_ridges(ridges: Any) -> Array:
     grid = np.array([check_ridge(ridge) for ridge in np.atleast_1d(np.asarray(ridges, dtype=object)).ravel()])
     if not grid.size:
-        raise ParameterError("a path needs at least one ridge")
+        raise ParameterError("ridges is empty; a path needs at least one ridge")
     return grid

@@ -1,9 +1,9 @@
-"""Rows that say most about all others: greedy choice by variance, which is Cholesky's method with pivots.
+"""Pivoted Cholesky: the greedy choice of informative rows.
 
-Each step takes the row whose variance, given the rows taken so far, is largest. It needs the covariances of the rows
-that are taken with all others, and no others: m columns for m rows. Taken `block` at a time, columns come in batches,
-which is how kernels are computed fast; a batch is itself chosen greedily among the rows of largest variance, and is
-small at first, when nothing tells rows apart.
+Each step takes the row of largest variance given the rows taken so far. Of the covariance matrix this needs the
+diagonal and, for m rows, m columns. With `block > 1`, columns are computed in batches, which is faster for kernels. A
+batch is itself chosen greedily, among the rows of largest variance. The first batches are small, because at first all
+rows have similar variances.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Columns = Callable[[Any, Indices], Array]
 
-NOISE = 1e-6  # of the largest variance: what float32 arithmetic may leave of a row that is explained
-_CANDIDATES = 2  # of each batch, as many times its size
+NOISE = 1e-6  # relative to the largest variance: what float32 arithmetic may leave of a row that is fully explained
+_CANDIDATES = 2  # candidates of a batch, as a multiple of its size
 
 
 def choose_rows(covariances: Columns, variances: Any, count: int, *, block: int = 1) -> Indices:
-    """The numbers of up to `count` rows, the most informative first; fewer where these explain all the rest.
+    """The numbers of `count` rows, the most informative first; fewer if these explain all others.
 
-    `covariances(rows, columns)` gives the entries of the matrix between two sets of rows, the first of which may be
-    `slice(None)`; `variances` is its diagonal. With `block=1` the choice is greedy in every step.
+    `covariances(rows, columns)` returns entries of the matrix, where `rows` is an index array or `slice(None)`;
+    `variances` is its diagonal. Only with `block=1` is every step greedy.
 
     >>> K = np.array([[1.0, 0.9, 0.0], [0.9, 1.0, 0.1], [0.0, 0.1, 0.5]])
     >>> choose_rows(lambda rows, columns: K[rows][:, columns], K.diagonal(), 2)
@@ -58,13 +58,14 @@ def choose_rows(covariances: Columns, variances: Any, count: int, *, block: int 
 
 
 def check_count(count: Any, rows: int) -> None:
-    """Refuse a number of rows to choose that there are not."""
+    """Raise `ParameterError` unless `count` is a whole number from 1 to `rows`."""
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= rows:
         raise ParameterError(f"of {rows} rows, from 1 to {rows} can be chosen, not {count!r}")
 
 
 def _batch(covariances: Columns, left: Array, roots: Array, size: int, floor: float) -> Indices:
-    # What differs by noise alone is equal, and the first is taken: every backend chooses the same rows.
+    """The next rows to take: up to `size` of those whose remaining variance `left` is largest."""
+    # Variances that differ by noise only count as equal, and the first row wins: all backends choose the same rows.
     if size == 1:
         return np.array([np.argmax(left >= left.max() - floor)], dtype=np.intp)
     candidates = np.argsort(-np.round(left / floor), kind="stable")[: _CANDIDATES * size]

@@ -1,8 +1,8 @@
-"""Ridge regression in the space of features, for rows of m numbers where there are more rows than that.
+"""Ridge regression in feature space: n rows of m features, for m < n.
 
-`(F' F + ridge I) w = F' Y`, with the same ridge, predictions and leave-one-out values as kernel ridge regression with
-the matrix F F'. The rows F are read twice, a panel at a time, so that memory is a few m^2 numbers and a panel: the
-first time for the moments, and the second time for leave-one-out predictions, of all ridges at once.
+It solves `(F' F + ridge I) w = F' Y`, with the same ridge, predictions and leave-one-out predictions as kernel ridge
+regression with the matrix F F'. F is read twice, a panel of rows at a time: first for F' F and F' Y, then for the
+leave-one-out predictions of all ridges at once. Memory is a few m^2 numbers and a panel.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from .scores import Criterion, check_criterion, rank
 
 Array = NDArray[np.float64]
 Panels = Callable[[], Iterable[Any]]
-PANEL = 1024
+PANEL = 1024  # rows
 
 
 @dataclass(frozen=True, eq=False)
 class PrimalSolution:
-    """Coefficients, (m,) or (m, targets), so that a prediction is `row @ coefficients`, and the ridge.
+    """The ridge, and coefficients, (m,) or (m, targets): a prediction is `row @ coefficients`.
 
-    `leave_one_out` is what the other rows predict for each; it has the shape of Y.
+    `leave_one_out` is what the other rows predict for each row; it has the shape of Y.
     """
 
     ridge: float
@@ -50,11 +50,11 @@ def solve_primal(
     criterion: Criterion = "squared error",
     backend: str | Device = "auto",
 ) -> PrimalSolution:
-    """Ridge regression on features F, (n, m), of one target or many.
+    """Ridge regression on features F, (n, m), with one target or many.
 
-    Instead of an array, F may be a function that gives consecutive panels of rows each time it is called, so that they
-    need never be in memory at once. The ridge is above 0; "loo" picks it by the leave-one-out `criterion`. `weights`
-    of rows are at least 0.
+    F may also be a function that returns the panels of rows, in order, each time it is called; then they need not be in
+    memory together. The ridge is above 0; "loo" picks it by the leave-one-out `criterion`. `weights`, (n,), are at
+    least 0.
 
     >>> F = np.random.default_rng(0).standard_normal((200, 3))
     >>> solution = solve_primal(lambda: (F[:150], F[150:]), F[:, 0] - F[:, 2], ridge=1e-6)
@@ -82,10 +82,12 @@ def solve_panels(
     criterion: Criterion = "squared error",
     scale: float | None = None,
 ) -> PrimalSolution:
-    """As `solve_primal`; ridges are tried relative to `scale`, by default the mean squared length of a row."""
+    """As `solve_primal`. "loo" tries ridges relative to `scale`, by default the mean squared length of rows."""
     fixed = None if isinstance(ridge, str) and ridge == "loo" else check_ridge(ridge)
     if fixed == 0:
-        raise ParameterError("features and landmarks need a ridge above 0; without one use solve_ridge on all rows")
+        raise ParameterError(
+            "features and landmarks need a ridge above 0; for a ridge of 0 use solve_ridge on all rows"
+        )
     targets = check_targets(Y, len(Y))
     check_criterion(criterion, targets)
     moments = _Moments.of(on, panels, targets.reshape(len(targets), -1), weights)
@@ -93,7 +95,7 @@ def solve_panels(
     grid = scale * 10.0**DECADES if fixed is None else np.array([fixed])
     grid = grid[grid > rounding(len(moments.vectors)) * moments.largest]
     if not grid.size:
-        raise NotPositiveDefinite(f"a ridge of {ridge} is lost in rounding beside the kernel; use a larger one")
+        raise NotPositiveDefinite(f"ridge={ridge} is lost in rounding errors of the kernel; use a larger one")
     predictions = moments.leave_one_out(grid).reshape(len(grid), *targets.shape)
     place = min(range(len(grid)), key=lambda at: rank(criterion, targets, predictions[at], moments.weights))
     coefficients = moments.coefficients(float(grid[place])).reshape(-1, *targets.shape[1:])
@@ -102,16 +104,16 @@ def solve_panels(
 
 @dataclass(frozen=True, eq=False)
 class _Moments:
-    """Second moments of features, in the basis in which they are diagonal, and their moments with the targets."""
+    """The eigendecomposition `F' W F = V E V'` with the weights W, and `V' F' W Y`."""
 
     on: Algebra
     panels: Panels
     targets: Array  # (n, columns)
     weights: Array
-    values: Any  # eigenvalues, ascending
-    vectors: Any
-    projected: Any
-    scale: float
+    values: Any  # E, ascending
+    vectors: Any  # V
+    projected: Any  # V' F' W Y
+    scale: float  # mean squared length of a row
 
     @classmethod
     def of(cls, on: Algebra, panels: Panels, targets: Array, weights: Any) -> _Moments:
@@ -135,7 +137,7 @@ class _Moments:
         return float(self.values[-1])
 
     def leave_one_out(self, ridges: Array) -> Array:
-        """Predictions of each row by the others, (ridges, n, columns): a second pass over the rows."""
+        """Leave-one-out predictions, (ridges, n, columns), by a second pass over the rows."""
         on, found = self.on, np.empty((len(ridges), *self.targets.shape))
         inverses = 1 / (self.values[:, None] + on.upload(ridges))
         for part, rows in _parts(on, self.panels, len(self.targets)):
@@ -143,8 +145,8 @@ class _Moments:
             shares = self.weights[part, None] * on.download(on.xp.square(turned) @ inverses)
             for place in range(len(ridges)):
                 fitted = on.download(turned @ (self.projected * inverses[:, place, None]))
-                misses = (self.targets[part] - fitted) / np.maximum(1 - shares[:, place], EPSILON)[:, None]
-                found[place, part] = self.targets[part] - misses
+                residuals = (self.targets[part] - fitted) / np.maximum(1 - shares[:, place], EPSILON)[:, None]
+                found[place, part] = self.targets[part] - residuals
         return found
 
     def coefficients(self, ridge: float) -> Array:
@@ -153,7 +155,7 @@ class _Moments:
 
 
 def _parts(on: Algebra, panels: Panels, count: int) -> Iterator[tuple[slice, Any]]:
-    """Panels in float64 on the device, with the rows they are."""
+    """Yield panels with their slices of rows, in float64 on the device; raises unless they have `count` rows in all."""
     start = 0
     for panel in panels():
         rows = bring(on, panel, "features")

@@ -1,12 +1,11 @@
-"""How good predictions are: squared error for numbers, accuracy for one-hot targets, likelihoods, and calibration.
+"""Scores of predictions: squared error for numbers, accuracy for one-hot targets, likelihoods, and calibration.
 
-Likelihoods are those of a Gaussian process whose covariance is `scale (K + noise I)`. The scale of the largest one has
-a closed form, `y' Q y / n` for `Q = (K + noise I)^-1`, so one number, the noise, remains to be searched for. Every
-target has a scale of its own; likelihoods are summed over targets.
+Likelihoods are those of a Gaussian process with the covariance `scale (K + noise I)`. The best scale has a closed form,
+`y' Q y / n` for `Q = (K + noise I)^-1`, so only the noise has to be searched for. Every target has its own scale;
+log-likelihoods are summed over targets.
 
-Probabilities are `softmax(scale * values)` of the values of classes. One number is fitted, by maximum likelihood, to
-values that were predicted without the row they are compared with, so no data are held out, no ranking of classes
-changes, and there is little to overfit (temperature scaling).
+Probabilities are `softmax(scale * values)` (temperature scaling). The scale is the one of maximum likelihood for
+leave-one-out values, so no data are held out. One number has little room to overfit, and no ranking of classes changes.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from ..errors import InputError, ParameterError
 Array = NDArray[np.float64]
 Criterion = Literal["squared error", "accuracy"]
 CRITERIA = ("squared error", "accuracy")
-_TOLERANCE = 0.01  # of the logarithm of what is maximised: no model is better for more digits
-_SMALLEST, _LARGEST = 1e-2, 1e3  # scales from no opinion to certainty: values of one-hot targets lie about 1 apart
+_TOLERANCE = 0.01  # of the logarithm of the argument of `maximise`: more digits make no model better
+_SMALLEST, _LARGEST = 1e-2, 1e3  # bounds of the scale of `softmax`: values for one-hot targets differ by about 1
 
 
 def squared_error(Y: Array, predictions: Array, weights: Array | None = None) -> float:
@@ -41,7 +40,7 @@ def squared_error(Y: Array, predictions: Array, weights: Array | None = None) ->
 
 
 def accuracy(Y: Array, predictions: Array, weights: Array | None = None) -> float:
-    """How often the largest prediction is that of the class, the largest target.
+    """The share of rows whose largest prediction is in the column of the largest target.
 
     >>> accuracy(np.eye(2), np.array([[0.7, 0.1], [0.6, 0.5]]))
     0.5
@@ -52,18 +51,19 @@ def accuracy(Y: Array, predictions: Array, weights: Array | None = None) -> floa
 def member_shares(
     Y: Array, left_out: Sequence[Array], views: Sequence[Any], weights: Array | None = None, *, apart: bool = False
 ) -> Array:
-    """How much each member counts in the mean of predictions, from what all predict for rows left out; the sum is one.
+    """The shares of members of an ensemble, (members,), of the smallest squared error of leave-one-out predictions.
 
-    Members that see the same count alike. Those with a view and those without (None) count as much as makes the squared
-    error least: a view that tells little counts little. With `apart`, every column of Y has shares of its own.
+    There are two groups, members with a view and those without one (None). The members of a group have equal shares,
+    and all shares sum to 1. `left_out` holds the leave-one-out predictions of each member. With `apart`, every column
+    of Y has its own shares, (members, columns).
 
     >>> Y = np.array([0.0, 1.0, 2.0])
     >>> member_shares(Y, [Y + [1, 0, 1], Y - [1, 0, 1], Y + 9], [None, "edges", None]).round(3)
     array([0.065, 0.87 , 0.065])
     """
     seen, predicted = np.array([view is not None for view in views]), np.stack(left_out)
-    columns: Any = 0 if apart else tuple(range(Y.ndim))  # what is averaged over
-    part: Any = (~seen).mean()  # of those without a view, together
+    columns: Any = 0 if apart else tuple(range(Y.ndim))  # axes to sum over
+    part: Any = (~seen).mean()  # the sum of the shares without a view
     if seen.any() and not seen.all():
         plain, other = predicted[~seen].mean(axis=0), predicted[seen].mean(axis=0)
         counts = np.ones(len(Y)) if weights is None else weights
@@ -76,7 +76,7 @@ def member_shares(
 
 
 def check_criterion(criterion: Any, Y: Array) -> None:
-    """Refuse what is not a criterion, and accuracy where targets are not of classes."""
+    """Raise unless this is a criterion, and for "accuracy" unless Y has a column for each of at least two classes."""
     if criterion not in CRITERIA:
         raise ParameterError(f"criterion is {' or '.join(map(repr, CRITERIA))}, not {criterion!r}")
     if criterion == "accuracy" and (Y.ndim != 2 or Y.shape[1] < 2):
@@ -84,13 +84,13 @@ def check_criterion(criterion: Any, Y: Array) -> None:
 
 
 def rank(criterion: Criterion, Y: Array, predictions: Array, weights: Array | None = None) -> tuple[float, float]:
-    """A key that is smaller for better predictions; equal accuracies are told apart by the squared error."""
+    """A sort key that is smaller for better predictions; equal accuracies are ordered by squared error."""
     error = squared_error(Y, predictions, weights)
     return (-accuracy(Y, predictions, weights) if criterion == "accuracy" else 0.0, error)
 
 
 def log_likelihood(misfits: Array, log_determinant: float, rows: int, scale: Array) -> float:
-    """The logarithm of the marginal likelihood, from `y' Q y` of each target and the determinant of `K + noise I`.
+    """The log marginal likelihood, summed over targets, with `misfits` `y' Q y` and the determinant of `K + noise I`.
 
     >>> round(log_likelihood(np.array([1.0]), 0.0, 1, np.array([1.0])), 6)  # the standard normal density at 1
     -1.418939
@@ -99,17 +99,18 @@ def log_likelihood(misfits: Array, log_determinant: float, rows: int, scale: Arr
     return -0.5 * float(np.sum(terms))
 
 
-def log_density(misses: Array, shrinkage: Array, scale: Array) -> float:
-    """The logarithm of the densities of all targets, (n, targets), each predicted from the others.
+def log_density(residuals: Array, inverse_diagonal: Array, scale: Array) -> float:
+    """The sum of the log-densities of all targets under their leave-one-out predictions.
 
-    `misses` are targets less their leave-one-out predictions, `scale / shrinkage` the variances of these.
+    `residuals`, (n, targets), are targets less their leave-one-out predictions. The variance of a prediction is
+    `scale / inverse_diagonal`, where `inverse_diagonal`, (n,), is the diagonal of Q.
     """
-    variances = scale / shrinkage[:, None]
-    return -0.5 * float(np.sum(misses**2 / variances + np.log(2 * math.pi * variances)))
+    variances = scale / inverse_diagonal[:, None]
+    return -0.5 * float(np.sum(residuals**2 / variances + np.log(2 * math.pi * variances)))
 
 
 def maximise(value: Callable[[float], float], grid: Array) -> float:
-    """Where a function is largest: the best point of a grid, improved between its neighbours on a logarithmic scale.
+    """The argument that maximises a function: the best point of a grid, refined between its neighbours in logarithms.
 
     >>> round(maximise(lambda x: -((np.log10(x) - 0.3) ** 2), np.array([0.1, 1.0, 10.0])), 1)
     2.0
@@ -127,7 +128,7 @@ def maximise(value: Callable[[float], float], grid: Array) -> float:
 
 
 def fit_scale(values: Array, codes: NDArray[np.intp], weights: Array | None = None) -> float:
-    """The scale at which the classes `codes` are most likely, given leave-one-out values, (n, classes).
+    """The scale of `probabilities` at which the true classes `codes` are most likely; values are (n, classes).
 
     >>> values = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.4], [0.6, 0.4]])
     >>> round(fit_scale(values, np.array([0, 1, 0, 1])), 1)
@@ -143,7 +144,7 @@ def fit_scale(values: Array, codes: NDArray[np.intp], weights: Array | None = No
 
 
 def probabilities(values: Array, scale: float) -> Array:
-    """Probabilities of the classes, (n, classes).
+    """Probabilities of classes, (n, classes), from their values.
 
     >>> probabilities(np.array([[0.0, np.log(3.0)]]), 1.0).round(2)
     array([[0.25, 0.75]])
@@ -154,11 +155,11 @@ def probabilities(values: Array, scale: float) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """How good probabilities are, and a reliability diagram: `accuracies` against `confidences` in bins of confidence.
+    """Scores of probabilities, and a reliability diagram: `accuracies` against `confidences` in bins of confidence.
 
-    `nll` is the mean of -log of the probability of the true class, `brier` the mean squared distance from the one-hot
-    label, `ece` the expected calibration error: the distance of accuracy and confidence in a bin, averaged over images.
-    Bins without images hold NaN.
+    `nll` is the mean of -log p of the true class, `brier` the mean squared distance from the one-hot label, `ece` the
+    expected calibration error: the distance between accuracy and confidence of a bin, averaged over images. `counts`
+    are the images of each bin; bins without any hold NaN.
     """
 
     nll: float
@@ -171,7 +172,7 @@ class Calibration:
 
 
 def calibration(shares: Any, labels: Any, *, classes: Any = None, bins: int = 15) -> Calibration:
-    """Measure probabilities of classes, (n, classes), against labels; `classes` names the columns, by default 0, 1, ...
+    """Score probabilities, (n, classes), against labels; `classes` names the columns, by default 0, 1, ...
 
     >>> found = calibration([[0.8, 0.2], [0.6, 0.4], [0.1, 0.9]], [0, 1, 1])
     >>> round(found.nll, 3), round(found.brier, 3), round(found.ece, 3)
@@ -185,7 +186,7 @@ def calibration(shares: Any, labels: Any, *, classes: Any = None, bins: int = 15
         raise InputError("probabilities must be at least 0 and sum to 1 in every row")
     if not np.isin(truth, names).all():
         raise InputError(
-            f"there are labels that no column of the probabilities stands for: {np.setdiff1d(truth, names)}"
+            f"no column of the probabilities stands for labels {np.setdiff1d(truth, names)}; name columns by classes="
         )
     hits = truth[:, None] == names
     own = values[hits]

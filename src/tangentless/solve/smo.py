@@ -1,15 +1,21 @@
-"""Sequential minimal optimisation for support vector machines, taking the steps of libsvm one by one, only faster.
+"""Sequential minimal optimisation for support vector machines: the same steps as libsvm, but faster.
 
-The dual problem of two classes with signs y, `min a' Q a / 2 - sum(a)` with `0 <= a <= C` and `y' a = 0`, is solved two
-variables at a time, chosen by second-order information (Fan, Chen & Lin, 2005), with shrinking. Here everything is in
-terms of `F = -y G`, G the gradient: i is the largest F that may go up, j the best partner that may go down, and signs
-disappear from the long loops, which then are branchless and vectorised. The order of rows, the rule for ties, kernel
-values rounded to float32 and the moments of shrinking are libsvm's, so the answer is libsvm's to the last bit; a study
-that compares with published figures needs that, since where points repeat the solution is not unique.
+The dual problem of two classes with labels y = ±1 is
 
-Loops stand where NumPy has an expression for the whole array, because those take longer to compile.
+    min a' Q a / 2 - sum(a)    subject to    0 <= a <= C,  y' a = 0,        Q_ij = y_i y_j K_ij.
 
-A solution whose variables never touched C on their way is the solution for every larger C as well, and says so.
+Each step solves it for two variables, chosen by second-order information (Fan, Chen & Lin, 2005), with shrinking. The
+code keeps `F = -y G`, where G = Q a - 1 is the gradient. A row may go up if y_i a_i may grow, and down if it may
+shrink. i has the largest F of the rows that may go up, and j is the best partner that may go down. In terms of F the
+long loops have no signs and no branches, so they vectorise.
+
+The order of rows, the rule for ties, kernel values rounded to float32, and the steps at which it shrinks are those of
+libsvm, so the result is libsvm's to the last bit. Comparisons with published figures need that, because the solution is
+not unique where points repeat.
+
+A solution none of whose variables reached C on the way is the solution for every larger C as well; `minimise` says so.
+
+The code has loops where NumPy has array expressions, because numba compiles loops faster.
 """
 
 from __future__ import annotations
@@ -23,14 +29,14 @@ from numba.extending import intrinsic
 from ..backends.cpu.simd import compiled as _compiled
 from ..backends.cpu.simd import internal as _internal
 
-_TINY = 1e-12  # curvature that stands for zero or less
-_BLOCK = 256  # rows between two looks at the running maximum
-_SHRINK_EVERY = 1000
+_TINY = 1e-12  # replaces a curvature of zero or less
+_BLOCK = 256  # rows whose maximum is found before it is compared with the best
+_SHRINK_EVERY = 1000  # steps
 
 
 @intrinsic
 def _larger(typing: Any, first: Any, second: Any) -> Any:
-    """The larger of two numbers, neither a NaN; told so, LLVM finds the maximum of a loop by vectors."""
+    """The larger of two numbers, neither a NaN. The flags that say so let LLVM vectorise a loop's maximum."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         flags = ("nnan", "nsz")
@@ -41,7 +47,7 @@ def _larger(typing: Any, first: Any, second: Any) -> Any:
 
 @_internal
 def _move_and_find(F: Any, up: Any, row_i: Any, row_j: Any, step_i: float, step_j: float, size: int) -> Any:
-    """Subtract what two steps change, and find the last largest F among those that may go up."""
+    """Update F after both variables moved, and return the last place of the largest F that may go up, and that F."""
     best, start = -np.inf, -1
     for first in range(0, size, _BLOCK):
         last = min(first + _BLOCK, size)
@@ -63,7 +69,7 @@ def _move_and_find(F: Any, up: Any, row_i: Any, row_j: Any, step_i: float, step_
 
 @_internal
 def _gain(value: float, entry: float, other: float, highest: float, own: float) -> Any:
-    """How far the objective falls if this row is the partner; zero where it would rise."""
+    """Twice the decrease of the objective, bounds aside, if this row is the partner; 0 if it would increase."""
     apart = _larger(highest - value, 0.0)
     curvature = own + other - 2.0 * entry
     return apart * apart / (curvature if curvature > 0 else _TINY)
@@ -71,7 +77,7 @@ def _gain(value: float, entry: float, other: float, highest: float, own: float) 
 
 @_internal
 def _find_partner(F: Any, low: Any, row: Any, diagonal: Any, highest: float, own: float, size: int) -> Any:
-    """The last row of the largest gain among those that may go down, and the smallest F among them."""
+    """The last row of the largest gain among those that may go down, and the smallest F among these."""
     best, start, negated = -np.inf, -1, -np.inf
     for first in range(0, size, _BLOCK):
         last = min(first + _BLOCK, size)
@@ -92,7 +98,7 @@ def _find_partner(F: Any, low: Any, row: Any, diagonal: Any, highest: float, own
 
 @_internal
 def _restore(F: Any, alpha: Any, signs: Any, up: Any, low: Any, order: Any, bound: Any, K: Any, size: int) -> None:
-    """F of the rows left out so far, from what variables at C contribute (`bound`) and from the free ones."""
+    """Recompute F of the shrunk rows: `bound` holds the sum over variables at C; the free variables are added here."""
     for t in range(size, len(F)):
         F[t] = signs[t] - bound[order[t]]
     for s in range(size):
@@ -103,20 +109,20 @@ def _restore(F: Any, alpha: Any, signs: Any, up: Any, low: Any, order: Any, boun
 
 
 @_internal
-def _settled(F: Any, up: Any, low: Any, highest: float, lowest: float, t: int) -> Any:
-    """Whether a variable is at a bound and far from wanting to leave it."""
+def _can_shrink(F: Any, up: Any, low: Any, highest: float, lowest: float, t: int) -> Any:
+    """Whether a variable is at a bound and its gradient pushes it further out."""
     return (up[t] != 0.0 and F[t] > highest) or (low[t] != 0.0 and F[t] < lowest)
 
 
 @_internal
 def _shrink(columns: Any, order: Any, highest: float, lowest: float, size: int) -> int:
-    """Put the settled variables behind the others; returns how many others there are."""
+    """Swap the variables that can shrink behind the others; returns the number of others."""
     F, up, low = columns[0], columns[1], columns[2]
     t = 0
     while t < size:
-        if _settled(F, up, low, highest, lowest, t):
+        if _can_shrink(F, up, low, highest, lowest, t):
             size -= 1
-            while size > t and _settled(F, up, low, highest, lowest, size):
+            while size > t and _can_shrink(F, up, low, highest, lowest, size):
                 size -= 1
             if size > t:
                 for k in range(len(columns)):
@@ -128,7 +134,10 @@ def _shrink(columns: Any, order: Any, highest: float, lowest: float, size: int) 
 
 @_internal
 def _row(K: Any, rows: Any, stamps: Any, order: Any, place: int, size: int, version: int) -> Any:
-    """A row of K in the present order, rearranged once for each order (`version`); at first that is K's own."""
+    """A row of K in the present order of variables. Rows are reordered on demand, once for each order (`version`).
+
+    Version 0 is the order of K itself.
+    """
     own = order[place]
     if version == 0:
         return K[own]
@@ -142,7 +151,7 @@ def _row(K: Any, rows: Any, stamps: Any, order: Any, place: int, size: int, vers
 
 @_internal
 def _clip(old_i: float, old_j: float, new_i: float, new_j: float, same: bool, C: float) -> Any:
-    """Bring both variables back between 0 and C along the line on which their signed sum stays."""
+    """Clip both variables to [0, C] along the line on which y_i a_i + y_j a_j is constant."""
     if same:
         total = old_i + old_j
         if total > C:
@@ -172,7 +181,7 @@ def _clip(old_i: float, old_j: float, new_i: float, new_j: float, same: bool, C:
 
 @_internal
 def _extremes(F: Any, up: Any, low: Any, size: int) -> Any:
-    """The largest F of those that may go up, and the smallest of those that may go down."""
+    """The largest F that may go up, and the smallest F that may go down."""
     highest, lowest = -np.inf, np.inf
     for t in range(size):
         highest, lowest = max(highest, F[t] + up[t]), min(lowest, F[t] - low[t])
@@ -181,7 +190,10 @@ def _extremes(F: Any, up: Any, low: Any, size: int) -> Any:
 
 @_internal
 def _offset(F: Any, up: Any, low: Any) -> Any:
-    """What to subtract from decisions: the mean of -F over free variables, or the middle of what the others allow."""
+    """The number to subtract from decisions: the mean of -F over free variables.
+
+    Without free variables, the middle of the interval that the others allow.
+    """
     total, free = 0.0, 0
     for t in range(len(F)):
         if up[t] == 0.0 and low[t] == 0.0:
@@ -195,15 +207,15 @@ def _offset(F: Any, up: Any, low: Any) -> Any:
 def minimise(K: Any, diagonal: Any, labels: Any, C: float, tolerance: float, most: int) -> Any:
     """Solve for two classes; labels are 1 and -1, K is float32 (n, n), its diagonal float64.
 
-    Returns the variables times their signs, the offset to subtract from decisions, the number of steps, and whether a
-    variable touched C. A number of steps above `most` says that the solution was given up.
+    Returns the variables times their labels, the offset to subtract from decisions, the number of steps, and whether a
+    variable reached C. If the number of steps is above `most`, the solution was given up.
     """
     n = len(labels)
     columns = np.empty((6, n))
     F, up, low, alpha, signs, curvatures = columns[0], columns[1], columns[2], columns[3], columns[4], columns[5]
     for t in range(n):
         F[t], signs[t], alpha[t], curvatures[t] = labels[t], labels[t], 0.0, diagonal[t]
-        up[t] = 0.0 if labels[t] > 0 else -np.inf  # added to F: who may not go up never is the highest
+        up[t] = 0.0 if labels[t] > 0 else -np.inf  # added to F: rows that may not go up are never the largest
         low[t] = -np.inf if labels[t] > 0 else 0.0
     order, bound = np.arange(n), np.zeros(n)
     rows, stamps = np.empty((0, 0), np.float32), np.zeros(n, np.int64)
@@ -232,7 +244,7 @@ def minimise(K: Any, diagonal: Any, labels: Any, C: float, tolerance: float, mos
         if i < 0 or highest - lowest < tolerance:
             if size == n:
                 break
-            _restore(F, alpha, signs, up, low, order, bound, K, size)  # optimal among few: look at all
+            _restore(F, alpha, signs, up, low, order, bound, K, size)  # optimal without the shrunk rows: check all
             size, version, countdown = n, version + 1, 2
             i, highest = _move_and_find(F, up, K[0], K[0], 0.0, 0.0, size)
             continue
@@ -263,7 +275,7 @@ def minimise(K: Any, diagonal: Any, labels: Any, C: float, tolerance: float, mos
 
 @_internal
 def _pick(K: Any, rows: Any, columns: Any, part: Any) -> Any:
-    """The entries of some rows and columns, rounded to what `part` holds."""
+    """Copy the entries at some rows and columns to `part`, in its dtype."""
     for s in range(len(rows)):
         row = K[rows[s]]
         for t in range(len(columns)):
@@ -273,7 +285,7 @@ def _pick(K: Any, rows: Any, columns: Any, part: Any) -> Any:
 
 @_compiled
 def sort_by_class(K: Any, train: Any, test: Any) -> Any:
-    """K between training rows, float32, its diagonal, and K between them (rows) and test rows, float64."""
+    """(K of training rows, float32; its diagonal, float64; K of training by test rows, float64)."""
     inner, diagonal = _pick(K, train, train, np.empty((len(train), len(train)), np.float32)), np.empty(len(train))
     for s in range(len(train)):
         diagonal[s] = K[train[s], train[s]]
@@ -282,10 +294,11 @@ def sort_by_class(K: Any, train: Any, test: Any) -> Any:
 
 @_compiled
 def predict_pairwise(K: Any, diagonal: Any, starts: Any, K_test: Any, costs: Any, tolerance: float, most: int) -> Any:
-    """Classes predicted at each C (ascending), (costs, tests), by votes between all pairs of classes.
+    """Classes predicted at each C, (costs, tests), by votes of all pairs of classes; `costs` ascend.
 
-    Rows of K and `K_test` (training rows by test rows) are in the order of their classes, which begin at `starts`. Also
-    returns for how many of the costs, from the smallest on, no pair took more than `most` steps; others are not solved.
+    Rows of K and `K_test` (training rows by test rows) are ordered by class; class a has the rows from `starts[a]` to
+    `starts[a + 1]`. Also returns how many costs, from the smallest on, were solved: for these no pair took more than
+    `most` steps.
     """
     classes, tests, solved = len(starts) - 1, K_test.shape[1], len(costs)
     votes, decisions = np.zeros((len(costs), tests, classes), np.int32), np.empty(tests)
@@ -300,7 +313,7 @@ def predict_pairwise(K: Any, diagonal: Any, starts: Any, K_test: Any, costs: Any
             part = K if classes == 2 else _pick(K, both, both, np.empty((n, n), np.float32))
             touched, offset = True, 0.0
             for c in range(solved):
-                if touched:  # otherwise the solution at the last C is that at this one
+                if touched:  # otherwise the solution of the last C is also that of this one
                     weights, offset, steps, touched = minimise(part, own, labels, costs[c], tolerance, most)
                     if steps > most:
                         solved = c

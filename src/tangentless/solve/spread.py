@@ -1,7 +1,8 @@
-"""Where the vectors of conjugate gradients are: in this process, or in blocks of rows on the workers of a cluster.
+"""Where the vectors of conjugate gradients live: in this process, or in blocks of rows on the workers of a cluster.
 
-Both places offer the same few operations, so that the method is written once. On a cluster a vector never leaves the
-workers: blocks go from worker to worker, and only sums over all rows, a number a column, come back to the client.
+`InProcess` and `OnCluster` have the same methods, so that the algorithm is written once. On a cluster, vectors stay on
+the workers: blocks move from worker to worker, and the client only receives sums over all rows, such as one number per
+column.
 """
 
 from __future__ import annotations
@@ -21,64 +22,66 @@ from ..gram.cluster import client_of
 from .matrices import is_stored
 
 Array = NDArray[np.float64]
-Blocks = list[Any]  # of rows: arrays, or futures of Dask
+Blocks = list[Any]  # the blocks of rows of an (n, k) array: arrays in this process, Dask futures on a cluster
 
 
 @contextlib.contextmanager
-def find_place(matrix: Any, scheduler: Any) -> Iterator[Here | Spread]:
-    """The workers of a Dask scheduler, or this process."""
+def find_place(matrix: Any, scheduler: Any) -> Iterator[Place]:
+    """The workers of a Dask scheduler, or this process without one."""
     if scheduler is None:
-        yield Here(matrix)
+        yield InProcess(matrix)
         return
     if not is_stored(matrix):
-        raise InputError("on a cluster K is a matrix in a store that all workers see, as open_gram gives it")
+        raise InputError(
+            "on a cluster K must be a matrix in a store that all workers can read, as returned by open_gram"
+        )
     with client_of(scheduler) as client:
-        yield Spread(matrix, client)
+        yield OnCluster(matrix, client)
 
 
-class Here:
-    """All rows are one block, in this process."""
+class InProcess:
+    """One block with all rows, in this process."""
 
     def __init__(self, matrix: Any) -> None:
         self._matrix = matrix
 
     def put(self, values: Array) -> Blocks:
-        """An array, in blocks."""
+        """An array, split into blocks."""
         return [values]
 
     def get(self, blocks: Blocks) -> Array:
-        """Blocks, as an array."""
+        """The array that blocks form."""
         whole: Array = blocks[0]
         return whole
 
     def each(self, function: Callable[..., Any], *vectors: Blocks, **given: Any) -> Blocks:
-        """A function of every block."""
+        """Apply a function block by block, to the same block of every vector; the results are blocks again."""
         return [function(vector, *others, **given) for vector, *others in zip(*vectors, strict=True)]
 
     def total(self, function: Callable[..., Array], *vectors: Blocks) -> Array:
-        """The sum of a function over all blocks."""
+        """The sum over all blocks of a function, which is applied as by `each`."""
         return sum_of(*self.each(function, *vectors))
 
-    kept_total = total  # the same, left where the blocks are
+    kept_total = total  # on a cluster, `kept_total` leaves the sum on a worker, as an argument for `each`
 
     def product(self, vector: Blocks) -> Blocks:
-        """K times a vector."""
+        """K @ vector."""
         return [multiply(self._matrix, vector[0])]
 
     def columns(self, chosen: NDArray[np.intp]) -> Blocks:
-        """Some columns of K."""
+        """Some columns of K, (n, chosen), in blocks."""
         if is_dask(self._matrix):
             return [self._matrix[:, chosen].compute()]
         return [np.asarray(self._matrix[:, chosen], dtype=np.float64)]
 
     def rows(self, blocks: Blocks, chosen: NDArray[np.intp]) -> Array:
-        """Some rows of a vector, in order."""
+        """Some rows of a vector as an array; on a cluster `chosen` must ascend."""
         some: Array = blocks[0][chosen]
         return some
 
 
-class Spread:
-    """A block of rows for every worker of a cluster."""
+class OnCluster:
+    """One block of rows on every worker of a cluster."""
 
     def __init__(self, matrix: Any, client: Any) -> None:
         self._matrix, self._client = matrix, client
@@ -107,7 +110,7 @@ class Spread:
         return self._submit(self._workers[0], sum_of, *self.each(function, *vectors))
 
     def product(self, vector: Blocks) -> Blocks:
-        """Every worker multiplies its share of the tiles; what it finds for other blocks goes to their workers."""
+        """K @ vector. Every worker multiplies a share of the tiles, and sends each block of the sum to its worker."""
         shares = [
             self._submit(at, multiply_share, self._matrix, self._parts, number, len(self._workers), *vector)
             for number, at in enumerate(self._workers)
@@ -133,12 +136,15 @@ class Spread:
         return self.get(taken)
 
     def _submit(self, at: str, function: Callable[..., Any], *arguments: Any, **given: Any) -> Any:
-        # Another worker may take over: if this one dies, Dask computes again what was lost with it.
+        # Another worker may take over: if this one dies, Dask recomputes there what was lost.
         return self._client.submit(function, *arguments, workers=[at], allow_other_workers=True, pure=False, **given)
 
 
+Place = InProcess | OnCluster
+
+
 def multiply(K: Any, vectors: Array) -> Array:
-    """K @ vectors, (n, k), a tile at a time where K is in a store.
+    """K @ vectors, (n, k); a matrix in a store is read tile by tile.
 
     >>> multiply(np.array([[2.0, 1.0], [1.0, 3.0]]), np.ones((2, 1))).ravel()
     array([3., 4.])
@@ -151,14 +157,14 @@ def multiply(K: Any, vectors: Array) -> Array:
 
 
 def multiply_share(K: Any, parts: list[slice], share: int, shares: int, *blocks: Array) -> list[Array]:
-    """What one of several workers adds to K times a vector, in blocks of rows."""
+    """The part of K @ vector that comes from every `shares`-th tile, in blocks of rows."""
     tiles = itertools.islice(K.store.layout.tiles(), share, None, shares)
     product = multiply_tiles(K, tiles, np.concatenate(blocks))
     return [product[part] for part in parts]
 
 
 def multiply_tiles(K: Any, tiles: Iterable[tuple[int, int]], vectors: Array) -> Array:
-    """The part of K @ vectors that some tiles of a symmetric matrix stand for. Each is read once, and ahead."""
+    """The part of K @ vectors that comes from some tiles of a symmetric matrix and their mirror images."""
     product = np.zeros_like(vectors)
     for rows, columns, tile in K.store.read_finished(tiles):
         product[rows] += tile @ vectors[columns]
@@ -168,16 +174,16 @@ def multiply_tiles(K: Any, tiles: Iterable[tuple[int, int]], vectors: Array) -> 
 
 
 def read_columns(K: Any, part: slice, chosen: NDArray[np.intp]) -> Array:
-    """A block of rows of some columns."""
+    """Some columns of K, for a block of rows."""
     columns: Array = K[np.ix_(np.arange(part.start, part.stop), chosen)]
     return columns
 
 
 def sum_of(*values: Array) -> Array:
-    """The sum, in this order."""
+    """The sum of arrays, added from first to last."""
     return functools.reduce(np.add, values)
 
 
 def is_dask(K: Any) -> bool:
-    """Whether K is an array of Dask."""
+    """Whether K is a `dask.array`."""
     return type(K).__module__.partition(".")[0] == "dask"

@@ -1,7 +1,8 @@
-"""The decisions of a support vector machine from its parts: plain arrays, so that a model can be kept without pickling.
+"""Decisions of a support vector machine, computed from plain arrays so that a model can be saved without pickling.
 
-libsvm separates every pair of classes by a function of its own. A row of kernel values against the support vectors
-gives one decision for each pair; votes, with the decisions to break ties, give one value for each class.
+libsvm has a decision function for every pair of classes. The kernel of a row with the support vectors gives one
+decision for each pair. Each decision is a vote for one class; votes, with the sums of decisions to break ties, are the
+values of the classes.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-_PRICE = 10.0  # of a violated margin, for features at a mean squared distance of 1 from their centre
+_PRICE = 10.0  # C for features with a mean squared distance of 1 from their centre
 
 
 @dataclass(frozen=True, eq=False)
 class Separators:
-    """What libsvm found: support vectors in the order of their classes, (classes - 1, support) coefficients."""
+    """A solution of libsvm: coefficients (classes - 1, support vectors), intercepts (pairs,), counts (classes,).
+
+    Support vectors are ordered by class, and `counts` has their number in each class.
+    """
 
     coefficients: Array
     intercepts: Array
@@ -27,11 +31,14 @@ class Separators:
 
     @classmethod
     def of(cls, machine: Any) -> Separators:
-        """Those of a fitted scikit-learn `SVC`."""
+        """From a fitted scikit-learn `SVC`."""
         return cls(np.array(machine.dual_coef_), np.array(machine.intercept_), np.array(machine.n_support_, np.intp))
 
     def pairs(self, K: Array) -> Array:
-        """A decision for each pair of classes, (rows, pairs); positive is the first class, but of two, the second."""
+        """The decision for each pair of classes, (rows, pairs).
+
+        A positive one is for the first class of the pair; but if there are two classes only, for the second.
+        """
         ends = np.cumsum(self.counts)
         of_class = [slice(end - count, end) for end, count in zip(ends, self.counts, strict=True)]
         if len(self.counts) == 2:
@@ -42,7 +49,7 @@ class Separators:
         return np.stack(columns, axis=1) + self.intercepts
 
     def decide(self, K: Array) -> Array:
-        """A value for each class, (rows, classes), the largest that of the winner; of two classes one value, (rows,).
+        """The value of each class, (rows, classes), the largest for the winner; for two classes one value, (rows,).
 
         >>> halves = Separators(np.array([[1.0, -1.0]]), np.array([0.25]), np.array([1, 1]))
         >>> halves.decide(np.array([[1.0, 0.0], [0.0, 1.0]]))
@@ -57,15 +64,15 @@ class Separators:
             sums[:, j] -= decision
             votes[:, i] += decision >= 0
             votes[:, j] += decision < 0
-        votes += sums / (3 * (np.abs(sums) + 1))  # less than a third of a vote, so that it only breaks ties
+        votes += sums / (3 * (np.abs(sums) + 1))  # less than a third of a vote: only breaks ties
         return votes
 
 
 def scaled_price(K: Array) -> float:
-    """A price C of violated margins that suits a kernel matrix: 10 over the mean squared distance from the centre.
+    """A C for a kernel matrix: 10 / (the mean squared distance of features from their centre).
 
-    A machine with an intercept sees differences between features only. Kernels of this package have features of length
-    one that point nearly the same way: a C made for distances near 1 lets every row violate its margin.
+    A machine with an intercept depends on differences between features only. Features of this package's kernels have
+    length one and nearly the same direction. With a C for distances near 1, every row would violate its margin.
 
     >>> round(scaled_price(np.eye(100)), 6)
     10.10101

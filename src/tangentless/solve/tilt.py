@@ -1,15 +1,15 @@
-"""Tilting: coefficients `Q (Y - t Y_loo)`, and their own leave-one-out predictions in closed form.
+"""Tilting: coefficients `Q (Y - t Y_loo)`, and leave-one-out predictions of the tilted fit in closed form.
 
-Leaving row i out of a tilted fit leaves it out of the predictions `Y_loo` of the others too, which are then made
-without i and j both. With `alpha = Q Y`, what i and j miss by when both are left out is
+To leave row i out of a tilted fit, it must also be left out of the predictions `Y_loo` of all other rows j, which then
+leave out both i and j. With `alpha = Q Y`, the error of row j when i and j are left out is
 
-    (q_ii alpha_j - q_ij alpha_i) / (q_ii q_jj - q_ij^2)
+    (q_ii alpha_j - q_ij alpha_i) / (q_ii q_jj - q_ij^2).
 
-for row j, so that the tilted prediction of row i, made without it, is `(1 - t) Y_loo_i + t g_i` with
+The leave-one-out prediction of row i in the tilted fit is `(1 - t) Y_loo_i + t g_i`, with
 
     g_i = - sum_{j != i} q_ij / q_ii * (q_ii alpha_j - q_ij alpha_i) / (q_ii q_jj - q_ij^2).
 
-It is linear in t. So all t are scored at the price of g, which needs every entry of Q once: another 2 n^3 / 3.
+It is linear in t, so g is enough to score every t. g needs every entry of Q once, which costs another 2 n^3 / 3.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ if TYPE_CHECKING:
     from .factor import Factor
 
 Array = NDArray[np.float64]
-_CANDIDATES = np.arange(-20, 21) / 20  # for accuracy, which has no closed form
+_CANDIDATES = np.arange(-20, 21) / 20  # tilts that are tried for accuracy, which has no closed form
 
 
 @dataclass(frozen=True, eq=False)
 class RidgeSolution:
-    """The coefficients alpha, and for every row what the other rows predict; both have the shape of Y.
+    """The coefficients alpha and the leave-one-out predictions, both of the shape of Y and of the tilted fit.
 
-    `residual` is `|(K + ridge I) alpha - Y| / |Y|` (before tilting): how well the system was solved. Coefficients and
-    leave-one-out predictions are those of the tilted fit where `tilt` is not zero.
+    `residual` is `|(K + ridge I) alpha - Y| / |Y|` before tilting: how well the system was solved.
     """
 
     ridge: float
@@ -50,7 +49,7 @@ class RidgeSolution:
 
 @dataclass(frozen=True, eq=False)
 class Tilting:
-    """All tilts of some targets, from one factor: what they share is computed once, when it is needed."""
+    """Solutions of some targets at any tilt. What they have in common is computed once, when it is needed."""
 
     factor: Factor
     targets: Array
@@ -60,20 +59,20 @@ class Tilting:
         check_criterion(self.criterion, self.targets)
 
     def at(self, tilt: float | str) -> RidgeSolution:
-        """The solution at a tilt, or with "loo" at the one whose leave-one-out predictions are best."""
-        share = check_tilt(tilt)
+        """The solution at a tilt, or with "loo" at the tilt of the best leave-one-out predictions."""
+        t = check_tilt(tilt)
         with self.factor.on.working():
             alpha, loo = self._alpha, self._loo
-            if share != 0:
-                if share is None:
-                    share = pick_tilt(
+            if t != 0:
+                if t is None:
+                    t = pick_tilt(
                         self.criterion, self.targets, self._host(loo), self._host(self._second), self.factor.weights
                     )
-                alpha = alpha - share * self.factor._solve(loo)
-                loo = (1 - share) * loo + share * self._second
+                alpha = alpha - t * self.factor._solve(loo)
+                loo = (1 - t) * loo + t * self._second
             shape, send = self.targets.shape, self.factor._send
             return RidgeSolution(
-                self.factor.ridge, send(alpha.reshape(shape)), send(loo.reshape(shape)), share, self._residual
+                self.factor.ridge, send(alpha.reshape(shape)), send(loo.reshape(shape)), t, self._residual
             )
 
     @functools.cached_property
@@ -102,7 +101,7 @@ class Tilting:
 
 
 def check_tilt(tilt: Any) -> float | None:
-    """A finite number, or None for "loo".
+    """The tilt as a float, or None for "loo"; raises `ParameterError` for anything else.
 
     >>> check_tilt(0.3), check_tilt("loo")
     (0.3, None)
@@ -115,18 +114,17 @@ def check_tilt(tilt: Any) -> float | None:
 
 
 def leave_two_out(factor: Factor, alpha: Any) -> Any:
-    """The g of the module's text, of the shape of alpha."""
-    on, shrinkage = factor.on, factor._inverse_diagonal
+    """The g of the module's docstring, of the shape of alpha, (n, columns)."""
+    on, inverse_diagonal = factor.on, factor._inverse_diagonal
     sums, weights = on.xp.zeros_like(alpha), on.xp.zeros(len(alpha))
     for rows, panel in inverse_panels(on, factor.work):
         rest, beyond = slice(rows.start, None), slice(rows.stop, None)
-        entries = backward(
-            on, factor.work[rest, rest], panel, on.panel_rows(), overwrite=True
-        ).T  # of Q, from the diagonal on
+        # Rows of Q, from the diagonal on: (rows, n - rows.start).
+        entries = backward(on, factor.work[rest, rest], panel, on.panel_rows(), overwrite=True).T
         own = on.xp.arange(len(entries))
-        ratios = shrinkage[rows, None] * shrinkage[None, rest]
+        ratios = inverse_diagonal[rows, None] * inverse_diagonal[None, rest]
         ratios -= entries**2
-        ratios[own, own] = 1.0  # a row is no pair with itself; set to zero below
+        ratios[own, own] = 1.0  # avoids 0 / 0 for j = i; set to zero below
         on.xp.divide(entries, ratios, out=ratios)
         ratios[own, own] = 0.0
         sums[rows] -= on.product(ratios, alpha[rest])
@@ -135,18 +133,17 @@ def leave_two_out(factor: Factor, alpha: Any) -> Any:
         ratios *= entries
         weights[rows] += ratios.sum(axis=1)
         weights[beyond] += ratios[:, len(own) :].sum(axis=0)
-    return sums + alpha * (weights / shrinkage)[:, None]
+    return sums + alpha * (weights / inverse_diagonal)[:, None]
 
 
 def pick_tilt(criterion: Criterion, Y: Array, loo: Array, second: Array, weights: Array | None) -> float:
-    """The t whose leave-one-out predictions `(1 - t) loo + t second` are best; in closed form for the squared error.
+    """The t of the best leave-one-out predictions `(1 - t) loo + t second`; in closed form for the squared error.
 
     >>> pick_tilt("squared error", np.array([2.0, 0.0]), np.array([1.0, 1.0]), np.array([3.0, -1.0]), None)
     0.5
     """
     if criterion == "accuracy":
-        keys = [rank(criterion, Y, (1 - t) * loo + t * second, weights) for t in _CANDIDATES]
-        return float(_CANDIDATES[min(range(len(keys)), key=keys.__getitem__)])
+        return float(min(_CANDIDATES, key=lambda t: rank(criterion, Y, (1 - t) * loo + t * second, weights)))
     step = second - loo
     scale = np.ones(len(Y)) if weights is None else weights
     scale = scale.reshape(-1, *(1,) * (Y.ndim - 1))
