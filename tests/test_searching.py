@@ -132,9 +132,9 @@ def test_the_command_prints_a_table_and_draws(tmp_path, monkeypatch):
     assert "Gaussian(gamma=0.05)" in result.output
     assert (tmp_path / "p.svg").exists()
     for more, complaint in [
-        (["--whitening", "much"], "whitening is a number, or none, not 'much'"),
+        (["--whitening", "much"], "--whitening is an epsilon such as 0.1, or none; not 'much'"),
         (["--criterion", "luck"], "criterion is"),
-        (["--picture", "p.gif"], "a picture is a .png or .svg file"),
+        (["--picture", "p.gif"], "--picture must name a .png or .svg file"),
         (["--picture", "p.svg"], "there already"),
         (["rulu"], "relu"),
     ]:

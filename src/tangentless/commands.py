@@ -1,4 +1,4 @@
-"""`tangentless fit`, `predict` and `search`: from arrays or folders of photographs to models and their predictions."""
+"""`tangentless fit`, `predict` and `search`: train, use and choose models, on arrays or folders of photographs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def architecture_names() -> list[str]:
-    """What a shell completes an architecture to."""
+    """Names of architectures, for completion in a shell."""
     from .architecture import NAMED
 
     return list(NAMED)
 
 
 def backend_names() -> list[str]:
-    """What a shell completes a backend to."""
+    """Names of backends, for completion in a shell."""
     from .devices import NAMES
 
     return list(NAMES)
@@ -41,24 +41,29 @@ def backend_names() -> list[str]:
 ArchitectureArgument = Annotated[
     str,
     typer.Argument(
-        metavar="ARCH", help="A name, such as myrtle5, or layers in quotes.", autocompletion=architecture_names
+        metavar="ARCH",
+        help="Architecture: a name, such as myrtle5, or layers in quotes.",
+        autocompletion=architecture_names,
     ),
 ]
-KeyOption = Annotated[str | None, typer.Option(help="Name of the array of images, where X is an .npz file.")]
+KeyOption = Annotated[str | None, typer.Option(help="Name of the array of images, if X is an .npz file.")]
 BackendOption = Annotated[
     str,
     typer.Option(help="What computes the kernel: auto, cpu, cuda or reference.", autocompletion=backend_names),
 ]
-PrecisionOption = Annotated[str, typer.Option(help="Arithmetic up to the last pool: float32 or float64.")]
-JobsOption = Annotated[int | None, typer.Option(help="Threads; all cores by default.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output if it is there.")]
+PrecisionOption = Annotated[
+    str, typer.Option(help="Precision of the kernel up to the last pool: float32 or float64. The rest is float64.")
+]
+JobsOption = Annotated[int | None, typer.Option(help="Threads of the CPU; all cores by default.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite output files that exist.")]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
 ReportOption = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report too: one file, no network needed.")
+    Path | None,
+    typer.Option("--report", metavar="FILE", help="Also write an HTML report: one file, no network needed."),
 ]
-SkipOption = Annotated[bool, typer.Option("--skip", help="Leave out files that cannot be read, and list them.")]
-_COLOURS = {1: "grey", 3: "rgb"}  # by channels
-SCORES = {True: "r2", False: "accuracy"}  # by whether numbers are predicted
+SkipOption = Annotated[bool, typer.Option("--skip", help="Skip photographs that cannot be read, and list them.")]
+_COLOURS = {1: "grey", 3: "rgb"}  # by the number of channels
+SCORES = {True: "r2", False: "accuracy"}  # by whether the model is a regression
 
 
 @answers_json
@@ -66,24 +71,43 @@ def fit(
     architecture: ArchitectureArgument,
     x: Annotated[
         str,
-        typer.Argument(metavar="X", help="A folder with a folder of photographs for each class, or images as .npy."),
+        typer.Argument(
+            metavar="X",
+            help="Photographs: a folder that holds a folder for each class. Or images (N, H, W, C): a .npy file, or "
+            "FILE.npz:NAME.",
+        ),
     ],
     output: OutputOption,
     y: Annotated[
-        str | None, typer.Argument(metavar="Y", help="Labels (N,), or numbers with --regression; not for folders.")
+        str | None,
+        typer.Argument(
+            metavar="Y", help="Labels (N,), or numbers with --regression; a file like X. Leave it out for photographs."
+        ),
     ] = None,
     ridge: Annotated[
-        str, typer.Option(help="What is added to the diagonal of the kernel matrix; 0 interpolates, loo picks it.")
+        str,
+        typer.Option(
+            help="Number added to the diagonal of the kernel matrix. 0 interpolates the training images; loo chooses "
+            "the ridge by leave-one-out."
+        ),
     ] = "1e-4",
-    flips: Annotated[bool, typer.Option("--flips", help="Train as if all mirror images were there too.")] = False,
-    zca: Annotated[bool, typer.Option("--zca", help="Whiten the images first; the model keeps the whitening.")] = False,
+    flips: Annotated[
+        bool, typer.Option("--flips", help="Train as if the mirror images of all training images were there too.")
+    ] = False,
+    zca: Annotated[
+        bool, typer.Option("--zca", help="Whiten the images first (ZCA); the model file keeps the whitening.")
+    ] = False,
     patch: Annotated[
-        int | None, typer.Option(help="Whiten by patches of so many pixels: for few images, or large ones.")
+        int | None,
+        typer.Option(
+            help="Whiten patches of so many pixels a side, not whole images: for few images, or large ones. Implies "
+            "--zca."
+        ),
     ] = None,
-    size: Annotated[str, typer.Option(help="Height and width of photographs: 32, or 32x48.")] = "32",
-    colour: Annotated[str, typer.Option("--colour", "--color", help="rgb or grey, for photographs.")] = "rgb",
+    size: Annotated[str, typer.Option(help="Height and width that photographs are scaled to: 32, or 32x48.")] = "32",
+    colour: Annotated[str, typer.Option("--colour", "--color", help="Channels of photographs: rgb or grey.")] = "rgb",
     skip: SkipOption = False,
-    regression: Annotated[bool, typer.Option("--regression", help="Predict numbers, not classes.")] = False,
+    regression: Annotated[bool, typer.Option("--regression", help="Predict numbers instead of classes.")] = False,
     key: KeyOption = None,
     backend: BackendOption = "auto",
     precision: PrecisionOption = "float32",
@@ -91,7 +115,7 @@ def fit(
     report: ReportOption = None,
     force: ForceOption = False,
 ) -> Answer:
-    """Train exactly, score by leave-one-out, and write a model file."""
+    """Train by exact kernel ridge regression, print the leave-one-out score, and write a model file."""
     from sklearn.pipeline import make_pipeline
 
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor
@@ -107,7 +131,9 @@ def fit(
     device = device_of(backend, precision, jobs)
     if Path(x).is_dir():
         if y is not None or regression:
-            raise ParameterError(f"{x} is a folder, whose folders name the classes: leave out Y and --regression")
+            raise ParameterError(
+                f"{x} is a folder, and the folders in it name the classes: leave out Y and --regression"
+            )
         images, targets = _labelled(x, parse_size(size), colour, skip)
     elif y is None:
         raise ParameterError(_why_not_fit(architecture, x))
@@ -116,7 +142,7 @@ def fit(
     if architecture in RECIPES:
         if flips or zca or patch is not None:
             raise ParameterError(
-                f"{architecture} is a recipe, which brings flips and whitening: leave out these options"
+                f"{architecture} is a recipe, which sets flips and whitening: leave out --flips, --zca and --patch"
             )
         model = recipe(architecture, regression=regression, backend=device)
         estimator = model[-1]
@@ -152,13 +178,20 @@ def fit(
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file written by `tangentless fit`.")],
     x: Annotated[
-        str, typer.Argument(metavar="X", help="Photographs, a folder or one; or images as .npy or FILE.npz:NAME.")
+        str,
+        typer.Argument(
+            metavar="X", help="A photograph, a folder of photographs, or images: a .npy file, or FILE.npz:NAME."
+        ),
     ],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File for the predictions, .npy.")] = None,
-    table: Annotated[
-        Path | None, typer.Option("--csv", help="File for a table of files, predictions and probabilities.")
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the predictions to this .npy file.")
     ] = None,
-    labels: Annotated[str | None, typer.Option(help="True labels, .npy: print the accuracy.")] = None,
+    table: Annotated[
+        Path | None, typer.Option("--csv", help="Write files, predictions and probabilities to this CSV file.")
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="True labels, or numbers, a .npy file: print the accuracy, or R².")
+    ] = None,
     skip: SkipOption = False,
     key: KeyOption = None,
     backend: BackendOption = "auto",
@@ -166,9 +199,9 @@ def predict(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> Answer:
-    """Predict the classes (or numbers) of images with a model.
+    """Predict the classes (or numbers) of images with a model file.
 
-    Without --csv, --output, --labels and --json, the table of --csv is printed.
+    Without --csv, --output, --labels and --json, the table that --csv would write is printed.
     """
     from sklearn.pipeline import Pipeline
 
@@ -206,7 +239,7 @@ def predict(
     regression, found = isinstance(estimator, KernelRidgeRegressor), None
     if truth is not None:
         found = _compare(truth, predictions, regression)
-        tell = say_aside if printed else print  # what is printed may go into a file
+        tell = say_aside if printed else print  # the printed table may be redirected into a file
         tell(f"{score_text(found, regression)} on {len(truth):,} images")
     rows = [{"file": name, "predicted": predictions[row]} for row, name in enumerate(names)]
     if shares is not None:
@@ -223,40 +256,55 @@ def search(
     kernels: Annotated[
         list[str],
         typer.Argument(
-            metavar="KERNEL...", help="Names, layers in quotes, or kernels such as 'Gaussian(gamma=0.1)' or 'NTK(3)'."
+            metavar="KERNEL...",
+            help="Names of architectures, layers in quotes, or kernels such as 'Gaussian(gamma=0.1)' or 'NTK(3)'.",
         ),
     ],
-    criterion: Annotated[str, typer.Option(help="loo or 'marginal likelihood'.")] = "loo",
-    whitening: Annotated[list[str] | None, typer.Option(help="Epsilon of ZCA, or none; several may be given.")] = None,
-    mix: Annotated[int, typer.Option(min=0, help="Try sums of so many of the best kernels, two at a time.")] = 0,
-    subset: Annotated[int, typer.Option(min=2, help="Images of the first round.")] = 500,
-    largest: Annotated[int | None, typer.Option(min=2, help="Images of the last round; all by default.")] = None,
-    refine: Annotated[
-        int, typer.Option(min=0, help="Improve gamma and the like by so many gradients of the criterion.")
+    criterion: Annotated[str, typer.Option(help="What ranks kernels: loo, or 'marginal likelihood'.")] = "loo",
+    whitening: Annotated[
+        list[str] | None, typer.Option(help="Epsilon of ZCA whitening, or none; repeatable, to compare several.")
+    ] = None,
+    mix: Annotated[
+        int, typer.Option(min=0, help="After the first round, also try sums of two of so many best kernels.")
     ] = 0,
-    seed: Annotated[int, typer.Option(help="Which images come first.")] = 0,
-    picture: Annotated[Path | None, typer.Option(help="Draw scores against ridges: a .png or .svg file.")] = None,
+    subset: Annotated[
+        int,
+        typer.Option(
+            min=2, help="Number of images in the first round; each round has twice as many, and half the kernels."
+        ),
+    ] = 500,
+    largest: Annotated[
+        int | None, typer.Option(min=2, help="Number of images in the last round; all by default.")
+    ] = None,
+    refine: Annotated[
+        int,
+        typer.Option(min=0, help="Improve parameters of the best kernel, such as gamma, by so many gradient steps."),
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random order of the images.")] = 0,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the scores of all ridges into this .png or .svg file.")
+    ] = None,
     backend: BackendOption = "auto",
     precision: PrecisionOption = "float32",
     jobs: JobsOption = None,
     report: ReportOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite picture and report if they are there.")] = False,
+    force: ForceOption = False,
 ) -> Answer:
-    """Find the best kernel, ridge and whitening without test data."""
+    """Find the best kernel, ridge and whitening, from training data alone."""
     from .files import load_array
     from .progress import progress_bar
     from .searching import COLUMNS
     from .searching import search as find
 
     if picture is not None and picture.suffix not in (".png", ".svg"):
-        raise ParameterError(f"a picture is a .png or .svg file, not {picture}")
+        raise ParameterError(f"--picture must name a .png or .svg file, not {picture}")
     check_outputs(picture, report, force=force)
     epsilons = [_read_epsilon(text) for text in whitening or ["none"]]
     options: dict[str, Any] = {"whitening": epsilons, "mix": mix, "subset": subset, "largest": largest, "seed": seed}
     options |= {"refine": refine, "backend": backend, "precision": precision, "n_jobs": jobs}
     made = [_read_kernel(text) for text in kernels]
     images, targets = load_array(x), load_array(y)
-    with progress_bar("search"):  # no share: how many trials there will be is not known before the first round
+    with progress_bar("search"):  # reports no progress: the number of trials is not known before the first round
         found = find(
             made, images, targets, cast(Any, criterion), **options, progress=lambda line: say(line, style="dim")
         )
@@ -273,7 +321,7 @@ def search(
 
 
 def check_outputs(*places: Path | None, force: bool = True) -> None:
-    """Refuse places that cannot be written, or are taken, before anything is computed for them."""
+    """Raise if an output cannot be written, or exists without `force`; called before anything is computed."""
     from .files import check_output
 
     for place in places:
@@ -282,14 +330,14 @@ def check_outputs(*places: Path | None, force: bool = True) -> None:
 
 
 def device_of(name: str, precision: str, jobs: int | None) -> Device:
-    """The device that options ask for."""
+    """The device that the options --backend, --precision and --jobs name."""
     from .devices import Device
 
     return Device(name, cast("Precision", precision), jobs)
 
 
 def then_solving(progress: Bar) -> Progress:
-    """Progress of a kernel matrix; when all of it is there, the display says that it is being solved."""
+    """Progress of a kernel matrix that is solved afterwards: when it is complete, the display says `solving`."""
 
     def report(done: int, total: int) -> None:
         progress(done, total, None if done < total else lambda: "solving")
@@ -298,7 +346,7 @@ def then_solving(progress: Bar) -> Progress:
 
 
 def load_images(source: str, key: str | None) -> NDArray[Any]:
-    """Images from a file."""
+    """Images from a file; `key` names the array if the file is an .npz file."""
     from .files import load_array
 
     images = load_array(source, key)
@@ -308,19 +356,19 @@ def load_images(source: str, key: str | None) -> NDArray[Any]:
 
 
 def score_text(value: float, regression: bool) -> str:
-    """R², or an accuracy."""
+    """R² or an accuracy as text."""
     return f"R² {value:.4f}" if regression else f"accuracy {percent(value, 2)} %"
 
 
 def pace_text(pairs: int, seconds: float) -> str:
-    """Seconds and pairs a second."""
+    """Time and pairs a second as text."""
     from .timing import format_seconds
 
     return f"{format_seconds(seconds)}, {pairs / seconds:,.0f} pairs/s"
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Height and width.
+    """Read a height and a width in pixels; one number stands for both.
 
     >>> parse_size("32"), parse_size("32x48")
     ((32, 32), (32, 48))
@@ -332,7 +380,7 @@ def parse_size(text: str) -> tuple[int, int]:
 
 
 def _labelled(folder: str, size: tuple[int, int], colour: str, skip: bool) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Photographs, and the names of the folders that they are in."""
+    """Photographs below a folder, and as their labels the names of the folders that they are in."""
     import numpy as np
 
     from .datasets.folders import labelled_files
@@ -342,7 +390,7 @@ def _labelled(folder: str, size: tuple[int, int], colour: str, skip: bool) -> tu
 
 
 def _why_not_fit(architecture: str, x: str) -> str:
-    """What is wrong where there are neither photographs nor labels."""
+    """The error message of `fit` for an X that is no folder of photographs and has no labels Y."""
     if Path(architecture).is_dir():
         return f"the architecture comes first, and then the photographs: fit myrtle5 {architecture}"
     if not Path(x).exists() and ":" not in x:
@@ -355,11 +403,11 @@ def _are_photographs(place: Path) -> bool:
 
 
 def _for_model(place: Path, shape: tuple[int, ...], skip: bool) -> Photographs:
-    """A photograph, or all below a folder, in the size and colours of the images that a model was trained on."""
+    """A photograph, or all below a folder, in the shape (height, width, channels) of a model's training images."""
     from .datasets import find_photographs
 
     if len(shape) != 3 or shape[2] not in _COLOURS:
-        raise InputError(f"the model was trained on rows of shape {shape}, and a folder has photographs")
+        raise InputError(f"the model was trained on rows of shape {shape}, not on photographs; give an array, .npy")
     files = find_photographs(place) if place.is_dir() else [place]
     return _read(files, shape[:2], _COLOURS[shape[2]], skip)
 
@@ -382,7 +430,7 @@ def _read(files: list[Path], size: tuple[int, ...], colour: str, skip: bool) -> 
 
 
 def _known_classes(source: str, names: list[str], estimator: Any) -> NDArray[Any] | None:
-    """The folders that photographs are in, if all are names of classes."""
+    """The names of the folders that photographs are in, as true labels, if all are classes of the model; else None."""
     import numpy as np
 
     folders = [Path(source, name).parent.name for name in names]
@@ -392,7 +440,7 @@ def _known_classes(source: str, names: list[str], estimator: Any) -> NDArray[Any
 
 
 def _predict(fitted: Any, images: NDArray[Any], *, probabilities: bool) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Predictions, and where asked for and there are any, probabilities; the kernel is computed once."""
+    """Predictions, and probabilities if they are wanted and the model has them. The kernel is computed only once."""
     if not probabilities or not hasattr(fitted, "predict_proba"):
         return fitted.predict(images), None
     shares = fitted.predict_proba(images)
@@ -400,7 +448,7 @@ def _predict(fitted: Any, images: NDArray[Any], *, probabilities: bool) -> tuple
 
 
 def _table(names: list[str], predictions: NDArray[Any], shares: NDArray[Any] | None, classes: Any) -> str:
-    """Files, predictions and probabilities as CSV."""
+    """Files, predictions and, unless `shares` is None, probabilities (N, classes) as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["file", "predicted", *(f"p({name})" for name in (classes if shares is not None else ()))])
@@ -420,7 +468,7 @@ def _check_truth(labels: NDArray[Any], count: int) -> NDArray[Any]:
 
 
 def _compare(truth: NDArray[Any], predictions: NDArray[Any], regression: bool) -> float:
-    """R² of numbers, or the share of labels that are right."""
+    """The score of predictions: R² of a regression, else the share of right labels."""
     from sklearn.metrics import r2_score
 
     if regression:
@@ -443,11 +491,11 @@ def _read_epsilon(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        raise ParameterError(f"whitening is a number, or none, not {text!r}") from None
+        raise ParameterError(f"--whitening is an epsilon such as 0.1, or none; not {text!r}") from None
 
 
 def _read_kernel(text: str) -> Any:
-    """A kernel as it prints, or else an architecture; a complaint is about the latter."""
+    """Read the text of a kernel, or else an architecture; the error message is that of the architecture."""
     from .expression import read_kernel
     from .kernel import kernel
 
