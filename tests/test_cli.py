@@ -127,6 +127,13 @@ def test_kernel_of_two_sets_by_key_mirrored_in_float64(data: Path):
     np.testing.assert_allclose(np.load(output), exact, atol=1e-12)
 
 
+def test_kernel_takes_mirrored_beside_a_symmetry(data: Path):
+    output = data / "K.npy"
+    succeed("kernel", TEXT, data / "x.npy", "-o", output, "--mirrored", "--symmetry", "rotations", *SLOW)
+    exact = tl.kernel(TEXT).symmetrized("mirror rotations")(IMAGES, backend="reference")
+    np.testing.assert_array_equal(np.load(output), exact)
+
+
 def test_kernel_refuses_to_overwrite_unless_forced(data: Path):
     output = data / "K.npy"
     output.write_text("precious")

@@ -16,28 +16,28 @@ import typer
 from typer.core import TyperGroup
 
 from .answers import Answer, answers_json
-from .commands import (
-    ArchitectureArgument,
-    BackendOption,
-    ForceOption,
-    JobsOption,
-    KeyOption,
-    OutputOption,
-    PrecisionOption,
-    ReportOption,
-    check_outputs,
-    device_of,
-    fit,
-    load_images,
-    pace_text,
-    predict,
-    search,
-)
+from .commands import fit, pace_text, predict, search
 from .console import percent, print_table, say, say_aside
 from .errors import ParameterError, TangentlessError
 from .experiments.cli import app as experiments_app
 from .experiments.cli import compare
 from .gram.cli import app as gram_app
+from .options import (
+    ArchitectureArgument,
+    BackendOption,
+    ForceOption,
+    ImagesArgument,
+    JobsOption,
+    KeyOption,
+    OutputOption,
+    PrecisionOption,
+    ReportOption,
+    SymmetryOption,
+    check_outputs,
+    device_of,
+    load_images,
+    symmetry_text,
+)
 
 
 class _Commands(TyperGroup):
@@ -75,7 +75,6 @@ app.add_typer(experiments_app, name="reproduce")
 for _command in (fit, predict, compare, search):
     app.command()(_command)
 
-ImagesArgument = Annotated[str, typer.Argument(metavar="X", help="Images (N, H, W, C): a .npy file, or FILE.npz:NAME.")]
 ShapeOption = Annotated[str, typer.Option(help="Shape of one image: height,width,channels.")]
 
 
@@ -171,12 +170,7 @@ def kernel(
     output: OutputOption = Path("K.npy"),
     key: KeyOption = None,
     mirrored: Annotated[bool, typer.Option("--mirrored", help="The same as --symmetry mirror.")] = False,
-    symmetry: Annotated[
-        str,
-        typer.Option(
-            metavar="TEXT", help="Average the kernel over copies of images: mirror, rotations, or 'mirror shifts1'."
-        ),
-    ] = "",
+    symmetry: SymmetryOption = "",
     backend: BackendOption = "auto",
     precision: PrecisionOption = "float32",
     jobs: JobsOption = None,
@@ -192,7 +186,8 @@ def kernel(
     check_outputs(output, force=force)
     run, images = device_of(backend, precision, jobs), load_images(x, key)
     others = None if z is None else load_images(z, key)
-    k = base.symmetrized(symmetry or "mirror") if symmetry or mirrored else base
+    symmetry = symmetry_text(symmetry, mirrored)
+    k = base.symmetrized(symmetry) if symmetry else base
     with progress_bar("kernel") as progress:
         matrix, taken = timed(lambda: k(images, others, backend=run, progress=progress))
     save_array(output, matrix)

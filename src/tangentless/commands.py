@@ -15,55 +15,30 @@ from .answers import Answer, JsonOption, answers_json
 from .console import percent, say, say_aside, show_table
 from .errors import ArchitectureError, DatasetDamagedError, InputError, ParameterError, TangentlessError
 from .experiments.options import parse_ridge
+from .options import (
+    ArchitectureArgument,
+    BackendOption,
+    ForceOption,
+    ImagesArgument,
+    JobsOption,
+    KeyOption,
+    OutputOption,
+    PrecisionOption,
+    ReportOption,
+    SkipOption,
+    check_outputs,
+    device_of,
+    load_images,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .datasets import Photographs
-    from .devices import Device, Precision
     from .progress import Bar, Progress
 
-
-def architecture_names() -> list[str]:
-    """Names of architectures, for completion in a shell."""
-    from .architecture import NAMED
-
-    return list(NAMED)
-
-
-def backend_names() -> list[str]:
-    """Names of backends, for completion in a shell."""
-    from .devices import NAMES
-
-    return list(NAMES)
-
-
-ArchitectureArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="ARCH",
-        help="Architecture: a name, such as myrtle5, or layers in quotes.",
-        autocompletion=architecture_names,
-    ),
-]
-KeyOption = Annotated[str | None, typer.Option(help="Name of the array of images, if X is an .npz file.")]
-BackendOption = Annotated[
-    str,
-    typer.Option(help="What computes the kernel: auto, cpu, cuda or reference.", autocompletion=backend_names),
-]
-PrecisionOption = Annotated[
-    str, typer.Option(help="Precision of the kernel up to the last pool: float32 or float64. The rest is float64.")
-]
-JobsOption = Annotated[int | None, typer.Option(help="Threads of the CPU; all cores by default.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite output files that exist.")]
-OutputOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
-ReportOption = Annotated[
-    Path | None,
-    typer.Option("--report", metavar="FILE", help="Also write an HTML report: one file, no network needed."),
-]
-SkipOption = Annotated[bool, typer.Option("--skip", help="Skip photographs that cannot be read, and list them.")]
 _COLOURS = {1: "grey", 3: "rgb"}  # by the number of channels
-SCORES = {True: "r2", False: "accuracy"}  # by whether the model is a regression
+_SCORES = {True: "r2", False: "accuracy"}  # by whether the model is a regression
 
 
 @answers_json
@@ -134,9 +109,9 @@ def fit(
             raise ParameterError(
                 f"{x} is a folder, and the folders in it name the classes: leave out Y and --regression"
             )
-        images, targets = _labelled(x, parse_size(size), colour, skip)
+        images, targets = _read_labelled(x, parse_size(size), colour, skip)
     elif y is None:
-        raise ParameterError(_why_not_fit(architecture, x))
+        raise ParameterError(_missing_labels(architecture, x))
     else:
         images, targets = load_images(x, key), load_array(y)
     if architecture in RECIPES:
@@ -171,7 +146,7 @@ def fit(
         write_report(report, model, images, targets, matrix=kept[0], configuration=shown, force=force)
         print(f"{report}: {format_bytes(report.stat().st_size)}")
     about = {"model": output, "images": len(images), "ridge": estimator.ridge_, "seconds": taken}
-    return {**about, "score": SCORES[regression], "leave_one_out": estimator.loo_score_}
+    return {**about, "score": _SCORES[regression], "leave_one_out": estimator.loo_score_}
 
 
 @answers_json
@@ -216,13 +191,13 @@ def predict(
     fitted = load_model(model, backend=backend, n_jobs=jobs)
     estimator = fitted[-1] if isinstance(fitted, Pipeline) else fitted
     if _are_photographs(Path(x)):
-        photographs = _for_model(Path(x), estimator.X_fit_.shape[1:], skip)
+        photographs = _photographs_for(Path(x), estimator.X_fit_.shape[1:], skip)
         folder = Path(x) if Path(x).is_dir() else Path(x).parent
         images, names = photographs.images, [file.relative_to(folder).as_posix() for file in photographs.files]
     else:
         images = load_images(x, key)
         names = [str(row) for row in range(len(images))]
-    truth = _known_classes(x, names, estimator) if labels is None else _check_truth(load_array(labels), len(images))
+    truth = _folder_labels(x, names, estimator) if labels is None else _check_truth(load_array(labels), len(images))
     pairs = len(images) * len(estimator.X_fit_) * (2 if estimator.flips else 1)
     wanted, classes = table is not None or as_json or printed, getattr(estimator, "classes_", ())
     with progress_bar("kernel") as progress, estimator.reporting(progress):
@@ -232,13 +207,13 @@ def predict(
         print(f"{output}: {len(predictions):,} predictions, {predictions.dtype}; {pace_text(pairs, taken)}")
     if table is not None:
         with atomic_file(table) as stream:
-            stream.write(_table(names, predictions, shares, classes).encode())
+            stream.write(_csv_text(names, predictions, shares, classes).encode())
         print(f"{table}: {len(predictions):,} rows; {pace_text(pairs, taken)}")
     if printed:
-        print(_table(names, predictions, shares, classes), end="")
+        print(_csv_text(names, predictions, shares, classes), end="")
     regression, found = isinstance(estimator, KernelRidgeRegressor), None
     if truth is not None:
-        found = _compare(truth, predictions, regression)
+        found = _score(truth, predictions, regression)
         tell = say_aside if printed else print  # the printed table may be redirected into a file
         tell(f"{score_text(found, regression)} on {len(truth):,} images")
     rows = [{"file": name, "predicted": predictions[row]} for row, name in enumerate(names)]
@@ -246,12 +221,12 @@ def predict(
         for row, probabilities in zip(rows, shares, strict=True):
             row["probabilities"] = dict(zip(classes, probabilities, strict=True))
     about = {"images": len(images), "seconds": taken, "output": output, "csv": table}
-    return {**about, "score": None if truth is None else SCORES[regression], "value": found, "predictions": rows}
+    return {**about, "score": None if truth is None else _SCORES[regression], "value": found, "predictions": rows}
 
 
 @answers_json
 def search(
-    x: Annotated[str, typer.Argument(metavar="X", help="Images (N, H, W, C): a .npy file, or FILE.npz:NAME.")],
+    x: ImagesArgument,
     y: Annotated[str, typer.Argument(metavar="Y", help="Labels (N,), or numbers; a file like X.")],
     kernels: Annotated[
         list[str],
@@ -320,22 +295,6 @@ def search(
     return {"criterion": criterion, "trials": [trial.to_json() for trial in found.trials], "picture": picture}
 
 
-def check_outputs(*places: Path | None, force: bool = True) -> None:
-    """Raise if an output cannot be written, or exists without `force`; called before anything is computed."""
-    from .files import check_output
-
-    for place in places:
-        if place is not None:
-            check_output(place, force=force, option="--force")
-
-
-def device_of(name: str, precision: str, jobs: int | None) -> Device:
-    """The device that the options --backend, --precision and --jobs name."""
-    from .devices import Device
-
-    return Device(name, cast("Precision", precision), jobs)
-
-
 def then_solving(progress: Bar) -> Progress:
     """Progress of a kernel matrix that is solved afterwards: when it is complete, the display says `solving`."""
 
@@ -343,16 +302,6 @@ def then_solving(progress: Bar) -> Progress:
         progress(done, total, None if done < total else lambda: "solving")
 
     return report
-
-
-def load_images(source: str, key: str | None) -> NDArray[Any]:
-    """Images from a file; `key` names the array if the file is an .npz file."""
-    from .files import load_array
-
-    images = load_array(source, key)
-    if images.ndim == 0:
-        raise InputError(f"{source} holds one number, not images")
-    return images
 
 
 def score_text(value: float, regression: bool) -> str:
@@ -379,7 +328,7 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(sides[0]), int(sides[-1])
 
 
-def _labelled(folder: str, size: tuple[int, int], colour: str, skip: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+def _read_labelled(folder: str, size: tuple[int, int], colour: str, skip: bool) -> tuple[NDArray[Any], NDArray[Any]]:
     """Photographs below a folder, and as their labels the names of the folders that they are in."""
     import numpy as np
 
@@ -389,7 +338,7 @@ def _labelled(folder: str, size: tuple[int, int], colour: str, skip: bool) -> tu
     return found.images, np.array([file.parent.name for file in found.files])
 
 
-def _why_not_fit(architecture: str, x: str) -> str:
+def _missing_labels(architecture: str, x: str) -> str:
     """The error message of `fit` for an X that is no folder of photographs and has no labels Y."""
     if Path(architecture).is_dir():
         return f"the architecture comes first, and then the photographs: fit myrtle5 {architecture}"
@@ -402,7 +351,7 @@ def _are_photographs(place: Path) -> bool:
     return place.is_dir() or (place.is_file() and place.suffix.lower() not in (".npy", ".npz"))
 
 
-def _for_model(place: Path, shape: tuple[int, ...], skip: bool) -> Photographs:
+def _photographs_for(place: Path, shape: tuple[int, ...], skip: bool) -> Photographs:
     """A photograph, or all below a folder, in the shape (height, width, channels) of a model's training images."""
     from .datasets import find_photographs
 
@@ -429,7 +378,7 @@ def _read(files: list[Path], size: tuple[int, ...], colour: str, skip: bool) -> 
     return found
 
 
-def _known_classes(source: str, names: list[str], estimator: Any) -> NDArray[Any] | None:
+def _folder_labels(source: str, names: list[str], estimator: Any) -> NDArray[Any] | None:
     """The names of the folders that photographs are in, as true labels, if all are classes of the model; else None."""
     import numpy as np
 
@@ -447,7 +396,7 @@ def _predict(fitted: Any, images: NDArray[Any], *, probabilities: bool) -> tuple
     return fitted.classes_[shares.argmax(axis=1)], shares
 
 
-def _table(names: list[str], predictions: NDArray[Any], shares: NDArray[Any] | None, classes: Any) -> str:
+def _csv_text(names: list[str], predictions: NDArray[Any], shares: NDArray[Any] | None, classes: Any) -> str:
     """Files, predictions and, unless `shares` is None, probabilities (N, classes) as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -467,7 +416,7 @@ def _check_truth(labels: NDArray[Any], count: int) -> NDArray[Any]:
     return labels
 
 
-def _compare(truth: NDArray[Any], predictions: NDArray[Any], regression: bool) -> float:
+def _score(truth: NDArray[Any], predictions: NDArray[Any], regression: bool) -> float:
     """The score of predictions: R² of a regression, else the share of right labels."""
     from sklearn.metrics import r2_score
 
