@@ -25,7 +25,7 @@ def without_compiling(monkeypatch):
 
 
 def test_stored_values_are_those_of_the_reference():
-    found = doctor.values()
+    found = doctor.stored_values()
     assert found.keys() == stored().keys()
     for name, values in stored().items():
         np.testing.assert_allclose(found[name], values, rtol=1e-12)
@@ -69,9 +69,9 @@ def test_a_look_without_a_test_is_one_object():
 def test_data_sets_that_are_there_are_named(monkeypatch, tmp_path):
     monkeypatch.setenv("TANGENTLESS_DATA", str(tmp_path))
     (tmp_path / "cifar-10-binary.tar.gz").touch()
-    assert "cifar10" in dict(doctor.lines(doctor.look()))["data sets"]
+    assert "cifar10" in dict(doctor.survey_lines(doctor.survey()))["data sets"]
     monkeypatch.setenv("TANGENTLESS_DATA", str(tmp_path / "nowhere"))
-    assert "TANGENTLESS_DATA names it" in dict(doctor.lines(doctor.look()))["data sets"]
+    assert "TANGENTLESS_DATA names it" in dict(doctor.survey_lines(doctor.survey()))["data sets"]
 
 
 @pytest.mark.parametrize(("features", "bits"), [("", 128), ("+avx,+avx2,+fma", 256), ("+avx,+avx2,+fma,+avx512f", 512)])
@@ -118,6 +118,6 @@ def test_gpus_are_described(monkeypatch, fake_cupy):
     monkeypatch.setattr(fake_cupy, "__version__", "14.0", raising=False)
     (found,) = doctor._gpus()
     assert (found["name"], found["memory"], found["cuda_driver"], found["cupy"]) == ("H200", 200, 13000, "14.0")
-    told = dict(doctor.lines({**doctor.look(), "gpus": [found]}))
+    told = dict(doctor.survey_lines({**doctor.survey(), "gpus": [found]}))
     assert told["GPU"] == "H200; 200 B, 100 B of it free; compute capability 9.0"
     assert told["CUDA"] == "driver 13.0, runtime 12.9, CuPy 14.0"

@@ -326,8 +326,8 @@ def doctor(
     from . import doctor as practice
     from .progress import progress_bar
 
-    found, checks = practice.look(), []
-    for name, text in practice.lines(found):
+    found, checks = practice.survey(), []
+    for name, text in practice.survey_lines(found):
         print(f"{name:<16} {text}")
     with progress_bar("testing; the first run compiles, up to a minute"):
         for check in practice.self_test() if test else ():

@@ -98,14 +98,14 @@ def self_test() -> Iterator[Check]:
                 yield _check(case, device, _matrix, k, stored[case])
     for name in ("cpu", *gpu):
         given, expected = stored["myrtle5"], stored["leave-one-out"]
-        yield _check("leave-one-out", Device(name, "float64"), _left_out, given, expected)
+        yield _check("leave-one-out", Device(name, "float64"), _leave_one_out, given, expected)
 
 
-def values() -> dict[str, Any]:
+def stored_values() -> dict[str, Any]:
     """The content of `doctor.json`, computed by the reference backend; write it there when a case changes."""
     device = Device("reference")
     found = {name: _matrix(k, device).tolist() for name, k in cases().items()}
-    return {**found, "leave-one-out": _left_out(found["myrtle5"], device).tolist()}
+    return {**found, "leave-one-out": _leave_one_out(found["myrtle5"], device).tolist()}
 
 
 def _matrix(k: Kernel, device: Device) -> Array:
@@ -114,7 +114,7 @@ def _matrix(k: Kernel, device: Device) -> Array:
     return np.asarray(to_host(k(rows, backend=device)))
 
 
-def _left_out(matrix: Any, device: Device) -> Array:
+def _leave_one_out(matrix: Any, device: Device) -> Array:
     from .solve import solve_ridge
 
     targets = np.eye(2)[np.arange(IMAGES) % 2]
@@ -132,7 +132,7 @@ def _check(what: str, device: Device, compute: Callable[[Any, Device], Array], g
     return Check(*about, error, limit, time.perf_counter() - start, "" if np.isfinite(error) else "not finite")
 
 
-def look() -> dict[str, Any]:
+def survey() -> dict[str, Any]:
     """What this machine has and what is chosen on it, as a dictionary for JSON."""
     name, reason = choose_backend()
     return {
@@ -163,7 +163,7 @@ def _machine() -> dict[str, Any]:
     if "NUMBA_CPU_FEATURES" in os.environ:
         why = "NUMBA_CPU_FEATURES says so"
     elif not host_features():
-        why = "LLVM does not say what this processor has, and all have these"
+        why = "LLVM does not report the features of this processor, and 128 bits run everywhere"
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": processor_name(),
@@ -244,8 +244,8 @@ def _data() -> dict[str, Any]:
     return {"folders": folders, "trouble": trouble, "found": found}
 
 
-def lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What `look` found as lines for a terminal: pairs of name and text."""
+def survey_lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What `survey` found as lines for a terminal: pairs of name and text."""
     machine, backend = found["machine"], found["backend"]
     versions = found["versions"].items()
     yield "versions", ", ".join(f"{name} {version}" for name, version in versions if version is not None)
@@ -257,7 +257,7 @@ def lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "memory", _memory(machine)
     yield "backend", f"{backend['chosen']}: {backend['why']}"
     if backend["chosen"] != "cuda" and not any(found["versions"][name] for name in _EXTRAS[:2]):
-        yield "GPU", "for NVIDIA's: pip install 'tangentless[cuda13]', or [cuda12] where the driver is of CUDA 12"
+        yield "GPU", "for an NVIDIA GPU: pip install 'tangentless[cuda13]', or [cuda12] if its driver is for CUDA 12"
     for gpu in found["gpus"]:
         yield "GPU", f"{gpu['name']}; {_memory(gpu)}; compute capability {'.'.join(gpu['compute_capability'])}"
         yield "CUDA", f"driver {_cuda(gpu['cuda_driver'])}, runtime {_cuda(gpu['cuda_runtime'])}, CuPy {gpu['cupy']}"
@@ -267,7 +267,7 @@ def lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "BLAS", f"{name} {blas['version']}, {blas['num_threads']} threads{kernels}"
     for cache in found["caches"]:
         kept = f"{format_bytes(cache['bytes'])} in {cache['folder']}"
-        none = "not kept: no folder can be written; set NUMBA_CACHE_DIR to one"
+        none = "not kept, because no cache folder is writable; set NUMBA_CACHE_DIR to one that is"
         yield cache["what"], kept if cache["folder"] else none
     data = found["data"]
     places = " and ".join(data["folders"])
