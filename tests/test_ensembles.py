@@ -125,8 +125,8 @@ def test_randaugment_changes_bytes_before_all_else():
     ("options", "message"),
     [
         ({"augmentation": None}, "members would be the same"),
-        ({"augmentation": "flips"}, "augmentation is an Augmentation"),
-        ({"ensemble": 0}, "ensemble is how many draws"),
+        ({"augmentation": "flips"}, "augmentation must be an Augmentation"),
+        ({"ensemble": 0}, "ensemble is the number of members"),
         ({"averaging": "upside"}, "symmetry"),
         ({"landmarks": 4}, "no landmarks"),
         ({"kernel": "precomputed"}, "precomputed matrix has none"),

@@ -631,7 +631,7 @@ def test_landmarks_of_a_precomputed_matrix_and_in_a_store_are_those_of_images(tm
         ({"landmarks": 5}, "from 1 to 4 can be chosen, not 5"),
         ({"landmarks": 2.0}, "from 1 to 4 can be chosen, not 2.0"),
         ({"landmarks": 2, "landmarks_by": "luck"}, "landmarks_by is 'variance' or 'random', not 'luck'"),
-        ({"landmarks": 2, "tilt": 0.3}, "landmarks have no tilt"),
+        ({"landmarks": 2, "tilt": 0.3}, "tilt does not work with landmarks"),
         ({"landmarks": 2, "ridge": 0.0}, "landmarks need a ridge above 0"),
     ],
 )

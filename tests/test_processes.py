@@ -327,9 +327,9 @@ def test_bad_questions_are_refused(monkeypatch):
     with pytest.raises(InputError, match="NaN"):
         model.predict(np.full((2, 3), np.nan), return_std=True)
     precomputed = GaussianProcessRegressor("precomputed").fit(np.eye(4), [0.0, 1.0, 2.0, 3.0])
-    with pytest.raises(ParameterError, match=r"kernel of each new row with itself: prior="):
+    with pytest.raises(ParameterError, match=r"prior=..., the kernel of each new row with itself"):
         precomputed.predict(np.eye(4), return_std=True)
-    with pytest.raises(ParameterError, match=r"kernel among the new rows, \(M, M\): prior="):
+    with pytest.raises(ParameterError, match=r"prior=..., the kernel among the new rows, \(M, M\)"):
         precomputed.predict(np.eye(4), return_cov=True)
     with pytest.raises(InputError, match="d holds NaN"):
         precomputed.predict(np.eye(4), return_std=True, prior=np.full(4, np.nan))
