@@ -320,7 +320,7 @@ def test_bad_data_are_refused(X, y, parameters, complaint):
 def test_bad_questions_are_refused(monkeypatch):
     X = points(10)
     model = GaussianProcessRegressor("relu").fit(X, smooth(X))
-    with pytest.raises(ParameterError, match="standard deviations or covariances, not both"):
+    with pytest.raises(ParameterError, match="return_std or return_cov, not both"):
         model.predict(X, return_std=True, return_cov=True)
     with pytest.raises(InputError, match="expecting 3 features"):
         model.predict(points(4, width=10), return_std=True)

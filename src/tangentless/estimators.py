@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.svm import SVC
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.validation import check_is_fitted
 
 from .backends import AnyDevice, Precision
 from .errors import InputError, ParameterError
@@ -316,9 +315,9 @@ class KernelSVC(_Classifier):
 
     def decision_function(self, X: Any) -> Array:
         """Values of the classes by votes over pairs of classes, (M, classes); with two classes a signed value, (M,)."""
-        check_is_fitted(self)
+        rows = self._read(X)
         columns = self.support_ if self.X_fit_ is None else slice(None)
-        panels = self._panels(X, max(1, len(self.support_)))
+        panels = self._panels(rows, max(1, len(self.support_)))
         return np.concatenate([self.separators_.decide(to_host(panel)[:, columns]) for panel in panels])
 
     def _check_parameters(self) -> None:

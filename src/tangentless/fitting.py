@@ -173,9 +173,9 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
     def _training_matrix(self, device: Device, X: NDArray[Any]) -> Any:
         """The kernel matrix (N, N) of the training rows, in the memory of the device or, with `store`, in the store."""
         self._prepare_kernel(device)
-        return self._kept_too(X if self.kernel_ is None else self._matrix(self.kernel_, device, X, store=self.store))
+        return self._keep_copy(X if self.kernel_ is None else self._matrix(self.kernel_, device, X, store=self.store))
 
-    def _kept_too(self, K: Any) -> Any:
+    def _keep_copy(self, K: Any) -> Any:
         """Return K; inside `keeping_matrix` also keep a copy of the first one."""
         if self._kept is not None and not self._kept:  # an ensemble keeps the matrix of its first member
             self._kept.append(np.array(to_host(K)))  # a copy, since the solver overwrites K
@@ -203,20 +203,23 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
         backend = "cpu" if self._precomputed and self.backend == "auto" else self.backend
         return Device.of(backend, self.precision, self.n_jobs)
 
+    def _fitted_device(self) -> Device:
+        """The device that the parameters name, in the precision of the fit: that parameter may have changed since."""
+        return self._device().at(self.precision_)
+
     def _read(self, X: Any) -> NDArray[Any]:
-        """Check rows to predict for: their shape must be that of the training rows."""
+        """Check rows to predict for: the model must be fitted, and their shape must be that of the training rows."""
+        check_is_fitted(self)
         shape = (self.n_features_in_,) if self.X_fit_ is None else self.X_fit_.shape[1:]
         return read_rows(self, X, shape, finite=self.X_fit_ is None)  # the kernel checks that images are finite
 
-    def _panels(self, X: Any, columns: int, known: Any = None, kernel: Kernel | None = None) -> Iterator[Any]:
-        """Yield k(X, known) in panels of rows, each of at most `ENTRIES_AT_ONCE` entries; `known` is by default X_fit_.
+    def _panels(self, rows: Any, columns: int, known: Any = None, kernel: Kernel | None = None) -> Iterator[Any]:
+        """Yield k(rows, known) in panels of rows, each of at most `ENTRIES_AT_ONCE` entries; they stay on the device.
 
-        Panels stay on the device. The precision is that of the fit, even if the parameter has changed since.
+        `rows` come from `_read`, and have `columns` kernel values each; `known` is by default X_fit_.
         """
-        check_is_fitted(self)
-        rows = self._read(X)
         known, kernel = self.X_fit_ if known is None else known, self.kernel_ if kernel is None else kernel
-        device = self._device().at(self.precision_)
+        device = self._fitted_device()
         with self._shown("kernel") as progress:
             for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // columns)):
                 if kernel is None:

@@ -127,16 +127,16 @@ def _with_inputs(arrays: Arrays, steps: list[AnyStep]) -> Arrays:
     rows = inputs = _inputs(steps)
     if inputs is None:
         return arrays
-    spared = []
+    replaceable = []
     for place, step in enumerate(steps):
-        if _same(arrays.get(f"images{place}"), rows):
-            spared.append(f"images{place}")
+        if _equal(arrays.get(f"images{place}"), rows):
+            replaceable.append(f"images{place}")
         rows = through(step, rows)
-    if _same(arrays["images"], _trained_rows(arrays, rows)):
-        spared.append("images")
-    if inputs.nbytes >= sum(arrays[name].nbytes for name in spared):
+    if _equal(arrays["images"], _trained_rows(arrays, rows)):
+        replaceable.append("images")
+    if inputs.nbytes >= sum(arrays[name].nbytes for name in replaceable):
         return arrays
-    return {"inputs": inputs} | {name: array for name, array in arrays.items() if name not in spared}
+    return {"inputs": inputs} | {name: array for name, array in arrays.items() if name not in replaceable}
 
 
 def _inputs(steps: list[AnyStep]) -> NDArray[Any] | None:
@@ -148,7 +148,7 @@ def _inputs(steps: list[AnyStep]) -> NDArray[Any] | None:
     return step.inputs_
 
 
-def _same(one: NDArray[Any] | None, other: NDArray[Any] | None) -> bool:
+def _equal(one: NDArray[Any] | None, other: NDArray[Any] | None) -> bool:
     return one is not None and other is not None and one.dtype == other.dtype and np.array_equal(one, other)
 
 
@@ -187,8 +187,8 @@ def _describe(model: Any) -> tuple[Header, Arrays]:
         price = model.C if model.C == "scale" else float(model.C)
         return header | {"C": price, "C_": model.C_}, arrays | {"counts": parts.counts}
     chosen = {"ridge_": model.ridge_, "tilt_": model.tilt_, "leave_one_out_score": model.loo_score_}
-    asked = {"ridge": model.ridge, "tilt": model.tilt}
-    given = {name: value if value == "loo" else float(value) for name, value in asked.items()}
+    parameters = {"ridge": model.ridge, "tilt": model.tilt}
+    given = {name: value if value == "loo" else float(value) for name, value in parameters.items()}
     arrays["coefficients"] = model.dual_coef_
     if model.augmentation_ is not None:
         header["augmentation"], arrays["shares"] = model.augmentation_.to_json(), model.shares_
@@ -320,7 +320,7 @@ def _restore_ridge(header: Header, arrays: Arrays, images: NDArray[Any], options
     return model
 
 
-def _restore_machine(header: Header, arrays: Arrays, images: NDArray[Any], options: dict[str, Any]) -> KernelSVC:
+def _restore_svc(header: Header, arrays: Arrays, images: NDArray[Any], options: dict[str, Any]) -> KernelSVC:
     model = KernelSVC(C=_choice(header, "C", "scale"), class_weight=_read_weights(header), **options)
     model._check_parameters()
     _attach(model, images)
@@ -398,7 +398,7 @@ def _restore_process(header: Header, arrays: Arrays, images: NDArray[Any], optio
     return model
 
 
-_RESTORE = {"svc": _restore_machine, "process": _restore_process, "process classifier": _restore_process}
+_RESTORE = {"svc": _restore_svc, "process": _restore_process, "process classifier": _restore_process}
 
 
 def _floats(arrays: Arrays, name: str, rows: NDArray[Any] | None = None) -> NDArray[Any]:

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
 
 from .backends import AnyDevice, Precision
 from .choosing import BLOCK, choose_images
@@ -68,17 +67,10 @@ class _Process(KernelEstimator):
 
     @property
     @abstractmethod
-    def _shared(self) -> Factor:
+    def _training_factor(self) -> Factor:
         """The factor of the training rows."""
 
-    def _fitted_device(self) -> Device:
-        return self._device().at(self.precision_)
-
-    def _new_rows(self, X: Any) -> NDArray[Any]:
-        check_is_fitted(self)
-        return self._read(X)
-
-    def _own(self, rows: NDArray[Any], prior: Any) -> Array:
+    def _prior_variances(self, rows: NDArray[Any], prior: Any) -> Array:
         """The prior variances k(x, x) of new rows, (M,); for a precomputed matrix, those that the user gave."""
         if self.kernel_ is not None:
             return np.asarray(to_host(self.kernel_.diag(rows, backend=self._fitted_device())), dtype=np.float64)
@@ -86,10 +78,10 @@ class _Process(KernelEstimator):
             raise ParameterError("a precomputed matrix needs prior=..., the kernel of each new row with itself, (M,)")
         return np.asarray(prior, dtype=np.float64)
 
-    def _panels_with(self, rows: NDArray[Any], own: Array | None) -> Iterator[tuple[Any, Any]]:
+    def _panels_with_prior(self, rows: NDArray[Any], own: Array | None) -> Iterator[tuple[Any, Any]]:
         """Yield panels of rows: their kernel values with the training rows, and their prior variances, if given."""
         start = 0
-        for panel in self._panels(rows, len(self._shared)):
+        for panel in self._panels(rows, len(self._training_factor)):
             yield panel, None if own is None else own[start : start + len(panel)]
             start += len(panel)
 
@@ -104,10 +96,10 @@ class _Process(KernelEstimator):
         The unit is the median of the same variance for the training images, each given all others. `prior` is as for
         `predict`.
         """
-        rows = self._new_rows(X)
-        own, factor = self._own(rows, prior), self._shared
+        rows = self._read(X)
+        own, factor = self._prior_variances(rows, prior), self._training_factor
         typical = np.median(np.maximum(1 / to_host(factor.inverse_diagonal) - to_host(factor.added), 0.0))
-        found = np.concatenate([to_host(factor.variance(*panel)) for panel in self._panels_with(rows, own)])
+        found = np.concatenate([to_host(factor.variance(*panel)) for panel in self._panels_with_prior(rows, own)])
         return np.asarray(found / max(float(typical), np.finfo(np.float64).eps * float(own.max()), 1e-300))
 
     @available_if(_has_images)  # type: ignore[untyped-decorator]  # scikit-learn is untyped
@@ -116,8 +108,8 @@ class _Process(KernelEstimator):
 
         `block` is as for `tangentless.choose`.
         """
-        rows = self._new_rows(X)
-        known = self._shared, self.X_fit_
+        rows = self._read(X)
+        known = self._training_factor, self.X_fit_
         return choose_images(self.kernel_, self._fitted_device(), rows, n, block=block, known=known)
 
 
@@ -186,7 +178,7 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
             raise ParameterError(f"noise must be a finite number of at least 0, 'mle' or 'loo', not {self.noise!r}")
 
     @property
-    def _shared(self) -> Factor:
+    def _training_factor(self) -> Factor:
         return self.factor_
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -209,7 +201,7 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
         """
         if not hasattr(self, "factor_"):
             return self.fit(X, y)
-        rows = self._new_rows(X)
+        rows = self._read(X)
         targets = check_targets(y, len(rows))
         if targets.shape[1:] != self.y_fit_.shape[1:]:
             raise InputError(f"y has the shape {targets.shape}, but the model was fitted to {self.y_fit_.shape}")
@@ -234,18 +226,18 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
         deviations and covariances need `prior`, the kernel of the new rows: its diagonal (M,) for standard deviations,
         the matrix (M, M) for covariances.
         """
-        rows = self._new_rows(X)
+        rows = self._read(X)
         if return_std and return_cov:
             raise ParameterError(
                 "set return_std or return_cov, not both; the diagonal of the covariances holds the variances"
             )
         if return_cov:
             return self._with_covariance(rows, include_noise, prior)
-        own = self._own(rows, prior) if return_std else None
+        own = self._prior_variances(rows, prior) if return_std else None
         if own is not None and own.shape != (len(rows),):
             raise InputError(f"prior must hold one number for each of {len(rows)} rows, not {own.shape}")
         means, variances = [], []
-        for panel, some in self._panels_with(rows, own):
+        for panel, some in self._panels_with_prior(rows, own):
             means.append(to_host(panel @ put_beside(self.dual_coef_, panel)))
             if some is not None:
                 variances.append(to_host(self.factor_.variance(panel, some)))
@@ -258,7 +250,7 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
             raise ParameterError(
                 "a precomputed matrix has no covariances of new rows; give them to factor_.sample, or fit to images"
             )
-        rows = self._new_rows(X)
+        rows = self._read(X)
         self._check_covariance(len(rows))
         C, S = self._covariances(rows)
         seed = check_random_state(random_state).randint(2**31)
@@ -303,7 +295,7 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
         C, S = (rows, prior) if self.kernel_ is None else self._covariances(rows)
         found = np.asarray(to_host(self.factor_.covariance(C, S)))
         mean = to_host(C @ put_beside(self.dual_coef_, C))
-        return mean, self._scaled(found, np.eye(len(found)) if include_noise else None)
+        return mean, self._scaled(found, include_noise)
 
     def _check_covariance(self, count: int) -> None:
         targets = math.prod(self.y_fit_.shape[1:])
@@ -312,10 +304,10 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
         free = self.factor_.on.free_bytes()
         check_fits(needed, free, what, "ask for standard deviations, return_std=True, one number for a row")
 
-    def _scaled(self, found: Array, noise: Any) -> Array:
-        """Variances or covariances, plus `noise` (or none) times the noise variance, times the scale of each target."""
-        if noise is not None and noise is not False:
-            found = found + self.noise_ * noise
+    def _scaled(self, found: Array, include_noise: bool) -> Array:
+        """Variances (M,) or covariances (M, M), with or without the noise, times the scale of each target."""
+        if include_noise:
+            found = found + self.noise_ * (1.0 if found.ndim == 1 else np.eye(len(found)))
         return found * self.scale_ if self.y_fit_.ndim == 1 else found[..., None] * self.scale_
 
 
@@ -383,7 +375,7 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
             raise ParameterError(f"concentration must be a number from 1e-12 to 1, or 'loo', not {given!r}")
 
     @property
-    def _shared(self) -> Factor:
+    def _training_factor(self) -> Factor:
         return self.processes_.factor
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -394,14 +386,15 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
         self.X_fit_, self.codes_fit_ = None if self._precomputed else X, codes
         self.concentration_, self.scale_ = self._pick(K, codes, device)
         options: dict[str, Any] = {"overwrite": not self._precomputed, "backend": device}
-        asked = len(self.classes_), self.concentration_, self.scale_
-        self._attach(ClassFactors.of(K, codes, *asked, **options))
+        processes = ClassFactors.of(K, codes, len(self.classes_), self.concentration_, self.scale_, **options)
+        self._attach(processes)
         return self
 
     def latent(self, X: Any, *, prior: Any = None) -> tuple[Array, Array]:
         """Means and variances of the latent function of every class, (M, classes) each; `prior` as for `novelty`."""
-        rows = self._new_rows(X)
-        found = [self.processes_.latent(*panel) for panel in self._panels_with(rows, self._own(rows, prior))]
+        rows = self._read(X)
+        panels = self._panels_with_prior(rows, self._prior_variances(rows, prior))
+        found = [self.processes_.latent(*panel) for panel in panels]
         means, variances = zip(*found, strict=True)
         return np.concatenate(means), np.concatenate(variances)
 

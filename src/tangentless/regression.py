@@ -151,7 +151,7 @@ class KernelRidge(KernelEstimator):
         self.kernels_ = [self.kernel_ if view is None else self._kernel_object(view) for view in self._views]
         for view, kernel in zip(self._views, self.kernels_, strict=True):
             if view is not None:
-                with _naming(view):
+                with _naming_view(view):
                     for leaf in kernel.leaves():
                         leaf.elements(shape)
 
@@ -161,11 +161,11 @@ class KernelRidge(KernelEstimator):
         """Fit one member. Its matrix is freed on return, so only one is in memory at a time."""
         X, kernel, view = self._copies(X, member), self.kernels_[member], self._views[member]
         K = X if kernel is None else self._matrix(kernel, problem.device, X, store=self._store(member))
-        K = self._kept_too(K)
+        K = self._keep_copy(K)
         targets, weights = problem.targets, problem.weights
         kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
         partial = len(kept) < len(X)  # rows without weight take no part
-        with self._shown("solution"), _naming(view), self._advice(X, view):
+        with self._shown("solution"), _naming_view(view), self._advising_float64(X, view):
             solution = solve_ridge(
                 part_of(K, kept, kept) if partial else K,
                 targets[kept],
@@ -224,7 +224,7 @@ class KernelRidge(KernelEstimator):
         return choose_rows(lambda rows, columns: K[rows][:, columns], K.diagonal(), count)
 
     @contextmanager
-    def _advice(self, X: NDArray[Any], view: str | None) -> Iterator[None]:
+    def _advising_float64(self, X: NDArray[Any], view: str | None) -> Iterator[None]:
         """Advise float64 in the error for a singular matrix, if no two rows are the same."""
         try:
             yield
@@ -241,7 +241,6 @@ class KernelRidge(KernelEstimator):
 
     def _values(self, X: Any) -> Array:
         """Predicted targets, averaged over members of the ensemble and copies of the rows."""
-        check_is_fitted(self)
         rows, found = self._read(X), []
         for coefficients, known, kernel, transform in self._terms():
             panels = self._panels(transform(rows), len(coefficients), known, kernel)
@@ -274,7 +273,7 @@ class KernelRidge(KernelEstimator):
         if self.kernel_ is None or self.X_fit_ is None:
             raise ParameterError("a precomputed matrix has no pixels to take gradients by; fit the model to images")
         rows = self._read(X).astype(np.float64)
-        device, total = self._device().at(self.precision_), np.zeros_like(rows)
+        device, total = self._fitted_device(), np.zeros_like(rows)
         for coefficients, known, kernel, transform in self._terms():
             copies = transform(rows)
             for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // len(coefficients))):
@@ -295,7 +294,7 @@ class _Problem:
 
 
 @contextmanager
-def _naming(view: str | None) -> Iterator[None]:
+def _naming_view(view: str | None) -> Iterator[None]:
     """Name the view in errors of a member that sees one."""
     try:
         yield
