@@ -1,4 +1,4 @@
-"""Kernel matrices and targets that the tests of the solvers share."""
+"""Kernel matrices and targets for the tests of the solvers."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ def random_targets(rows, columns=3, seed=1):
 
 
 def refit_without_each_row(K, Y, ridge):
-    """Predictions of each row by a model of the others, solved anew for each."""
+    """Leave-one-out predictions by brute force: one solution for each row that is left out."""
     predictions = np.empty_like(Y)
     for i in range(len(K)):
         rest = np.delete(np.arange(len(K)), i)

@@ -1,4 +1,4 @@
-"""Nonlinearities as users write them, which several tests share."""
+"""User-defined nonlinearities for several tests."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from tangentless.layers import Nonlinearity
 
 
 class Step(Nonlinearity):
-    """The arc-cosine kernel of order zero: its slope at 1 is infinite, and no short polynomial comes near it."""
+    """The arc-cosine kernel of order zero. Its slope at 1 is infinite, so no short polynomial approximates it."""
 
     name = "step"
 

@@ -1,4 +1,4 @@
-"""What programs get from the commands: one JSON object, an exit status with a meaning, and completions for shells."""
+"""Commands for programs: one JSON object with --json, exit statuses, and completion in shells."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(*arguments: Any, **options: Any) -> Result:
 
 
 def answer(*arguments: Any, status: int = 0) -> dict[str, Any]:
-    """The one object that a command prints with --json; nothing else may stand on its standard output."""
+    """Run a command with --json and return its object; nothing else may be on its standard output."""
     result = run(*arguments, "--json")
     assert result.exit_code == status, (result.output, result.exception)
     found = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))

@@ -1,4 +1,4 @@
-"""The benchmark of GPUs, as far as it goes without one: the rival computes the kernel, and tables show the record."""
+"""The benchmark of GPUs, as far as it runs without one: PyTorch computes the same kernel; tables show the record."""
 
 from __future__ import annotations
 
@@ -59,14 +59,15 @@ WRITTEN = [case for case in (*CHAINS, *GRAPHS) if not set(case[0].split()) & {"e
 @pytest.mark.parametrize("case", WRITTEN, ids=conformance.name)
 def test_the_rival_computes_the_kernel(case: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is an extra")
-    monkeypatch.setattr(torch, "compile", lambda layer, **options: layer)  # takes a minute, and changes no arithmetic
+    # Compiling takes a minute and does not change the arithmetic.
+    monkeypatch.setattr(torch, "compile", lambda layer, **options: layer)
     text, shape = case
     graph, X = kernel(text).graph(shape), conformance.images(shape, 7)
     assert rival.why_not_written(graph) is None
     wanted = kernel(text)(X[:3], X[3:], backend="reference")
     for precision, bound in (("float64", 1e-10), ("float32", 1e-5)):
         contender = rival.Rival(graph, precision, device="cpu")
-        contender.batch = 5  # pairs, so that there are several batches
+        contender.batch = 5  # pairs in a batch, so that there are several batches
         found = contender.block(contender.prepare(X[:3]), contender.prepare(X[3:]))
         assert relative_error(found, wanted) < bound
 
@@ -135,7 +136,8 @@ def test_what_cannot_be_compared_is_refused(shape: tuple[int, ...]) -> None:
 def test_turns_go_on_for_the_seconds_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     emulate(monkeypatch)
     monkeypatch.setattr(gpu, "SIDE", 3)
-    monkeypatch.setattr(gpu, "gpu_seconds", lambda work: (work(), 0.0625)[1])  # a clock on which turns take alike
+    # A clock on which all turns take the same time.
+    monkeypatch.setattr(gpu, "gpu_seconds", lambda work: (work(), 0.0625)[1])
     few, many = (
         gpu._Bench(CudaBackend(), {}, Ceilings(1e12, 1e13), False, seconds, 2).measure(
             "conv3 relu globalpool", (4, 4, 1)
@@ -148,7 +150,7 @@ def test_turns_go_on_for_the_seconds_asked_for(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_command_asks_for_so_many_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*arguments: object, seconds: float, **options: object) -> None:
-        raise InputError(f"turns for {seconds} s")  # in the place of a measurement that needs a GPU
+        raise InputError(f"turns for {seconds} s")  # instead of a measurement, which needs a GPU
 
     emulate(monkeypatch)
     monkeypatch.setattr(gpu, "bench_gpu", stop)
