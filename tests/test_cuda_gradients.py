@@ -1,4 +1,4 @@
-"""Gradients on a GPU, real or emulated, against the reference; their bits, their memory, and where they are."""
+"""Gradients on a GPU, real or emulated, against the reference; their bits, memory and location."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BRANCHES = "conv3 residual(relu conv3) relu pool3(stride=2) gaussian globalpool 
 
 
 def use(machine, monkeypatch):
-    """A backend on the real machine, or on the emulated one."""
+    """A CUDA backend on the real GPU, or on the emulated one."""
     if machine == "real":
         if not gpu_present():
             pytest.skip("no NVIDIA GPU, or no CuPy to use it")
@@ -44,7 +44,7 @@ def backend(request, monkeypatch):
 
 
 def check(kernel, X, Z, backend, bound=1e-9, **options):
-    """Gradients of both kinds of matrix, and slopes by parameters, against those of the reference."""
+    """Compare gradients of k(X, Z) and k(X, X), by pixels and by parameters, with those of the reference."""
     rng = np.random.default_rng(0)
     G, S = rng.standard_normal((len(X), len(Z))), rng.standard_normal((len(X), len(X)))
     found, expected = (
@@ -62,7 +62,7 @@ def _several(found):
     return found if isinstance(found, tuple) else (found,)
 
 
-# Tables of slopes by parameters of three nonlinearities take a while.
+# Slow: three nonlinearities need tables of slopes by their parameters.
 TABLES = pytest.param(GRAPHS[-2], marks=pytest.mark.slow)
 
 
@@ -94,7 +94,7 @@ def test_gradients_in_either_precision_agree_with_the_reference(case, precision,
 
 
 FLAT = ("conv3 relu pool2 conv3 gaussian patch4 relu", (8, 8, 2))
-WIDE = ("conv3 relu pool2 conv3 relu globalpool relu", (4, 36, 5))  # columns of more than a warp, pixels in two turns
+WIDE = ("conv3 relu pool2 conv3 relu globalpool relu", (4, 36, 5))  # more columns than a warp has threads
 
 
 @pytest.mark.parametrize("case", [CHAINS[0], CHAINS[6], CHAINS[8], CHAINS[10], FLAT, WIDE], ids=name)
@@ -163,7 +163,7 @@ def test_hostile_images_have_finite_gradients(backend, kernel):
     G = np.random.default_rng(0).standard_normal((len(X), len(X)))
     gradient = kernel.vjp(X, None, G, backend=backend)
     assert np.isfinite(gradient).all()
-    assert not gradient[8].any()  # black: where nonlinearities have no derivative, zero is taken
+    assert not gradient[8].any()  # a black image: where a nonlinearity has no derivative, zero is taken
 
 
 def test_duplicates_have_the_gradient_that_an_image_has_with_itself(backend):
@@ -171,7 +171,7 @@ def test_duplicates_have_the_gradient_that_an_image_has_with_itself(backend):
     kernel = tl.kernel("conv3 relu pool2 residual(conv3 relu) globalpool")
     left, right, _ = kernel.vjp(X, X, one, backend=backend, parameters=True)
     alone, _ = kernel.vjp(X, None, one, backend=backend, parameters=True)
-    # Rounding of c near 1 shows in the root of f': half of the digits are left.
+    # Near c = 1, f' has a square root of 1 - c, so rounding leaves half of the digits.
     np.testing.assert_allclose(left + right, alone, rtol=1e-6)
 
 
@@ -203,7 +203,7 @@ def test_memory_that_runs_out_is_answered_by_smaller_batches(backend, monkeypatc
         def count(pairs):
             advance(pairs)
             if len(batches) == 1:
-                raise MemoryError  # after the first batch
+                raise MemoryError  # the memory runs out after the first batch
 
         pull(left, right, cotangent, advance=count, batch=min(batch, 3), **options)
 
@@ -234,7 +234,7 @@ def test_memory_that_runs_out_in_a_fused_gradient_is_answered_by_smaller_batches
     def launched(launch, name, *arguments):
         calls.append(name)
         if name == failing and calls.count(failing) == 3:
-            raise MemoryError  # in the third batch
+            raise MemoryError  # the memory runs out in the third batch
         launch(name, *arguments)
 
     monkeypatch.setattr(PullPath, "pull", counted)

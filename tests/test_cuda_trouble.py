@@ -1,4 +1,4 @@
-"""What the user reads where there is no GPU to use: what is wrong, and what to install or change."""
+"""Error messages if no GPU can be used: what is wrong, and what to install or change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fresh_choice():
 
 
 def test_a_missing_cupy_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", None)  # what Python itself does with a module that cannot be imported
+    monkeypatch.setitem(sys.modules, "cupy", None)  # None: importing the module raises ImportError
     with pytest.raises(
         BackendError, match=r"needs CuPy.*pip install 'tangentless\[cuda13\]', or tangentless\[cuda12\]"
     ):

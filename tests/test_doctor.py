@@ -1,4 +1,4 @@
-"""`tangentless doctor`: what it shows, and that it notices what is wrong."""
+"""`tangentless doctor`: what it shows, and that it finds wrong results."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ def stored():
 
 @pytest.fixture
 def without_compiling(monkeypatch):
-    """The self-test with the reference alone, in place of all backends."""
+    """The self-test uses the reference in place of all backends."""
     device = devices.Device("reference")
     monkeypatch.setattr(doctor, "Device", lambda name, precision: device)
 

@@ -90,7 +90,7 @@ def test_on_digits_leave_one_out_tells_the_accuracy_on_unseen_images():
     model = KernelRidgeClassifier(SMALL).fit(images[:500], labels[:500])
     accuracy = model.score(images[500:], labels[500:])
     assert accuracy > 0.9
-    assert abs(model.loo_score_ - accuracy) < 0.05  # two samples of 500: a standard error of 0.02 between them
+    assert abs(model.loo_score_ - accuracy) < 0.05  # a difference of two samples of 500: its standard error is 0.02
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -423,11 +423,11 @@ def test_flips_are_true_or_false(model, flips):
 def test_a_machine_reads_digits_by_default():
     images, labels = load_digits(return_X_y=True)
     images = images.reshape(-1, 8, 8, 1)
-    order = np.random.default_rng(0).permutation(len(images))  # they are sorted by writer
+    order = np.random.default_rng(0).permutation(len(images))  # the digits are sorted by writer
     train, test = order[:500], order[500:800]
     model = KernelSVC().fit(images[train], labels[train])
     assert model.score(images[test], labels[test]) >= 0.97
-    assert model.C_ > 500  # entries of K lie close to 1
+    assert model.C_ > 500  # large, because the entries of K are close to 1
 
 
 def test_the_default_price_does_not_depend_on_the_scale_of_the_kernel():
@@ -436,7 +436,7 @@ def test_the_default_price_does_not_depend_on_the_scale_of_the_kernel():
     plain, scaled = KernelSVC("precomputed"), KernelSVC("precomputed")
     plain.fit(K, labels[:100])
     scaled.fit(1000 * K + 7, labels[:100])
-    decisions = [  # of pairs of classes: votes jump where a decision is near 0
+    decisions = [  # of pairs of classes; votes would jump if a decision is near 0
         plain.separators_.pairs(L[:, plain.support_]),
         scaled.separators_.pairs(1000 * L[:, scaled.support_] + 7),
     ]
@@ -539,10 +539,10 @@ def test_a_support_vector_machine_decides_as_scikit_learn_does(classes, kernel):
     ours = KernelSVC(kernel, C=30.0, class_weight="balanced")
     ours = ours.fit(K if kernel == "precomputed" else images[:100], labels[:100])
     new = L if kernel == "precomputed" else images[100:]
-    # Kernel entries between other sets of images are the same to the precision of float32 arithmetic, times 100 rows.
+    # Entries between different sets of images agree to the precision of float32; a decision sums them over 100 rows.
     np.testing.assert_allclose(ours.decision_function(new), theirs.decision_function(L), atol=1e-3)
     np.testing.assert_array_equal(ours.predict(new), theirs.predict(L))
-    assert ours.score(new, labels[100:]) > 0.6  # 100 images of 10 digits
+    assert ours.score(new, labels[100:]) > 0.6  # trained on 100 images of 10 digits
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The paper's experiments, on a toy data set: what they compute, how they resume, and what they leave behind."""
+"""The paper's experiments on a toy data set: what they compute, how they resume, and which files they write."""
 
 import dataclasses
 import json
@@ -150,7 +150,7 @@ t.run_subsets(Path(sys.argv[1]), t.Subsets(sizes=(16, 32), kernels=("myrtle5",),
 
 
 def test_killed_run_goes_on_and_ends_with_the_same_numbers(tmp_path):
-    """The process is killed for good, in the middle of a trial; what it had finished is not computed again."""
+    """The process is killed in the middle of a trial; the next run does not repeat what was finished."""
     subsets = Subsets(sizes=(16, 32), kernels=("myrtle5",), trials=6, ridges=(1e-2,))
     command = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(Path(__file__).parent)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -182,7 +182,7 @@ def test_subsets_take_recipes(tmp_path):
 
 class TestTables:
     def test_flips_are_those_of_the_doubled_set(self, tmp_path):
-        """K + M of the table, and all 2n images side by side with the same ridge."""
+        """The K + M of the table equals training on all 2n images with the same ridge."""
         outcome = run_table(tmp_path, "myrtle10-gaussian", "myrtle10-gaussian+flips", ridge=1e-3)
         data, zca = toy(), Whitening(1e-5).fit(toy(), tmp_path / "pieces")
         chosen = tables.choose(80, 40, 0)
@@ -437,11 +437,11 @@ class TestTables:
 class TestGabor:
     def test_stripes_are_answered_by_their_own_direction(self):
         x = np.arange(28)
-        for turn in (0, 4):  # waves along x, and along y
+        for turn in (0, 4):  # stripes that vary along x, and along y
             wave = 127 + 120 * np.cos(2 * np.pi * x / 6)
             image = np.broadcast_to(wave if turn == 0 else wave[:, None], (28, 28)).astype(np.uint8)
             answers = gabor_features(image[None, ..., None])[0, 2:5, 2:5].mean(axis=(0, 1))
-            assert answers.argmax() == 8 + turn  # of the second wavelength, 6
+            assert answers.argmax() == 8 + turn  # the second wavelength is 6 pixels
 
     def test_flat_images_have_no_features_inside(self):
         flat = gabor_features(np.full((1, 28, 28, 1), 200, np.uint8))
@@ -476,7 +476,7 @@ class TestReport:
         for rows in paper.TABLES.values():
             assert all(f"| {row.label} |" in page for row in rows)
         (line,) = [line for line in page.splitlines() if line.startswith("| Myrtle5 Kernel | 85.8")]
-        assert "| 60 | 20 |" in line  # the larger of the two
+        assert "| 60 | 20 |" in line  # of two records of a table, the one with more images counts
         assert "| Myrtle7 Kernel | 86.6 | not run yet |" in page
         assert "| CKN | 82.2 | not run yet |" in page
         assert "| CNTK + Flips | 81.4 | *cited* |" in page
@@ -562,7 +562,7 @@ def test_paper_numbers_are_complete():
     assert all(list(values) == [10, 20, 40, 80, 160, 320, 640, 1280] for values in paper.SUBSETS.values())
     kernels = {"mnist": mnist.table(), "cifar10": cifar10.table(), "cifar100": cifar100.table()}
     for name, table in kernels.items():
-        own = {"best", "gaussian-no-zca"}  # rows that are not the paper's
+        own = {"best", "gaussian-no-zca"}  # rows that the paper does not have
         assert {method.name for method in table.methods} - own <= {row.method for row in paper.TABLES[name]}
 
 
