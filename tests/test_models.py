@@ -1,4 +1,4 @@
-"""Model files come back as they were, run nothing, and complain clearly when they are not what they should be."""
+"""Model files: models come back as they were, reading runs no code, and bad files raise clear errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def rewrite(path: Path, **changes: Any) -> None:
-    """Replace arrays of a file, or leave out those that are None, with checksums that fit, as a forger would.
+    """Replace arrays of a file, or remove those that are None, and recompute the checksums, as a forger would.
 
     `header` changes are merged into the header.
     """
@@ -186,7 +186,7 @@ def test_an_archive_with_pickled_objects_is_refused(path: Path):
 
 
 def mutate(good: bytes, generator: np.random.Generator) -> bytes:
-    """Change bits or bytes, or cut out, repeat, swap or put in a stretch; one to three times."""
+    """Apply one to three random changes: flip bits, change bytes, or cut, repeat, swap or insert a range."""
     data = bytearray(good)
     for _ in range(generator.integers(1, 4)):
         place, other = (int(value) for value in generator.integers(0, max(1, len(data)), 2))
@@ -287,7 +287,7 @@ def test_a_small_file_cannot_unpack_to_a_large_one(path: Path):
 
 
 class Steep(Nonlinearity):
-    """A layer the text form does not know."""
+    """A layer that is not registered, so the text form does not know it."""
 
     name = "steep"
 
@@ -481,7 +481,7 @@ PHOTOGRAPHS = np.random.default_rng(0).integers(0, 256, (42, 16, 16, 3), dtype=n
 def test_a_model_of_a_few_photographs_keeps_their_bytes_and_what_follows_comes_back(path: Path, steps: Any, kind: Any):
     model = make_pipeline(*map(clone, steps), kind(TEXT, backend="cpu")).fit(PHOTOGRAPHS, np.arange(42) % 3)
     save_model(path, model)
-    assert path.stat().st_size < PHOTOGRAPHS.nbytes + 70_000  # beside it, numbers for each pair of photographs
+    assert path.stat().st_size < PHOTOGRAPHS.nbytes + 70_000  # the rest: a number for each pair
     loaded = load_model(path, backend="cpu")
     np.testing.assert_array_equal(loaded[-1].X_fit_, model[-1].X_fit_)
     np.testing.assert_array_equal(loaded.decision_function(PHOTOGRAPHS), model.decision_function(PHOTOGRAPHS))
