@@ -28,7 +28,7 @@ def images():
 
 
 def error_by_width(architecture, images, widths=WIDTHS, seeds=8):
-    """For each width, the RMS error of random networks' kernels over seeds and pairs, relative to that of a constant 1."""
+    """For each width, the RMS error of random networks' kernels over seeds and pairs, relative to that of 1."""
     exact = tl.kernel(architecture)(images, backend="reference")[APART]
     errors = []
     for width in widths:

@@ -1,4 +1,4 @@
-"""Reports: one file that asks for nothing, says what it shows, stays small, and never runs what users wrote."""
+"""Reports: one small file that loads nothing else, shows the right numbers, and never runs texts of users."""
 
 import json
 import re
@@ -28,13 +28,13 @@ HOSTILE = "</script><script>alert('x')</script>\u2028<!--"
 TEXT = "conv3 relu globalpool normalize relu"
 DIGITS = load_digits()
 IMAGES, LABELS = (DIGITS.images[:120, ..., None] / 16).astype(np.float32), DIGITS.target[:120] % 3
-ROWS = IMAGES.reshape(120, -1)  # for a kernel of vectors, which takes no time; the images are what is shown
+ROWS = IMAGES.reshape(120, -1)  # for fast kernels of vectors; IMAGES are shown
 KERNEL = tl.classical.Gaussian(1.0)
-FEW, FEW_LABELS = IMAGES[:16, ::2, ::2], LABELS[:16]  # for kernels of images
+FEW, FEW_LABELS = IMAGES[:16, ::2, ::2], LABELS[:16]  # small, for kernels of images
 
 
 class Parsed(HTMLParser):
-    """The elements of a page: ids, attributes that could fetch something, and the texts of scripts by id."""
+    """A parsed page: ids, attributes that could load something, and the texts of scripts by id."""
 
     def __init__(self, text):
         super().__init__()
@@ -176,7 +176,7 @@ def test_numbers_have_a_report_without_classes(tmp_path):
 def test_rows_that_are_no_images_have_no_pictures(model, tmp_path):
     page = Parsed(tl.write_report(tmp_path / "r.html", model, ROWS, LABELS).read_text())
     assert page.data["columns"] is None
-    assert f"row {numbers(model).everything.own.argmin()}" in page.text  # the hardest
+    assert f"row {numbers(model).everything.own.argmin()}" in page.text  # the hardest row
 
 
 def test_a_pipeline_shows_the_images_before_its_whitening(tmp_path):
@@ -332,7 +332,7 @@ def test_fit_writes_a_report_and_does_not_overwrite_one(files):
     code, output = run(*command)
     assert code == 2
     assert "--force" in output
-    assert not (files / "m.npz").exists()  # nothing is computed for it
+    assert not (files / "m.npz").exists()  # refused before anything is computed
 
 
 def test_search_writes_a_report(files):

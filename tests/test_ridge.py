@@ -14,7 +14,7 @@ from tangentless.errors import InputError, NotPositiveDefinite, ParameterError
 from tangentless.solve import solve_ridge
 
 RIDGES = (0.0, 1e-4, 1e-2, 1.0, 10.0)
-# Condition numbers below reach 1e4 or so, and float64 carries 16 digits: 1e-9 leaves some to spare.
+# Condition numbers below are about 1e4 at most, and float64 has 16 digits, so 1e-9 leaves a margin.
 AGREEMENT = 1e-9
 
 
@@ -130,7 +130,7 @@ def test_noise_does_not_hide_duplicates():
     K = random_kernel_matrix(10)
     K[:, 4], K[4, :] = K[:, 3], K[3, :]
     K[4, 4] = K[3, 3]
-    K[3, 4] = K[4, 3] = K[3, 3] + 1e-8  # as after float32 arithmetic
+    K[3, 4] = K[4, 3] = K[3, 3] + 1e-8  # as after rounding to float32
     assert "1 pair of rows are duplicates (3 and 4)" in message_of(K)
 
 

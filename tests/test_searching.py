@@ -1,4 +1,4 @@
-"""Searching for kernels without test data: scores are the solver's, rounds halve, sums cost nothing, errors say why."""
+"""The search for kernels: scores are the solver's, rounds halve candidates, sums are free, errors say why."""
 
 import numpy as np
 import pytest
@@ -73,7 +73,7 @@ def test_weighted_sums_compute_no_entries_and_win_where_they_should(monkeypatch)
     monkeypatch.setattr(CompositionalKernel, "on_device", counted)
     found = tl.search(["relu", "gaussian"], VECTORS[:200], LABELS[:200], subset=100, mix=2)
     assert sum("+" in repr(trial.kernel) for trial in found.trials) >= 3
-    assert sum(pairs) == 2 * 200 * 201 // 2  # every pair once, for each kernel
+    assert sum(pairs) == 2 * 200 * 201 // 2  # every pair once for each kernel
     mixed = next(trial for trial in found.trials if "+" in repr(trial.kernel))
     K = mixed.kernel(VECTORS[:200])
     order = np.random.default_rng(0).permutation(200)[: mixed.rows]

@@ -1,4 +1,4 @@
-"""The factor: every question against dense formulas, updates against fresh factors, on a CPU and as a GPU would."""
+"""The factor: every method against dense formulas, updates against new factors, on a CPU and an emulated GPU."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""The study of tables, at toy size: protocols, resuming, reports; with real tables where they are."""
+"""The study of tables on toy tables: protocols, resuming, reports; and on real tables if they are there."""
 
 import dataclasses
 import json
@@ -102,7 +102,7 @@ def test_four_folds_is_the_best_mean_and_the_others_are_no_better(toys):
 
 
 def test_nested_never_sees_the_rows_it_is_tested_with(toys):
-    """Labels of test rows may be changed at will: what nested tuning chooses stays."""
+    """Changing the labels of test rows does not change what nested tuning chooses."""
     table = read_table("noise", toys)
     flipped = table.labels.copy()
     fold = table.folds[0]
@@ -179,7 +179,7 @@ def test_command_reports_resumes_and_refuses_by_name(toys, tmp_path):
     assert "(./uci-profiles.png)" in page
     assert "folds are missing" in page
     pieces = {path: path.stat().st_mtime_ns for path in (tmp_path / "pieces").iterdir()}
-    assert len(pieces) == 4  # two for each table: with few steps, and with more
+    assert len(pieces) == 4  # two for each table: a quick one, and one with more steps
     again = reproduce(toys, tmp_path, "--datasets", names, "--methods", "ntk", "--finished")
     assert again.exit_code == 0, again.output
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "pieces").iterdir()} == pieces

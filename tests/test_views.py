@@ -1,4 +1,4 @@
-"""Views: what kernels are shown of images."""
+"""Views of images, such as edges, and kernels of them."""
 
 import numpy as np
 import pytest
