@@ -1,6 +1,7 @@
 """Fixtures and helpers shared by many tests. Inputs are read-only, so that code which writes to its input fails."""
 
 import gc
+import io
 import os
 import shutil
 import signal
@@ -22,6 +23,13 @@ def pytest_collection_finish():
     """Keep the garbage collector from scanning imported modules and collected tests, which live to the end anyway."""
     gc.collect()
     gc.freeze()
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self):
+        return True
 
 
 def frozen(values):

@@ -3,6 +3,7 @@
 import numpy as np
 
 import tangentless as tl
+from tangentless import algebra
 
 
 def random_kernel_matrix(rows, seed=0, features=None):
@@ -26,3 +27,10 @@ def refit_without_each_row(K, Y, ridge):
         rest = np.delete(np.arange(len(K)), i)
         predictions[i] = K[i, rest] @ np.linalg.solve(K[np.ix_(rest, rest)] + ridge * np.eye(len(rest)), Y[rest])
     return predictions
+
+
+def solve_in_small_blocks(monkeypatch):
+    """Blocks of 7 rows for matrices of more than 20 rows: 20 rows take one LAPACK call, 21 take several."""
+    monkeypatch.setattr(algebra, "LARGEST_CALL", 20)
+    monkeypatch.setattr(algebra, "_CPU_BLOCK", 7)
+    monkeypatch.setattr(algebra, "_GPU_BLOCK", 7)

@@ -10,18 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner, Result
 
-from tangentless.cli import app
+from shell import run
 from tangentless.experiments import cli as experiments
 from tangentless.experiments.records import Outcome, View
 
 TEXT = "conv3 relu globalpool"
 SLOW = ("--backend", "reference")
-
-
-def run(*arguments: Any, **options: Any) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], **options)
 
 
 def answer(*arguments: Any, status: int = 0) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tangentless as tl
 from conformance import CHAINS, GRAPHS, hostile_images, images, name, relative_error, slow_where
 from conftest import frozen
-from nonlinearities import Step
+from nonlinearities import Sine, Step
 from tangentless.backends import get_backend
 from tangentless.backends.cpu import CpuBackend
 from tangentless.backends.cpu.plan import Fused, fuse
@@ -24,7 +24,6 @@ from tangentless.backends.cpu.simd import host_features
 from tangentless.backends.workers import run_parallel
 from tangentless.errors import BackendError, ParameterError
 from tangentless.graph import compile_graph
-from tangentless.layers import Nonlinearity
 
 GOLDENS = Path(__file__).parent / "goldens" / "neural_tangents.npz"
 # Cases that compile code of their own, for seconds in each precision. In float32 all but the first are run.
@@ -36,18 +35,6 @@ OWN_CODE = (
     "conv3 relu residual",
     "conv3 sum(relu conv3 | conv5)",
 )
-
-
-class Sine(Nonlinearity):
-    """A user's nonlinearity. Its dual is smooth, so it gets a fast form, and is not 1 at cosine 1."""
-
-    name = "sine"
-
-    def dual(self, cosine):
-        return np.exp(-1.0) * np.sinh(cosine)
-
-    def activation(self, preactivation):
-        return np.sin(preactivation)
 
 
 @pytest.mark.parametrize("case", json.loads(str(np.load(GOLDENS)["cases"])), ids=lambda case: case["name"])

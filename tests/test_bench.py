@@ -12,18 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 import conformance
 from conformance import CHAINS, GRAPHS, relative_error
 from cuda_host.machine import COMPILER, emulate
+from shell import run
 from tangentless.backends.cpu import CpuBackend
 from tangentless.backends.cuda import CudaBackend
 from tangentless.bench import gpu, rival, shapes
 from tangentless.bench.ceilings import Ceilings
 from tangentless.bench.photographs import has_pieces
 from tangentless.classical import ConvolutionalNTK
-from tangentless.cli import app
 from tangentless.errors import InputError, ParameterError
 from tangentless.kernel import kernel
 from tangentless.terminal_tables import gpu_table, matrix_line
@@ -154,7 +153,7 @@ def test_the_command_asks_for_so_many_seconds(monkeypatch: pytest.MonkeyPatch) -
 
     emulate(monkeypatch)
     monkeypatch.setattr(gpu, "bench_gpu", stop)
-    result = CliRunner().invoke(app, ["bench", "myrtle5", "--backend", "cuda", "--seconds", "0.25"])
+    result = run("bench", "myrtle5", "--backend", "cuda", "--seconds", 0.25)
     assert "turns for 0.25 s" in result.output
 
 
@@ -267,6 +266,6 @@ def test_the_command_measures_shapes_on_cuda_alone(monkeypatch: pytest.MonkeyPat
     emulate(monkeypatch)
     monkeypatch.setattr(shapes, "run_shapes", stop)
     arguments = ["bench", "conv5", "--shapes", "--images", "X.npy", "--no-rival"]
-    result = CliRunner().invoke(app, [*arguments, "--backend", "cuda"])
+    result = run(*arguments, "--backend", "cuda")
     assert "shapes ['conv5'] of ['X.npy'], rival False" in result.output
-    assert "--shapes are for --backend cuda" in CliRunner().invoke(app, ["bench", "--shapes"]).output
+    assert "--shapes need --backend cuda" in run("bench", "--shapes").output

@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner, Result
 
 import tangentless as tl
 from conftest import hear_interrupts
+from shell import run
 from tangentless import files
 from tangentless.architecture import NAMED, Architecture
-from tangentless.cli import app
 from tangentless.graph import compile_graph
 from tangentless.terminal_tables import layer_rows
 
@@ -30,10 +29,6 @@ TEXT = "conv3 relu pool2 conv3 relu globalpool normalize relu"
 SLOW = ("--backend", "reference")
 IMAGES = np.random.default_rng(0).standard_normal((12, 4, 4, 2))
 LABELS = np.arange(12) % 3
-
-
-def run(*arguments: Any) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def succeed(*arguments: Any) -> str:

@@ -21,7 +21,7 @@ from tangentless.backends.cuda.pulled import PulledGradient, PullPath
 from tangentless.classical import ConvolutionalNTK
 from tangentless.devices import Device
 from tangentless.errors import ArchitectureError
-from test_gradients import COMPOSED, SMALL, relative
+from test_gradients import COMPOSED, SMALL, as_tuple, relative
 
 BRANCHES = "conv3 residual(relu conv3) relu pool3(stride=2) gaussian globalpool normalize relu"
 
@@ -48,7 +48,7 @@ def check(kernel, X, Z, backend, bound=1e-9, **options):
     rng = np.random.default_rng(0)
     G, S = rng.standard_normal((len(X), len(Z))), rng.standard_normal((len(X), len(X)))
     found, expected = (
-        (*kernel.vjp(X, Z, G, backend=one, **options), *_several(kernel.vjp(X, None, S, backend=one, **options)))
+        (*kernel.vjp(X, Z, G, backend=one, **options), *as_tuple(kernel.vjp(X, None, S, backend=one, **options)))
         for one in (backend, "reference")
     )
     slopes, exact = ([one for one in some if isinstance(one, dict)] for some in (found, expected))
@@ -56,10 +56,6 @@ def check(kernel, X, Z, backend, bound=1e-9, **options):
     assert relative(arrays, exact_arrays) < bound
     for some, others in zip(slopes, exact, strict=True):
         assert some == pytest.approx(others, rel=1e-8, abs=1e-9)
-
-
-def _several(found):
-    return found if isinstance(found, tuple) else (found,)
 
 
 # Slow: three nonlinearities need tables of slopes by their parameters.
@@ -183,7 +179,7 @@ def test_bits_do_not_depend_on_tiles_and_batches(backend, kernel, monkeypatch):
     options = {"backend": backend, "parameters": not isinstance(kernel, ConvolutionalNTK)}
 
     def gradients():
-        return [*kernel.vjp(X, Z, G, **options), *_several(kernel.vjp(X, None, S, **options))]
+        return [*kernel.vjp(X, Z, G, **options), *as_tuple(kernel.vjp(X, None, S, **options))]
 
     expected = gradients()
     monkeypatch.setattr(cuda, "TILE", 4)

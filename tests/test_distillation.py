@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import tangentless as tl
 from conftest import frozen
+from shell import run
 from tangentless import demo
-from tangentless.cli import app
 from tangentless.distillation import FORMAT, VERSION, Settings, best_targets, distill, kernel_gradients
 from tangentless.errors import InputError, ParameterError
 from tangentless.experiments.distillation import reproduce
@@ -159,8 +158,8 @@ def test_data_sets_are_distilled_to_model_picture_and_record(name, tmp_path):
 
 def test_the_demonstration_distils_digits(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "DISTILLATION_STEPS", 3)
-    result = CliRunner().invoke(app, ["demo", "distill", "-o", str(tmp_path), "--kernel", KERNEL])
+    result = run("demo", "distill", "-o", tmp_path, "--kernel", KERNEL)
     assert result.exit_code == 0, result.output
     assert "as learned" in result.output
     assert (tmp_path / "distilled.png").exists()
-    assert CliRunner().invoke(app, ["demo", "nothing"]).exit_code != 0
+    assert run("demo", "nothing").exit_code != 0

@@ -6,11 +6,10 @@ import sys
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from shell import run
 from tangentless import devices, doctor
 from tangentless.backends.cpu import simd
-from tangentless.cli import app
 
 
 def stored():
@@ -47,7 +46,7 @@ def test_what_is_wrong_is_said_and_is_status_1(monkeypatch, without_compiling):
         return real(k, device) * (1.001 if len(calls) == 2 else float("nan") if len(calls) == 3 else 1)
 
     monkeypatch.setattr(doctor, "_matrix", sometimes)
-    result = CliRunner().invoke(app, ["doctor", "--json"])
+    result = run("doctor", "--json")
     assert result.exit_code == 1
     found = json.loads(result.stdout)
     assert not found["good"]
@@ -57,7 +56,7 @@ def test_what_is_wrong_is_said_and_is_status_1(monkeypatch, without_compiling):
 
 
 def test_a_look_without_a_test_is_one_object():
-    result = CliRunner().invoke(app, ["doctor", "--no-test", "--json"])
+    result = run("doctor", "--no-test", "--json")
     found = json.loads(result.stdout)
     assert (result.exit_code, found["good"], found["checks"]) == (0, True, [])
     assert found["backend"]["chosen"] in ("cpu", "cuda")

@@ -11,12 +11,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import tangentless
+from shell import run
 from tangentless import KernelRidgeClassifier, kernel, paper
 from tangentless.classical import Gaussian, Linear
-from tangentless.cli import app
 from tangentless.datasets import Dataset, Split
 from tangentless.errors import ArchitectureError, InputError, NotPositiveDefinite, ParameterError
 from tangentless.experiments import cifar10, cifar10_subsets, cifar100, mnist, tables
@@ -522,7 +521,7 @@ class TestReport:
 
 class TestCommands:
     def invoke(self, *arguments):
-        return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+        return run("reproduce", *arguments)
 
     @pytest.mark.parametrize("name", ["nonlinearities", "architectures"])
     def test_figures_come_as_png_and_svg(self, tmp_path, name):

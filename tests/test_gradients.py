@@ -174,14 +174,14 @@ def check_general(kernel, X, Z):
     found, expected = (
         [
             *kernel.vjp(X, Z, G, backend=backend, **both)[:2],
-            *_several(kernel.vjp(X, None, S, backend=backend, **both))[:1],
+            *as_tuple(kernel.vjp(X, None, S, backend=backend, **both))[:1],
         ]
         for backend in ("cpu", "reference")
     )
     assert relative(found, expected) < 1e-9
 
 
-def _several(found):
+def as_tuple(found):
     return found if isinstance(found, tuple) else (found,)
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from shell import run
 from tangentless import datasets
-from tangentless.cli import app
 from tangentless.console import percent
 from tangentless.errors import ArchitectureError, ParameterError
 from tangentless.networks.inputs import balanced, make_transform
@@ -198,8 +197,7 @@ def test_subsets_and_changed_recipes_stand_on_the_page_beside_the_tables(tmp_pat
 
 def test_command_line_compares(tmp_path):
     options = "--train 40 --test 60 --inputs pixels --width 4 --epochs 1 --trials 1 --ridge 1e-3 --backend cpu"
-    arguments = ["compare", SHALLOW, DEEPER, *options.split(), "--device", "cpu", "-o", str(tmp_path)]
-    ended = CliRunner().invoke(app, arguments)
+    ended = run("compare", SHALLOW, DEEPER, *options.split(), "--device", "cpu", "-o", tmp_path)
     assert ended.exit_code == 0, ended.output
     assert "rank correlation" in ended.output
     assert json.loads((tmp_path / "compare-digits.json").read_text())["configuration"]["ridge"] == 1e-3
@@ -218,7 +216,7 @@ def test_command_line_compares(tmp_path):
 )
 def test_command_line_says_which_option_is_which(options, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ended = CliRunner().invoke(app, ["compare", SHALLOW, DEEPER, *options])
+    ended = run("compare", SHALLOW, DEEPER, *options)
     assert ended.exit_code == 2
     assert message in ended.stderr
     assert not list(tmp_path.iterdir())
@@ -238,13 +236,13 @@ def test_data_without_training_images_are_refused(digits, tmp_path):
 
 
 def test_command_line_lists_recipes():
-    ended = CliRunner().invoke(app, ["reproduce", "networks", "--list"])
+    ended = run("reproduce", "networks", "--list")
     assert ended.exit_code == 0
     assert "cifar100-myrtle10-bn-flips" in ended.output
 
 
 def test_command_line_does_not_take_no_recipe_for_all(tmp_path):
-    ended = CliRunner().invoke(app, ["reproduce", "networks", "--recipes", " ,", "-o", str(tmp_path)])
+    ended = run("reproduce", "networks", "--recipes", " ,", "-o", tmp_path)
     assert ended.exit_code == 2
     assert "name a recipe" in ended.output
     assert not list(tmp_path.iterdir())

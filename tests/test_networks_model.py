@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import tangentless as tl
+from nonlinearities import Sine, Step
 from tangentless.architecture import NAMED
 from tangentless.classical import ConvolutionalNTK
 from tangentless.errors import ArchitectureError, InputError, ParameterError
 from tangentless.graph import window_sums
-from tangentless.layers import Average, Nonlinearity, Stack, Windows
+from tangentless.layers import Average, Stack, Windows
 
 torch = pytest.importorskip("torch", reason="networks need PyTorch: pip install 'tangentless[networks]'")
 from tangentless.networks import RECIPES, LeNet5, ResNet32, network_of  # noqa: E402 (only where PyTorch is)
@@ -286,24 +287,7 @@ def test_widths_can_differ_by_convolution():
     assert [w.shape[0] for w in network.weights()] == [4, 8, 16, 32, 10]
 
 
-class Wave(Nonlinearity):
-    name = "wave"
-
-    def dual(self, cosine):
-        return np.exp(-1.0) * np.sinh(cosine)
-
-    def activation(self, preactivation):
-        return np.sin(preactivation)
-
-
-class Step(Wave):
-    name = "step"
-
-    def activation(self, preactivation):
-        return 1.0 * (preactivation > 0)
-
-
-@pytest.mark.parametrize("layer", [Wave(), Step()])
+@pytest.mark.parametrize("layer", [Sine(), Step()])
 def test_activations_that_networks_cannot_train_are_refused(layer):
     with pytest.raises(ArchitectureError, match="no activation that a network can train with"):
         tl.Architecture((tl.Conv(3), layer, tl.GlobalPool())).to_torch(4, 2)

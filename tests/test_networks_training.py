@@ -13,6 +13,7 @@ import sys
 import numpy as np
 import pytest
 
+from conftest import Terminal
 from tangentless.errors import InputError, ParameterError
 from tangentless.files import OutputError, load_archive, save_archive
 
@@ -401,11 +402,6 @@ def test_numbers_of_numpy_are_numbers_of_json_in_a_recipe():
     recipe = SMALL.change(schedule=Steps([np.float64(1.0)]), **changes)
     assert json.loads(json.dumps(recipe.to_json()))["width"] == [4, 8]
     assert hash(recipe) == hash(recipe.change())
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 def test_bar_shows_loss_and_accuracy_on_a_terminal_only(digits, monkeypatch):

@@ -16,7 +16,7 @@ import pytest
 from sklearn.base import clone
 
 import tangentless.progress
-from conftest import wait_until
+from conftest import Terminal, wait_until
 from tangentless import fitting
 from tangentless.estimators import KernelRidgeClassifier, KernelSVC
 from tangentless.preprocessing import ZCA
@@ -24,11 +24,6 @@ from tangentless.progress import SHOWN_AFTER, Forecast, progress_bar
 from tangentless.timing import symmetric_pairs
 
 TEXT = "conv3 relu globalpool normalize relu"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def show_until(*words: str, unit: str = "pairs") -> None:

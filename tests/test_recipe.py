@@ -4,11 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import tangentless as tl
+from shell import run
 from tangentless import kernel
-from tangentless.cli import app
 from tangentless.errors import InputError, ParameterError
 from tangentless.experiments import recipe as recipes
 from tangentless.experiments import tables
@@ -97,11 +96,11 @@ def test_the_command_line_knows_recipes(tmp_path):
     data, files = toy(), [tmp_path / name for name in ("x.npy", "y.npy", "model.npz")]
     np.save(files[0], data.train.images)
     np.save(files[1], data.train.labels)
-    arguments = ["fit", "best", *map(str, files[:2]), "-o", str(files[2]), "--backend", CPU]
-    assert CliRunner().invoke(app, arguments).exit_code == 0
+    arguments = ["fit", "best", *files[:2], "-o", files[2], "--backend", CPU]
+    assert run(*arguments).exit_code == 0
     model = load_model(files[2])
     assert (model[0].epsilon, model[1].kernel) == (RECIPES["best"].epsilon, RECIPES["best"].kernel)
-    refused = CliRunner().invoke(app, [*arguments, "--force", "--flips"])
+    refused = run(*arguments, "--force", "--flips")
     assert refused.exit_code != 0
 
 

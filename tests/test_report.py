@@ -13,10 +13,9 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.pipeline import make_pipeline
-from typer.testing import CliRunner
 
 import tangentless as tl
-from tangentless.cli import app
+from shell import run
 from tangentless.errors import InputError, ParameterError
 from tangentless.experiments.records import Outcome, Run, View, report_outcome
 from tangentless.files import OutputError
@@ -308,11 +307,6 @@ def test_data_that_do_not_belong_together_are_refused(model, tmp_path):
 # Commands
 
 
-def run(*arguments):
-    outcome = CliRunner().invoke(app, [str(one) for one in arguments])
-    return outcome.exit_code, outcome.output
-
-
 @pytest.fixture
 def files(tmp_path):
     np.save(tmp_path / "x.npy", FEW)
@@ -324,20 +318,20 @@ def test_fit_writes_a_report_and_does_not_overwrite_one(files):
     report = files / "r.html"
     command = ["fit", TEXT, files / "x.npy", files / "y.npy", "--output", files / "m.npz", "--report", report]
     command += ["--backend", "reference", "--patch", 2]
-    code, output = run(*command)
-    assert code == 0, output
-    assert str(report) in output
+    outcome = run(*command)
+    assert outcome.exit_code == 0, outcome.output
+    assert str(report) in outcome.output
     assert Parsed(report.read_text()).data["matrix"]["count"] == 16
     (files / "m.npz").unlink()
-    code, output = run(*command)
-    assert code == 2
-    assert "--force" in output
+    outcome = run(*command)
+    assert outcome.exit_code == 2
+    assert "--force" in outcome.output
     assert not (files / "m.npz").exists()  # refused before anything is computed
 
 
 def test_search_writes_a_report(files):
     report = files / "r.html"
-    code, output = run(
+    outcome = run(
         "search",
         files / "x.npy",
         files / "y.npy",
@@ -348,7 +342,7 @@ def test_search_writes_a_report(files):
         "--backend",
         "reference",
     )
-    assert code == 0, output
+    assert outcome.exit_code == 0, outcome.output
     page = Parsed(report.read_text())
     assert "conv3 erf globalpool" in page.text
     assert "trials" in page.ids
@@ -356,25 +350,23 @@ def test_search_writes_a_report(files):
 
 def test_bench_writes_a_report(tmp_path):
     report = tmp_path / "r.html"
-    code, output = run(
-        "bench", TEXT, "--shape", "4,4,1", "--seconds", 0.02, "--backend", "reference", "--report", report
-    )
-    assert code == 0, output
+    outcome = run("bench", TEXT, "--shape", "4,4,1", "--seconds", 0.02, "--backend", "reference", "--report", report)
+    assert outcome.exit_code == 0, outcome.output
     assert {"pairs/s", TEXT} <= set(Parsed(report.read_text()).words)
 
 
 def test_demo_writes_a_report_of_digits_only(tmp_path):
-    code, output = run("demo", "distill", "--output", tmp_path, "--report", tmp_path / "r.html")
-    assert code == 2
-    assert "digits" in output
+    outcome = run("demo", "distill", "--output", tmp_path, "--report", tmp_path / "r.html")
+    assert outcome.exit_code == 2
+    assert "digits" in outcome.output
 
 
 def test_commands_refuse_a_report_that_cannot_be_written_before_they_start(tmp_path):
     report = ["--report", tmp_path / "nowhere" / "r.html"]
     for command in (["demo"], ["bench"], ["compare"], ["reproduce", "mnist"], ["reproduce", "uci"]):
-        code, output = run(*command, *report)
-        assert code == 2, command
-        assert "there is no folder" in output
+        outcome = run(*command, *report)
+        assert outcome.exit_code == 2, command
+        assert "there is no folder" in outcome.output
 
 
 def test_the_report_of_an_experiment_has_its_table_and_its_pictures(tmp_path):

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 from sklearn.pipeline import Pipeline
-from typer.testing import CliRunner
 
 import tangentless as tl
+from shell import run
 from tangentless.classical import Gaussian
-from tangentless.cli import app
 from tangentless.errors import InputError, ParameterError
 from tangentless.kernel import CompositionalKernel
 from tangentless.solve import factorise, solve_ridge
@@ -126,7 +125,7 @@ def test_the_command_prints_a_table_and_draws(tmp_path, monkeypatch):
     np.save("x.npy", VECTORS[:60])
     np.save("y.npy", LABELS[:60])
     arguments = ["search", "x.npy", "y.npy", "relu", "Gaussian(gamma=0.05)", "--subset", "30", "--picture", "p.svg"]
-    result = CliRunner().invoke(app, [*arguments, "--backend", "reference"])
+    result = run(*arguments, "--backend", "reference")
     assert result.exit_code == 0, result.output
     assert "best first, by loo" in result.output
     assert "Gaussian(gamma=0.05)" in result.output
@@ -138,6 +137,6 @@ def test_the_command_prints_a_table_and_draws(tmp_path, monkeypatch):
         (["--picture", "p.svg"], "there already"),
         (["rulu"], "relu"),
     ]:
-        result = CliRunner().invoke(app, ["search", "x.npy", "y.npy", "relu", *more])
+        result = run("search", "x.npy", "y.npy", "relu", *more)
         assert result.exit_code == 2
         assert complaint in result.output

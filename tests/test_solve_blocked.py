@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import tangentless as tl
-from matrices import random_kernel_matrix, random_targets, refit_without_each_row
-from tangentless import algebra
+from matrices import random_kernel_matrix, random_targets, refit_without_each_row, solve_in_small_blocks
 from tangentless.algebra import CpuAlgebra
 from tangentless.chunks import spans
 from tangentless.errors import BackendError, InputError, NotPositiveDefinite
@@ -19,10 +18,7 @@ AGREEMENT = 1e-10
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Blocks of 7 rows for matrices of more than 20 rows: 20 rows take one LAPACK call, 21 take several."""
-    monkeypatch.setattr(algebra, "LARGEST_CALL", 20)
-    monkeypatch.setattr(algebra, "_CPU_BLOCK", 7)
-    monkeypatch.setattr(algebra, "_GPU_BLOCK", 7)
+    solve_in_small_blocks(monkeypatch)
 
 
 @pytest.mark.parametrize("rows", [1, 6, 7, 8, 13, 20, 21, 28, 60])

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matrices import random_kernel_matrix, random_targets
-from tangentless import algebra
+from matrices import random_kernel_matrix, random_targets, solve_in_small_blocks
 from tangentless.algebra import CpuAlgebra
 from tangentless.errors import InputError, NotPositiveDefinite, ParameterError
 from tangentless.solve import DoesNotFit, Factor, calibration, factorise, solve_ridge
@@ -22,9 +21,7 @@ AGREEMENT = 1e-10
 @pytest.fixture(params=[False, True], ids=["one block", "blocks"])
 def small_blocks(monkeypatch, request):
     if request.param:
-        monkeypatch.setattr(algebra, "LARGEST_CALL", 20)
-        monkeypatch.setattr(algebra, "_CPU_BLOCK", 7)
-        monkeypatch.setattr(algebra, "_GPU_BLOCK", 7)
+        solve_in_small_blocks(monkeypatch)
 
 
 def split(rows, more, seed=0):

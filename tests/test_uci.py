@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.svm import SVC
-from typer.testing import CliRunner
 
-from tangentless.cli import app
+from shell import run
 from tangentless.datasets.tables import Rowsets, read_table
 from tangentless.experiments import uci, uci_methods
 from tangentless.experiments.uci import PROTOCOLS, accuracy, answer, inner_folds, make_board, persist, settings
@@ -34,8 +33,7 @@ def toys(tmp_path_factory):
 
 
 def reproduce(toys, output, *more):
-    arguments = ["reproduce", "uci", "--data", str(toys), "--output", str(output), "--jobs", "1", *more]
-    return CliRunner().invoke(app, arguments)
+    return run("reproduce", "uci", "--data", toys, "--output", output, "--jobs", 1, *more)
 
 
 def test_board_counts_what_libsvm_gets_right(toys):
