@@ -110,7 +110,7 @@ def test_other_processors_compute_the_same(name, features, tmp_path):
 
 
 @pytest.mark.parametrize("layer", [Step(), Sine()], ids=["general path", "fitted series"])
-def test_a_nonlinearity_of_ones_own_runs_everywhere(layer):
+def test_a_users_nonlinearity_runs_on_every_path(layer):
     kernel = tl.kernel([tl.Conv(3), layer, tl.Pool(2), tl.Conv(3), layer, tl.GlobalPool()])
     X, Z = images((6, 6, 2)), images((6, 6, 2), 3, seed=1)
     fused = fuse(kernel.graph((6, 6, 2)), "float32", 16)
@@ -128,7 +128,7 @@ def test_a_nonlinearity_of_ones_own_runs_everywhere(layer):
         ("conv3 " * 30 + "relu globalpool", "more windows than float32"),
     ],
 )
-def test_what_cannot_be_fused_says_why_and_is_right_all_the_same(text, reason):
+def test_graphs_that_cannot_be_fused_say_why_and_are_right(text, reason):
     X = images((4, 4, 1), 3)
     kernel = tl.kernel(text)
     assert reason in get_backend("cpu").describe(kernel.graph((4, 4, 1)))

@@ -246,7 +246,9 @@ def test_a_run_of_shapes_leaves_a_record(
         shapes.run_shapes([], None, None, 1.0, False, ["conv6"])
 
 
-def test_what_fails_ahead_of_time_is_said_and_stops_nothing(emulated: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_ahead_of_time_are_reported_and_stop_nothing(
+    emulated: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     for shape in SMALL[1:3]:
         shapes.build_shape(shape, rival=False)
     assert capsys.readouterr().err.startswith("too small: compiling ahead failed: ArchitectureError: ")

@@ -347,7 +347,7 @@ def test_files_that_cannot_be_read_are_named_or_skipped_and_listed(photographs: 
         (("fit", TEXT, "new"), "has no folders"),
     ],
 )
-def test_what_makes_no_model_of_photographs_is_refused(
+def test_bad_arguments_for_photographs_are_refused(
     photographs: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], complaint: str
 ):
     monkeypatch.chdir(photographs)

@@ -52,7 +52,7 @@ def test_errors_of_the_compiler_are_raised_where_it_was_called():
         compiling(lambda: 1 // 0)
 
 
-def test_times_are_without_compiling():
+def test_times_exclude_compiling():
     result, seconds = timed(lambda: aside.count_compiling(1000.0) or "done")
     assert result == "done"
     assert -1000 < seconds < -900  # the 1000 s of compiling are subtracted

@@ -186,7 +186,7 @@ class Sign(Sine):
         return 2 * np.arcsin(cosine) / np.pi
 
 
-def test_a_nonlinearity_of_ones_own_has_a_tangent_if_its_derivative_is_known():
+def test_a_users_nonlinearity_has_a_tangent_if_its_derivative_is_known():
     X = images((4, 4, 2))
     kernel = ConvolutionalNTK([tl.Conv(3), Sine(), tl.GlobalPool()])
     # The error of the series that approximates the derivative.
@@ -195,7 +195,7 @@ def test_a_nonlinearity_of_ones_own_has_a_tangent_if_its_derivative_is_known():
         ConvolutionalNTK([tl.Conv(3), Sign(), tl.GlobalPool()])(X, backend="reference")
 
 
-def test_what_the_fused_path_cannot_run_is_right_all_the_same():
+def test_graphs_that_cannot_be_fused_are_right():
     kernel, X = ConvolutionalNTK("conv3 gaussian(500) globalpool"), images((4, 4, 1))
     assert "general" in get_backend("cpu").describe(kernel.graph((4, 4, 1)))
     assert relative_error(kernel(X), kernel(X, backend="reference")).max() < 1e-10

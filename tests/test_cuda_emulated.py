@@ -456,7 +456,7 @@ def test_work_goes_on_after_it_was_stopped(backend: CudaBackend, monkeypatch: py
     assert np.array_equal(backend.block(graph, prepared, prepared), whole)
 
 
-def test_memory_that_runs_out_is_answered_by_smaller_batches(backend: CudaBackend) -> None:
+def test_smaller_batches_follow_when_memory_runs_out(backend: CudaBackend) -> None:
     graph = compile_graph(Architecture.parse("conv3 relu globalpool"), (4, 4), 1)
     prepared = backend.prepare(graph, make_images(graph, 5))
     whole = backend.block(graph, prepared, prepared)

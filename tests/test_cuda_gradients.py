@@ -188,7 +188,7 @@ def test_bits_do_not_depend_on_tiles_and_batches(backend, kernel, monkeypatch):
         assert np.array_equal(found, one)
 
 
-def test_memory_that_runs_out_is_answered_by_smaller_batches(backend, monkeypatch):
+def test_smaller_batches_follow_when_memory_runs_out(backend, monkeypatch):
     X, kernel, G = images((8, 8, 2), 5), tl.kernel(BRANCHES), np.random.default_rng(0).standard_normal((5, 5))
     expected = kernel.vjp(X, None, G, backend=backend, parameters=True)
     batches, pull = [], cuda.pull_general
@@ -212,7 +212,7 @@ def test_memory_that_runs_out_is_answered_by_smaller_batches(backend, monkeypatc
 
 
 @pytest.mark.parametrize("failing", ["segment_1", "pull_0"])
-def test_memory_that_runs_out_in_a_fused_gradient_is_answered_by_smaller_batches(backend, failing, monkeypatch):
+def test_smaller_batches_follow_when_memory_runs_out_in_a_fused_gradient(backend, failing, monkeypatch):
     X, Z, kernel = images((8, 8, 2), 9), images((8, 8, 2), 7, seed=1), tl.kernel(SMALL)
     G = np.random.default_rng(0).standard_normal((9, 7))
     monkeypatch.setattr(cuda, "LARGEST_BATCH", 24)
@@ -299,6 +299,6 @@ def test_tensors_on_the_gpu_take_part_in_automatic_differentiation_there(text, m
     assert torch.autograd.gradcheck(lambda x, z: kernel(x, z, backend="cuda", precision="float64"), small)
 
 
-def test_what_has_no_gradient_says_so(backend):
+def test_kernels_without_a_gradient_say_so(backend):
     with pytest.raises(ArchitectureError, match="step has no tangent kernel and no gradient"):
         tl.kernel("conv3 step globalpool").vjp(images((4, 4, 2), 3), None, np.ones((3, 3)), backend=backend)

@@ -42,7 +42,7 @@ def test_an_arc_without_a_bend_is_linear():
     assert layer_form(LeakyReLU(1.0)) == LayerForm(SERIES, (0.0, 1.0))
 
 
-def test_an_arc_that_no_bend_is_exact_enough_for_has_no_form():
+def test_an_arc_without_an_exact_enough_bend_has_no_form():
     class Steep(ReLU):
         def form(self):
             return Arc(arc=1000.0)

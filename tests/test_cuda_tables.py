@@ -59,13 +59,13 @@ def test_float64_does_not_rely_on_short_polynomials(backend: CudaBackend) -> Non
     np.testing.assert_allclose(found, reference_matrix(graph, images, 3), rtol=1e-13)
 
 
-def test_a_dual_that_is_none_is_refused(backend: CudaBackend) -> None:
+def test_a_function_that_is_no_dual_is_refused(backend: CudaBackend) -> None:
     graph = compile_graph(Architecture.of([Conv(3), Kink(), GlobalPool()]), (4, 4), 1)
     with pytest.raises(BackendError, match="dual of kink is not smooth"):
         backend.prepare(graph, make_images(graph, 3))
 
 
-def test_memory_for_not_even_one_pair_is_an_error_that_says_what_to_do(backend: CudaBackend) -> None:
+def test_too_little_memory_for_one_pair_is_an_error_with_a_remedy(backend: CudaBackend) -> None:
     graph = compile_graph(Architecture.parse("conv3 relu globalpool"), (4, 4), 1)
     prepared = backend.prepare(graph, make_images(graph, 3))
     path = backend._path(0, graph)

@@ -36,7 +36,7 @@ def test_every_backend_here_passes():
     assert [str(check) for check in checks if not check.good] == []
 
 
-def test_what_is_wrong_is_said_and_is_status_1(monkeypatch, without_compiling):
+def test_wrong_results_are_reported_with_status_1(monkeypatch, without_compiling):
     real, calls = doctor._matrix, []
 
     def sometimes(k, device):
@@ -55,7 +55,7 @@ def test_what_is_wrong_is_said_and_is_status_1(monkeypatch, without_compiling):
     assert "something is wrong" in result.stderr
 
 
-def test_a_look_without_a_test_is_one_object():
+def test_doctor_without_its_test_prints_one_object():
     result = run("doctor", "--no-test", "--json")
     found = json.loads(result.stdout)
     assert (result.exit_code, found["good"], found["checks"]) == (0, True, [])
@@ -83,7 +83,7 @@ def test_the_width_of_vectors_is_told_with_its_reason(features, bits, monkeypatc
     simd.host_features.cache_clear()
 
 
-def test_it_runs_without_what_only_stores_and_pictures_need():
+def test_doctor_runs_without_packages_for_stores_and_pictures():
     blocked = {"matplotlib", "google_crc32c", "torch", "dask", "fsspec", "zarr"}
     code = f"""
 import sys

@@ -235,7 +235,7 @@ def test_images_that_a_member_cannot_see_are_refused_before_any_kernel_is_comput
     assert not seen
 
 
-def test_rows_that_look_the_same_in_a_view_are_no_want_of_digits(colours):
+def test_rows_that_are_equal_in_a_view_are_not_told_of_float64(colours):
     X = colours[0].copy()
     X[1] = X[0] + 1  # brighter, with the same edges
     model = tl.KernelRidgeClassifier("conv3 relu globalpool normalize gaussian", ridge=0, backend="cpu", **EDGES)

@@ -258,7 +258,7 @@ def test_predicting_holds_a_bounded_number_of_kernel_entries(monkeypatch):
     assert sizes == [50, 50, 50, 50, 30]
 
 
-def test_parameters_changed_after_fitting_wait_for_the_next_fit():
+def test_parameters_changed_after_a_fit_take_effect_at_the_next_fit():
     images, labels = random_images(8, (4, 4, 1)), random_labels(8)
     model = KernelRidgeClassifier(TINY, backend="reference").fit(images, labels)
     before = model.decision_function(images)
@@ -420,7 +420,7 @@ def test_flips_are_true_or_false(model, flips):
         clone(model).set_params(flips=flips).fit(random_images(4), random_labels(4, 2))
 
 
-def test_a_machine_reads_digits_by_default():
+def test_a_support_vector_machine_reads_digits_with_default_parameters():
     images, labels = load_digits(return_X_y=True)
     images = images.reshape(-1, 8, 8, 1)
     order = np.random.default_rng(0).permutation(len(images))  # the digits are sorted by writer

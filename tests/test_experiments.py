@@ -434,7 +434,7 @@ class TestTables:
 
 
 class TestGabor:
-    def test_stripes_are_answered_by_their_own_direction(self):
+    def test_stripes_respond_most_in_their_own_direction(self):
         x = np.arange(28)
         for turn in (0, 4):  # stripes that vary along x, and along y
             wave = 127 + 120 * np.cos(2 * np.pi * x / 6)

@@ -319,14 +319,14 @@ class NoGradient(Elementary):
         (NoGradient(), {}, ParameterError, "has no gradient"),
     ],
 )
-def test_what_has_no_gradient_says_so(kernel, arguments, error, message, backend):
+def test_kernels_without_a_gradient_say_so(kernel, arguments, error, message, backend):
     X = images((4, 4, 2), 3)
     kernel = tl.kernel(kernel) if isinstance(kernel, str) else kernel
     with pytest.raises(error, match=message):
         kernel.vjp(**{"X": X, "Z": X[:2], "G": np.ones((3, 2)), "backend": backend, **arguments})
 
 
-def test_a_layer_of_ones_own_without_a_derivative_is_named():
+def test_a_users_layer_without_a_derivative_is_named():
     kernel = tl.kernel([tl.Conv(3), nonlinearities.Step(), tl.GlobalPool()])
     X = images((4, 4, 2), 3)
     with pytest.raises(ArchitectureError, match="derivative of the dual of step is not known"):

@@ -196,6 +196,6 @@ def test_the_pace_counts_this_run_only_and_each_worker_for_itself(monkeypatch: p
     assert json.loads(json.dumps(shown[-1].to_json()))["workers"]["a"]["pairs_per_second"] == 200
 
 
-def test_silence_is_possible(tmp_path: Path, capfd: Any) -> None:
+def test_progress_can_be_turned_off(tmp_path: Path, capfd: Any) -> None:
     make(tmp_path / "k.zarr", 20, progress=False)
     assert capfd.readouterr() == ("", "")

@@ -314,7 +314,7 @@ def test_what_cannot_be_saved_says_why(path: Path):
 @pytest.mark.parametrize(
     "kernel", [tl.kernel(TEXT), 0.5 * (tl.kernel(TEXT) + tl.kernel(TEXT).mirrored()) * tl.kernel("conv3 globalpool")]
 )
-def test_any_kernel_that_prints_all_it_is_can_be_saved(path: Path, kernel: Any):
+def test_kernels_whose_text_reads_back_can_be_saved(path: Path, kernel: Any):
     model = KernelRidgeClassifier(kernel, backend="reference").fit(IMAGES, CLASSES)
     save_model(path, model)
     assert load_model(path).kernel == kernel
@@ -431,7 +431,7 @@ def test_a_model_on_landmarks_is_as_small_as_they_are(path: Path, by: str):
             load_model(path)
 
 
-def test_what_leave_one_out_picked_comes_back_too(path: Path):
+def test_values_chosen_by_leave_one_out_come_back(path: Path):
     model = classifier(ridge="loo", tilt="loo")
     save_model(path, model)
     loaded = load_model(path, backend="reference")
@@ -478,7 +478,7 @@ PHOTOGRAPHS = np.random.default_rng(0).integers(0, 256, (42, 16, 16, 3), dtype=n
 @pytest.mark.parametrize(
     "kind", [KernelRidgeClassifier, KernelSVC, functools.partial(KernelRidgeClassifier, landmarks=30)]
 )
-def test_a_model_of_a_few_photographs_keeps_their_bytes_and_what_follows_comes_back(path: Path, steps: Any, kind: Any):
+def test_a_model_of_a_few_photographs_holds_their_bytes_and_recomputes_the_rest(path: Path, steps: Any, kind: Any):
     model = make_pipeline(*map(clone, steps), kind(TEXT, backend="cpu")).fit(PHOTOGRAPHS, np.arange(42) % 3)
     save_model(path, model)
     assert path.stat().st_size < PHOTOGRAPHS.nbytes + 70_000  # the rest: a number for each pair

@@ -241,7 +241,7 @@ def test_command_line_lists_recipes():
     assert "cifar100-myrtle10-bn-flips" in ended.output
 
 
-def test_command_line_does_not_take_no_recipe_for_all(tmp_path):
+def test_an_empty_list_of_recipes_does_not_mean_all(tmp_path):
     ended = run("reproduce", "networks", "--recipes", " ,", "-o", tmp_path)
     assert ended.exit_code == 2
     assert "name a recipe" in ended.output

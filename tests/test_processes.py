@@ -317,7 +317,7 @@ def test_bad_data_are_refused(X, y, parameters, complaint):
         GaussianProcessRegressor("relu", **parameters).fit(X, y)
 
 
-def test_bad_questions_are_refused(monkeypatch):
+def test_bad_arguments_are_refused(monkeypatch):
     X = points(10)
     model = GaussianProcessRegressor("relu").fit(X, smooth(X))
     with pytest.raises(ParameterError, match="return_std or return_cov, not both"):

@@ -110,7 +110,7 @@ def test_a_law_is_not_fitted_to_predictions_that_are_all_right_or_all_wrong(erro
         PowerLaw.fit([10, 20, 40], errors, [100, 100, 100])
 
 
-def test_a_law_is_found_again_and_tells_how_sure_it_is():
+def test_a_law_is_recovered_with_its_uncertainty():
     sizes, rows = np.array([2000, 4000, 8000, 16000]), [10_000] * 4
     exact = 2.0 * sizes**-0.3
     law = PowerLaw.fit(sizes, exact, rows)

@@ -108,7 +108,7 @@ def test_a_report_has_every_section(page):
     assert repr(KERNEL) in page.text
 
 
-def test_a_report_asks_for_nothing(page):
+def test_a_report_loads_nothing_else(page):
     assert all(address.startswith(("data:", "#")) for address in page.addresses)
     assert "http" not in page.scripts["style"]
     assert not re.search(r"https?://(?!www\.w3\.org)", " ".join(page.scripts.values()))

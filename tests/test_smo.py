@@ -61,7 +61,7 @@ def test_untouched_cost_does_not_matter():
     assert not np.array_equal(solutions[0][0], solutions[1][0])
 
 
-def test_too_many_steps_are_given_up_and_told():
+def test_too_many_steps_are_given_up_and_reported():
     X, labels = two_classes("smooth", 200, seed=0)
     K = gaussian(X, 0.05)
     steps = minimise(K.astype(np.float32), np.diag(K).copy(), labels, 1e4, 1e-3, 50)[2]
@@ -87,7 +87,7 @@ def test_predictions_are_libsvms_at_every_cost(load):
             assert np.array_equal(row, machine.predict(K[np.ix_(test, train)]))
 
 
-def test_costs_beyond_one_that_is_given_up_are_given_up_too():
+def test_costs_above_one_that_failed_are_given_up_too():
     X, labels = two_classes("smooth", 200, seed=0)
     K = gaussian(X, 0.05)
     starts = np.array([0, (labels > 0).sum(), len(labels)])

@@ -145,7 +145,7 @@ def test_shifts_that_are_no_group_equal_fitting_the_mean_over_all_copies_of_200_
     assert averaged(200) < 1e-9
 
 
-def test_flips_are_one_case():
+def test_flips_are_the_symmetry_mirror():
     X, y = images(4), np.arange(4) % 2
     model = tl.KernelRidgeClassifier(CHAIN, flips=True, backend="reference").fit(X, y)
     assert model.kernel_ == 2.0 * tl.kernel(CHAIN).symmetrized("mirror")

@@ -56,7 +56,7 @@ def test_board_counts_what_libsvm_gets_right(toys):
 @pytest.mark.parametrize(
     "changes", [{"costs": (1.0, 2.0)}, {"names": ("one",)}, {"stride": 3}], ids=lambda changes: next(iter(changes))
 )
-def test_answers_of_another_grid_are_others(changes, monkeypatch):
+def test_another_grid_has_other_settings(changes, monkeypatch):
     before = settings("gaussian", rows=100)
     monkeypatch.setitem(MACHINES, "gaussian", dataclasses.replace(MACHINES["gaussian"], **changes))
     assert settings("gaussian", rows=100) != before
@@ -124,7 +124,7 @@ def test_inner_folds_part_training_rows_and_spread_classes():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_learns_what_is_apart(toys, method, monkeypatch):
+def test_every_method_learns_separate_classes(toys, method, monkeypatch):
     monkeypatch.setattr(uci, "FOREST", uci_methods.Forest(trees=25))
     found = answer(read_table("apart", toys), method)
     assert all(accuracy(found, protocol) > 0.9 for protocol in PROTOCOLS)
