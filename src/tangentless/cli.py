@@ -214,7 +214,7 @@ def describe(
     from . import timing
     from .kernel import kernel as kernel_of
     from .progress import progress_bar
-    from .terminal_tables import cost_table, description, layer_rows, layer_table
+    from .terminal_tables import cost_table, description, format_rate, layer_rows, layer_table
 
     k, size = kernel_of(architecture), _parse_shape(shape)
     graph, run = k.graph(size), device_of(backend, precision, jobs).backend
@@ -231,8 +231,7 @@ def describe(
     found = description(graph, rows, images, memory, speed, solving)
     print_table(cost_table(found["predicted"]))
     if speed is not None:
-        rate = f"{speed.pairs:,.0f}" if speed.pairs >= 10 else f"{speed.pairs:.2g}"
-        _print(f"from {rate} pairs/s ({speed.elements:.2e} elements/s), measured just now")
+        _print(f"from {format_rate(speed.pairs)} pairs/s ({speed.elements:.2e} elements/s), measured just now")
     about = {"architecture": k.architecture.short_name, "shape": size, "path": run.describe(graph)}
     return {**about, **found}
 

@@ -128,11 +128,10 @@ def bench_table(rows: Iterable[Mapping[str, Any]]) -> Table:
     columns = ("architecture", "threads", "pairs/s", "elements/s", "prepare", "error", "of 1-K", "NaN")
 
     def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-        rate = row["pairs_per_second"]
         return (
             row["architecture"],
             "" if row["threads"] is None else str(row["threads"]),
-            f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}",
+            format_rate(row["pairs_per_second"]),
             f"{row['elements_per_second'] / 1e9:.3g}e9",
             f"{row['preparation_in_pairs']:.2g} pairs",
             f"{row['error']:.0e}",
@@ -141,6 +140,15 @@ def bench_table(rows: Iterable[Mapping[str, Any]]) -> Table:
         )
 
     return make_table(columns, map(cells, rows))
+
+
+def format_rate(rate: float) -> str:
+    """Pairs a second: whole numbers from 10 on, and two digits below.
+
+    >>> format_rate(12345.6), format_rate(0.1234)
+    ('12,346', '0.12')
+    """
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
 def gpu_table(cases: Sequence[GpuCase]) -> Table:
