@@ -19,7 +19,7 @@ from PIL import Image
 
 import tangentless as tl
 from conftest import hear_interrupts
-from shell import run
+from shell import run, succeed
 from tangentless import files
 from tangentless.architecture import NAMED, Architecture
 from tangentless.graph import compile_graph
@@ -29,12 +29,6 @@ TEXT = "conv3 relu pool2 conv3 relu globalpool normalize relu"
 SLOW = ("--backend", "reference")
 IMAGES = np.random.default_rng(0).standard_normal((12, 4, 4, 2))
 LABELS = np.arange(12) % 3
-
-
-def succeed(*arguments: Any) -> str:
-    result = run(*arguments)
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result.output
 
 
 def refuse(*arguments: Any) -> str:
