@@ -1,4 +1,4 @@
-"""What every backend must compute as the reference does: one list of graphs, one list of hostile images."""
+"""The conformance cases: graphs and hostile images on which every backend must agree with the reference."""
 
 import numpy as np
 import pytest
@@ -6,15 +6,15 @@ from hypothesis import strategies as st
 
 from conftest import frozen
 
-# Chains that between them take every path of the fused kernels; the second entry is the shape of one image.
+# Chains that together cover every path of the fused kernels: (architecture, shape of one image).
 CHAINS = [
     ("myrtle5", (8, 8, 3)),
     ("myrtle10", (12, 8, 1)),
     ("myrtle7-gaussian", (8, 8, 3)),
     ("myrtle10-gaussian", (8, 12, 2)),
     ("conv3 relu pool2 conv3 relu globalpool normalize relu", (16, 5)),  # a sequence
-    ("conv1 conv5 relu pool3 conv3 relu conv3 relu globalpool", (9, 6, 2)),  # no head, windows of all sizes
-    ("pool2 conv7 relu conv3 pool2 relu globalpool normalize", (8, 8, 17)),  # pools without steps, many channels
+    ("conv1 conv5 relu pool3 conv3 relu conv3 relu globalpool", (9, 6, 2)),  # no head, windows of several sizes
+    ("pool2 conv7 relu conv3 pool2 relu globalpool normalize", (8, 8, 17)),  # no layers before a pool, many channels
     ("conv3 leakyrelu(0.2) conv3 gaussian(5) polynomial3 normalize conv3 relu pool2 relu globalpool", (6, 6, 1)),
     ("normalize conv3 gaussian(0.2) pool4 globalpool relu", (8, 4, 3)),
     ("conv3 relu conv3 relu conv3 relu conv3 relu conv3 relu pool5 globalpool normalize relu", (5, 10, 1)),
@@ -29,35 +29,40 @@ GRAPHS = [
     ("conv3(stride=2) relu conv3(dilation=2) relu globalpool normalize relu", (9, 7, 3)),
     ("conv3 relu conv3(stride=2) relu conv3 relu pool2 conv3 relu globalpool normalize relu", (8, 8, 3)),
     ("conv3 relu pool3(stride=2) conv3(stride=3) relu globalpool normalize relu", (11, 9, 2)),
-    ("conv3 relu pool3(stride=2) conv3 relu globalpool normalize relu", (8, 10, 2)),  # even: offsets go in pairs
+    # Even: offsets go in pairs.
+    ("conv3 relu pool3(stride=2) conv3 relu globalpool normalize relu", (8, 10, 2)),
     ("conv5(dilation=2) relu pool2(stride=3) relu globalpool", (10, 8, 1)),
     ("patch2 relu residual(sum(conv3 | conv5 relu)) relu globalpool normalize relu", (8, 6, 3)),
     ("conv3 sum(0.5 * conv3(stride=2, dilation=2) relu | 2 * pool2 | patch2) relu globalpool", (8, 6, 2)),
-    ("conv3 relu sum(relu conv3(stride=2) | pool2) relu globalpool normalize relu", (8, 6, 2)),  # offsets differ
+    # Branches that need different offsets.
+    ("conv3 relu sum(relu conv3(stride=2) | pool2) relu globalpool normalize relu", (8, 6, 2)),
     ("conv3 relu sum(globalpool relu | conv3 relu globalpool) relu", (6, 5, 2)),  # two outputs
     ("conv3 relu globalpool sum(conv3 | identity) residual(conv1 relu) relu", (4, 4, 1)),  # sums in the head
     ("residual(conv3 relu conv3) relu conv3(stride=2) relu globalpool", (7, 2)),  # a sequence
     ("relu residual(relu relu) gaussian", (5,)),  # vectors
     ("conv3 relu residual(relu conv3 residual(relu conv3)) relu pool2 residual(relu conv5) relu globalpool", (6, 6, 2)),
-    ("sum(normalize conv3 | conv3) relu globalpool", (5, 4, 2)),  # no power of the scale of the images
-    ("conv3 sum(relu conv3 | conv5) relu globalpool", (3, 12, 1)),  # a sum that windows of five read, at many offsets
+    ("sum(normalize conv3 | conv3) relu globalpool", (5, 4, 2)),  # its values are no power of the scale of the images
+    ("conv3 sum(relu conv3 | conv5) relu globalpool", (3, 12, 1)),  # a sum read by windows of 5, at many offsets
     ("conv3 erf conv3 gelu globalpool normalize tanh", (6, 5, 2)),
     ("conv3 abs conv3 sin globalpool normalize cos", (6, 5, 2)),
-    ("conv3 relu conv3 gaussian pool3(stride=1) pool2(stride=2) globalpool", (9, 7, 2)),  # one last pool, with weights
+    # The last pools become one pool with weights.
+    ("conv3 relu conv3 gaussian pool3(stride=1) pool2(stride=2) globalpool", (9, 7, 2)),
     ("pool3(stride=1) globalpool", (6, 5, 2)),
     ("conv3 relu halfpool conv3 relu halfpool globalpool", (7, 6, 2)),
 ]
-# Chains on grids that share out the threads of a GPU in all ways, with those below; the fused kernels take them all.
+# Chains that the fused kernels of the GPU take. With MORE_LAYOUTS, their grids cover all ways to assign threads.
 LAYOUTS = [
     ("conv3 gaussian globalpool", (8, 8, 1)),
     ("conv3 relu conv3 gaussian pool2 conv3 relu globalpool normalize relu", (8, 8, 3)),
     ("conv3 leakyrelu(0.2) conv3 pool2 conv3 polynomial3 pool2 conv3 gaussian(0.5) globalpool", (16, 12, 2)),
     ("conv3 normalize conv3 relu pool2 conv3 relu globalpool normalize", (14, 10, 5)),
     ("conv3 polynomial3 conv3 gaussian(1.5) globalpool", (9, 13, 2)),
-    ("conv3 gaussian globalpool normalize", (17, 13, 1)),  # rows of more lanes than it needs
-    ("conv3 abs conv3 erf pool2 conv3 tanh globalpool", (8, 8, 2)),  # a longer polynomial, and fitted series
-    ("conv3 gaussian pool2 conv3 gaussian pool3(stride=1) globalpool normalize gaussian", (12, 16, 2)),  # weights
-    ("conv3 relu conv3 polynomial3 pool2(stride=3) pool2(stride=1) globalpool", (11, 8, 1)),  # of nothing for some
+    ("conv3 gaussian globalpool normalize", (17, 13, 1)),  # rows with more lanes than columns
+    ("conv3 abs conv3 erf pool2 conv3 tanh globalpool", (8, 8, 2)),  # a long polynomial, and fitted series
+    # A pool with weights.
+    ("conv3 gaussian pool2 conv3 gaussian pool3(stride=1) globalpool normalize gaussian", (12, 16, 2)),
+    # Some positions are in no pool.
+    ("conv3 relu conv3 polynomial3 pool2(stride=3) pool2(stride=1) globalpool", (11, 8, 1)),
 ]
 MORE_LAYOUTS = [
     ("conv3 gaussian conv3 gaussian conv3 gaussian pool2 conv3 gaussian globalpool normalize gaussian", (12, 16, 3)),
@@ -82,18 +87,18 @@ MORE_LAYOUTS = [
 
 
 def name(case):
-    """Of a graph, for the ids of tests."""
+    """The test id of a graph."""
     text, shape = case
     return f"{text[:48]}-{'x'.join(map(str, shape))}"
 
 
 def slow_where(cases, *texts):
-    """Graphs, of which those that begin with one of the texts are left to `make test-slow`."""
+    """Mark the graphs whose text begins with one of `texts` as slow, so that only `make test-slow` runs them."""
     return [pytest.param(case, marks=pytest.mark.slow) if case[0].startswith(texts) else case for case in cases]
 
 
 def images(shape, count=5, seed=0):
-    """Random ones."""
+    """Random images, (count, *shape), read-only."""
     return frozen(np.random.default_rng(seed).standard_normal((count, *shape)))
 
 
@@ -103,7 +108,7 @@ def relative_error(values, reference):
 
 
 def hostile_images(shape=(8, 8, 3)):
-    """What breaks kernels: black patches and images, constants, duplicates, opposite signs, extreme scales."""
+    """Images that break kernels: black patches and images, constants, duplicates, opposite signs, extreme scales."""
     X = np.random.default_rng(5).standard_normal((12, *shape))
     X[1, :5, :6] = 0.0
     X[2] = 1.0
@@ -130,7 +135,7 @@ def graphs(draw, layers=("conv1", "conv3", "conv5", "conv3(dilation=2)", "relu",
 
 
 def _layers(draw, grid, layers, depth, count, moves):
-    """So many layers, and the grid after them; those of branches keep it."""
+    """The text of `count` random layers, and the grid after them; without `moves` (in branches) the grid stays."""
     words = []
     for _ in range(count):
         kind = draw(st.sampled_from(["layer", "layer", "move", "residual", "sum"] if depth else ["layer", "move"]))

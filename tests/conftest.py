@@ -1,6 +1,7 @@
-"""What several tests share. Inputs are read-only, so that code which writes to its input fails."""
+"""Fixtures and helpers shared by many tests. Inputs are read-only, so that code which writes to its input fails."""
 
 import gc
+import io
 import os
 import shutil
 import signal
@@ -13,15 +14,22 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
-# A busy machine is no failure: examples may take any time to run and to generate.
+# No deadlines: on a busy machine an example may take any time to run or to be generated.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
 
 def pytest_collection_finish():
-    """What has been imported and collected stays: nothing is gained by looking for garbage in it again and again."""
+    """Keep the garbage collector from scanning imported modules and collected tests, which live to the end anyway."""
     gc.collect()
     gc.freeze()
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self):
+        return True
 
 
 def frozen(values):
@@ -32,7 +40,7 @@ def frozen(values):
 
 
 def hear_interrupts():
-    """To be run in a child process: tests may run where the shell has turned interrupts off."""
+    """Enable SIGINT in a child process: shells ignore it in commands that they start in the background."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -51,7 +59,7 @@ def rng():
 
 @pytest.fixture
 def fake_cupy(monkeypatch):
-    """NumPy under CuPy's name, with its conventions."""
+    """A module `cupy` made of NumPy, so that code for GPUs runs on the host (see `fake_cupy.py`)."""
     from fake_cupy import install
 
     return install(monkeypatch)
@@ -59,7 +67,7 @@ def fake_cupy(monkeypatch):
 
 @pytest.fixture(scope="module")
 def browser():
-    """Headless Chromium. It is closed with the module: while Playwright runs, no other test may start an event loop."""
+    """Headless Chromium for one test module: while Playwright runs, no other test can start an event loop."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="Playwright is an extra: pip install -e '.[browser]'"
     )
@@ -75,7 +83,7 @@ def browser():
 
 @pytest.fixture
 def data_folder():
-    """The publishers' data sets, where TANGENTLESS_DATA points at them."""
+    """The folder of the published data sets, TANGENTLESS_DATA; skips the test if it is not set."""
     folder = os.environ.get("TANGENTLESS_DATA")
     if not folder:
         pytest.skip("TANGENTLESS_DATA does not point at the data sets")

@@ -1,4 +1,4 @@
-"""CuPy without a GPU: NumPy under its name, with arrays of a class of their own, so that code for a GPU runs here."""
+"""CuPy without a GPU: a module of NumPy functions, with arrays of class `DeviceArray`, to run GPU code on the host."""
 
 import contextlib
 import sys
@@ -11,7 +11,7 @@ from cuda_host.machine import DeviceArray
 
 
 class FakeCupy(types.ModuleType):
-    """Everything that CuPy shares with NumPy; `downloads` are the sizes of what was copied to the host."""
+    """The functions that CuPy shares with NumPy; `downloads` lists the sizes of arrays copied to the host."""
 
     ndarray = DeviceArray
 
@@ -52,7 +52,7 @@ class FakeCupy(types.ModuleType):
 
 
 def install(monkeypatch):
-    """Make the package find this module in place of CuPy."""
+    """Make `import cupy` return a `FakeCupy`; returns it."""
     cupy, cupyx, linalg = FakeCupy(), types.ModuleType("cupyx"), types.ModuleType("cupyx.scipy.linalg")
     cupyx.errstate = lambda linalg: contextlib.nullcontext()
     cupyx.empty_pinned = np.empty

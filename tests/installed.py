@@ -1,9 +1,9 @@
-"""Build wheel and sdist, install the wheel where the tree has never been, and run tests against it there.
+"""Build wheel and sdist, install the wheel in a new environment outside the source tree, and run tests against it.
 
     python tests/installed.py [--bare] [--lowest] [--keep FOLDER] [--tests FILE ...]
 
-The wheel that the sdist builds must be the same. `--bare` leaves out the extras, PyTorch among them, and what tests of
-them need; those tests are skipped. `--lowest` installs the oldest versions that pyproject.toml allows.
+The wheel built from the sdist must equal that built from the tree. `--bare` installs no extras, such as PyTorch; tests
+that need them are skipped. `--lowest` installs the oldest versions that pyproject.toml allows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BARE = ("pytest", "pytest-xdist", "hypothesis")
-# What shows that a package is whole: every layer, backend and command, files that come with it, models and stores.
+# Tests that show that a package is complete: every layer, backend and command, data files, models and stores.
 TESTS = [
     "answers",
     "archives",
@@ -34,12 +34,14 @@ TESTS = [
     "datasets_folders",
     "doctor",
     "estimators",
+    "estimators_input",
     "gram_store",
     "graph_goldens",
     "kernel",
     "kernel_contract",
     "layers",
     "models",
+    "models_damage",
     "portable",
     "preprocessing",
     "progress",
@@ -68,13 +70,13 @@ def lowest(requirement: str) -> str:
 
 
 def make_environment(folder: Path) -> Path:
-    """A new environment; returns its interpreter."""
+    """Make a virtual environment; returns its interpreter."""
     venv.create(folder, with_pip=True)
     return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 def build(folder: Path) -> Path:
-    """Wheel and sdist in a folder, checked; returns the wheel."""
+    """Build and check wheel and sdist; returns the wheel."""
     python, again = make_environment(folder / "builder"), folder / "again"
     run(python, "-m", "pip", "install", "--quiet", "build")
     run(python, "-m", "build", "--outdir", folder / "dist", ROOT)  # the sdist, and the wheel from it
@@ -86,7 +88,7 @@ def build(folder: Path) -> Path:
 
 
 def check_contents(wheel: Path, other: Path, sdist: Path) -> None:
-    """All files of the package are there, device code and tables among them, and both wheels are the same."""
+    """Check that both wheels are equal and hold all files of the package, device code and tables included."""
     source = ROOT / "src" / "tangentless"
     files = {f"tangentless/{path.relative_to(source).as_posix()}" for path in source.rglob("*") if path.is_file()}
     expected = {name for name in files if "__pycache__" not in name}

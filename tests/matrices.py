@@ -1,8 +1,9 @@
-"""Kernel matrices and targets that the tests of the solvers share."""
+"""Kernel matrices and targets for the tests of the solvers."""
 
 import numpy as np
 
 import tangentless as tl
+from tangentless import algebra
 
 
 def random_kernel_matrix(rows, seed=0, features=None):
@@ -20,9 +21,16 @@ def random_targets(rows, columns=3, seed=1):
 
 
 def refit_without_each_row(K, Y, ridge):
-    """Predictions of each row by a model of the others, solved anew for each."""
+    """Leave-one-out predictions by brute force: one solution for each row that is left out."""
     predictions = np.empty_like(Y)
     for i in range(len(K)):
         rest = np.delete(np.arange(len(K)), i)
         predictions[i] = K[i, rest] @ np.linalg.solve(K[np.ix_(rest, rest)] + ridge * np.eye(len(rest)), Y[rest])
     return predictions
+
+
+def solve_in_small_blocks(monkeypatch):
+    """Blocks of 7 rows for matrices of more than 20 rows: 20 rows take one LAPACK call, 21 take several."""
+    monkeypatch.setattr(algebra, "LARGEST_CALL", 20)
+    monkeypatch.setattr(algebra, "_CPU_BLOCK", 7)
+    monkeypatch.setattr(algebra, "_GPU_BLOCK", 7)

@@ -2,8 +2,8 @@
 
     python tests/processors.py [--only NAME] [arguments of pytest]
 
-OpenBLAS, NumPy, numba and PyTorch choose their machine code when they start, and each has variables that change the
-choice. What this processor cannot run is skipped, and the summary says so.
+OpenBLAS, NumPy, numba and PyTorch choose their machine code when they start, and environment variables change the
+choice. Processors whose instructions this machine lacks are skipped, and the summary says so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AVX512 = (*AVX2, "avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl")
 
 @dataclass(frozen=True)
 class Processor:
-    """A processor to stand in for."""
+    """A processor to imitate."""
 
     name: str
     blas: str  # OpenBLAS's name of its kernels
@@ -56,17 +56,17 @@ PROCESSORS = (
 
 
 def _disabled_in_numpy(bits: int) -> list[str]:
-    """The groups of instructions that NumPy has code for, would use here, and must not."""
+    """The instruction sets that NumPy would use here and must not, to imitate vectors of so many bits."""
     kept = {128: (), 256: ("X86_V3", "AVX2", "FMA3"), 512: tuple(__cpu_dispatch__)}[bits]
     return [name for name in __cpu_dispatch__ if __cpu_features__.get(name) and name not in kept]
 
 
 def run(processor: Processor, arguments: list[str]) -> str:
-    """Run the suite, and say in a few words how it went."""
+    """Run the suite; returns the outcome as text."""
     present = {name for name, has in llvm.get_host_cpu_features().items() if has}
     if missing := set(processor.features) - present:
         return f"skipped: this processor has no {', '.join(sorted(missing))}"
-    with tempfile.TemporaryDirectory() as cache:  # compiled code is of one processor
+    with tempfile.TemporaryDirectory() as cache:  # numba's cache holds code for one processor
         environment = {**os.environ, **processor.environment, "NUMBA_CACHE_DIR": cache}
         start = time.monotonic()
         command = [sys.executable, "-m", "pytest", "-m", "not slow and not gpu", "-p", "no:cacheprovider", *arguments]

@@ -1,4 +1,4 @@
-"""Small data sets in the exact layout of their publishers, for the tests of what reads them."""
+"""Small data sets in the exact file formats of their publishers, for the tests of the readers."""
 
 import gzip
 import io
@@ -17,7 +17,7 @@ def labels_below(classes, count, seed=0):
 
 
 def planes(images):
-    """An image as its red, green and blue planes in turn."""
+    """Images as rows of bytes: the red plane, then the green, then the blue."""
     return images.transpose(0, 3, 1, 2).reshape(len(images), -1)
 
 
@@ -41,7 +41,7 @@ def npy(values):
 
 
 def text(value):
-    """A text as Python 2 pickled it, a short one and a long one."""
+    """A text as Python 2 pickled it, with the opcode for short texts or that for long ones."""
     raw = value if isinstance(value, bytes) else value.encode()
     return b"U" + bytes([len(raw)]) + raw if len(raw) < 256 else b"T" + struct.pack("<I", len(raw)) + raw
 

@@ -1,4 +1,4 @@
-"""What programs get from the commands: one JSON object, an exit status with a meaning, and completions for shells."""
+"""Commands for programs: one JSON object with --json, exit statuses, and completion in shells."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner, Result
 
-from tangentless.cli import app
+from shell import run
 from tangentless.experiments import cli as experiments
 from tangentless.experiments.records import Outcome, View
 
@@ -20,12 +19,8 @@ TEXT = "conv3 relu globalpool"
 SLOW = ("--backend", "reference")
 
 
-def run(*arguments: Any, **options: Any) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], **options)
-
-
 def answer(*arguments: Any, status: int = 0) -> dict[str, Any]:
-    """The one object that a command prints with --json; nothing else may stand on its standard output."""
+    """Run a command with --json and return its object; nothing else may be on its standard output."""
     result = run(*arguments, "--json")
     assert result.exit_code == status, (result.output, result.exception)
     found = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
@@ -47,7 +42,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_describe_answers_with_layers_and_what_they_cost():
+def test_describe_returns_layers_and_their_costs():
     found = answer("describe", TEXT, "--shape", "4,4,1", "--images", 100, *SLOW, "--no-measure")
     assert [row["layer"] for row in found["layers"]] == TEXT.split()
     assert found["elements_per_pair"] == 256
@@ -55,7 +50,7 @@ def test_describe_answers_with_layers_and_what_they_cost():
     assert found["predicted"]["seconds"] == {"prepare": None, "matrix": None, "solve": None}
 
 
-def test_fit_and_predict_answer_with_scores_and_predictions(data: Path):
+def test_fit_and_predict_return_scores_and_predictions(data: Path):
     found = answer("fit", TEXT, data / "photos", "--size", 4, "-o", data / "model.npz", *SLOW)
     assert (found["model"], found["images"], found["score"]) == (str(data / "model.npz"), 8, "accuracy")
     assert 0 <= found["leave_one_out"] <= 1
@@ -66,23 +61,23 @@ def test_fit_and_predict_answer_with_scores_and_predictions(data: Path):
     assert found["value"] == np.mean([one["file"].startswith(one["predicted"]) for one in found["predictions"]])
 
 
-def test_kernel_answers_with_the_shape(data: Path):
+def test_kernel_returns_the_shape(data: Path):
     found = answer("kernel", TEXT, data / "x.npy", "-o", data / "K.npy", *SLOW)
     assert (found["shape"], found["pairs"]) == ([8, 8], 36)
 
 
-def test_search_answers_with_trials_and_has_no_nan(data: Path):
+def test_search_returns_trials_without_nan(data: Path):
     found = answer("search", data / "x.npy", data / "y.npy", TEXT, "globalpool", *SLOW)
     assert {trial["kernel"] for trial in found["trials"]} == {f"kernel('{TEXT}')", "kernel('globalpool')"}
     assert found["trials"][0]["rows"] == 8
 
 
-def test_bench_answers_with_rows():
+def test_bench_returns_rows():
     found = answer("bench", TEXT, "--shape", "4,4,1", "--seconds", 0.02, *SLOW)
     assert found["rows"][0]["pairs_per_second"] > 0
 
 
-def test_experiments_answer_with_rows_and_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_experiments_return_rows_and_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     pytest.importorskip("torch", reason="PyTorch is an extra")
     from tangentless import datasets
     from tangentless.experiments import compare, tables
@@ -103,14 +98,14 @@ def test_experiments_answer_with_rows_and_files(monkeypatch: pytest.MonkeyPatch,
     assert answer("compare", "myrtle5", "myrtle7") == expected
 
 
-def test_every_experiment_that_computes_answers():
+def test_every_experiment_that_computes_has_json():
     drawing = {"report", "nonlinearities", "architectures"}
     for command in experiments.app.registered_commands:
         name = command.name or command.callback.__name__
         assert ("--json" in run("reproduce", name, "--help").output) == (name not in drawing), name
 
 
-def test_every_command_of_the_page_answers_as_it_says():
+def test_every_command_that_the_page_lists_has_json():
     page = Path(__file__).parents[1] / "docs" / "command-line.md"
     if not page.exists():
         pytest.skip("the pages do not come with the tests")

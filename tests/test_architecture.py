@@ -65,7 +65,7 @@ def test_residual_networks_have_three_resolutions_and_add_before_activations(nam
     sums = [node for node in nodes if isinstance(node, SumNode)]
     assert len(sums) == (embeddings - 3) // 2
     assert not any(isinstance(graph.nodes[source], EmbedNode) for node in sums for source in node.sources)
-    averaging = [node for node in nodes if isinstance(node, WindowNode)][1:]  # all but the first stand in sums
+    averaging = [node for node in nodes if isinstance(node, WindowNode)][1:]  # all but the first are inside sums
     assert all(node.scale == 1 / (node.axes[0].size * node.axes[1].size) for node in averaging)
 
 

@@ -1,4 +1,4 @@
-"""Archives, the one format of models and checkpoints: old ones open, and what is wrong with a file has a type."""
+"""Archives, the format of models and checkpoints: old ones open, and every defect of a file raises a typed error."""
 
 import shutil
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_checkpoints_of_conjugate_gradients_of_version_0_1_0_go_on(tmp_path):
     place = shutil.copy(OLD / "conjugate_0.1.0.npz", tmp_path)
     options = {"landmarks": 0, "checkpoint": place, "progress": lambda step: steps.append(step.number)}
     found = solve_conjugate(K, np.arange(20.0), 1e-3, **options)
-    assert steps[0] == 5  # four were done
+    assert steps[0] == 5  # the checkpoint holds four steps
     np.testing.assert_allclose(found.coefficients, whole.coefficients, rtol=1e-6)
     with pytest.raises(InputError, match="checkpoint of another system"):
         solve_conjugate(K, np.arange(20.0), 1e-2, landmarks=0, checkpoint=place)

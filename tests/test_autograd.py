@@ -62,5 +62,5 @@ def test_integer_tensors_have_no_gradient():
     with pytest.raises(InputError, match="int64, which has no gradient"):
         KERNELS[0].vjp(X, None, np.ones((2, 2)), backend="cpu")
     Z = tensor(2, requires_grad=True)
-    KERNELS[0](X, Z, backend="cpu").sum().backward()  # they need none
+    KERNELS[0](X, Z, backend="cpu").sum().backward()  # integer tensors need no gradient
     assert Z.grad.abs().max() > 0

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tangentless as tl
 from conformance import CHAINS, GRAPHS, hostile_images, images, name, relative_error, slow_where
 from conftest import frozen
-from nonlinearities import Step
+from nonlinearities import Sine, Step
 from tangentless.backends import get_backend
 from tangentless.backends.cpu import CpuBackend
 from tangentless.backends.cpu.plan import Fused, fuse
@@ -24,10 +24,9 @@ from tangentless.backends.cpu.simd import host_features
 from tangentless.backends.workers import run_parallel
 from tangentless.errors import BackendError, ParameterError
 from tangentless.graph import compile_graph
-from tangentless.layers import Nonlinearity
 
 GOLDENS = Path(__file__).parent / "goldens" / "neural_tangents.npz"
-# Code of their own, to be compiled for seconds in each precision; in float32 all but the first are run.
+# Cases that compile code of their own, for seconds in each precision. In float32 all but the first are run.
 OWN_CODE = (
     "resnet14-gaussian",
     "normalize conv3 gaussian(0.2)",
@@ -36,18 +35,6 @@ OWN_CODE = (
     "conv3 relu residual",
     "conv3 sum(relu conv3 | conv5)",
 )
-
-
-class Sine(Nonlinearity):
-    """A user's own, with a dual that is not one on the diagonal, and is smooth: it gets a fast form by itself."""
-
-    name = "sine"
-
-    def dual(self, cosine):
-        return np.exp(-1.0) * np.sinh(cosine)
-
-    def activation(self, preactivation):
-        return np.sin(preactivation)
 
 
 @pytest.mark.parametrize("case", json.loads(str(np.load(GOLDENS)["cases"])), ids=lambda case: case["name"])
@@ -71,7 +58,7 @@ def test_float64_agrees_with_the_reference_to_rounding(case):
 @pytest.mark.parametrize("case", slow_where([*CHAINS, *GRAPHS], "resnet14-gaussian"), ids=name)
 def test_float32_agrees_with_the_reference(case):
     text, shape = case
-    # A grid of a few positions averages little, so rounding of a dozen operations shows; real images are held to 1e-7.
+    # Small grids average out little of the rounding, so the bound is wide; on real images it is 1e-7 (see below).
     X, Z = images(shape), images(shape, 19, seed=1)
     kernel = tl.kernel(text)
     assert relative_error(kernel(X, Z), kernel(X, Z, backend="reference")) < 4e-7
@@ -81,7 +68,8 @@ def test_float32_agrees_with_the_reference(case):
 @given(st.data())
 def test_any_architecture_of_windows_agrees_with_the_reference(data):
     height, width = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 9)))
-    grid, layers = (height, width), ["conv3", "conv1"]  # two in a row, so that one compiled variant serves all
+    # Always the same first layers, so that one compiled variant serves all.
+    grid, layers = (height, width), ["conv3", "conv1"]
     while max(grid) > 1 and len(layers) < 9:
         pools = [f"pool{p}" for p in range(2, min(grid) + 1) if all(n % p == 0 for n in grid)]
         layer = data.draw(st.sampled_from(["conv1", "conv3", "conv3", "conv5", "relu", "relu", *pools]))
@@ -96,14 +84,14 @@ def test_any_architecture_of_windows_agrees_with_the_reference(data):
 AVX512 = "+avx,+avx2,+fma,+avx512f,+avx512vl,+avx512dq,+avx512bw"
 
 
-# Each compiles everything anew. Most hosts run all tests by AVX2 or AVX-512; `make test-processors` does so by any.
+# Each case compiles everything anew. `make test-processors` runs all tests with each of these instruction sets.
 @pytest.mark.parametrize(
     ("name", "features"),
     [
         ("x86-64", "+sse2"),
         pytest.param("x86-64", "+avx,+avx2,+fma", marks=pytest.mark.slow),
-        pytest.param("skylake-avx512", AVX512, marks=pytest.mark.slow),  # roots by Newton's method
-        pytest.param("znver4", AVX512, marks=pytest.mark.slow),  # roots by instruction
+        pytest.param("skylake-avx512", AVX512, marks=pytest.mark.slow),  # square roots by Newton's method
+        pytest.param("znver4", AVX512, marks=pytest.mark.slow),  # square roots by an instruction
     ],
 )
 def test_other_processors_compute_the_same(name, features, tmp_path):
@@ -122,14 +110,15 @@ def test_other_processors_compute_the_same(name, features, tmp_path):
 
 
 @pytest.mark.parametrize("layer", [Step(), Sine()], ids=["general path", "fitted series"])
-def test_a_nonlinearity_of_ones_own_runs_everywhere(layer):
+def test_a_users_nonlinearity_runs_on_every_path(layer):
     kernel = tl.kernel([tl.Conv(3), layer, tl.Pool(2), tl.Conv(3), layer, tl.GlobalPool()])
     X, Z = images((6, 6, 2)), images((6, 6, 2), 3, seed=1)
     fused = fuse(kernel.graph((6, 6, 2)), "float32", 16)
     assert isinstance(fused, Fused) == isinstance(layer, Sine)
     for arguments in [(X,), (X, Z)]:
         error = relative_error(kernel(*arguments), kernel(*arguments, backend="reference"))
-        assert error < (4e-7 if isinstance(layer, Sine) else 1e-7)  # the step's dual takes the root of rounding
+        # The step's dual takes a square root near 0, which amplifies rounding errors.
+        assert error < (4e-7 if isinstance(layer, Sine) else 1e-7)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +128,7 @@ def test_a_nonlinearity_of_ones_own_runs_everywhere(layer):
         ("conv3 " * 30 + "relu globalpool", "more windows than float32"),
     ],
 )
-def test_what_cannot_be_fused_says_why_and_is_right_all_the_same(text, reason):
+def test_graphs_that_cannot_be_fused_say_why_and_are_right(text, reason):
     X = images((4, 4, 1), 3)
     kernel = tl.kernel(text)
     assert reason in get_backend("cpu").describe(kernel.graph((4, 4, 1)))
@@ -174,7 +163,8 @@ def test_steep_layers_in_a_row_lose_the_digits_that_the_documentation_says(layer
 )
 def test_pools_whose_terms_cancel_keep_their_digits(text):
     X = images((6, 6, 2), 4) - images((6, 6, 2), 4).mean(axis=(1, 2), keepdims=True)
-    X = X + 1e-3 * images((2,), 4, seed=1)[:, None, None]  # a mean that is a thousandth of the pixels
+    # The mean is a thousandth of the pixels, so that pools cancel.
+    X = X + 1e-3 * images((2,), 4, seed=1)[:, None, None]
     kernel = tl.kernel(text)
     assert "fused, float64" in get_backend("cpu").describe(kernel.graph((6, 6, 2)))
     assert relative_error(kernel(X), kernel(X, backend="reference")) < 1e-9

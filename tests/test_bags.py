@@ -96,7 +96,8 @@ def test_norms_on_the_way_are_those_of_the_features(case):
     norms = self_norms(chain, bag)
     for place in range(len(chain) + 1):
         explicit = np.linalg.norm(apply_to_features(chain[:place], bag).features, axis=1)
-        np.testing.assert_allclose(norms[place], explicit, atol=1e-7 * max(1.0, explicit.max()))  # sqrt of rounding
+        # The square root of a rounding error of 1e-15.
+        np.testing.assert_allclose(norms[place], explicit, atol=1e-7 * max(1.0, explicit.max()))
 
 
 @given(st.lists(st.floats(0.1, 9.0), min_size=1, max_size=4), st.integers(0, 2**32 - 1))

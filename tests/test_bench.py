@@ -1,4 +1,4 @@
-"""The benchmark of GPUs, as far as it goes without one: the rival computes the kernel, and tables show the record."""
+"""The benchmark of GPUs, as far as it runs without one: PyTorch computes the same kernel; tables show the record."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 import conformance
 from conformance import CHAINS, GRAPHS, relative_error
 from cuda_host.machine import COMPILER, emulate
+from shell import run
 from tangentless.backends.cpu import CpuBackend
 from tangentless.backends.cuda import CudaBackend
 from tangentless.bench import gpu, rival, shapes
 from tangentless.bench.ceilings import Ceilings
 from tangentless.bench.photographs import has_pieces
 from tangentless.classical import ConvolutionalNTK
-from tangentless.cli import app
 from tangentless.errors import InputError, ParameterError
 from tangentless.kernel import kernel
 from tangentless.terminal_tables import gpu_table, matrix_line
@@ -59,14 +58,15 @@ WRITTEN = [case for case in (*CHAINS, *GRAPHS) if not set(case[0].split()) & {"e
 @pytest.mark.parametrize("case", WRITTEN, ids=conformance.name)
 def test_the_rival_computes_the_kernel(case: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is an extra")
-    monkeypatch.setattr(torch, "compile", lambda layer, **options: layer)  # takes a minute, and changes no arithmetic
+    # Compiling takes a minute and does not change the arithmetic.
+    monkeypatch.setattr(torch, "compile", lambda layer, **options: layer)
     text, shape = case
     graph, X = kernel(text).graph(shape), conformance.images(shape, 7)
     assert rival.why_not_written(graph) is None
     wanted = kernel(text)(X[:3], X[3:], backend="reference")
     for precision, bound in (("float64", 1e-10), ("float32", 1e-5)):
         contender = rival.Rival(graph, precision, device="cpu")
-        contender.batch = 5  # pairs, so that there are several batches
+        contender.batch = 5  # pairs in a batch, so that there are several batches
         found = contender.block(contender.prepare(X[:3]), contender.prepare(X[3:]))
         assert relative_error(found, wanted) < bound
 
@@ -135,7 +135,8 @@ def test_what_cannot_be_compared_is_refused(shape: tuple[int, ...]) -> None:
 def test_turns_go_on_for_the_seconds_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     emulate(monkeypatch)
     monkeypatch.setattr(gpu, "SIDE", 3)
-    monkeypatch.setattr(gpu, "gpu_seconds", lambda work: (work(), 0.0625)[1])  # a clock on which turns take alike
+    # A clock on which all turns take the same time.
+    monkeypatch.setattr(gpu, "gpu_seconds", lambda work: (work(), 0.0625)[1])
     few, many = (
         gpu._Bench(CudaBackend(), {}, Ceilings(1e12, 1e13), False, seconds, 2).measure(
             "conv3 relu globalpool", (4, 4, 1)
@@ -148,11 +149,11 @@ def test_turns_go_on_for_the_seconds_asked_for(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_command_asks_for_so_many_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*arguments: object, seconds: float, **options: object) -> None:
-        raise InputError(f"turns for {seconds} s")  # in the place of a measurement that needs a GPU
+        raise InputError(f"turns for {seconds} s")  # instead of a measurement, which needs a GPU
 
     emulate(monkeypatch)
     monkeypatch.setattr(gpu, "bench_gpu", stop)
-    result = CliRunner().invoke(app, ["bench", "myrtle5", "--backend", "cuda", "--seconds", "0.25"])
+    result = run("bench", "myrtle5", "--backend", "cuda", "--seconds", 0.25)
     assert "turns for 0.25 s" in result.output
 
 
@@ -245,7 +246,9 @@ def test_a_run_of_shapes_leaves_a_record(
         shapes.run_shapes([], None, None, 1.0, False, ["conv6"])
 
 
-def test_what_fails_ahead_of_time_is_said_and_stops_nothing(emulated: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_ahead_of_time_are_reported_and_stop_nothing(
+    emulated: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     for shape in SMALL[1:3]:
         shapes.build_shape(shape, rival=False)
     assert capsys.readouterr().err.startswith("too small: compiling ahead failed: ArchitectureError: ")
@@ -265,6 +268,6 @@ def test_the_command_measures_shapes_on_cuda_alone(monkeypatch: pytest.MonkeyPat
     emulate(monkeypatch)
     monkeypatch.setattr(shapes, "run_shapes", stop)
     arguments = ["bench", "conv5", "--shapes", "--images", "X.npy", "--no-rival"]
-    result = CliRunner().invoke(app, [*arguments, "--backend", "cuda"])
+    result = run(*arguments, "--backend", "cuda")
     assert "shapes ['conv5'] of ['X.npy'], rival False" in result.output
-    assert "--shapes are for --backend cuda" in CliRunner().invoke(app, ["bench", "--shapes"]).output
+    assert "--shapes need --backend cuda" in run("bench", "--shapes").output

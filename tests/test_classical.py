@@ -1,4 +1,4 @@
-"""Classical kernels against their formulas, an independent library and wide networks, and where digits are lost."""
+"""Classical kernels against their formulas, an independent library and wide networks; and inputs that lose digits."""
 
 import itertools
 import json
@@ -64,7 +64,7 @@ def test_linear_polynomial_and_gaussian_are_their_formulas(X):
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_arc_cosine_kernels_are_covariances_of_powers_of_relus(order, X):
-    # 2 E[a(w.x) a(w.z)] with a(u) = u^order for positive u: a product rule in the plane of x and z, by brute force.
+    # 2 E[a(w.x) a(w.z)] with a(u) = u^order for positive u, by a product quadrature in the plane of x and z.
     points = np.linspace(-8, 8, 1000)
     density = np.exp(-(points**2) / 2)
     density /= density.sum()
@@ -88,7 +88,7 @@ def test_relu_networks_agree_with_the_kernels_they_equal(X):
 
 @pytest.mark.parametrize(("depth", "fixed"), PAIRS)
 def test_fixed_layers_leave_the_sum_over_trained_ones(depth, fixed, X):
-    apart = ~np.eye(len(X), dtype=bool)  # on the diagonal, acos has half the digits
+    apart = ~np.eye(len(X), dtype=bool)  # on the diagonal, arccos has half the digits
     np.testing.assert_allclose(NTK(depth, fixed)(X)[apart], literal_ntk(X, depth, fixed)[apart], rtol=1e-12, atol=1e-12)
 
 
@@ -134,7 +134,8 @@ def test_relu_networks_agree_with_neural_tangents(relus, name, values):
     nngp, ntk = NNGP(relus + 1)(X) / features, NTK(relus + 1)(X) / features
     np.testing.assert_allclose(nngp, values[f"nngp/{name}"], rtol=1e-13)
     np.testing.assert_allclose(ntk[apart], values[f"ntk_readout/{name}"][apart], rtol=1e-12)
-    np.testing.assert_allclose(ntk, values[f"ntk_readout/{name}"], rtol=5e-8)  # their diagonal goes through acos
+    # The library computes the diagonal by acos, with half the digits.
+    np.testing.assert_allclose(ntk, values[f"ntk_readout/{name}"], rtol=5e-8)
     np.testing.assert_allclose((ntk - nngp)[apart], values[f"ntk/{name}"][apart], rtol=1e-12)
     for fixed, expected in enumerate(values[f"ntk_fixed/{name}"]):
         np.testing.assert_allclose(NTK(relus + 1, fixed)(X)[apart] / features, expected[apart], rtol=1e-12)
@@ -149,7 +150,7 @@ def test_families_are_their_members(X):
         gammas = [1e-3, 0.5, 20.0]
         for gamma, K in gaussian_family(X, Z, gammas=gammas):
             np.testing.assert_array_equal(K, Gaussian(gamma)(X, Z))
-    K = ntk_family(np.concatenate([X] * 40), depths=[3])[3, 0]  # more than a tile
+    K = ntk_family(np.concatenate([X] * 40), depths=[3])[3, 0]  # more rows than a tile
     np.testing.assert_array_equal(K, K.T)
     np.testing.assert_allclose(K[:30, 1170:], NTK(3)(X, X), rtol=1e-12, atol=1e-12)
 
@@ -162,7 +163,7 @@ def test_images_are_read_as_vectors(rng):
 
 
 def test_near_duplicates_keep_their_digits():
-    # Two vectors an angle apart: everything is known in closed form, for angles that vanish in a cosine.
+    # Two unit vectors at a known angle: all values have closed forms. At the smallest angles the cosine rounds to 1.
     for angle in [1e-3, 1e-5, 1e-8, 1e-12]:
         x, z = np.array([[1.0, 0.0]]), np.array([[np.cos(angle), np.sin(angle)]])
         below = -4 * np.sin(angle / 2) ** 2 * (1 - angle / np.pi) + (np.sin(angle) - 2 * angle) / np.pi

@@ -1,4 +1,4 @@
-"""The command line: what it writes is right and whole, what it refuses it refuses in one line."""
+"""The command line: files it writes are right and complete, and errors are one line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner, Result
 
 import tangentless as tl
 from conftest import hear_interrupts
+from shell import run, succeed
 from tangentless import files
 from tangentless.architecture import NAMED, Architecture
-from tangentless.cli import app
 from tangentless.graph import compile_graph
 from tangentless.terminal_tables import layer_rows
 
@@ -32,18 +31,8 @@ IMAGES = np.random.default_rng(0).standard_normal((12, 4, 4, 2))
 LABELS = np.arange(12) % 3
 
 
-def run(*arguments: Any) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def succeed(*arguments: Any) -> str:
-    result = run(*arguments)
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result.output
-
-
 def refuse(*arguments: Any) -> str:
-    """Run what must fail, and return its one line."""
+    """Run a command that must fail with status 2, and return its one line of error."""
     result = run(*arguments)
     assert result.exit_code == 2, (result.output, result.exception)
     lines = result.output.splitlines()
@@ -53,7 +42,7 @@ def refuse(*arguments: Any) -> str:
 
 
 def command(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
-    """The real thing, in a process of its own."""
+    """Start the program in a process of its own."""
     code = "import sys; from tangentless.cli import main; sys.argv[0] = 'tangentless'; main()"
     words = [sys.executable, "-c", code, *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -81,7 +70,7 @@ def data(tmp_path: Path) -> Path:
 def test_every_command_has_help(name: str):
     assert name in succeed("--help")
     usage = next(line for line in succeed(name, "--help").splitlines() if "Usage" in line)
-    assert "[[" not in usage  # arguments that may be left out have one pair of brackets
+    assert "[[" not in usage  # optional arguments have one pair of brackets
 
 
 def test_help_imports_nothing_heavy():
@@ -125,6 +114,13 @@ def test_kernel_of_two_sets_by_key_mirrored_in_float64(data: Path):
     succeed("kernel", TEXT, data / "both.npz", data / "both.npz", "-o", output, *arguments)
     exact = tl.kernel(TEXT).mirrored()(IMAGES, IMAGES, backend="reference")
     np.testing.assert_allclose(np.load(output), exact, atol=1e-12)
+
+
+def test_kernel_takes_mirrored_beside_a_symmetry(data: Path):
+    output = data / "K.npy"
+    succeed("kernel", TEXT, data / "x.npy", "-o", output, "--mirrored", "--symmetry", "rotations", *SLOW)
+    exact = tl.kernel(TEXT).symmetrized("mirror rotations")(IMAGES, backend="reference")
+    np.testing.assert_array_equal(np.load(output), exact)
 
 
 def test_kernel_refuses_to_overwrite_unless_forced(data: Path):
@@ -280,7 +276,7 @@ def test_predict_refuses_bad_input(data: Path):
 
 @pytest.fixture
 def photographs(tmp_path: Path) -> Path:
-    """Folders of red and blue pictures, with a file of a file manager, and some without labels."""
+    """`photos`: a folder of red and one of blue pictures, and a stray file. `new`: unlabelled pictures."""
     generator = np.random.default_rng(0)
     for name, channel in (("blue sky", 2), ("roses", 0)):
         for folder, count in ((tmp_path / "photos" / name, 5), (tmp_path / "new", 2)):
@@ -299,7 +295,8 @@ def test_folders_of_photographs_become_a_model_and_a_table(photographs: Path, op
     fitted = ("fit", TEXT, photographs / "photos", "--size", 8, "--flips", "--ridge", "loo", "-o", model)
     text = succeed(*fitted, *options, *SLOW)
     assert "on 10 images, ridge" in text
-    assert "accuracy" not in succeed("predict", model, photographs / "new", "--csv", table, *SLOW)  # nobody knows
+    # The photographs have no labels.
+    assert "accuracy" not in succeed("predict", model, photographs / "new", "--csv", table, *SLOW)
     rows = list(csv.reader(table.open()))
     assert rows[0] == ["file", "predicted", "p(blue sky)", "p(roses)"]
     assert [row[0] for row in rows[1:]] == ["b0.png", "b1.png", "r0.png", "r1.png"]
@@ -316,7 +313,7 @@ def test_without_a_place_for_predictions_the_table_is_printed(photographs: Path)
     succeed("predict", model, rose, "--csv", table, *SLOW)
     assert "\nr0.png,roses," in table.read_text() == succeed("predict", model, rose, *SLOW)
     shown = run("predict", model, photographs / "photos", *SLOW)
-    assert (shown.stdout.count("\n"), "accuracy" in shown.stderr) == (11, True)  # a table that may go into a file
+    assert (shown.stdout.count("\n"), "accuracy" in shown.stderr) == (11, True)  # the table alone on standard output
 
 
 def test_files_that_cannot_be_read_are_named_or_skipped_and_listed(photographs: Path):
@@ -344,7 +341,7 @@ def test_files_that_cannot_be_read_are_named_or_skipped_and_listed(photographs: 
         (("fit", TEXT, "new"), "has no folders"),
     ],
 )
-def test_what_makes_no_model_of_photographs_is_refused(
+def test_bad_arguments_for_photographs_are_refused(
     photographs: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], complaint: str
 ):
     monkeypatch.chdir(photographs)
@@ -360,7 +357,7 @@ def test_a_place_that_may_not_be_written_is_one_line(data: Path, monkeypatch: py
     def denied(self: Path, *given: Any, **options: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(self))
 
-    monkeypatch.setattr(Path, "is_dir", denied)  # what systems answer within folders that may not be entered
+    monkeypatch.setattr(Path, "is_dir", denied)  # as in a folder that may not be entered
     line = refuse("kernel", TEXT, data / "x.npy", "-o", "/secret/K.npy", *SLOW)
     assert "Permission denied" in line
     assert "secret" in line
@@ -399,7 +396,7 @@ def test_describe_refuses_bad_shapes(shape: str):
 
 
 def test_bench_refuses_a_place_it_cannot_write_before_it_measures(tmp_path: Path):
-    # An architecture that cannot be read shows that the place was looked at first.
+    # The architecture is wrong too, so the error shows that the output is checked first.
     assert "there is no folder" in refuse("bench", "no such layers", "--output", tmp_path / "nowhere" / "bench.json")
 
 
@@ -490,11 +487,11 @@ def test_an_interrupt_is_one_line_and_status_130(tmp_path: Path):
     writer, deadline = None, time.monotonic() + 600
     while writer is None and process.poll() is None and time.monotonic() < deadline:
         try:
-            writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # succeeds once the command waits for images
+            writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # succeeds once the command has opened the pipe
         except OSError:
             time.sleep(0.05)
     assert writer is not None
     process.send_signal(signal.SIGINT)
-    os.close(writer)  # an interrupt that comes between opening and reading is seen when the read ends
+    os.close(writer)  # ends the read, so that an interrupt that came before it is seen
     output, errors = process.communicate(timeout=600)
     assert (process.returncode, output, errors) == (130, "", "Interrupted.\n")

@@ -71,7 +71,7 @@ def test_intervals_of_the_paper_count_every_test_row_half():
             ), row
 
 
-def test_who_failed_comes_last_and_equals_share_ranks():
+def test_failures_rank_last_and_ties_share_ranks():
     accuracies = np.array([[70.0, 70.0, np.nan], [60.0, 50.0, 40.0]])
     assert mean_ranks(accuracies).tolist() == [1.25, 1.75, 3.0]
 
@@ -92,7 +92,7 @@ def test_profile_rises_to_one_and_starts_at_the_share_of_wins():
     assert profile["b"].tolist() == [2 / 3, 2 / 3, 1.0]
 
 
-def test_duel_counts_and_sees_a_steady_difference():
+def test_duel_counts_wins_and_detects_a_steady_difference():
     first = np.linspace(60, 90, 30)
     steady = compare(first, first - 1)
     assert (steady.better, steady.equal, steady.worse) == (30, 0, 0)

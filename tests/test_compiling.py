@@ -1,4 +1,4 @@
-"""Compiling is told, is kept out of rates, and can be interrupted; where it cannot be kept, one line says so."""
+"""Compiling: it is announced, not counted in rates, and can be interrupted; a line says if code cannot be cached."""
 
 import _thread
 import os
@@ -14,7 +14,7 @@ from tangentless.backends.cpu.compiling import compiling, start_python
 from tangentless.backends.workers import count_workers
 from tangentless.timing import timed
 
-# Numba looks for folders by these classes; without them it is as if none could be written.
+# Numba finds cache folders by these classes; without them no folder can be written.
 WITHOUT_FOLDERS = "from numba.core import caching\ncaching.CacheImpl._locator_classes = []\n"
 LISTEN = "import logging, sys\nlogging.basicConfig(level='INFO', stream=sys.stdout, format='%(message)s')\n"
 
@@ -26,7 +26,7 @@ def run(script, **variables):
 
 @pytest.fixture
 def listening():
-    """Interrupts are heard; where a shell starts the tests in the background, they are not."""
+    """Enable SIGINT: it is ignored if a shell started the tests in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -52,10 +52,10 @@ def test_errors_of_the_compiler_are_raised_where_it_was_called():
         compiling(lambda: 1 // 0)
 
 
-def test_times_are_without_compiling():
+def test_times_exclude_compiling():
     result, seconds = timed(lambda: aside.count_compiling(1000.0) or "done")
     assert result == "done"
-    assert -1000 < seconds < -900  # what was counted is subtracted
+    assert -1000 < seconds < -900  # the 1000 s of compiling are subtracted
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,17 @@
 
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import tangentless as tl
 from conftest import frozen
+from nonlinearities import Sine
 from tangentless.backends import get_backend
 from tangentless.classical import NTK, ConvolutionalNTK
 from tangentless.errors import ArchitectureError, BackendError
-from tangentless.layers import Nonlinearity
 
 GOLDENS = dict(np.load(Path(__file__).parent / "goldens" / "neural_tangents_ntk.npz"))
 CASES = json.loads(str(GOLDENS["cases"]))
@@ -30,7 +28,7 @@ ARCHITECTURES = [
 
 
 def images(shape, count=9):
-    """With a black image, an opposite and a black patch; duplicates have a test of their own."""
+    """Random images, with a black one, one with a black patch, and the negative of another."""
     X = np.random.default_rng(3).standard_normal((count, *shape))
     X[1], X[2] = 0.0, -X[0]
     X[3, : shape[0] // 2] = 0.0
@@ -42,12 +40,12 @@ def relative_error(values, reference):
     return np.abs(values - reference) / np.where(scale > 0, scale, 1.0)
 
 
-# Code of their own on the CPU, which the next test holds against the reference.
+# These compile code of their own on the CPU; the next test compares the CPU with the reference.
 OWN_CODE = ("leaky", "myrtle5-gaussian", "sequence")
 
 
 def on(backend, *slow):
-    """Every case on a backend; some are left to `make test-slow`."""
+    """Every case on a backend; those whose names begin with one of `slow` are left to `make test-slow`."""
     return [
         pytest.param(
             case, backend, id=f"{backend}-{case['name']}", marks=[pytest.mark.slow] * case["name"].startswith(slow)
@@ -60,7 +58,7 @@ def on(backend, *slow):
 def test_tangent_kernels_agree_with_neural_tangents(case, backend):
     X, name = GOLDENS[f"inputs/{case['inputs']}"], case["name"]
     text = case["architecture"].replace("dense ", "")
-    # There a convolution is a mean, and the first kernel is divided by the channels.
+    # In neural-tangents a convolution is a mean, and the first kernel is divided by the number of channels.
     scale = X.shape[-1] * np.prod([float(size) ** (X.ndim - 2) for size in re.findall(r"conv(\d)", text)])
     kernel = ConvolutionalNTK(text)
     K, process = kernel(X, backend=backend) / scale, kernel.gaussian_process(X, backend="reference") / scale
@@ -68,14 +66,15 @@ def test_tangent_kernels_agree_with_neural_tangents(case, backend):
     np.testing.assert_allclose(process, GOLDENS[f"nngp/{name}"], rtol=1e-13)
     np.testing.assert_allclose(K[apart], GOLDENS[f"ntk_readout/{name}"][apart], rtol=1e-12)
     np.testing.assert_allclose((K - process)[apart], GOLDENS[f"ntk/{name}"][apart], rtol=1e-12)
-    np.testing.assert_allclose(K, GOLDENS[f"ntk_readout/{name}"], rtol=5e-8)  # their diagonal goes through acos
+    # Neural-tangents computes the diagonal by acos.
+    np.testing.assert_allclose(K, GOLDENS[f"ntk_readout/{name}"], rtol=5e-8)
 
 
 @pytest.mark.parametrize(("text", "shape"), ARCHITECTURES, ids=lambda value: str(value))
 def test_the_fast_path_agrees_with_the_reference(text, shape):
     X, kernel = images(shape), ConvolutionalNTK(text)
     reference = kernel(X, backend="reference")
-    # Opposite images, c = -1, lose half the digits in the square root at c = -1, and there alone.
+    # Opposite images have c = -1, where a square root loses half of the digits; all other entries keep theirs.
     assert relative_error(kernel(X), reference).max() < 1e-8
     others = np.r_[0, 1, 3:9]
     part = np.ix_(others, others)
@@ -91,7 +90,7 @@ def test_tangent_kernels_are_those_of_wide_networks(text):
     kernel, width, seeds = ConvolutionalNTK(text), 256, 8
     exact = kernel(X, backend="reference")
     found = np.mean([network_tangents(torch, kernel.architecture, X, width, seed) for seed in range(seeds)], axis=0)
-    # Errors of one network are some 1 / sqrt(width) of the norms for each layer of weights.
+    # The error of one network, relative to the norms, is about 1 / sqrt(width) for each layer of weights.
     assert relative_error(found, exact).max() < 3 / np.sqrt(width * seeds)
 
 
@@ -99,7 +98,7 @@ def network_tangents(torch, architecture, X, width, seed):
     """Inner products of the gradients of a random network's output by all of its weights, by automatic derivatives."""
     generator, weights = torch.Generator().manual_seed(seed), []
 
-    def weight(place, rows):  # drawn when the first image asks for it
+    def weight(place, rows):  # drawn at the first use
         if len(weights) == place:
             weights.append(torch.randn((rows, width), generator=generator, dtype=torch.float64).requires_grad_())
         return weights[place]
@@ -139,7 +138,7 @@ def test_black_images_have_no_tangent():
 def test_duplicates_have_half_the_digits_and_the_diagonal_has_all():
     X, kernel = images((8, 8, 3)), ConvolutionalNTK("myrtle5")
     np.testing.assert_allclose(np.diagonal(kernel(X, np.array(X))), kernel.diag(X), rtol=1e-7)
-    # Of vectors the answer is known: every layer of weights adds |x|^2.
+    # For equal vectors the kernel is known: every layer of weights adds |x|^2.
     points = images((5,))
     exact = 4 * np.sum(points**2, axis=1)
     for backend in ("reference", "cpu"):
@@ -180,34 +179,23 @@ def test_entries_do_not_depend_on_tiles_threads_or_neighbours():
     np.testing.assert_array_equal(np.triu(kernel.block(two, prepared, prepared, upper=True)), np.triu(whole))
 
 
-@dataclass(frozen=True)
-class Sine(Nonlinearity):
-    name: ClassVar[str] = "sine"
-
-    def dual(self, cosine):
-        return np.exp(-1.0) * np.sinh(cosine)
-
-    def activation(self, preactivation):
-        return np.sin(preactivation)
-
-
-@dataclass(frozen=True)
 class Sign(Sine):
-    name: ClassVar[str] = "sign"
+    name = "sign"
 
     def dual(self, cosine):
         return 2 * np.arcsin(cosine) / np.pi
 
 
-def test_a_nonlinearity_of_ones_own_has_a_tangent_if_its_derivative_is_known():
+def test_a_users_nonlinearity_has_a_tangent_if_its_derivative_is_known():
     X = images((4, 4, 2))
     kernel = ConvolutionalNTK([tl.Conv(3), Sine(), tl.GlobalPool()])
-    assert relative_error(kernel(X), kernel(X, backend="reference")).max() < 1e-7  # of the series that stands for it
+    # The error of the series that approximates the derivative.
+    assert relative_error(kernel(X), kernel(X, backend="reference")).max() < 1e-7
     with pytest.raises(ArchitectureError, match="the derivative of the dual of sign is not known"):
         ConvolutionalNTK([tl.Conv(3), Sign(), tl.GlobalPool()])(X, backend="reference")
 
 
-def test_what_the_fused_path_cannot_run_is_right_all_the_same():
+def test_graphs_that_cannot_be_fused_are_right():
     kernel, X = ConvolutionalNTK("conv3 gaussian(500) globalpool"), images((4, 4, 1))
     assert "general" in get_backend("cpu").describe(kernel.graph((4, 4, 1)))
     assert relative_error(kernel(X), kernel(X, backend="reference")).max() < 1e-10

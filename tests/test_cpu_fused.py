@@ -1,4 +1,4 @@
-"""The fused path of the processor: which graphs it takes, how it cuts them, and that it is exact on all of them."""
+"""The fused path of the CPU: which graphs it takes, how it cuts them, and that it agrees with the reference."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def fused(text, shape, dtype="float32"):
 
 
 def is_plain(plan):
-    """Whether no pool has weights, which tangents have no norms to carry them by."""
+    """Whether the last pool has no weights. Weights are folded into norms, and tangents have none."""
     return plan.segments[-1].exits[0].weights is None
 
 
@@ -75,7 +75,7 @@ def test_a_stride_needs_only_its_multiples_in_all_segments_before_it():
     plan = fused("conv3 relu conv3(stride=2) relu pool2 conv3(stride=2) relu globalpool", (16, 16, 1))
     first, second, third, _ = (u for u, _ in plan.needed(3))
     assert third == [-2, 0, 2]
-    assert second == [u for u in range(-5, 6) if abs(u) != 2]  # 2 U - 1 to 2 U + 1
+    assert second == [u for u in range(-5, 6) if abs(u) != 2]  # from 2 U - 1 to 2 U + 1 for each U of the third segment
     assert first == [2 * u for u in second]
 
 
@@ -96,14 +96,14 @@ def test_any_shallow_graph_agrees_with_the_reference(case):
     check_with_reference(tl.kernel(case[0]), case[1])
 
 
-@pytest.mark.slow  # more kinds of layers, each with code of its own
+@pytest.mark.slow  # each kind of layer compiles code of its own
 @settings(max_examples=25, deadline=None)
 @given(graphs(layers=("conv1", "conv3", "conv5", "conv3(dilation=2)", "relu")))
 def test_any_graph_agrees_with_the_reference(case):
     check_with_reference(tl.kernel(case[0]), case[1])
 
 
-@pytest.mark.slow  # half a minute of compiling; the next test has tangents of graphs of most kinds
+@pytest.mark.slow  # half a minute of compiling; the next test covers most kinds of graphs
 @settings(max_examples=8, deadline=None)
 @given(graphs(layers=("conv1", "conv3", "relu")))
 def test_tangents_of_any_graph_agree_with_the_reference(case):
@@ -111,7 +111,7 @@ def test_tangents_of_any_graph_agree_with_the_reference(case):
 
 
 PLAIN = [case for case in GRAPHS if isinstance(plan := fused(*case, "float64"), Fused) and is_plain(plan)]
-# Code of their own, to be compiled for seconds; others have sums, strides and patches too.
+# These compile for seconds; the others also have sums, strides and patches.
 OWN_CODE = "resnet14-gaussian", "sum(normalize", "patch2 relu residual", "residual(conv3"
 
 
@@ -130,7 +130,7 @@ def test_tangents_are_fused_where_kernels_in_float64_are(case):
     ids=lambda case: case[0][:30],
 )
 def test_entries_do_not_depend_on_what_was_computed_before(case):
-    # Slots between segments are emptied by those who read them: what stayed would leak into the next row.
+    # The reader of a slot between segments clears it. A value left there would leak into the next row.
     text, shape = case
     kernel, backend = tl.kernel(text), CpuBackend(n_jobs=1)
     X, Z = kernel.prepare(backend, images(shape, 7)), kernel.prepare(backend, images(shape, 20, seed=1))

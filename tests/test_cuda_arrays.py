@@ -1,4 +1,4 @@
-"""Arrays that are on a GPU stay there; the GPU is the host, and its arrays are of a class of their own."""
+"""Arrays on a GPU stay there. The GPU is emulated: its arrays are NumPy arrays of class `DeviceArray`."""
 
 from __future__ import annotations
 

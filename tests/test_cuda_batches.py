@@ -1,4 +1,4 @@
-"""How the CUDA backend deals pairs out to launches: every pair once, in runs that a block can take."""
+"""How the CUDA backend distributes pairs over launches: every pair once, in runs that a block can take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tangentless.backends.cuda.fused import batch_units, column_heights
 SMALL = st.integers(1, 20)
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a busy machine may take any time
 @given(SMALL, SMALL, SMALL, SMALL, st.none() | st.integers(0, 20))
 def test_batches_take_every_pair_once(rows: int, columns: int, batch: int, span: int, first: int | None) -> None:
     heights = column_heights(rows, columns, first)
@@ -21,7 +21,7 @@ def test_batches_take_every_pair_once(rows: int, columns: int, batch: int, span:
         units = batch_units(heights, start, stop, span)
         assert units[:, 2].min() >= 1
         assert units[:, 2].max() <= span
-        assert np.array_equal(units[:, 3], np.cumsum(units[:, 2]) - units[:, 2])  # slots without gaps, from 0 on
+        assert np.array_equal(units[:, 3], np.cumsum(units[:, 2]) - units[:, 2])  # slots from 0, without gaps
         assert units[:, 2].sum() == stop - start
         for right, left, count, _ in units:
             taken[left : left + count, right] += 1

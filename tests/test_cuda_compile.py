@@ -1,4 +1,4 @@
-"""Every kind of kernel compiles with NVRTC for every supported GPU, within its registers; no GPU is needed for that."""
+"""Every kind of kernel compiles with NVRTC for every supported GPU, without spilling registers. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tangentless.graph import compile_graph
 nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="CuPy, and NVRTC with it, is not installed")
 
 RECORD = Path(__file__).parents[1] / "benchmarks" / "results" / "cuda_registers.json"
-SHARED_KILOBYTES = {80: 163, 90: 227, 100: 227, 120: 99}  # of a block, by compute capability
+SHARED_KILOBYTES = {80: 163, 90: 227, 100: 227, 120: 99}  # most for a block, by compute capability
 VARIANTS = [
     ("myrtle10-gaussian", (32, 32), 3),
     ("myrtle10", (32, 32), 3),
@@ -39,14 +39,14 @@ VARIANTS = [
     ("conv3 relu conv3 relu pool2 conv3 relu globalpool", (16, 16), 16),
     ("myrtle5", (32, 32), 48),
 ]
-# Local memory that is known of, in bytes of a thread: two windows of 32 values just miss the registers, three by more.
+# Known spills in bytes a thread: two windows of 32 values exceed the registers by a little, three by more.
 MOST_LOCAL_BYTES = {(32, 3): 160, (32, 2): 96}
 ROUNDING_LOCAL_BYTES = 32
 
 
 @dataclass(frozen=True)
 class Build:
-    """What the compiler says of one kernel."""
+    """What the compiler reports for one kernel."""
 
     capability: int
     architecture: str
@@ -85,7 +85,7 @@ def resources(cubin: bytes) -> tuple[int, int]:
     at = 0
     while at + 4 <= len(info):
         code, size = int.from_bytes(info[at : at + 2], "little"), int.from_bytes(info[at + 2 : at + 4], "little")
-        if code & 0xFF != 4:  # no payload behind it
+        if code & 0xFF != 4:  # an attribute without payload
             at += 4
             continue
         value = int.from_bytes(info[at + 8 : at + 12], "little")
@@ -179,7 +179,7 @@ def test_kernels_that_measure_ceilings_compile(capability: int) -> None:
 
 
 def _record(build: Build) -> None:
-    """Keep the figures, where the environment asks for a record."""
+    """Write the figures to the record, if the environment asks for one."""
     if "TANGENTLESS_RECORD" not in os.environ:
         return
     stored = json.loads(RECORD.read_text()) if RECORD.exists() else []

@@ -1,8 +1,8 @@
-"""The CUDA backend's own code, kernels included, run on the host and held against the reference.
+"""The code of the CUDA backend, kernels included, run on the host and compared with the reference.
 
 The kernels are the `.cu` files of the package, compiled by g++ with a shim that runs every thread as a fiber. Shared
-memory starts as NaN, so reading what nobody wrote shows in the result. Warps take turns, and copies in the background
-land, in the orders that differ most: what is not waited for as it should be shows as well.
+memory starts as NaN, so reads of unwritten values show in the result. Warps are scheduled, and asynchronous copies
+complete, in the orders that differ most, so missing waits show as well.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tangentless.tiles import fill
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")
 
-# A schedule that is wrong on purpose: what is right in the source, and what stands there instead.
+# Mistakes put into the schedule on purpose: (right text in the source, wrong text in its place).
 MISTAKES = {
     "ring too short": ("turn % (RING / 2)", "turn % (RING / 4)"),
     "pooled rows overwritten too early": ("% EXCHANGES", "% (EXCHANGES / 2)"),
@@ -62,7 +62,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
 
 
 def make_images(graph: Graph, count: int, seed: int = 0) -> np.ndarray:
-    """Images of many scales, one with a black patch, one non-negative, two alike."""
+    """Images of many scales: one has a black patch, one is non-negative, two are equal."""
     images = np.random.default_rng(seed).standard_normal((count, *graph.grid, graph.channels))
     images[0] = np.abs(images[0])
     if graph.grid:
@@ -90,7 +90,7 @@ def check_in_every_order(
 
 
 def in_every_order(graph: Graph, images: np.ndarray, rows: int, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
-    """A block in all orders of events, from preparation on; with new backends, which load the kernels anew."""
+    """A block of entries in all orders of events, preparation included; every order loads the kernels anew."""
     blocks = []
     for order in ORDERS:
         monkeypatch.setattr(HostMachine, "order", order)
@@ -163,7 +163,7 @@ def test_images_of_close_pairs_are_prepared_in_float64_once(
     assert counts == [2, 1]
     found = backend.block(graph, prepared, prepared)
     assert sum(counts) == len(images)
-    monkeypatch.setattr(close, "MOST_KEPT", 3 * 8 * 8 * 8 * 4)  # fewer images than there are
+    monkeypatch.setattr(close, "MOST_KEPT", 3 * 8 * 8 * 8 * 4)  # memory for fewer images than there are
     for again in (prepared, backend.prepare(graph, images)):
         np.testing.assert_array_equal(backend.block(graph, again[:3], again), found[:3])
         np.testing.assert_array_equal(backend.block(graph, again[-2:], again[2:5]), found[-2:, 2:5])
@@ -171,7 +171,7 @@ def test_images_of_close_pairs_are_prepared_in_float64_once(
 
 
 def slow(case: tuple) -> object:
-    """A case that takes long to compile: CI has shorter ones of all their kinds."""
+    """Mark a case as slow because it takes long to compile; faster cases cover the same kinds of kernels."""
     return pytest.param(case, marks=pytest.mark.slow)
 
 
@@ -227,12 +227,12 @@ def test_threads_wait_for_each_other(
         ("conv5 relu pool2 conv3 relu globalpool", (6, 32, 2)),
         ("conv7 gaussian pool2 conv3 relu globalpool", (10, 24, 3)),
         ("conv9 relu pool2 conv5 relu globalpool", (12, 20, 5)),
-        ("conv3 relu pool2 conv15 relu globalpool", (4, 20, 1)),  # one pair a thread
+        ("conv3 relu pool2 conv15 relu globalpool", (4, 20, 1)),  # windows so large that a thread has one pair
         ("conv3 gelu pool2 conv5 relu globalpool", (14, 28, 1)),
         ("conv3 relu conv3 gaussian pool2 conv3 relu globalpool", (6, 48, 3)),
         ("conv3 relu conv3 relu conv3 relu pool2 conv3 relu globalpool", (4, 64, 1)),
         ("conv5 relu conv5 gelu pool2 conv3 relu globalpool", (12, 24, 2)),
-        ("conv7 gaussian pool2 conv3(stride=2) relu globalpool", (10, 24, 3)),  # offsets are left out
+        ("conv7 gaussian pool2 conv3(stride=2) relu globalpool", (10, 24, 3)),  # some offsets are not needed
     ],
 )
 def test_windows_that_slide_match_the_reference(backend: CudaBackend, text: str, shape: tuple) -> None:
@@ -258,7 +258,7 @@ def test_windows_do_not_slide_where_few_offsets_are_needed(text: str) -> None:
     [
         ("conv3 relu conv3 relu pool2 conv3 relu pool2 conv3 gaussian globalpool", (32, 2), "float32"),
         ("conv3 relu pool2 conv3 relu pool2 conv5 relu globalpool", (24, 3), "float64"),
-        ("conv3 relu pool2 conv3(stride=2) relu globalpool", (40, 1), "float32"),  # offsets are left out
+        ("conv3 relu pool2 conv3(stride=2) relu globalpool", (40, 1), "float32"),  # some offsets are not needed
         ("conv3 relu pool2 conv3 relu pool2 pool9", (36, 1), "float32"),
     ],
 )
@@ -275,7 +275,7 @@ def test_pools_of_two_positions_of_a_row_match_the_reference(
 
 
 def general(graph: Graph, precision: str, shared_limit: int) -> str:
-    """In place of a plan: the node kernels run what others run faster, so that they are tried on more than is left."""
+    """Replaces the planner of fused stages, so that the node kernels run graphs that fused ones would take."""
     return "a test asks for it"
 
 
@@ -292,7 +292,7 @@ def test_node_kernels_match_the_reference(backend: CudaBackend, case: tuple, mon
         assert relative_error(k(X[:2], X[2:], backend=exactly), exact[:2, 2:]) < 1e-12
 
 
-# The same node kernels, and those of gradients, run the others too.
+# Gradient tests run the node kernels on the remaining graphs.
 @pytest.mark.parametrize(
     "case",
     [*CHAINS[1::3], *GRAPHS[1::2], *map(slow, [*CHAINS[::3], *CHAINS[2::3], *GRAPHS[::2]])],
@@ -311,7 +311,7 @@ def test_every_tangent_kernel_matches_the_reference(backend: CudaBackend, case: 
     [
         "myrtle5",
         LAYOUTS[1][0],
-        pytest.param("myrtle7-gaussian", marks=pytest.mark.slow),  # four stages to be compiled
+        pytest.param("myrtle7-gaussian", marks=pytest.mark.slow),  # compiles four stages
         "conv5 relu pool2 conv3 gaussian globalpool normalize",
     ],
 )
@@ -319,7 +319,7 @@ def test_hostile_images_are_computed_exactly(backend: CudaBackend, text: str) ->
     k, X = kernel(text), hostile_images()
     values = k(X, backend=backend)
     assert np.abs(values - k(X, backend="reference")).max() < 3e-7
-    assert np.array_equal(np.diagonal(values), [0.0 if i == 8 else 1.0 for i in range(len(X))])  # number 8 is black
+    assert np.array_equal(np.diagonal(values), [0.0 if i == 8 else 1.0 for i in range(len(X))])  # image 8 is black
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_stages_get_by_with_less_shared_memory(
 @pytest.mark.parametrize(
     "mistake",
     [
-        # Two of those of both schedules are left to `make test-slow`, as are all of the other schedule's.
+        # Of the mistakes that both schedules share, all but the first are left to `make test-slow`.
         pytest.param(mistake, id=words, marks=[pytest.mark.slow] * (words in [*MISTAKES][1:]))
         for words, mistake in MISTAKES_TOGETHER.items()
     ],
@@ -390,7 +390,7 @@ def check_that_mistake_is_seen(
     monkeypatch.setattr(HostMachine, "mistake", mistake)
     try:
         wrong = in_every_order(graph, images, 3, monkeypatch)
-    except EmulationError:  # some end in a deadlock
+    except EmulationError:  # some mistakes end in a deadlock
         return
     assert not np.array_equal(wrong, right)
 
@@ -456,7 +456,7 @@ def test_work_goes_on_after_it_was_stopped(backend: CudaBackend, monkeypatch: py
     assert np.array_equal(backend.block(graph, prepared, prepared), whole)
 
 
-def test_memory_that_runs_out_is_answered_by_smaller_batches(backend: CudaBackend) -> None:
+def test_smaller_batches_follow_when_memory_runs_out(backend: CudaBackend) -> None:
     graph = compile_graph(Architecture.parse("conv3 relu globalpool"), (4, 4), 1)
     prepared = backend.prepare(graph, make_images(graph, 5))
     whole = backend.block(graph, prepared, prepared)

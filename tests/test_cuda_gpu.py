@@ -63,7 +63,7 @@ def test_hostile_images_are_computed_exactly(text: str) -> None:
     k, X = kernel(text), hostile_images()
     values = k(X, backend="cuda")
     assert np.abs(values - k(X, backend="reference")).max() < 3e-7
-    assert np.array_equal(np.diagonal(values), [0.0 if i == 8 else 1.0 for i in range(len(X))])  # number 8 is black
+    assert np.array_equal(np.diagonal(values), [0.0 if i == 8 else 1.0 for i in range(len(X))])  # image 8 is black
 
 
 @pytest.mark.parametrize("text", ["resnet8", "conv3 relu pool2 conv3 step globalpool"])
@@ -187,7 +187,7 @@ def test_duals_without_a_closed_form_match_the_reference(precision: str) -> None
         for backend in (CudaBackend(precision), CpuBackend("float64"), ReferenceBackend())
     )
     np.testing.assert_allclose(found, wanted, rtol=1e-13)
-    # The reference takes norms from kernels, where this dual turns a rounding error of 1e-16 into one of 1e-8.
+    # The reference takes norms from kernels, and this dual turns a rounding error of 1e-16 into one of 1e-8.
     np.testing.assert_allclose(found, literal, rtol=1e-8)
 
 

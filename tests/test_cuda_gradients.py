@@ -1,4 +1,4 @@
-"""Gradients on a GPU, real or emulated, against the reference; their bits, their memory, and where they are."""
+"""Gradients on a GPU, real or emulated, against the reference; their bits, memory and location."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tangentless.backends.cuda.pulled import PulledGradient, PullPath
 from tangentless.classical import ConvolutionalNTK
 from tangentless.devices import Device
 from tangentless.errors import ArchitectureError
-from test_gradients import COMPOSED, SMALL, relative
+from test_gradients import COMPOSED, SMALL, as_tuple, relative
 
 BRANCHES = "conv3 residual(relu conv3) relu pool3(stride=2) gaussian globalpool normalize relu"
 
 
 def use(machine, monkeypatch):
-    """A backend on the real machine, or on the emulated one."""
+    """A CUDA backend on the real GPU, or on the emulated one."""
     if machine == "real":
         if not gpu_present():
             pytest.skip("no NVIDIA GPU, or no CuPy to use it")
@@ -44,11 +44,11 @@ def backend(request, monkeypatch):
 
 
 def check(kernel, X, Z, backend, bound=1e-9, **options):
-    """Gradients of both kinds of matrix, and slopes by parameters, against those of the reference."""
+    """Compare gradients of k(X, Z) and k(X, X), by pixels and by parameters, with those of the reference."""
     rng = np.random.default_rng(0)
     G, S = rng.standard_normal((len(X), len(Z))), rng.standard_normal((len(X), len(X)))
     found, expected = (
-        (*kernel.vjp(X, Z, G, backend=one, **options), *_several(kernel.vjp(X, None, S, backend=one, **options)))
+        (*kernel.vjp(X, Z, G, backend=one, **options), *as_tuple(kernel.vjp(X, None, S, backend=one, **options)))
         for one in (backend, "reference")
     )
     slopes, exact = ([one for one in some if isinstance(one, dict)] for some in (found, expected))
@@ -58,11 +58,7 @@ def check(kernel, X, Z, backend, bound=1e-9, **options):
         assert some == pytest.approx(others, rel=1e-8, abs=1e-9)
 
 
-def _several(found):
-    return found if isinstance(found, tuple) else (found,)
-
-
-# Tables of slopes by parameters of three nonlinearities take a while.
+# Slow: three nonlinearities need tables of slopes by their parameters.
 TABLES = pytest.param(GRAPHS[-2], marks=pytest.mark.slow)
 
 
@@ -94,7 +90,7 @@ def test_gradients_in_either_precision_agree_with_the_reference(case, precision,
 
 
 FLAT = ("conv3 relu pool2 conv3 gaussian patch4 relu", (8, 8, 2))
-WIDE = ("conv3 relu pool2 conv3 relu globalpool relu", (4, 36, 5))  # columns of more than a warp, pixels in two turns
+WIDE = ("conv3 relu pool2 conv3 relu globalpool relu", (4, 36, 5))  # more columns than a warp has threads
 
 
 @pytest.mark.parametrize("case", [CHAINS[0], CHAINS[6], CHAINS[8], CHAINS[10], FLAT, WIDE], ids=name)
@@ -163,7 +159,7 @@ def test_hostile_images_have_finite_gradients(backend, kernel):
     G = np.random.default_rng(0).standard_normal((len(X), len(X)))
     gradient = kernel.vjp(X, None, G, backend=backend)
     assert np.isfinite(gradient).all()
-    assert not gradient[8].any()  # black: where nonlinearities have no derivative, zero is taken
+    assert not gradient[8].any()  # a black image: where a nonlinearity has no derivative, zero is taken
 
 
 def test_duplicates_have_the_gradient_that_an_image_has_with_itself(backend):
@@ -171,7 +167,7 @@ def test_duplicates_have_the_gradient_that_an_image_has_with_itself(backend):
     kernel = tl.kernel("conv3 relu pool2 residual(conv3 relu) globalpool")
     left, right, _ = kernel.vjp(X, X, one, backend=backend, parameters=True)
     alone, _ = kernel.vjp(X, None, one, backend=backend, parameters=True)
-    # Rounding of c near 1 shows in the root of f': half of the digits are left.
+    # Near c = 1, f' has a square root of 1 - c, so rounding leaves half of the digits.
     np.testing.assert_allclose(left + right, alone, rtol=1e-6)
 
 
@@ -183,7 +179,7 @@ def test_bits_do_not_depend_on_tiles_and_batches(backend, kernel, monkeypatch):
     options = {"backend": backend, "parameters": not isinstance(kernel, ConvolutionalNTK)}
 
     def gradients():
-        return [*kernel.vjp(X, Z, G, **options), *_several(kernel.vjp(X, None, S, **options))]
+        return [*kernel.vjp(X, Z, G, **options), *as_tuple(kernel.vjp(X, None, S, **options))]
 
     expected = gradients()
     monkeypatch.setattr(cuda, "TILE", 4)
@@ -192,7 +188,7 @@ def test_bits_do_not_depend_on_tiles_and_batches(backend, kernel, monkeypatch):
         assert np.array_equal(found, one)
 
 
-def test_memory_that_runs_out_is_answered_by_smaller_batches(backend, monkeypatch):
+def test_smaller_batches_follow_when_memory_runs_out(backend, monkeypatch):
     X, kernel, G = images((8, 8, 2), 5), tl.kernel(BRANCHES), np.random.default_rng(0).standard_normal((5, 5))
     expected = kernel.vjp(X, None, G, backend=backend, parameters=True)
     batches, pull = [], cuda.pull_general
@@ -203,7 +199,7 @@ def test_memory_that_runs_out_is_answered_by_smaller_batches(backend, monkeypatc
         def count(pairs):
             advance(pairs)
             if len(batches) == 1:
-                raise MemoryError  # after the first batch
+                raise MemoryError  # the memory runs out after the first batch
 
         pull(left, right, cotangent, advance=count, batch=min(batch, 3), **options)
 
@@ -216,7 +212,7 @@ def test_memory_that_runs_out_is_answered_by_smaller_batches(backend, monkeypatc
 
 
 @pytest.mark.parametrize("failing", ["segment_1", "pull_0"])
-def test_memory_that_runs_out_in_a_fused_gradient_is_answered_by_smaller_batches(backend, failing, monkeypatch):
+def test_smaller_batches_follow_when_memory_runs_out_in_a_fused_gradient(backend, failing, monkeypatch):
     X, Z, kernel = images((8, 8, 2), 9), images((8, 8, 2), 7, seed=1), tl.kernel(SMALL)
     G = np.random.default_rng(0).standard_normal((9, 7))
     monkeypatch.setattr(cuda, "LARGEST_BATCH", 24)
@@ -234,7 +230,7 @@ def test_memory_that_runs_out_in_a_fused_gradient_is_answered_by_smaller_batches
     def launched(launch, name, *arguments):
         calls.append(name)
         if name == failing and calls.count(failing) == 3:
-            raise MemoryError  # in the third batch
+            raise MemoryError  # the memory runs out in the third batch
         launch(name, *arguments)
 
     monkeypatch.setattr(PullPath, "pull", counted)
@@ -303,6 +299,6 @@ def test_tensors_on_the_gpu_take_part_in_automatic_differentiation_there(text, m
     assert torch.autograd.gradcheck(lambda x, z: kernel(x, z, backend="cuda", precision="float64"), small)
 
 
-def test_what_has_no_gradient_says_so(backend):
+def test_kernels_without_a_gradient_say_so(backend):
     with pytest.raises(ArchitectureError, match="step has no tangent kernel and no gradient"):
         tl.kernel("conv3 step globalpool").vjp(images((4, 4, 2), 3), None, np.ones((3, 3)), backend=backend)

@@ -1,4 +1,4 @@
-"""How programs are laid out on a GPU, and embeddings look there, without one."""
+"""How graphs are laid out on a GPU, and which forms embeddings have there. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COSINES = np.linspace(-1, 1, 2001)
 
 
 def evaluate(layer: LayerForm, cosine: np.ndarray) -> np.ndarray:
-    """What `bend` in embedding.cuh does, for norms of one, in float64."""
+    """The function `bend` of embedding.cuh in float64, for norms of 1."""
     distance = 1 - np.abs(cosine)
     w = q = layer.scale * distance
     for coefficient in layer.coefficients:
@@ -42,7 +42,7 @@ def test_an_arc_without_a_bend_is_linear():
     assert layer_form(LeakyReLU(1.0)) == LayerForm(SERIES, (0.0, 1.0))
 
 
-def test_an_arc_that_no_bend_is_exact_enough_for_has_no_form():
+def test_an_arc_without_an_exact_enough_bend_has_no_form():
     class Steep(ReLU):
         def form(self):
             return Arc(arc=1000.0)

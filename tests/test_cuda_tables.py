@@ -1,4 +1,4 @@
-"""Duals without a closed form on the GPU's general path, and memory that runs out, with kernels run on the host."""
+"""Duals without a closed form on the general path of the GPU, and too little memory; kernels run on the host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
 
 
 class Kink(Step):
-    """Positive definite on a circle, but no dual of any activation."""
+    """Positive definite on a circle, but the dual of no activation."""
 
     name = "kink"
 
@@ -40,7 +40,7 @@ def test_duals_without_a_closed_form_are_tabulated(backend: CudaBackend, layers:
     assert ("no closed form" in backend.describe(graph)) == isinstance(layers[1], Step)
     images = make_images(graph, 5)
     found = backend.block(graph, backend.prepare(graph, images[:3]), backend.prepare(graph, images[3:]))
-    # A step is computed in float64; 3e-7 is the bound of float32.
+    # The step is computed in float64; the bound for float32 is 3e-7.
     tolerance = 1e-11 if isinstance(layers[1], Step) else 3e-7
     np.testing.assert_allclose(found, reference_matrix(graph, images, 3), rtol=tolerance)
 
@@ -59,13 +59,13 @@ def test_float64_does_not_rely_on_short_polynomials(backend: CudaBackend) -> Non
     np.testing.assert_allclose(found, reference_matrix(graph, images, 3), rtol=1e-13)
 
 
-def test_a_dual_that_is_none_is_refused(backend: CudaBackend) -> None:
+def test_a_function_that_is_no_dual_is_refused(backend: CudaBackend) -> None:
     graph = compile_graph(Architecture.of([Conv(3), Kink(), GlobalPool()]), (4, 4), 1)
     with pytest.raises(BackendError, match="dual of kink is not smooth"):
         backend.prepare(graph, make_images(graph, 3))
 
 
-def test_memory_for_not_even_one_pair_is_an_error_that_says_what_to_do(backend: CudaBackend) -> None:
+def test_too_little_memory_for_one_pair_is_an_error_with_a_remedy(backend: CudaBackend) -> None:
     graph = compile_graph(Architecture.parse("conv3 relu globalpool"), (4, 4), 1)
     prepared = backend.prepare(graph, make_images(graph, 3))
     path = backend._path(0, graph)

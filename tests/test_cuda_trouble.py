@@ -1,4 +1,4 @@
-"""What the user reads where there is no GPU to use: what is wrong, and what to install or change."""
+"""Error messages if no GPU can be used: what is wrong, and what to install or change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fresh_choice():
 
 
 def test_a_missing_cupy_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", None)  # what Python itself does with a module that cannot be imported
+    monkeypatch.setitem(sys.modules, "cupy", None)  # None: importing the module raises ImportError
     with pytest.raises(
         BackendError, match=r"needs CuPy.*pip install 'tangentless\[cuda13\]', or tangentless\[cuda12\]"
     ):
@@ -33,7 +33,7 @@ def test_a_missing_cupy_is_named_with_what_to_install(monkeypatch: pytest.Monkey
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="CuPy is not installed")
 @pytest.mark.skipif(gpu_present(), reason="there is a GPU")
-def test_a_machine_without_a_gpu_is_told_so_by_the_real_cupy() -> None:
+def test_the_real_cupy_without_a_gpu_is_reported() -> None:
     with pytest.raises(BackendError, match=r"no NVIDIA (driver|GPU).*backend='cpu'"):
         get_backend("cuda")
 
@@ -67,7 +67,7 @@ def test_newer_gpus_are_taken(capability: str) -> None:
     machine.check_capability(0, capability)
 
 
-def test_the_automatic_choice_is_said_once(fresh_choice: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_automatic_choice_is_announced_once(fresh_choice: None, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="tangentless"):
         names = {get_backend("auto").name for _ in range(3)}
     assert len(caplog.records) == 1

@@ -1,4 +1,4 @@
-"""Classical kernels of vectors on the GPU, which is the host, against the processor: all rows that lose digits."""
+"""Classical kernels of vectors on the emulated GPU against the CPU, on rows that lose digits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def hostile_rows(features: int, scale: float = 1.0) -> np.ndarray:
 
 
 def assert_equal_entries(found: np.ndarray, wanted: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
-    """Up to rounding errors, as shares of the largest value that an entry of such a diagonal could have."""
+    """Compare up to rounding errors relative to sqrt(k(x, x) k(z, z)), the largest value that an entry can have."""
     scale = np.sqrt(np.multiply.outer(left, right))
     assert np.isfinite(found).all()
     assert (np.abs(found - wanted) <= 1e-13 * scale).all()
@@ -68,7 +68,7 @@ def test_every_kernel_matches_the_processor(backend: CudaBackend, k: Kernel, fea
     np.testing.assert_allclose(np.diagonal(found), diagonal, rtol=1e-14)
     np.testing.assert_allclose(k.diag(X, backend=backend), diagonal, rtol=1e-14)
     assert_equal_entries(found, k(X, backend="cpu"), diagonal, diagonal)
-    other = k(X[:7], X, backend=backend)  # the same pairs without a known diagonal
+    other = k(X[:7], X, backend=backend)  # the same pairs, but which of them are diagonal is not known
     assert_equal_entries(other, k(X[:7], X, backend="cpu"), diagonal[:7], diagonal)
 
 
@@ -77,7 +77,7 @@ def test_distances_between_near_duplicates_keep_their_digits(backend: CudaBacken
     x = np.random.default_rng(0).standard_normal((20, 512))
     z = x + 1e-8 * np.random.default_rng(1).standard_normal((20, 512))
     near, exact = (1 - np.diagonal(k(x, z, backend=where)) / k.diag(x, backend="cpu") for where in (backend, "cpu"))
-    assert (near > 1e-9).all()  # of the order of the angle; for the Gaussian, of its bandwidth
+    assert (near > 1e-9).all()  # well above rounding errors
     np.testing.assert_allclose(near, exact, rtol=1e-10, atol=3e-15)
 
 
@@ -97,7 +97,7 @@ def test_tiles_change_nothing_but_rounding(backend: CudaBackend, k: Kernel, monk
 def test_images_of_any_type_are_read_as_vectors(backend: CudaBackend, dtype: object) -> None:
     X = np.random.default_rng(0).integers(0, 255, (9, 4, 5, 3)).astype(dtype)
     k = 0.5 * NTK(3).mirrored() + Gaussian(1e-6) * tl.kernel("relu globalpool")
-    np.testing.assert_allclose(k(X, backend=backend), k(X, backend="cpu"), rtol=1e-6)  # the architecture is in float32
+    np.testing.assert_allclose(k(X, backend=backend), k(X, backend="cpu"), rtol=1e-6)  # float32: the architecture
 
 
 @pytest.mark.parametrize("k", [*KERNELS, Linear() + 0.5 * Gaussian(0.2) * NTK(2)], ids=repr)
@@ -114,7 +114,7 @@ def test_rows_on_the_device_never_come_back(backend: CudaBackend, k: Kernel, mon
 
 @pytest.mark.parametrize("k", [*KERNELS, Linear() + 0.5 * Gaussian(0.2) * NTK(2)], ids=repr)
 def test_gradients_match_the_processor(backend: CudaBackend, k: Kernel) -> None:
-    # Kernels with a kink have infinite slopes between parallel rows: rounding decides about those of near ones.
+    # Kernels with a kink have infinite slopes between parallel rows, so gradients of nearly parallel ones are rounding.
     X = hostile_rows(6)[: 10 if isinstance(k, NTK) or k == ArcCosine(0) else None]
     G = np.random.default_rng(0).standard_normal((len(X), len(X)))
     for x, z, g in [(X, X[3:], G[:, 3:]), (X, None, G)]:

@@ -1,4 +1,4 @@
-"""Data sets: real files and small ones of the same layout; what is missing, cut short, tampered with or malicious."""
+"""Data sets: real files and small ones of the same format; missing, truncated, tampered and malicious files."""
 
 import gzip
 import hashlib
@@ -214,7 +214,7 @@ HUGE_LABEL = cifar10_pickled(IMAGES, LABELS).replace(b"(K", b"(\x8a\x0d" + (10**
         ("cifar10.1", "cifar10.1_v6_data.npy", b"PK\x03\x04", "not an array saved by NumPy"),
         ("cifar10", "cifar-10-batches-py/test_batch", HUGE_LABEL, "numbers from 0 to 255"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "content",  # zipped content tells the time
+    ids=lambda value: value if isinstance(value, str) else "content",  # zip files hold the time, and ids must be stable
 )  # fmt: skip
 def test_a_file_of_another_layout_is_refused_by_name(name, file, content, problem, tmp_path):
     mnist = {f"mnist/{split}-images-idx3-ubyte": idx(random_images(3, (28, 28))) for split in ("train", "t10k")}
@@ -237,7 +237,7 @@ def test_a_damaged_gz_is_refused_by_name(tmp_path):
 
 
 class Runs:
-    """A pickle that writes a file when it is executed."""
+    """An object whose pickle writes a file when it is loaded."""
 
     def __init__(self, path):
         self.path = path
@@ -254,7 +254,7 @@ def test_a_malicious_pickle_is_refused_and_runs_nothing(protocol, tmp_path):
     with pytest.raises(DatasetDamagedError, match=r"test_batch cannot be used: it (imports|has the instruction)"):
         load("cifar10", tmp_path, download=False, verify=False)
     assert not mark.exists()
-    pickle.loads(content)  # it does run where pickles are executed
+    pickle.loads(content)  # the pickle module does run it
     assert mark.exists()
 
 
@@ -262,10 +262,10 @@ def test_a_malicious_pickle_is_refused_and_runs_nothing(protocol, tmp_path):
     "content",
     [
         b"cnumpy\nload\n(S'x'\ntR.",
-        b"cnumpy.core.multiarray\n_reconstruct\n(S'x'\ntR(K\x01t}b.",  # a state that is no tuple
-        b"cnumpy\nndarray\nK\x00\x85R.",  # arrays are not made by their class
-        b"cnumpy\ndtype\nU\x02u1\x85RK\x01\x85R.",  # what was made is not called
-        b"cnumpy.core.multiarray\n_reconstruct\nNR(K\x01K\x02cnumpy\ndtype\nNRNU\x00tb.",  # nothing is of its type
+        b"cnumpy.core.multiarray\n_reconstruct\n(S'x'\ntR(K\x01t}b.",  # the state is no tuple
+        b"cnumpy\nndarray\nK\x00\x85R.",  # arrays must be made by `_reconstruct`, not by the class
+        b"cnumpy\ndtype\nU\x02u1\x85RK\x01\x85R.",  # the dtype that was made is called
+        b"cnumpy.core.multiarray\n_reconstruct\nNR(K\x01K\x02cnumpy\ndtype\nNRNU\x00tb.",  # the dtype is missing
         b"(cos\nsystem\nS'true'\no.",
         b"(S'true'\nios\nsystem\n.",
         b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x04true\x85R.",
@@ -274,7 +274,7 @@ def test_a_malicious_pickle_is_refused_and_runs_nothing(protocol, tmp_path):
         b"T\xff\xff\xff\x7fshort.",
         b"",
         b"...",
-        b"}(]K\x01u.",  # a list is no key
+        b"}(]K\x01u.",  # a list as a key
         b"K\x01K\x02.",
         b"K\x01K\x02a.",
     ],

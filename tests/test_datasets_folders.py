@@ -1,4 +1,4 @@
-"""Folders of one's own images: sizes, crops, colours, formats, and files that are none."""
+"""Folders of images: sizes, crops, colours, formats, and files that are no images."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_classes_and_images_come_in_the_order_of_their_names(folder):
 
 def test_the_centre_is_cut_out_or_the_whole_is_stretched(folder):
     cut = from_folder(folder, (20, 20))[0][1]
-    assert not cut.any()  # only the black middle
+    assert not cut.any()  # only the black middle is left
     whole = from_folder(folder, (20, 40), crop="none")[0][1]
     np.testing.assert_array_equal(whole, np.asarray(Image.open(folder / "cat" / "b.png")))
     narrow = from_folder(folder, (20, 4), crop="none")[0][1]
@@ -55,7 +55,7 @@ def test_photographs_are_upright_transparency_is_white_and_sixteen_bits_are_eigh
     upright = np.zeros((8, 8), np.uint8)
     upright[0] = 255
     exif = Image.Exif()
-    exif[0x0112] = 8  # the camera was turned by 90 degrees: the picture is to be turned counterclockwise
+    exif[0x0112] = 8  # the camera was turned: the picture must be turned 90 degrees counterclockwise
     Image.fromarray(np.rot90(upright, -1)).save(tmp_path / "x" / "1.png", exif=exif)
     Image.new("RGBA", (8, 8), (255, 0, 0, 0)).save(tmp_path / "x" / "2.png")
     Image.fromarray(np.full((8, 8), 0x8001, np.uint16)).save(tmp_path / "x" / "3.png")
@@ -148,12 +148,12 @@ def test_unlabelled_photographs_are_found_at_any_depth(folder):
 
 def test_a_photograph_of_108_megapixels_is_reduced_while_it_is_decoded(tmp_path, monkeypatch):
     (tmp_path / "x").mkdir()
-    pixels = np.zeros((9_000, 12_000, 3), np.uint8)  # as phones make them
+    pixels = np.zeros((9_000, 12_000, 3), np.uint8)  # the size of pictures of phones
     pixels[:, 6_000:] = (255, 0, 0)
     Image.fromarray(pixels).save(tmp_path / "x" / "1.jpg", quality=50)
     decoded, flatten = [], folders._flatten
     monkeypatch.setattr(folders, "_flatten", lambda image: decoded.append(image.size) or flatten(image))
     images, *_ = from_folder(tmp_path, 32)
-    assert decoded == [(1500, 1125)]  # an eighth
+    assert decoded == [(1500, 1125)]  # an eighth of each side
     assert images[0, :, :15].max() < 10
     assert images[0, :, 17:, 0].min() > 240

@@ -1,4 +1,4 @@
-"""One Device says where and how everything is computed, and does nothing before it is used."""
+"""A Device says where and how everything is computed, and makes its backend at the first use."""
 
 import copy
 import pickle
@@ -26,7 +26,7 @@ LABELS = np.arange(60) % 3
 
 @pytest.fixture
 def created(monkeypatch):
-    """The devices that made a backend; every one computes as the reference does."""
+    """A list of the devices that made a backend; each gets the reference backend."""
     seen = []
     monkeypatch.setattr(backends, "create", lambda device: seen.append(device) or ReferenceBackend())
     return seen
@@ -102,13 +102,13 @@ def test_a_model_predicts_in_the_precision_it_was_fitted_with(given, created, tm
     loaded.predict(IMAGES[:2])
     assert (loaded.precision, loaded.precision_) == ("float64", "float64")
     assert [device.precision for device in created] == ["float64"] * 3
-    model.fit(IMAGES[:6], LABELS[:6])  # a new fit is one in the precision that is asked for now
+    model.fit(IMAGES[:6], LABELS[:6])  # a new fit uses the parameter as it is now
     assert (model.precision_, created[-1].precision) == ("float32", "float32")
 
 
 @pytest.fixture
 def downloads(monkeypatch, fake_cupy):
-    """The sizes of what comes back from a GPU, which is the host in disguise."""
+    """A list of the sizes of arrays that are copied from the emulated GPU to the host."""
     emulate(monkeypatch)
     download = HostMachine.download
     monkeypatch.setattr(
@@ -127,13 +127,13 @@ def test_a_fit_on_a_gpu_never_takes_the_matrix_to_the_host(downloads, options, w
     expected.fit(IMAGES, LABELS, sample_weight=weights)
     assert type(model.dual_coef_) is type(model.loo_decision_) is np.ndarray
     assert model.ridge_ == pytest.approx(expected.ridge_)
-    # The kernel is computed in float32, and the smallest ridge is 0.1 but for "loo", whose coefficients may be large.
+    # The kernel is computed in float32. Ridges are at least 0.1, except for "loo", whose coefficients may be large.
     scale = max(1.0, np.abs(expected.dual_coef_).max())
     np.testing.assert_allclose(model.dual_coef_, expected.dual_coef_, rtol=0, atol=1e-4 * scale)
     np.testing.assert_allclose(model.loo_decision_, expected.loo_decision_, rtol=0, atol=1e-4 * scale)
     values = model.decision_function(IMAGES[:7])
     np.testing.assert_allclose(values, expected.decision_function(IMAGES[:7]), rtol=0, atol=1e-4 * scale)
-    assert max(downloads) < len(IMAGES) ** 2  # of "loo" they are scores of 54 ridges for each of 60 rows
+    assert max(downloads) < len(IMAGES) ** 2  # the largest: scores of 54 ridges for 60 rows, by "loo"
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")

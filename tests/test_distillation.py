@@ -1,13 +1,12 @@
-"""Distillation: what is learned is better, a run goes on where it was, and what cannot be distilled is refused."""
+"""Distillation: learned images are better, stopped runs continue, and bad input is refused."""
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import tangentless as tl
 from conftest import frozen
+from shell import run
 from tangentless import demo
-from tangentless.cli import app
 from tangentless.distillation import FORMAT, VERSION, Settings, best_targets, distill, kernel_gradients
 from tangentless.errors import InputError, ParameterError
 from tangentless.experiments.distillation import reproduce
@@ -52,7 +51,7 @@ def test_the_loss_of_the_best_targets_has_the_slope_of_fixed_ones():
         return kernel_gradients(K, moved, best_targets(K, moved, batch, 0.01), batch, 0.01)
 
     (higher, *_), (lower, *_), (loss, _, by_cross) = (step(s) for s in (1e-4, -1e-4, 0.0))
-    # The fit has a ridge of its own, 1e-12, so its loss is not the very least.
+    # The targets are fitted with a ridge of 1e-12, so the loss is not exactly at its minimum.
     assert (by_cross * move).sum() == pytest.approx((higher - lower) / 2e-4, rel=1e-5)
     other = best_targets(K, cross, batch, 0.01) + 1e-2 * rng.standard_normal((4, 3))
     assert loss < kernel_gradients(K, cross, other, batch, 0.01)[0]
@@ -116,7 +115,7 @@ def test_a_run_whose_time_is_up_goes_on_where_it_was(digits, tmp_path):
     settings = {"steps": 3, "batch": 20, "backend": "cpu"}
     whole = distill(X, y, 3, KERNEL, **settings)
     parts = [distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", seconds=1e-9, **settings) for _ in range(3)]
-    assert [len(part.losses) for part in parts] == [1, 2, 3]  # every call gets on by a step
+    assert [len(part.losses) for part in parts] == [1, 2, 3]  # every call does one step
     assert np.array_equal(parts[-1].images, whole.images)
 
 
@@ -160,8 +159,8 @@ def test_data_sets_are_distilled_to_model_picture_and_record(name, tmp_path):
 
 def test_the_demonstration_distils_digits(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "DISTILLATION_STEPS", 3)
-    result = CliRunner().invoke(app, ["demo", "distill", "-o", str(tmp_path), "--kernel", KERNEL])
+    result = run("demo", "distill", "-o", tmp_path, "--kernel", KERNEL)
     assert result.exit_code == 0, result.output
     assert "as learned" in result.output
     assert (tmp_path / "distilled.png").exists()
-    assert CliRunner().invoke(app, ["demo", "nothing"]).exit_code != 0
+    assert run("demo", "nothing").exit_code != 0

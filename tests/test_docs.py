@@ -1,6 +1,6 @@
 """The Python blocks of README.md and docs/ run, on tiny data, and links between the pages lead somewhere.
 
-Blocks of one page share their names, as a reader would type them one after the other. A block that cannot run here has
+The blocks of a page share their variables, as if typed one after the other. A block that cannot run here has
 a comment above it: `<!-- not run: why -->`.
 """
 
@@ -21,7 +21,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
 
 
 def blocks_of(page):
-    """Line numbers and sources of the blocks that run."""
+    """(line number, source) of each block that runs."""
     text = page.read_text()
     return [
         (text.count("\n", 0, match.start(2)), match.group(2)) for match in BLOCK.finditer(text) if not match.group(1)
@@ -38,7 +38,7 @@ def names_for_images():
 
 
 def names_for_solving():
-    """A store of 1,000 rows under the name that the page gives it."""
+    """A store of 1,000 rows, under the name that the page uses."""
     rng = np.random.default_rng(0)
     X, k = rng.standard_normal((1000, 5)), Gaussian(0.1)
     tl.gram(k, X, store="cifar10.zarr", progress=False)
@@ -47,7 +47,7 @@ def names_for_solving():
 
 
 def names_for_data():
-    """A folder of photographs of two classes, and a new one."""
+    """A folder of photographs of two classes, and a folder of new ones."""
     from PIL import Image
 
     for folder in ("photos/cat", "photos/dog", "photos-new"):
@@ -93,7 +93,7 @@ NAMES = {
 
 @pytest.fixture(autouse=True)
 def _forget_layers():
-    """Layers that a page registers are known to that page only."""
+    """Forget the layers that a page registers when its test ends."""
     known = dict(LAYERS)
     yield
     LAYERS.clear()
@@ -108,7 +108,7 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"np": np, "tl": tl, "__name__": "page", **NAMES.get(page.name, names_for_images)()}
     for line, source in blocks_of(page):
-        code = compile("\n" * line + source, str(page), "exec", dont_inherit=True)  # errors name the line of the page
+        code = compile("\n" * line + source, str(page), "exec", dont_inherit=True)  # for line numbers in errors
         exec(code, names)
 
 

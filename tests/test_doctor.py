@@ -1,4 +1,4 @@
-"""`tangentless doctor`: what it shows, and that it notices what is wrong."""
+"""`tangentless doctor`: what it shows, and that it finds wrong results."""
 
 import json
 import subprocess
@@ -6,11 +6,10 @@ import sys
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from shell import run
 from tangentless import devices, doctor
 from tangentless.backends.cpu import simd
-from tangentless.cli import app
 
 
 def stored():
@@ -19,13 +18,13 @@ def stored():
 
 @pytest.fixture
 def without_compiling(monkeypatch):
-    """The self-test with the reference alone, in place of all backends."""
+    """The self-test uses the reference in place of all backends."""
     device = devices.Device("reference")
     monkeypatch.setattr(doctor, "Device", lambda name, precision: device)
 
 
 def test_stored_values_are_those_of_the_reference():
-    found = doctor.values()
+    found = doctor.stored_values()
     assert found.keys() == stored().keys()
     for name, values in stored().items():
         np.testing.assert_allclose(found[name], values, rtol=1e-12)
@@ -37,7 +36,7 @@ def test_every_backend_here_passes():
     assert [str(check) for check in checks if not check.good] == []
 
 
-def test_what_is_wrong_is_said_and_is_status_1(monkeypatch, without_compiling):
+def test_wrong_results_are_reported_with_status_1(monkeypatch, without_compiling):
     real, calls = doctor._matrix, []
 
     def sometimes(k, device):
@@ -47,7 +46,7 @@ def test_what_is_wrong_is_said_and_is_status_1(monkeypatch, without_compiling):
         return real(k, device) * (1.001 if len(calls) == 2 else float("nan") if len(calls) == 3 else 1)
 
     monkeypatch.setattr(doctor, "_matrix", sometimes)
-    result = CliRunner().invoke(app, ["doctor", "--json"])
+    result = run("doctor", "--json")
     assert result.exit_code == 1
     found = json.loads(result.stdout)
     assert not found["good"]
@@ -56,8 +55,8 @@ def test_what_is_wrong_is_said_and_is_status_1(monkeypatch, without_compiling):
     assert "something is wrong" in result.stderr
 
 
-def test_a_look_without_a_test_is_one_object():
-    result = CliRunner().invoke(app, ["doctor", "--no-test", "--json"])
+def test_doctor_without_its_test_prints_one_object():
+    result = run("doctor", "--no-test", "--json")
     found = json.loads(result.stdout)
     assert (result.exit_code, found["good"], found["checks"]) == (0, True, [])
     assert found["backend"]["chosen"] in ("cpu", "cuda")
@@ -69,9 +68,9 @@ def test_a_look_without_a_test_is_one_object():
 def test_data_sets_that_are_there_are_named(monkeypatch, tmp_path):
     monkeypatch.setenv("TANGENTLESS_DATA", str(tmp_path))
     (tmp_path / "cifar-10-binary.tar.gz").touch()
-    assert "cifar10" in dict(doctor.lines(doctor.look()))["data sets"]
+    assert "cifar10" in dict(doctor.survey_lines(doctor.survey()))["data sets"]
     monkeypatch.setenv("TANGENTLESS_DATA", str(tmp_path / "nowhere"))
-    assert "TANGENTLESS_DATA names it" in dict(doctor.lines(doctor.look()))["data sets"]
+    assert "TANGENTLESS_DATA names it" in dict(doctor.survey_lines(doctor.survey()))["data sets"]
 
 
 @pytest.mark.parametrize(("features", "bits"), [("", 128), ("+avx,+avx2,+fma", 256), ("+avx,+avx2,+fma,+avx512f", 512)])
@@ -84,7 +83,7 @@ def test_the_width_of_vectors_is_told_with_its_reason(features, bits, monkeypatc
     simd.host_features.cache_clear()
 
 
-def test_it_runs_without_what_only_stores_and_pictures_need():
+def test_doctor_runs_without_packages_for_stores_and_pictures():
     blocked = {"matplotlib", "google_crc32c", "torch", "dask", "fsspec", "zarr"}
     code = f"""
 import sys
@@ -118,6 +117,6 @@ def test_gpus_are_described(monkeypatch, fake_cupy):
     monkeypatch.setattr(fake_cupy, "__version__", "14.0", raising=False)
     (found,) = doctor._gpus()
     assert (found["name"], found["memory"], found["cuda_driver"], found["cupy"]) == ("H200", 200, 13000, "14.0")
-    told = dict(doctor.lines({**doctor.look(), "gpus": [found]}))
+    told = dict(doctor.survey_lines({**doctor.survey(), "gpus": [found]}))
     assert told["GPU"] == "H200; 200 B, 100 B of it free; compute capability 9.0"
     assert told["CUDA"] == "driver 13.0, runtime 12.9, CuPy 14.0"

@@ -1,4 +1,4 @@
-"""Kernels of this package where people are: in scikit-learn's Gaussian processes, and in GPyTorch."""
+"""Kernels of this package in other libraries: in scikit-learn's Gaussian processes, and in GPyTorch."""
 
 import pickle
 
@@ -58,7 +58,7 @@ def test_a_kernel_of_gpytorch_in_a_dozen_lines_gives_the_same_process():
     torch, gpytorch = pytest.importorskip("torch"), pytest.importorskip("gpytorch")
 
     class Compositional(gpytorch.kernels.Kernel):
-        """A kernel of this package on flattened images: no gradients flow through it, scale and noise are learned."""
+        """A kernel of this package on flattened images. Scale and noise are learned; the kernel has no gradients."""
 
         def __init__(self, kernel, shape):
             super().__init__()

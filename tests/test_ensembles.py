@@ -14,7 +14,7 @@ from tangentless.preprocessing import Augmentation, RandAugment
 from tangentless.solve import solve_ridge
 from tangentless.symmetries import Symmetry
 
-KERNEL = Gaussian(0.05)  # the cheapest there is; what is tested here does not depend on it
+KERNEL = Gaussian(0.05)  # cheap; nothing here depends on the choice of kernel
 AUGMENTATION = Augmentation(crop=1, flips=True, cutout=2, seed=3)
 EXACT = {"backend": "reference", "precision": "float64"}
 
@@ -47,7 +47,7 @@ def test_leave_one_out_of_an_ensemble_equals_brute_force(data, tilt):
     for row in range(len(X)):
         others = np.delete(np.arange(len(X)), row)
         values = []
-        for draw in range(3):  # the image's own copies are left out of every draw
+        for draw in range(3):  # every member leaves out its copy of the image
             copies = AUGMENTATION.copy(X, draw)
             alpha = solve_ridge(k(copies[others], **EXACT), Y[others], 0.1, tilt=tilt).coefficients
             values.append(k(copies[[row]], copies[others], **EXACT) @ alpha)
@@ -132,8 +132,8 @@ def test_parameters_that_are_numbers_of_numpy_are_json():
     ("options", "message"),
     [
         ({"augmentation": None}, "members would be the same"),
-        ({"augmentation": "flips"}, "augmentation is an Augmentation"),
-        ({"ensemble": 0}, "ensemble is how many draws"),
+        ({"augmentation": "flips"}, "augmentation must be an Augmentation"),
+        ({"ensemble": 0}, "ensemble is the number of members"),
         ({"averaging": "upside"}, "symmetry"),
         ({"landmarks": 4}, "no landmarks"),
         ({"kernel": "precomputed"}, "precomputed matrix has none"),
@@ -178,7 +178,7 @@ def test_every_second_member_sees_a_view(colours, view, flips):
     left_out, Y = [member.loo_decision_ for member in alone], np.eye(3)[y]
     errors = [np.square(Y - a * left_out[0] - (1 - a) * left_out[1]).sum() for a in np.linspace(0, 1, 2001)]
     share = np.argmin(errors) / 2000
-    np.testing.assert_allclose(model.shares_, [share, 1 - share], atol=1e-3)  # the grid's
+    np.testing.assert_allclose(model.shares_, [share, 1 - share], atol=1e-3)  # the step of the grid is 5e-4
     share = model.shares_[0]
     expected = share * alone[0].decision_function(Z) + (1 - share) * alone[1].decision_function(Z)
     np.testing.assert_allclose(model.decision_function(Z), expected, atol=1e-12)
@@ -242,7 +242,7 @@ def test_images_that_a_member_cannot_see_are_refused_before_any_kernel_is_comput
     assert not seen
 
 
-def test_rows_that_look_the_same_in_a_view_are_no_want_of_digits(colours):
+def test_rows_that_are_equal_in_a_view_are_not_told_of_float64(colours):
     X = colours[0].copy()
     X[1] = X[0] + 1  # brighter, with the same edges
     model = tl.KernelRidgeClassifier("conv3 relu globalpool normalize gaussian", ridge=0, backend="cpu", **EDGES)

@@ -1,4 +1,4 @@
-"""What a run of an experiment leaves behind."""
+"""Records and pieces that a run of an experiment writes."""
 
 import json
 import subprocess

@@ -84,10 +84,11 @@ def test_filters_are_whitened_patches_of_length_one():
 
 def test_a_kernel_network_is_the_exact_kernel_at_its_anchors():
     X = images(6, (4,))
-    features = ConvolutionalKernelNetwork((6,), (1,), (1,), width=0.8, **SMALL).fit(X)  # every row is an anchor
+    features = ConvolutionalKernelNetwork((6,), (1,), (1,), width=0.8, **SMALL).fit(X)  # every patch is an anchor
     cosines = X @ X.T / np.multiply.outer(*[np.linalg.norm(X, axis=1)] * 2)
     wanted = np.multiply.outer(*[np.linalg.norm(X, axis=1)] * 2) * np.exp((cosines - 1) / 0.8**2)
-    np.testing.assert_allclose(features.kernel()(X, **SMALL), wanted, rtol=1e-4)  # of 1e-6 on the eigenvalues
+    # The eigenvalues of the anchors' matrix have a ridge of 1e-6, hence rtol.
+    np.testing.assert_allclose(features.kernel()(X, **SMALL), wanted, rtol=1e-4)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -157,7 +158,7 @@ def test_mirrors_are_training_on_flipped_copies_with_the_mirrors_of_all_filters(
     A, B = closed.transform(doubled), closed.transform(Z)
     wanted = B @ A.T @ np.linalg.solve(A @ A.T + ridge * np.eye(60), np.vstack([Y, Y]))
     A, B = features.transform(X), features.transform(Z)
-    # A feature of the closed set counts for two here, and two copies for one image: 4 of the one is 1 of the other.
+    # Filters count twice in the closed set, and each image has two copies, so a ridge of 1 here is one of 4 there.
     found = B @ A.T @ np.linalg.solve(A @ A.T + ridge / 4 * np.eye(30), Y)
     np.testing.assert_allclose(found, wanted, atol=1e-9)
 

@@ -1,4 +1,4 @@
-"""The first hour of someone with a folder of photographs, from the first command to predictions, with its accidents."""
+"""The first hour of a user with a folder of photographs, from the first command to predictions, mistakes included."""
 
 import csv
 import os
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*few to whiten by")
 
 
 def tangentless(*arguments, **options):
-    """The program, in a process of its own; its outcome."""
+    """Run the program in a process of its own; returns its outcome."""
     command = [sys.executable, "-m", "tangentless", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, **options)
 
@@ -46,7 +46,7 @@ def succeed(*arguments, **options):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """Squares of three photographs: 20 of each class, and four of each without a label; with litter among them."""
+    """Crops of three photographs: 20 labelled and four unlabelled ones of each, and files that are no images."""
     folder = tmp_path_factory.mktemp("home")
     hopper = Image.open(Path(get_data_path(), "sample_data", "grace_hopper.jpg")).convert("RGB")
     pictures = [hopper, *map(Image.fromarray, load_sample_images().images)]
@@ -82,10 +82,10 @@ def test_a_first_call_says_on_the_terminal_that_it_compiles_and_keeps_what_it_co
         os.close(ours)
         os.close(theirs)
     assert "compiling for this processor (once per kind of kernel, about" in told[0]
-    assert "compiling" not in told[1]  # it came from the disk
+    assert "compiling" not in told[1]  # compiled code came from the disk
     assert all(text.rstrip().endswith("done") for text in told)
     indices, codes = (sorted(path.name for path in tmp_path.rglob(f"leaves.*.{end}")) for end in ("nbi", "nbc"))
-    assert len(indices) == len(codes) > 3  # a file for every leaf: processes that compile at once do not mix them up
+    assert len(indices) == len(codes) > 3  # one file a leaf: processes may compile at once
 
 
 def test_the_command_line_goes_from_folders_to_predictions(home):
@@ -111,7 +111,7 @@ def test_patches_whiten_few_photographs_well(home):
     succeed("fit", ARCHITECTURE, home / "photos", "--patch", 4, "--ridge", "loo", "-o", model)
     tangentless("predict", model, home / "photos-new", "--csv", table, "--skip", check=True)
     right = [row["file"].startswith(row["predicted"]) for row in csv.DictReader(table.open())]
-    assert np.mean(right) >= 0.75  # of 12; by chance a third
+    assert np.mean(right) >= 0.75  # of 12; a third would be chance
 
 
 def test_a_search_with_whitening_computes_no_more_than_it_must(photographs, monkeypatch):
@@ -127,7 +127,7 @@ def test_a_search_with_whitening_computes_no_more_than_it_must(photographs, monk
     images, labels = photographs
     search = GridSearchCV(pipeline, grid, cv=3).fit(images[:, ::2, ::2], labels)
     assert search.best_score_ > 0.5
-    assert sum(computed) == 18 * (40 * 41 // 2 + 40 * 20) + 60 * 61 // 2  # 18 fits and predictions, and the last fit
+    assert sum(computed) == 18 * (40 * 41 // 2 + 40 * 20) + 60 * 61 // 2  # 18 fits and predictions, and the final fit
 
 
 @pytest.mark.parametrize("patch", [None, 4])

@@ -11,7 +11,7 @@ from tangentless.solve import solve_ridge
 
 
 def gaps(count, tests, folder, name, ridges):
-    """The largest difference between the two ways in what they predict for test images, for every ridge."""
+    """For every ridge, the largest difference between the predictions of the two ways for test images."""
     digits, k = load("digits"), kernel(name)
     zca = Whitening(1e-3).fit(digits, folder)
     X, T = zca.transform(digits.train.images[:count]), zca.transform(digits.test.images[:tests])

@@ -25,11 +25,11 @@ from tangentless.layers import GELU, Abs, Cos, Erf, Gaussian, LeakyReLU, Polynom
 COSINES = np.concatenate([np.linspace(-1, 1, 20001), 1 - np.logspace(-15, -3, 100), np.logspace(-15, -3, 100) - 1])
 CLOSED = [ReLU(), LeakyReLU(0.2), LeakyReLU(1.0), Abs(), Gaussian(), Gaussian(0.3), Gaussian(5.0), Polynomial(3)]
 FITTED = [Erf(), GELU(), Tanh(), Sin(), Cos()]
-ROUNDING = 1e-15  # of evaluating a dual in float64
+ROUNDING = 1e-15  # error of evaluating a dual in float64
 
 
 def value(lowered, cosine):
-    """What a lowered form means."""
+    """The values of a lowered form."""
     t = 1 - np.abs(cosine)
     total = sum(a * t**p for a, p in zip(lowered.coefficients, lowered.powers, strict=True))
     if lowered.kind == "arc":
@@ -44,7 +44,7 @@ def value(lowered, cosine):
 
 
 def exact_dual(layer, cosine):
-    """The dual, for arcs without the digits that arccos and 1 - c^2 lose near one."""
+    """The dual; for arcs by formulas that lose no digits near c = 1, as arccos and 1 - c^2 would."""
     form = layer.form()
     if not isinstance(form, Arc):
         return layer.dual(cosine)
@@ -59,7 +59,7 @@ def exact_dual(layer, cosine):
 def test_a_lowered_form_is_within_the_tolerance_for_all_cosines(layer, precision, choices):
     lowered = lower(layer.form(), TOLERANCE[precision], **choices)
     if layer in FITTED and precision == "float64":
-        assert lowered is None  # a fit is not that exact, so the general path runs it
+        assert lowered is None  # no fit is so exact, so the general path runs the layer
     else:
         assert np.abs(value(lowered, COSINES) - exact_dual(layer, COSINES)).max() <= TOLERANCE[precision] + ROUNDING
 
@@ -67,8 +67,8 @@ def test_a_lowered_form_is_within_the_tolerance_for_all_cosines(layer, precision
 @pytest.mark.parametrize("layer", [ReLU(), LeakyReLU(0.2), Abs(), Gaussian(), Polynomial(3)], ids=str)
 def test_a_lowered_slope_is_that_of_the_form(layer):
     lowered = lower_slope(layer.form(), TOLERANCE["float64"])
-    inside = COSINES[np.abs(COSINES) < 0.999]  # arccos itself loses digits near one
-    # The derivative of a fit multiplies its error by up to the square of the degree.
+    inside = COSINES[np.abs(COSINES) < 0.999]  # arccos loses digits near c = 1
+    # Differentiating a polynomial fit multiplies its error by up to the square of the degree.
     np.testing.assert_allclose(value(lowered, inside), layer.derivative(inside), rtol=0, atol=3e-13)
 
 
@@ -88,7 +88,7 @@ def test_a_table_is_exact(layer):
 
 
 def test_the_processor_computes_with_a_tenth_of_the_tolerance():
-    # So its bits are those of earlier versions, which had it as their own tolerance.
+    # Earlier versions had this tolerance, so that bits have not changed.
     scale, polynomial = duals._adapt(arc_polynomial(1e-8), power=0.5)
     lowered = duals.lower(ReLU(), "float32")
     assert (lowered.kind, lowered.parameters, lowered.scale) == (("relu", len(polynomial)), polynomial, scale)

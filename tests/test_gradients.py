@@ -49,7 +49,7 @@ CLASSICAL = [
 
 
 def slope(function, point, direction, step=1e-3):
-    """The derivative along a direction, by differences of sixth order."""
+    """The derivative of a function along a direction, by differences of sixth order."""
     return sum(
         weight * (function(point + k * step * direction) - function(point - k * step * direction))
         for k, weight in SIXTH_ORDER.items()
@@ -70,7 +70,7 @@ def check_by_differences(kernel, shape, bound=1e-8, **device):
 @pytest.mark.parametrize("case", [*CHAINS, *GRAPHS], ids=name)
 def test_gradients_of_the_reference_are_slopes(case):
     text, shape = case
-    # Pixels of two channels are divided by their norms, some of them small: differences lose digits there.
+    # With two channels, pixels are divided by norms that may be small, where differences lose digits.
     bound = 1e-7 if text.startswith("sum(normalize") else 1e-8
     check_by_differences(tl.kernel(text), shape, bound, backend="reference")
 
@@ -138,7 +138,7 @@ def relative(found, expected):
     return max(np.abs(a - b).max() / np.abs(b).max() for a, b in zip(found, expected, strict=True))
 
 
-# On the CPU each nonlinearity has code of its own. Below, it is held against the reference.
+# On the CPU each nonlinearity compiles code of its own, which tests below compare with the reference.
 ON_CPU = [
     pytest.param(case, "cpu", id=f"cpu-{case['name']}", marks=[pytest.mark.slow] * case["name"].startswith("chain-"))
     for case in GOLDEN_CASES
@@ -170,22 +170,22 @@ def test_gradients_of_composed_kernels_agree_with_the_reference(kernel):
 def check_general(kernel, X, Z):
     rng = np.random.default_rng(0)
     G, S = rng.standard_normal((len(X), len(Z))), rng.standard_normal((len(X), len(X)))
-    both = {"parameters": not isinstance(kernel, ConvolutionalNTK)}  # which only the general path has
+    both = {"parameters": not isinstance(kernel, ConvolutionalNTK)}  # only the general path has these
     found, expected = (
         [
             *kernel.vjp(X, Z, G, backend=backend, **both)[:2],
-            *_several(kernel.vjp(X, None, S, backend=backend, **both))[:1],
+            *as_tuple(kernel.vjp(X, None, S, backend=backend, **both))[:1],
         ]
         for backend in ("cpu", "reference")
     )
     assert relative(found, expected) < 1e-9
 
 
-def _several(found):
+def as_tuple(found):
     return found if isinstance(found, tuple) else (found,)
 
 
-# Chains that between them take every path of the fused gradients. Those of ReLU share their compiled code; others
+# Chains that together cover every path of the fused gradients. Those of ReLU share their compiled code; others
 # compile for ten seconds or more in each precision.
 BOUNDS = {"float64": 1e-9, "float32": 1e-4}
 GAUSSIANS = "conv3 gaussian conv3 gaussian globalpool normalize gaussian", (8, 6, 2)
@@ -232,14 +232,14 @@ def test_hostile_images_have_finite_gradients(kernel, precision):
     G = np.random.default_rng(0).standard_normal((len(X), len(X)))
     gradient = kernel.vjp(X, None, G, backend="cpu", precision=precision)
     assert np.isfinite(gradient).all()
-    assert not gradient[8].any()  # black: where nonlinearities have no derivative, zero is taken
+    assert not gradient[8].any()  # a black image: where a nonlinearity has no derivative, zero is taken
 
 
 def test_duplicates_have_the_gradient_that_an_image_has_with_itself():
     X = images((6, 6, 2), 1)
     kernel = tl.kernel("conv3 relu pool2 conv3 relu globalpool")
     left, right = kernel.vjp(X, X, np.ones((1, 1)), backend="reference")
-    # Rounding of c near 1 shows in the root of f': half of the digits are left.
+    # Near c = 1, f' has a square root of 1 - c, so rounding leaves half of the digits.
     np.testing.assert_allclose(left + right, kernel.vjp(X, None, np.ones((1, 1)), backend="reference"), rtol=1e-6)
 
 
@@ -257,7 +257,7 @@ def test_bits_of_gradients_do_not_depend_on_tiles_and_threads(text, precision, m
 
     expected = gradients(1)
     monkeypatch.setattr(GeneralGradient, "tile", 5)
-    monkeypatch.setattr(FusedGradient, "tile", 16)  # a multiple of a vector's lanes and of a task's rows
+    monkeypatch.setattr(FusedGradient, "tile", 16)  # a multiple of the lanes of a vector and the rows of a task
     monkeypatch.setattr(general, "_PLANE_BYTES", 1 << 17)
     for found, one in zip(gradients(3), expected, strict=True):
         assert np.array_equal(found, one)
@@ -284,7 +284,7 @@ def test_gradients_are_the_kind_of_array_that_came_in():
 
 
 class NoGradient(Elementary):
-    """A kernel of one's own, without a gradient."""
+    """A user's kernel without a gradient."""
 
     definition = "none"
 
@@ -320,14 +320,14 @@ class NoGradient(Elementary):
         (NoGradient(), {}, ParameterError, "has no gradient"),
     ],
 )
-def test_what_has_no_gradient_says_so(kernel, arguments, error, message, backend):
+def test_kernels_without_a_gradient_say_so(kernel, arguments, error, message, backend):
     X = images((4, 4, 2), 3)
     kernel = tl.kernel(kernel) if isinstance(kernel, str) else kernel
     with pytest.raises(error, match=message):
         kernel.vjp(**{"X": X, "Z": X[:2], "G": np.ones((3, 2)), "backend": backend, **arguments})
 
 
-def test_a_layer_of_ones_own_without_a_derivative_is_named():
+def test_a_users_layer_without_a_derivative_is_named():
     kernel = tl.kernel([tl.Conv(3), nonlinearities.Step(), tl.GlobalPool()])
     X = images((4, 4, 2), 3)
     with pytest.raises(ArchitectureError, match="derivative of the dual of step is not known"):

@@ -1,4 +1,4 @@
-"""`tangentless gram`, and what a run shows of itself on a terminal, in a log and to machines."""
+"""`tangentless gram`, and the progress of a run on a terminal, in a log and as JSON."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_damage_reaches_the_shell_as_a_typed_error(data: Path) -> None:
 
 
 def start_command(data: Path, tmp_path: Path) -> tuple[list[str], subprocess.Popen[bytes]]:
-    """A command that has written some tiles, and is halted there."""
+    """Start a command, and halt it (SIGSTOP) when it has written some tiles."""
     np.save(data, vectors(150))
     command = [*PROGRAM, "run", KERNEL, str(data), "k.zarr", *REFERENCE]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -151,9 +151,9 @@ def test_an_interrupt_from_the_keyboard_leaves_a_good_store(data: Path, tmp_path
 
 
 def read_all(terminal: int) -> str:
-    """What was written to a terminal whose other end is closed; it comes in pieces."""
+    """Read all that was written to a terminal whose other end is closed; it comes in pieces."""
     shown = b""
-    with contextlib.suppress(OSError):  # which says that there is no more
+    with contextlib.suppress(OSError):  # raised at the end of the output
         while piece := os.read(terminal, 100_000):
             shown += piece
     return shown.decode()
@@ -196,6 +196,6 @@ def test_the_pace_counts_this_run_only_and_each_worker_for_itself(monkeypatch: p
     assert json.loads(json.dumps(shown[-1].to_json()))["workers"]["a"]["pairs_per_second"] == 200
 
 
-def test_silence_is_possible(tmp_path: Path, capfd: Any) -> None:
+def test_progress_can_be_turned_off(tmp_path: Path, capfd: Any) -> None:
     make(tmp_path / "k.zarr", 20, progress=False)
     assert capfd.readouterr() == ("", "")

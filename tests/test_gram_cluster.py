@@ -1,4 +1,4 @@
-"""On a Dask cluster: the same bytes, whoever dies."""
+"""On a Dask cluster: the same bytes, whichever process dies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNT, TILES = 120, 120
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Processes]:
-    with Processes(allowed_failures=0) as processes:  # so that we, not the scheduler, give tiles away again
+    with Processes(allowed_failures=0) as processes:  # our code, not Dask, reassigns lost tiles
         yield processes
 
 
@@ -42,7 +42,7 @@ def test_workers_write_the_same_bytes_and_report_their_pace(cluster: Processes, 
     snapshots: list[Any] = []
     with cluster.client() as client:
         make(tmp_path / "k.zarr", COUNT, scheduler=client, progress=snapshots.append)
-        assert client.status == "running"  # it is the caller's
+        assert client.status == "running"  # the run does not close the caller's client
     assert store_hash(tmp_path / "k.zarr") == whole
     last = snapshots[-1]
     assert last.tiles_done == last.tiles == TILES
@@ -71,7 +71,7 @@ def kill_workers(cluster: Processes, tmp_path: Path, whole: str, kills: int) -> 
     moments, done = Random(kills), 0
     while done < kills:
         store = tmp_path / "k.zarr"
-        shutil.rmtree(store, ignore_errors=True)  # there, if no kill came in time
+        shutil.rmtree(store, ignore_errors=True)  # left from a round in which no kill came in time
         killer = WorkerKiller(cluster, kills - done, moments)
         killer.start()
         try:
@@ -130,7 +130,7 @@ def test_each_worker_reads_the_data_once(tmp_path: Path) -> None:
         original = Store.read_images
 
         def counted(self: Store, name: str, panel: int) -> Any:
-            with contextlib.suppress(ValueError):  # there is no worker in the threads of the client
+            with contextlib.suppress(ValueError):  # raised in threads of the client, which are no workers
                 distributed.get_worker()
                 reads.append((name, panel))
             return original(self, name, panel)

@@ -1,4 +1,4 @@
-"""Whatever ends a run, a finished tile stays, none is computed twice, and the bytes are those of an undisturbed run."""
+"""However a run ends, finished tiles stay, none is computed twice, and the bytes are those of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNT, GROWN_FROM = 100, 60
 
 
 def interrupt_and_resume(writers: Writers, base: Path | None, work: Path, whole: str, kills: int, span: float) -> None:
-    """Kill writers at random moments until so many kills hit one at work; every resume must end with the same bytes."""
+    """Kill `kills` writers at random moments while they are at work; every resume must give the same bytes."""
     moments = random.Random(kills)
     hits = 0
     while hits < kills:
@@ -41,7 +41,7 @@ def interrupt_and_resume(writers: Writers, base: Path | None, work: Path, whole:
             shutil.copytree(base, store, copy_function=shutil.copy2)
         options: dict[str, Any] = {"extend": True} if base is not None else {}
         if writers.run(store, COUNT, kill_after=moments.uniform(0, span), **options) == 0:
-            span *= 0.9  # it was faster than that
+            span *= 0.9  # the run ended before the kill
             continue
         hits += 1
         before = finished_tiles(store)
@@ -53,7 +53,7 @@ def interrupt_and_resume(writers: Writers, base: Path | None, work: Path, whole:
 
 
 def finished_names(store: Path) -> list[str]:
-    """The files of tiles that count as finished; those an extension has yet to complete do not."""
+    """The files of finished tiles; tiles that an extension still has to complete do not count."""
     if not (store / "zarr.json").exists():
         return []
     files = LocalFiles(store)
@@ -110,7 +110,7 @@ def test_a_hundred_killed_extensions_resume_to_the_same_bytes(writers: Writers, 
 
 def test_one_run_survives_many_kills_in_a_row(writers: Writers, tmp_path: Path) -> None:
     store = tmp_path / "k.zarr"
-    tiles, more = 91, 15  # 13 rows of tiles, each shorter than the one above; killed after every 15 of them
+    tiles, more = 91, 15  # a triangle of 13 rows of tiles; killed after every 15 tiles
 
     def count() -> int:
         return len(finished_tiles(store))
@@ -139,7 +139,7 @@ def test_a_file_is_flushed_before_it_is_renamed_and_its_folder_after(
         rename(source, target)
 
     files = LocalFiles(tmp_path)
-    files.write("a/b", b"first")  # makes the folders
+    files.write("a/b", b"first")  # also makes the folders
     monkeypatch.setattr(os, "fsync", recording_fsync)
     monkeypatch.setattr(os, "replace", recording_replace)
     files.write("a/b", b"second")
@@ -212,7 +212,7 @@ def test_a_full_disk_stops_cleanly_and_resume_completes(tmp_path: Path) -> None:
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:  # not tmp_path, which other users cannot enter
+    with tempfile.TemporaryDirectory() as folder:  # other users cannot enter tmp_path
         Path(folder).chmod(0o755)
         yield Path(folder, "k.zarr")
 
@@ -243,7 +243,7 @@ def test_a_complete_store_is_used_where_nothing_may_be_written(shared: Path) -> 
 
 @contextlib.contextmanager
 def read_only(store: Path) -> Iterator[None]:
-    """Nothing in the store may be written; by root neither, who becomes an ordinary user meanwhile."""
+    """Make the store read-only; root, who could write all the same, becomes an ordinary user meanwhile."""
     modes = {path: path.stat().st_mode for path in (store, *store.rglob("*"))}
     for path in modes:
         path.chmod(0o555 if path.is_dir() else 0o444)

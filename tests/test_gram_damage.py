@@ -39,7 +39,7 @@ def all_damage(data: bytes) -> Iterator[bytes]:
 
 
 def assert_found(path: Path, cases: Iterator[bytes], read: Callable[[], object]) -> int:
-    """Every damaged version of a file must be noticed; returns how many there were."""
+    """Check that every damaged version of a file is noticed; returns how many there were."""
     whole, tried = path.read_bytes(), 0
     for damaged in cases:
         path.write_bytes(damaged)
@@ -70,7 +70,7 @@ def test_verify_finds_damage_all_over_the_metadata(store: Path, name: str, every
     files = LocalFiles(store)
     for damaged in [*flipped, *(data[:length] for length in range(0, len(data), every))]:
         (store / name).write_bytes(damaged)
-        assert damaged_metadata(files, recover_manifest(files)) == [name]  # as `verify` does, before it reads all tiles
+        assert damaged_metadata(files, recover_manifest(files)) == [name]  # the part of `verify` that reads no tiles
     assert verify(store).metadata == (name,)
 
 

@@ -32,7 +32,7 @@ def test_a_second_writer_is_refused_while_the_first_is_at_work(store: Path) -> N
         owner = status(store).writer
         assert owner is not None
         assert (owner.process, owner.host) == (os.getpid(), socket.gethostname())
-        assert np.array_equal(np.asarray(make(store, 39)), expected(39))  # a complete store is only read
+        assert np.array_equal(np.asarray(make(store, 39)), expected(39))  # allowed: a complete store is only read
         assert repair(store).good
         (store / "kernel/c/0/1").write_bytes(b"nonsense")
         with pytest.raises(StoreLockedError, match=f"process {os.getpid()} on"):
@@ -47,13 +47,13 @@ def test_a_second_writer_is_refused_while_the_first_is_at_work(store: Path) -> N
 def test_a_writer_of_version_0_1_0_keeps_others_out(store: Path) -> None:
     (store / "kernel/c/0/1").unlink()
     with (store / lock.LOCK).open("r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # which is all it did
+        fcntl.flock(file, fcntl.LOCK_EX)  # version 0.1.0 took this lock only
         with pytest.raises(StoreLockedError, match="another process"):
             make(store, 39)
     make(store, 39)
 
 
-PARENT = os.getppid()  # a process that is not this one, and alive
+PARENT = os.getppid()  # another process that is alive
 
 
 def named_lock(files: Any, **changes: Any) -> None:
@@ -77,7 +77,7 @@ def test_without_system_locks_an_owner_is_named_and_outlived(tmp_path: Path, mon
         check()
 
         def is_lost() -> bool:
-            named_lock(files, token="another")  # again and again: ours may be renewed at that very moment
+            named_lock(files, token="another")  # repeated, since our renewal may overwrite it
             try:
                 check()
             except StoreLockedError:
@@ -85,17 +85,15 @@ def test_without_system_locks_an_owner_is_named_and_outlived(tmp_path: Path, mon
             return False
 
         wait_until(is_lost)
-    assert lock.find_owner(files) is not None  # it is the other's now
+    assert lock.find_owner(files) is not None  # the lock belongs to the other writer now
 
 
 @pytest.mark.parametrize(
     ("changes", "gone"),
     [
         ({}, False),
-        (
-            {"process": os.getpid(), "born": lock._birth(os.getpid())},
-            True,
-        ),  # an earlier call of this process, which could not release it
+        # Left by an earlier call of this process.
+        ({"process": os.getpid(), "born": lock._birth(os.getpid())}, True),
         ({"host": "elsewhere", "process": 1}, False),
         ({"host": "elsewhere", "seen": 0.0}, True),
         ({"process": 2**22 + 1}, True),
@@ -128,7 +126,7 @@ def test_the_lock_is_renewed_whatever_happens_and_given_up_when_it_cannot_be(
     monkeypatch.setattr(lock, "_RENEWED", 0.02)
     files = find_files(f"memory://{tmp_path.name}.zarr")
     with lock.hold(files) as check, monkeypatch.context() as broken:
-        broken.setattr(type(files), "write", lambda *_: 1 / 0)  # nothing that anyone foresaw
+        broken.setattr(type(files), "write", lambda *_: 1 / 0)  # an unexpected error
         wait_until(lambda: "could not be renewed: division by zero" in caplog.text)
         check()
         broken.setattr(lock, "_SILENT", 0.01)

@@ -1,4 +1,4 @@
-"""A store is continued, extended and repaired only with what it was made with, by later versions too."""
+"""A store is continued, extended and repaired only with the same kernel, data and arithmetic, by any later version."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_store_is_continued_by_another_version_of_the_same_arithmetic(
     (store / "kernel/c/0/2").unlink()
     monkeypatch.setattr(tl, "__version__", "9.9.9")
     make(store, 39)
-    assert contents(store) == whole  # the note of the version that began it included
+    assert contents(store) == whole  # including the version that began the store
 
 
 def test_a_store_of_another_arithmetic_is_read_and_verified_but_not_continued(
@@ -122,7 +122,7 @@ def test_a_processor_that_rounds_differently_continues_a_store_only_if_it_may(
     own = read_manifest(LocalFiles(store)).bits
     whole = contents(store)
     monkeypatch.setattr(run, "fingerprint", lambda *_: "00ff (another processor)")
-    make(store, 39)  # nothing is computed, so it does not matter
+    make(store, 39)  # allowed, since nothing is computed
     (store / "kernel/c/0/1").unlink()
     damaged = contents(store)
     for attempt in (make, lambda store, _, **options: resume(store, **options)):
@@ -134,7 +134,7 @@ def test_a_processor_that_rounds_differently_continues_a_store_only_if_it_may(
     assert contents(store)["kernel/c/0/1"] == whole["kernel/c/0/1"]
     assert verify(store).good
     (store / "kernel/c/0/1").unlink()
-    make(store, 39)  # both may continue it now
+    make(store, 39)  # the store now names both processors
     monkeypatch.undo()
     (store / "kernel/c/0/1").unlink()
     make(store, 39)
@@ -157,7 +157,7 @@ def test_a_store_of_version_0_1_0_is_read_verified_and_complete(old_store: Path)
     assert (manifest["format"], manifest["package"]) == (1, "0.1.0")
     assert "arithmetic" not in manifest
     before = contents(old_store)
-    np.testing.assert_allclose(np.asarray(open_gram(old_store)), expected(20), rtol=1e-14)  # its BLAS may be another
+    np.testing.assert_allclose(np.asarray(open_gram(old_store)), expected(20), rtol=1e-14)  # its BLAS may differ
     assert status(old_store).complete
     assert verify(old_store).good
     make(old_store, 20, preprocessing="none")
@@ -295,7 +295,7 @@ def test_extending_twice_before_the_first_is_done(tmp_path: Path) -> None:
         assert not status(store).complete
     with pytest.raises(StoreIncompleteError):
         open_gram(store)[:8, 8:16]
-    assert np.array_equal(open_gram(store)[:10, :10], expected(10))  # the old part stays readable
+    assert np.array_equal(open_gram(store)[:10, :10], expected(10))  # the old part is readable
     assert np.array_equal(np.asarray(make(store, 30)), expected(30))
 
 

@@ -1,4 +1,4 @@
-"""Stores on S3, over HTTP, as it really is: caches, faults, outages, credentials, and workers of every kind."""
+"""Stores on a real S3 server over HTTP: caches, faults, outages, credentials, and workers that fail in several ways."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COUNT, TILES = 36, 15
 
 @pytest.fixture(scope="module", autouse=True)
 def no_other_credentials() -> Iterator[None]:
-    """None in the environment, here or in the processes that tests start: all come by `storage_options`."""
+    """Remove credentials from the environment of this and of started processes: only `storage_options` has them."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
             patch.delenv(name, raising=False)
@@ -90,7 +90,7 @@ def test_a_store_on_s3_has_the_bytes_of_one_on_disk(server: Server, address: str
 
 
 def test_what_others_wrote_is_read_at_once(server: Server, address: str) -> None:
-    """No cache of listings is asked: neither after `status`, nor by a matrix that was opened before."""
+    """Listings are not cached, neither after `status` nor in a matrix that was opened before."""
     given: dict[str, Any] = {"storage_options": options(server.port)}
     make(address, COUNT, **given)
     server.system.rm_file(f"{address}/kernel/c/1/3")
@@ -125,7 +125,7 @@ def test_an_outage_is_waited_for(proxy: Proxy, address: str, caplog: pytest.LogC
     begun = threading.Event()
 
     def end() -> None:
-        """When it was noticed, however long that takes: clients try again by themselves before they complain."""
+        """End the outage once it was noticed, however late: clients retry several times before they report it."""
         deadline = time.monotonic() + 90
         while "does not answer" not in caplog.text and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -143,7 +143,7 @@ def test_an_outage_is_waited_for(proxy: Proxy, address: str, caplog: pytest.LogC
     assert np.array_equal(np.asarray(matrix), expected(COUNT))
 
 
-@pytest.mark.slow  # half a minute of waiting
+@pytest.mark.slow  # waits half a minute
 def test_an_outage_that_lasts_ends_in_one_line_and_the_same_call_continues(
     proxy: Proxy, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +158,7 @@ def test_an_outage_that_lasts_ends_in_one_line_and_the_same_call_continues(
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is None
     proxy.out.clear()
-    matrix = make(address, COUNT, storage_options=options(proxy.port))  # though its own lock could not be released
+    matrix = make(address, COUNT, storage_options=options(proxy.port))  # despite the lock that was left
     assert np.array_equal(np.asarray(matrix), expected(COUNT))
 
 
@@ -211,7 +211,7 @@ def test_credentials_reach_every_call_and_are_shown_nowhere(
     run = [KERNEL, f"{tmp_path / 'x.npy'}", f"{address}3", "--backend", "reference"]
     done, refused = (CliRunner().invoke(app, ["run", *run, *more]) for more in (storage, []))
     assert "20 × 20" in done.output
-    assert isinstance(refused.exception, StoreAccessError)  # nothing but the options gives credentials
+    assert isinstance(refused.exception, StoreAccessError)  # credentials come from the options only
     with pytest.raises(TangentlessError, match="s3://") as caught:
         make(f"{address}4", 20, storage_options=options(0, endpoint_url=f"{KEYS['secret']} is not an endpoint"))
     assert proxy.keys == {KEYS["key"].encode()}
@@ -225,7 +225,7 @@ def test_credentials_reach_every_call_and_are_shown_nowhere(
     ]
     assert not any(KEYS["secret"] in text for text in shown)
     assert not any(KEYS["secret"].encode() in data for data in written)
-    assert KEYS["secret"].encode() in pickle.dumps(model)  # to be fitted elsewhere, it needs them
+    assert KEYS["secret"].encode() in pickle.dumps(model)  # an unfitted model may be fitted by another process
 
 
 def test_a_complete_store_is_used_where_nothing_may_be_written(
@@ -251,7 +251,7 @@ def test_a_complete_store_is_used_where_nothing_may_be_written(
 
 
 def test_latency_is_hidden_by_requests_side_by_side(proxy: Proxy, address: str) -> None:
-    """Times are in the benchmark; here, that no request is made in vain: a put for each file, and few others."""
+    """No request is wasted: one PUT for each file, and few others. Times are measured in the benchmark."""
     make(address, COUNT, storage_options=options(proxy.port))
     panels = -(-COUNT // TILE)
     assert proxy.requests["PUT"] == TILES + panels + 4 + 1  # tiles, images, metadata, the lock
@@ -292,8 +292,8 @@ def test_workers_whose_endpoint_lacks_the_bucket_are_named_at_once(server: Serve
 def test_late_wrong_blind_and_slow_workers_in_one_run(
     server: Server, address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The run finishes with the bytes of k(X), and the log names each worker that was left out, and why."""
-    count = 60  # long enough for all to be asked
+    """The run gives the bytes of k(X), and the log names each worker that was left out, with the reason."""
+    count = 60  # a run long enough to use all workers
     make(tmp_path / "k.zarr", count)
     snapshots: list[Any] = []
     with Processes(workers=0) as cluster, cluster.client() as client:
@@ -303,7 +303,7 @@ def test_late_wrong_blind_and_slow_workers_in_one_run(
 
         def join(snapshot: Any) -> None:
             snapshots.append(snapshot)
-            if not names:  # all of these are late
+            if not names:  # after the start of the run
                 for kind in ("wrong", "old", "blind", "slow"):
                     cluster.join(kind)
                 client.wait_for_workers(5)
@@ -344,7 +344,7 @@ def test_checkpoints_on_s3_belong_to_a_matrix(server: Server, address: str) -> N
         solve_conjugate(other, Y, 1e-2, **run)
 
 
-@pytest.mark.slow  # test_solve_conjugate solves on a cluster in less time
+@pytest.mark.slow  # test_solve_conjugate has a faster test on a cluster
 def test_conjugate_gradients_on_a_cluster_have_the_answer_of_cholesky(cluster: Processes, tmp_path: Path) -> None:
     K, Y = make(tmp_path / "k.zarr", 150), vectors(150, seed=2)[:, :2]
     exact = solve_ridge(K, Y, 1e-2).coefficients
@@ -352,4 +352,4 @@ def test_conjugate_gradients_on_a_cluster_have_the_answer_of_cholesky(cluster: P
         found = solve_conjugate(K, Y, 1e-2, landmarks=20, scheduler=client, held_out=(expected(150)[:4], Y[:4]))
         plain = solve_conjugate(K, Y[:, 0], 1e-2, landmarks=0, tolerance=1e-9, scheduler=client)
     np.testing.assert_allclose(plain.coefficients, exact[:, 0], atol=1e-6)
-    assert found.residual < 1  # it stopped when the rows that were held out were predicted no better
+    assert found.residual < 1  # it stopped when held-out predictions no longer improved

@@ -1,4 +1,4 @@
-"""A matrix in a store is the matrix in memory: bit for bit, for every way to read it, wherever it lies."""
+"""A matrix in a store equals that in memory bit for bit, however it is read and wherever it is stored."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_dask_reads_it_a_tile_at_a_time(store: Path) -> None:
 
 
 def test_chunks_end_with_the_published_checksum(store: Path) -> None:
-    """The values of CRC-32C are bit by bit those of its polynomial, whichever implementation google_crc32c has here."""
+    """CRC-32C by google_crc32c equals a computation bit by bit from its polynomial."""
     data = (store / "x/c/4/0").read_bytes()
     remainder = 0xFFFFFFFF
     for octet in data[:-4]:

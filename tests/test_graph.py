@@ -1,4 +1,4 @@
-"""Graphs: what is read off their nodes, and the general path against the reference, tangents included."""
+"""Graphs: shapes, work and memory from their nodes; and the general path against the reference, tangents included."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tangentless.graph import EmbedNode, WeightsNode, compile_graph
 
 
 def general(kernel, X, Z=None, n_jobs=1):
-    """The matrix by the general path, whatever faster path there is."""
+    """The matrix by the general path, even if a faster path takes the graph."""
     graph = kernel.graph(X.shape[1:])
     left = prepare_general(graph, X, n_jobs)
     right = left if Z is None else prepare_general(graph, Z, n_jobs)
@@ -71,7 +71,7 @@ def test_work_of_a_chain_is_every_pair_of_positions_at_every_embedding():
 
 
 def test_tangents_of_one_layer_of_weights_are_counted_once():
-    # conv3 conv3 is one layer of weights over windows of windows; in a sum each branch has its own.
+    # Two convolutions without a nonlinearity between them are one layer of weights; a branch of a sum has its own.
     X = images((6, 6, 2), 3)
     one, two = ConvolutionalNTK("conv3 conv3 globalpool"), ConvolutionalNTK("conv3 sum(conv3) globalpool")
     process = one.gaussian_process(X, backend="reference")
@@ -80,14 +80,15 @@ def test_tangents_of_one_layer_of_weights_are_counted_once():
 
 
 def test_deep_residual_networks_compile_in_one_walk():
-    # A walk along every path would be endless: each block doubles their number.
+    # A walk along every path would never end: each block doubles the number of paths.
     graph = tl.kernel(f"conv3 {'residual(relu conv3) ' * 80} relu globalpool").graph((4, 4, 1))
     assert graph.ancestors(graph.outputs[0]) == frozenset(range(graph.outputs[0]))
     assert graph.delicate is None
 
 
 def test_sums_of_the_same_outputs_are_features_of_a_new_layer_of_weights():
-    # Adding them would count their inner products four times, not twice: the network concatenates.
+    # The network concatenates the branches, so inner products count twice. Adding the features would count them four
+    # times.
     graph = compile_graph(tl.Architecture.parse("conv3 sum(identity | identity) relu globalpool"), (4, 4), 1, True)
     weights = [place for place, node in enumerate(graph.nodes) if isinstance(node, WeightsNode)]
     assert len(weights) == 3  # of the convolution, before the ReLU, and the readout's

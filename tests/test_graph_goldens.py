@@ -1,6 +1,6 @@
 """Residual, strided, dilated, patched and summed architectures: every backend against neural-tangents.
 
-The values and how they were made: `goldens/make_graph_goldens.py`. They are at the library's scale.
+`goldens/make_graph_goldens.py` made the values, which have the scale of neural-tangents.
 """
 
 import json
@@ -19,7 +19,7 @@ GOLDENS = {
 }
 CASES = json.loads(str(GOLDENS["cases"]))
 SETTINGS = [("reference", "float64", 1e-12), ("cpu", "float64", 1e-10), ("cpu", "float32", 3e-7)]
-# The CPU is held against the reference by other tests, on graphs of all kinds; against the library, on some of these.
+# Other tests compare the CPU with the reference on all kinds of graphs; here it runs these cases only.
 ON_CPU = [f"{kind}/digits-8x8x1" for kind in ("chain", "strided", "patched", "residual")]
 
 
@@ -39,7 +39,7 @@ def settings(*precisions):
 
 
 def largest_error(values, expected):
-    """Relative to the norms of the features, the square roots of the diagonal."""
+    """The largest error relative to the norms of the features, the square roots of the diagonal."""
     norms = np.sqrt(np.diagonal(expected))
     return np.max(np.abs(values - expected) / np.outer(norms, norms))
 

@@ -220,7 +220,7 @@ def test_a_first_call_compiles_nothing_that_an_earlier_process_compiled(X, tmp_p
         f"    tl.kernel({SMALL!r})(np.load({str(tmp_path / 'X.npy')!r}))\n"
         "print(len(compiled.buffer))\n"
     )
-    run_python(script)  # compiles, if no one did before
+    run_python(script)  # compiles, unless an earlier process did
     assert int(run_python(script)) == 0
 
 
@@ -228,7 +228,7 @@ def test_a_first_call_compiles_nothing_that_an_earlier_process_compiled(X, tmp_p
 def test_memory_beyond_the_result_is_bounded():
     script = (
         "import os, resource, numpy as np, tangentless as tl\n"
-        "os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])\n"  # each thread has some memory of its own
+        "os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])\n"  # threads have own memory
         "k = tl.kernel('conv3 relu globalpool normalize relu')\n"
         "X = np.random.default_rng(0).standard_normal((4000, 3, 3, 1)).astype(np.float32)\n"
         "k(X[:100])\n"
@@ -236,11 +236,11 @@ def test_memory_beyond_the_result_is_bounded():
         "K = k(X)\n"
         "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 - K.nbytes)\n"
     )
-    assert int(run_python(script)) < 160e6  # the matrix itself has 128e6
+    assert int(run_python(script)) < 160e6  # the matrix itself has 128e6 bytes
 
 
 def test_the_reference_interprets_no_pair_of_positions_by_itself(rng):
-    """Python code runs for positions, and NumPy for pairs of positions; else it would be too slow for tests."""
+    """Python loops run over positions only, and NumPy over pairs of positions; otherwise tests would take too long."""
 
     def calls(side):
         counted = []
@@ -253,4 +253,4 @@ def test_the_reference_interprets_no_pair_of_positions_by_itself(rng):
         return len(counted)
 
     calls(4)  # imports and caches
-    assert calls(12) <= 9 * calls(4)  # nine times the positions, 81 times the pairs of positions
+    assert calls(12) <= 9 * calls(4)  # 9 times the positions, 81 times the pairs of positions

@@ -1,4 +1,4 @@
-"""What every kernel promises, compositional or classical: one list of kernels under every test."""
+"""The contract of all kernels, compositional and classical: every test runs on one list of kernels."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=repr)
 
 
 def rows_for(kernel, count=40):
-    """Points, or images where the kernel needs them, with a duplicate, a multiple, an opposite and a zero."""
+    """Vectors, or images if the kernel needs them, with a duplicate, a multiple, an opposite and a zero row."""
     shape = (5,) if kernel in VECTOR_KERNELS else (4, 4, 2)
     X = np.random.default_rng(7).standard_normal((count, *shape))
     X[1], X[2], X[3], X[4] = X[0], 3.0 * X[0], -X[0], 0.0
@@ -60,7 +60,7 @@ def test_symmetric_matrices_are_exactly_symmetric_finite_and_positive_semidefini
     assert np.isfinite(K).all()
     np.testing.assert_array_equal(K, K.T)
     np.testing.assert_array_equal(np.diagonal(K), kernel.diag(X))
-    assert np.linalg.eigvalsh(K).min() > -1e-7 * np.abs(K).max()  # compositional ones run in float32
+    assert np.linalg.eigvalsh(K).min() > -1e-7 * np.abs(K).max()  # compositional kernels run in float32
 
 
 @every_kernel
@@ -77,7 +77,7 @@ def test_a_pair_does_not_depend_on_its_order(kernel):
 
 @every_kernel
 def test_many_rows_are_computed_as_few_are(kernel):
-    X = rows_for(kernel, count=1100 if kernel in VECTOR_KERNELS else 70)  # more than a tile
+    X = rows_for(kernel, count=1100 if kernel in VECTOR_KERNELS else 70)  # more rows than a tile
     K = kernel(X)
     np.testing.assert_array_equal(K, K.T)
     part = slice(len(X) - 12, None)

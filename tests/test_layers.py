@@ -1,4 +1,4 @@
-"""Layers: what every declaration must satisfy, and the duals against the activations they belong to."""
+"""Layers: properties of every declaration, and duals against the activations that they belong to."""
 
 import numpy as np
 import pytest
@@ -109,8 +109,8 @@ def test_dual_gives_positive_semidefinite_matrices(layer, rng):
 @pytest.mark.parametrize("layer", NONLINEARITIES, ids=str)
 @pytest.mark.parametrize("cosine", [-0.9, -0.3, 0.0, 0.5, 0.95])
 def test_dual_is_the_covariance_of_the_activation(layer, cosine):
-    # A product rule in (u, w) with v = c u + sqrt(1 - c^2) w, by brute force: exact for what is smooth. Kinks cost it
-    # all but four digits, and jumps all but two, on four times as many points.
+    # By quadrature on a grid of (u, w), with v = c u + sqrt(1 - c^2) w: exact for smooth activations. Kinks leave
+    # four digits and jumps two, on four times as many points a side.
     kinked = isinstance(layer, ReLU | LeakyReLU | Abs | Step)
     points = np.linspace(-14, 14, 4001 if kinked else 1001)
     density = np.exp(-(points**2) / 2)
@@ -205,7 +205,7 @@ def test_layers_that_cannot_be_registered_say_why():
 def test_form_says_the_same_as_the_dual(layer):
     form = layer.form()
     if form is None:
-        assert series_of(layer.dual) is None  # too steep for a short polynomial: the general path runs it
+        assert series_of(layer.dual) is None  # too steep for a short polynomial, so the general path runs it
         return
     if isinstance(form, Arc):
         remainder = 1 - np.abs(COSINES)

@@ -1,4 +1,4 @@
-"""`reproduce networks` and `compare`: same images for both sides, records, figures, and runs that go on."""
+"""`reproduce networks` and `compare`: the same images for kernel and network, records, figures, and resumed runs."""
 
 import dataclasses
 import json
@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from shell import run
 from tangentless import datasets
-from tangentless.cli import app
 from tangentless.console import percent
 from tangentless.errors import ArchitectureError, ParameterError
 from tangentless.networks.inputs import balanced, make_transform
@@ -68,7 +67,7 @@ def test_comparison_goes_on_with_what_is_there(digits, tmp_path, monkeypatch):
 
     monkeypatch.setattr(training, "train", refuse)
     assert run_comparison(digits, tmp_path).rows == first.rows
-    with pytest.raises(AssertionError, match="computed before"):  # another question is another piece
+    with pytest.raises(AssertionError, match="computed before"):  # other settings are another piece
         run_comparison(digits, tmp_path, architectures=(SHALLOW, DEEPER, "myrtle5"))
 
 
@@ -113,7 +112,7 @@ def test_comparison_stops_by_the_clock_and_goes_on_to_the_same(digits, tmp_path)
     while (outcome := run_comparison(digits, tmp_path / "parts", stop_after=0.0)).unfinished:
         assert not outcome.files
         calls += 1
-    assert calls == 2 * (1 + TOY.trials * TOY.epochs)  # a kernel, or an epoch of a network, in each
+    assert calls == 2 * (1 + TOY.trials * TOY.epochs)  # each call computes a kernel, or an epoch of a network
     assert outcome.rows == whole.rows
     assert not list((tmp_path / "parts/checkpoints").iterdir())
 
@@ -124,7 +123,7 @@ def test_rank_correlation_is_one_minus_one_or_none():
     hits = (generator.random((6, 4000)) < shares[:, None]).astype(float)
     found = rank_correlation(hits, hits)
     assert found["spearman"] == pytest.approx(1.0)
-    assert found["p"] == pytest.approx(1 / 720)  # one order of six in all
+    assert found["p"] == pytest.approx(1 / 720)  # one of the 6! = 720 orders
     assert found["interval"][0] > 0.8
     assert rank_correlation(hits, hits[::-1])["spearman"] == pytest.approx(-1.0)
     assert rank_correlation(hits, np.ones_like(hits))["spearman"] is None
@@ -137,7 +136,7 @@ def test_networks_are_recorded_and_go_on(digits, tmp_path):
     assert outcome.unfinished.startswith("mnist-myrtle5, seed 0: 1 of 2 epochs")
     assert not outcome.rows
     assert not outcome.files
-    assert not list(tmp_path.glob("*.json"))  # nor is a record of before replaced by less
+    assert not list(tmp_path.glob("*.json"))  # an incomplete run writes no record
     assert len(list((tmp_path / "checkpoints").iterdir())) == 1
     for _ in range(3):
         outcome = experiment.reproduce(lambda name: digits, settings, machine=CPU, folder=tmp_path)
@@ -145,13 +144,13 @@ def test_networks_are_recorded_and_go_on(digits, tmp_path):
     (row,) = read_record(outcome.files[0])["results"]
     assert (row["trials"], row["train"], row["rows"]) == (2, 40, 50)
     pieces = [json.loads(path.read_text()) for path in (tmp_path / "pieces").iterdir()]
-    earlier = [piece["value"]["history"][0][3] for piece in pieces]  # seconds of the epoch of the call before
+    earlier = [piece["value"]["history"][0][3] for piece in pieces]  # seconds of the epoch that the first call trained
     record = read_record(outcome.files[0])
     assert record["configuration"]["changes"]["schedule"] == {"kind": "Steps", "milestones": [1], "factor": 0.1}
     assert list(record["environments"]) == list(record["seconds_by_machine"])
     (total,) = record["seconds_by_machine"].values()
     assert total == pytest.approx(sum(piece["seconds"] for piece in pieces) + sum(earlier))
-    assert "method" not in row  # narrower and shorter than the paper's
+    assert "method" not in row  # not the paper's method: narrower and trained for less time
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
@@ -198,8 +197,7 @@ def test_subsets_and_changed_recipes_stand_on_the_page_beside_the_tables(tmp_pat
 
 def test_command_line_compares(tmp_path):
     options = "--train 40 --test 60 --inputs pixels --width 4 --epochs 1 --trials 1 --ridge 1e-3 --backend cpu"
-    arguments = ["compare", SHALLOW, DEEPER, *options.split(), "--device", "cpu", "-o", str(tmp_path)]
-    ended = CliRunner().invoke(app, arguments)
+    ended = run("compare", SHALLOW, DEEPER, *options.split(), "--device", "cpu", "-o", tmp_path)
     assert ended.exit_code == 0, ended.output
     assert "rank correlation" in ended.output
     assert json.loads((tmp_path / "compare-digits.json").read_text())["configuration"]["ridge"] == 1e-3
@@ -218,7 +216,7 @@ def test_command_line_compares(tmp_path):
 )
 def test_command_line_says_which_option_is_which(options, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ended = CliRunner().invoke(app, ["compare", SHALLOW, DEEPER, *options])
+    ended = run("compare", SHALLOW, DEEPER, *options)
     assert ended.exit_code == 2
     assert message in ended.stderr
     assert not list(tmp_path.iterdir())
@@ -238,13 +236,13 @@ def test_data_without_training_images_are_refused(digits, tmp_path):
 
 
 def test_command_line_lists_recipes():
-    ended = CliRunner().invoke(app, ["reproduce", "networks", "--list"])
+    ended = run("reproduce", "networks", "--list")
     assert ended.exit_code == 0
     assert "cifar100-myrtle10-bn-flips" in ended.output
 
 
-def test_command_line_does_not_take_no_recipe_for_all(tmp_path):
-    ended = CliRunner().invoke(app, ["reproduce", "networks", "--recipes", " ,", "-o", str(tmp_path)])
+def test_an_empty_list_of_recipes_does_not_mean_all(tmp_path):
+    ended = run("reproduce", "networks", "--recipes", " ,", "-o", tmp_path)
     assert ended.exit_code == 2
     assert "name a recipe" in ended.output
     assert not list(tmp_path.iterdir())
@@ -265,11 +263,11 @@ def run_benchmark(tmp_path, monkeypatch):
 
 def test_benchmark_brings_back_records_and_pieces(run_benchmark, tmp_path):
     files, packed = run_benchmark("--parts", "mnist")
-    name = "networks-mnist-myrtle5-width-4-epochs-2-images-64.json"  # not that of the recipe as it is
+    name = "networks-mnist-myrtle5-width-4-epochs-2-images-64.json"  # the name says how the recipe was changed
     assert files == {name, "networks_gpu.tgz"}
     assert [name for name in packed if name.startswith("pieces/networks-")]
     record = read_record(tmp_path / "output" / name)
-    assert record["results"][0]["precision"] in ("float32", "bfloat16")  # of a CPU or a GPU
+    assert record["results"][0]["precision"] in ("float32", "bfloat16")  # the precision of a CPU, or of a GPU
     assert record["command"] == "networks_gpu.py output --toy --parts mnist"
 
 

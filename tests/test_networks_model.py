@@ -1,4 +1,4 @@
-"""Networks of an architecture: their kernel approaches ours, and they have the layers the architecture says."""
+"""Networks of an architecture: their kernels approach ours with width, and their layers are those of the text."""
 
 import dataclasses
 
@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import tangentless as tl
+from nonlinearities import Sine, Step
 from tangentless.architecture import NAMED
 from tangentless.classical import ConvolutionalNTK
 from tangentless.errors import ArchitectureError, InputError, ParameterError
 from tangentless.graph import window_sums
-from tangentless.layers import Average, Nonlinearity, Stack, Windows
+from tangentless.layers import Average, Stack, Windows
 
 torch = pytest.importorskip("torch", reason="networks need PyTorch: pip install 'tangentless[networks]'")
 from tangentless.networks import RECIPES, LeNet5, ResNet32, network_of  # noqa: E402 (only where PyTorch is)
@@ -19,7 +20,7 @@ from tangentless.networks.modules import AveragePool, Convolution, window_means 
 
 SHAPE = (4, 4, 2)
 WIDTHS = (24, 96, 384)
-APART = ~np.eye(4, dtype=bool)  # a normalised diagonal is exact at every width
+APART = ~np.eye(4, dtype=bool)  # off the diagonal: a normalised diagonal is exact at every width
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def images():
 
 
 def error_by_width(architecture, images, widths=WIDTHS, seeds=8):
-    """Root mean square error of random networks' kernels over that of the constant 1, over seeds and pairs."""
+    """For each width, the RMS error of random networks' kernels over seeds and pairs, relative to that of 1."""
     exact = tl.kernel(architecture)(images, backend="reference")[APART]
     errors = []
     for width in widths:
@@ -55,13 +56,13 @@ def test_kernel_of_random_myrtle_networks_approaches_ours_like_one_over_the_root
 
 @pytest.mark.parametrize("name", [name for name in NAMED if name.endswith("gaussian")])
 def test_kernel_of_random_gaussian_networks_approaches_ours(name, images):
-    # exp(u - 1) has a squared value with variance e^4 - 1 = 54 times its mean squared: the root law starts late.
+    # The square of exp(u - 1) has a variance of e^4 - 1 = 54 times its squared mean: 1 / sqrt(width) holds late only.
     errors = error_by_width(name, images)
     assert (np.diff(errors) < 0).all()
     assert slope(errors) < -0.18
 
 
-@pytest.mark.slow  # weights of 2,048 filters are drawn twelve times
+@pytest.mark.slow  # draws weights of 2,048 filters twelve times
 def test_kernel_of_wide_gaussian_myrtle_networks_follows_the_root_law(images):
     widths = (256, 1024, 2048)
     assert -0.68 < slope(error_by_width("myrtle5-gaussian", images, widths, seeds=12), widths) < -0.32
@@ -70,11 +71,11 @@ def test_kernel_of_wide_gaussian_myrtle_networks_follows_the_root_law(images):
 @pytest.mark.parametrize(
     "text",
     [
-        "conv3 leakyrelu(0.3) conv3 relu globalpool",  # no normalize: the scale has to be right too
-        "conv3 conv1 pool2 relu conv3 globalpool",  # linear convolutions, and a nonlinearity without one
+        "conv3 leakyrelu(0.3) conv3 relu globalpool",  # no normalize, so the scale is tested too
+        "conv3 conv1 pool2 relu conv3 globalpool",  # convolutions without a nonlinearity, and the reverse
         "conv3 relu normalize conv3 polynomial2 globalpool normalize relu",
         "globalpool relu relu",
-        "globalpool normalize gaussian relu",  # no weights before the head: exact
+        "globalpool normalize gaussian relu",  # no weights before the head, so the kernel is exact
     ],
 )
 def test_kernel_of_wide_networks_is_ours_for_other_architectures(text, images):
@@ -86,7 +87,7 @@ def test_kernel_of_wide_networks_is_ours_for_other_architectures(text, images):
 SUMS = [
     "conv3 residual(relu conv3) relu globalpool",
     "conv3 relu sum(0.3 * conv3 | 2 * conv1) relu globalpool",
-    "conv3 relu sum(conv3(stride=2) | pool2) relu globalpool",  # the pool has no weights: features side by side
+    "conv3 relu sum(conv3(stride=2) | pool2) relu globalpool",  # a pool has no weights: concatenated
     "patch2 gelu residual(conv3 tanh conv3) relu globalpool",
     NAMED["resnet8"].removesuffix(" normalize relu"),
 ]
@@ -100,10 +101,10 @@ SUMS = [
         "conv3 relu conv3(dilation=2) relu globalpool",
         "patch2 relu conv3 relu globalpool",
         "conv3 gelu conv3 tanh globalpool",
-        "conv3 residual(gelu conv3) pool3(stride=1) tanh globalpool",  # sums of outputs have a scale to keep too
+        "conv3 residual(gelu conv3) pool3(stride=1) tanh globalpool",  # sums must keep the scale of outputs too
         "conv3 residual(residual(relu conv3)) relu globalpool",  # both identities share their weights
         "conv3 sum(normalize relu conv3 | 0.5 * identity) abs globalpool",
-        "residual(conv3) erf globalpool",  # images have no weights
+        "residual(conv3) erf globalpool",  # the identity is the image, without weights
         "globalpool residual(relu conv3) relu",
         pytest.param(NAMED["resnet14"].removesuffix(" normalize relu"), marks=pytest.mark.slow),
     ],
@@ -124,7 +125,7 @@ def network(text, width, seed):
 
 @pytest.mark.parametrize("text", SUMS)
 def test_tangent_kernel_of_wide_networks_is_ours(text, images):
-    """Weights stand where the tangent kernel has them: each weight counts with the variance it was drawn with."""
+    """Gradients count with the variance 1 / fan-in of their weights, as in the tangent kernel."""
 
     def tangents(network):
         gradients = []
@@ -140,7 +141,7 @@ def test_tangent_kernel_of_wide_networks_is_ours(text, images):
 
 @dataclasses.dataclass(frozen=True)
 class Ahead(Stack):
-    """Windows that begin at their position, of every second one, and reach over the end."""
+    """Windows that begin at every second position, and reach beyond the end."""
 
     name = "ahead"
 
@@ -150,7 +151,7 @@ class Ahead(Stack):
 
 @dataclasses.dataclass(frozen=True)
 class Sparse(Average):
-    """The mean of every second position, without the first."""
+    """A pool: the mean of every second position, without the first."""
 
     name = "sparse"
 
@@ -220,7 +221,7 @@ def test_layers_are_those_of_the_paper():
 
 
 def test_residual_networks_are_those_of_pytorch():
-    """Pre-activation blocks: normalisation and ReLU before each convolution, and sums of outputs."""
+    """Pre-activation blocks: normalisation and ReLU stand before each convolution, and outputs are added."""
     text = (
         "conv3 residual(relu conv3 relu conv3) relu sum(conv3(stride=2) relu conv3 | conv1(stride=2)) relu globalpool"
     )
@@ -228,7 +229,7 @@ def test_residual_networks_are_those_of_pytorch():
     norms = [torch.nn.BatchNorm2d(4) for _ in range(5)]
     relu, conv, images = torch.relu, torch.nn.functional.conv2d, torch.randn(5, 8, 8, 2)
     first, a, b, c, d, shortcut, linear = network.weights()
-    # Branches whose norms two usual ReLUs quarter have a factor of 2 in place of the usual initialisation.
+    # Two ReLUs in a branch quarter squared norms; a factor of 2 replaces the usual larger initial weights.
     factors = [module.factors for module in network.body if hasattr(module, "factors")]
     np.testing.assert_allclose(factors, [(2, 1), (2**0.5, 1)])
     u = conv(images.permute(0, 3, 1, 2), first, padding=1)
@@ -241,7 +242,7 @@ def test_residual_networks_are_those_of_pytorch():
 
 
 def test_networks_without_branches_have_the_weights_they_always_had():
-    """Checkpoints of earlier versions are loaded by these names, and are refused where the text differs."""
+    """Checkpoints of earlier versions are loaded by these names of weights, and refused if the names differ."""
     text = "conv3 relu pool2 conv3 gaussian globalpool normalize relu"
     network = Network(text, 2, 3, True, shape=(8, 8, 1))
     assert [*dict(network.named_parameters())] == [
@@ -286,24 +287,7 @@ def test_widths_can_differ_by_convolution():
     assert [w.shape[0] for w in network.weights()] == [4, 8, 16, 32, 10]
 
 
-class Wave(Nonlinearity):
-    name = "wave"
-
-    def dual(self, cosine):
-        return np.exp(-1.0) * np.sinh(cosine)
-
-    def activation(self, preactivation):
-        return np.sin(preactivation)
-
-
-class Step(Wave):
-    name = "step"
-
-    def activation(self, preactivation):
-        return 1.0 * (preactivation > 0)
-
-
-@pytest.mark.parametrize("layer", [Wave(), Step()])
+@pytest.mark.parametrize("layer", [Sine(), Step()])
 def test_activations_that_networks_cannot_train_are_refused(layer):
     with pytest.raises(ArchitectureError, match="no activation that a network can train with"):
         tl.Architecture((tl.Conv(3), layer, tl.GlobalPool())).to_torch(4, 2)

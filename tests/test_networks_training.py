@@ -1,4 +1,4 @@
-"""Training: what recipes say is what happens, and a run that was killed ends as one that was not."""
+"""Training: recipes are followed, and a killed run that is resumed ends with the bits of an undisturbed run."""
 
 import functools
 import io
@@ -13,6 +13,7 @@ import sys
 import numpy as np
 import pytest
 
+from conftest import Terminal
 from tangentless.errors import InputError, ParameterError
 from tangentless.files import OutputError, load_archive, save_archive
 
@@ -39,7 +40,7 @@ def digits():
 
 
 def relabel(split, label):
-    """Two images, of which one is of this class."""
+    """The first two images, with the labels 0 and `label`."""
     return datasets.Split(split.images[:2], np.array([0, label]))
 
 
@@ -62,7 +63,7 @@ def test_networks_learn_digits(recipe, digits):
     some = digits.train.take(slice(400))
     training = fit(recipe, some, test=(digits.test.images / 16, digits.test.labels), test_every=6)
     assert training.complete
-    assert training.test_accuracy > 0.6  # by chance it would be 0.1
+    assert training.test_accuracy > 0.6  # 0.1 would be chance
     assert training.history[-1].loss < 0.8 * training.history[0].loss
     assert [epoch.test_accuracy is not None for epoch in training.history] == [False] * 5 + [True] + [False] * 5 + [
         True
@@ -157,7 +158,7 @@ def test_checkpoints_that_cannot_be_written_are_refused_before_training(tmp_path
     some = digits.train.take(slice(32))
     with pytest.raises(OutputError, match=r"there is no folder .*nowhere"):
         fit(SMALL, some, checkpoint=tmp_path / "nowhere" / "state.npz")
-    fit(SMALL.change(epochs=1), some, checkpoint=str(tmp_path / "state.npz"))  # a text names a file as well
+    fit(SMALL.change(epochs=1), some, checkpoint=str(tmp_path / "state.npz"))  # a str names a file too
     assert (tmp_path / "state.npz").exists()
 
 
@@ -275,11 +276,11 @@ def test_half_precision_has_16_bits_throughout_and_resumes(digits, tmp_path):
     predicted = networks.predict(whole.network, some.images / 16)
     assert set(predicted) <= set(range(10))
     train(whole.network, some.images / 16, some.labels, recipe, machine=Machine("cpu", "float32"))
-    assert {weight.dtype for weight in whole.network.parameters()} == {torch.float32}  # not what was left in it
+    assert {weight.dtype for weight in whole.network.parameters()} == {torch.float32}  # the run before left float16
 
 
 def test_gradients_too_small_for_half_precision_vanish(digits):
-    """Neither a loss that is scaled nor a copy of the weights in float32 keeps them."""
+    """There is neither loss scaling nor a float32 copy of the weights, which would keep them."""
     some = digits.train.take(slice(32))
     recipe = SMALL.change(epochs=1, output_scale=1e-7, learning_rate=1e4, weight_decay=0.0)
     moved = {}
@@ -302,11 +303,11 @@ def test_scores_are_taken_in_float32_in_mixed_precision_too(kind):
     ((features, scores),) = seen
     exact = features @ last.weight.double().T + (0 if last.bias is None else last.bias.double())
     assert scores.dtype == torch.float32
-    torch.testing.assert_close(scores.double(), exact, rtol=1e-5, atol=1e-6)  # bfloat16 has errors of 4e-3
+    torch.testing.assert_close(scores.double(), exact, rtol=1e-5, atol=1e-6)  # bfloat16 would have errors of 4e-3
 
 
 def test_every_network_is_compiled_once(digits, monkeypatch):
-    """For the batch that most are: not for the last one, nor for tests, and not again for another seed."""
+    """For the full batch size only: not for the last batch, nor for tests, and not again for another seed."""
     compiled = []
 
     def keep(graph, inputs):
@@ -325,7 +326,7 @@ def test_every_network_is_compiled_once(digits, monkeypatch):
         assert len(compiled) == number
 
 
-@pytest.mark.slow  # it waits for a C++ compiler
+@pytest.mark.slow  # compiles C++
 @pytest.mark.parametrize("change", [{"batch_norm": True}, {"architecture": SUMS}], ids=str)
 def test_compiled_networks_learn_the_same(change, digits):
     some, recipe = digits.train.take(slice(72)), SMALL.change(width=4, epochs=2, learning_rate=0.05, **change)
@@ -403,11 +404,6 @@ def test_numbers_of_numpy_are_numbers_of_json_in_a_recipe():
     assert hash(recipe) == hash(recipe.change())
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
 def test_bar_shows_loss_and_accuracy_on_a_terminal_only(digits, monkeypatch):
     shown = {}
     for stream in (Terminal(), io.StringIO()):
@@ -424,7 +420,7 @@ def test_bar_moves_on_though_every_epoch_is_short(digits, monkeypatch):
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr("tangentless.progress.REFRESH", 20.0)
     clock = itertools.count(100.0)
-    monkeypatch.setattr("time.perf_counter", lambda: next(clock))  # a second passes between two looks
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))  # every call is a second later
     training = fit(SMALL.change(epochs=60, width=2), digits.train.take(slice(16)))
     assert max(epoch.seconds for epoch in training.history[1:]) < 20.0
     assert "loss" in stream.getvalue()

@@ -1,4 +1,4 @@
-"""What notebooks show: valid markup that names every layer, tells how far a store is, and escapes what users wrote."""
+"""What notebooks show: valid markup, every layer by name, the progress of a store; and texts of users are escaped."""
 
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ HOSTILE = "<script>alert('1' & \"2\")</script>"
 
 
 def texts(markup):
-    """All text of what must be valid XML."""
+    """All text in the markup, which must be valid XML."""
     return [part.strip() for part in ET.fromstring(markup).itertext() if part.strip()]
 
 

@@ -1,4 +1,4 @@
-"""What describes the package agrees with it: one version, one list of dependencies, and files that can be read."""
+"""The files that describe the package agree: one version, one list of dependencies, and valid workflows."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""What Linux has and other systems lack: every such call has another way, taken here by taking the thing away."""
+"""Calls that other systems lack have replacements; these tests remove the calls, so that Linux runs these."""
 
 import contextlib
 import ctypes
@@ -22,7 +22,7 @@ real_open = os.open
 
 
 def refuse_folders(path, *arguments, **options):
-    """`os.open` of Windows, which opens no folders."""
+    """Make `os.open` refuse folders, as on Windows."""
     if Path(path).is_dir():
         raise PermissionError(13, "Permission denied", str(path))
     return real_open(path, *arguments, **options)
@@ -30,7 +30,7 @@ def refuse_folders(path, *arguments, **options):
 
 @pytest.fixture
 def windows(monkeypatch):
-    """Files as Windows has them."""
+    """Make `tangentless.files` treat files as on Windows."""
     monkeypatch.setattr(files, "WINDOWS", True)
     monkeypatch.setattr(lock, "WINDOWS", True)
     monkeypatch.setattr(os, "open", refuse_folders)

@@ -55,7 +55,7 @@ def test_scale_and_brightness_of_an_image_do_not_matter_and_one_colour_is_zero()
 
 def test_an_image_of_one_colour_is_zero_where_its_mean_is_rounded():
     images = np.full((1, 32, 32, 3), 77 / 255)
-    assert images.reshape(1, -1).mean() != images[0, 0, 0, 0]  # what must not be whitened
+    assert images.reshape(1, -1).mean() != images[0, 0, 0, 0]  # the rounding error, which must not be scaled up
     assert not to_unit(CpuAlgebra(), images).any()
 
 
@@ -118,7 +118,7 @@ def test_copies_are_counted_and_made_a_chunk_at_a_time(monkeypatch):
     monkeypatch.setattr(rows, "ROWS_AT_ONCE", 7)
     found = ZCA(1e-3, copies=4, augmentation=augmentation).fit(images)
     np.testing.assert_allclose(found.whitening_, expected, atol=1e-10)
-    assert np.abs(found.whitening_ - ZCA(1e-3, copies=4).fit(images).whitening_).max() > 1e-3  # of another seed
+    assert np.abs(found.whitening_ - ZCA(1e-3, copies=4).fit(images).whitening_).max() > 1e-3  # another seed
     with pytest.raises(InputError, match=r"RandAugment needs uint8 images .* not float64"):
         ZCA(copies=1).fit(images / 255)
 
@@ -154,7 +154,7 @@ def test_as_many_images_as_numbers_in_one_are_summed_up_in_a_matrix(mirrors, cou
 
 def test_large_photographs_are_whitened_without_a_matrix():
     photographs = np.random.default_rng(0).integers(0, 256, (6, 200, 200, 3), dtype=np.uint8)
-    assert np.isfinite(ZCA().fit_transform(photographs)).all()  # the matrix would take 115 GB
+    assert np.isfinite(ZCA().fit_transform(photographs)).all()  # the whitening matrix would take 115 GB
 
 
 @pytest.mark.parametrize("count", [20, 60])

@@ -1,4 +1,4 @@
-"""Gaussian processes: against dense formulas and scikit-learn, in the hard places, and with bad input."""
+"""Gaussian processes: against dense formulas and scikit-learn, in numerically hard cases, and with bad input."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from tangentless.solve import DoesNotFit
 from tangentless.solve.dirichlet import ClassFactors, expected_softmax, noises
 
 SMALL = "conv3 relu pool2 conv3 relu globalpool normalize relu"
-AGREEMENT = 1e-9  # float64 against formulas with an explicit inverse
+AGREEMENT = 1e-9  # of float64 with formulas that use an explicit inverse
 
 
 def points(rows, seed=0, width=3):
@@ -34,7 +34,7 @@ def smooth(X):
 def failures_of_checks(estimator):
     failures = {}
     if estimator.kernel == "precomputed":
-        failures["check_positive_only_tag_during_fit"] = "subtracts its mean from a kernel matrix, which is then none"
+        failures["check_positive_only_tag_during_fit"] = "subtracts the mean of a kernel matrix"
     return failures
 
 
@@ -104,7 +104,7 @@ def test_samples_have_the_mean_and_covariance_of_the_posterior():
     assert draws.shape == (6, 2, 40_000)
     for target in range(2):
         deviations = np.sqrt(cov[..., target].diagonal())
-        # Means of 40,000 draws have a standard error of 1/200, their covariances of about 1/140.
+        # In units of the deviations: means of 40,000 draws have a standard error of 1/200, covariances of about 1/140.
         np.testing.assert_allclose(draws[:, target].mean(axis=1), mean[:, target], atol=5 * deviations.max() / 200)
         spread = np.cov(draws[:, target]) - cov[..., target]
         assert np.abs(spread / np.outer(deviations, deviations)).max() < 5 / 140
@@ -139,7 +139,7 @@ def test_at_noise_zero_training_images_have_no_deviation():
     model = GaussianProcessRegressor(SMALL, noise=0.0, scale=1.0).fit(images, images.mean(axis=(1, 2, 3)))
     mean, std = model.predict(images, return_std=True)
     np.testing.assert_allclose(mean, model.y_fit_, atol=1e-3)
-    assert std.max() < 1e-2  # float32 kernels: the root of 1e-7 times a condition number of 100
+    assert std.max() < 1e-2  # kernels in float32: sqrt(1e-7 times a condition number of 100)
     images[7] = images[2]
     with pytest.raises(NotPositiveDefinite, match=r"duplicates \(2 and 7\)"):
         clone(model).fit(images, images.mean(axis=(1, 2, 3)))
@@ -196,7 +196,7 @@ def test_chosen_images_are_those_of_the_largest_variance_given_the_ones_before()
     chosen = model.choose(pool, 10, block=1)
     for place in range(10):
         _, std = model.predict(pool, return_std=True)
-        assert std[chosen[place]] == pytest.approx(std.max(), rel=1e-4)  # the noise of those before is not zero
+        assert std[chosen[place]] == pytest.approx(std.max(), rel=1e-4)  # up to noise
         model.partial_fit(pool[chosen[place : place + 1]], [0.0])
     together = GaussianProcessRegressor(Gaussian(0.2), noise=1e-6, precision="float64").fit(X, Y).choose(pool, 10)
     assert len(set(together)) == 10
@@ -205,7 +205,7 @@ def test_chosen_images_are_those_of_the_largest_variance_given_the_ones_before()
 def test_images_are_chosen_before_anything_is_known_of_them():
     X = np.repeat(points(5), 4, axis=0)
     chosen = tl.choose(Gaussian(1.0), X, 10, backend="reference")
-    assert sorted(chosen // 4) == [0, 1, 2, 3, 4]  # the rest are copies, and have no variance left
+    assert sorted(chosen // 4) == [0, 1, 2, 3, 4]  # the other rows are copies, without variance
     with pytest.raises(ParameterError, match="from 1 to 20 can be chosen, not 0"):
         tl.choose("relu", X, 0)
 
@@ -237,7 +237,7 @@ def test_leaving_a_row_out_of_all_classes_equals_refitting_without_it():
     for row in (0, 17, 39):
         kept = np.delete(np.arange(40), row)
         others = ClassFactors.of(K[np.ix_(kept, kept)], codes[kept], 3, 0.01, 7.0)
-        vars(others)["targets"] = fitted.targets[kept]  # each set is centred by its own mean, which differ
+        vars(others)["targets"] = fitted.targets[kept]  # each set would be centred by a mean of its own
         mean, variance = others.latent(K[row, kept][None], K[row, row][None])
         np.testing.assert_allclose(means[row], mean[0], rtol=0, atol=1e-10)
         np.testing.assert_allclose(variances[row], variance[0], rtol=0, atol=1e-10)
@@ -279,7 +279,7 @@ def test_on_digits_the_probabilities_are_calibrated():
 def test_a_classifier_of_rare_classes_still_picks_its_scale():
     X = points(1100)
     labels = np.zeros(1100, dtype=int)
-    labels[-1] = 1  # likely not among the rows that choose the scale
+    labels[-1] = 1  # probably not among the 500 rows that choose the scale
     model = GaussianProcessClassifier(Gaussian(0.5)).fit(X, labels)
     assert model.predict_proba(X[:3]).shape == (3, 2)
 
@@ -317,19 +317,19 @@ def test_bad_data_are_refused(X, y, parameters, complaint):
         GaussianProcessRegressor("relu", **parameters).fit(X, y)
 
 
-def test_bad_questions_are_refused(monkeypatch):
+def test_bad_arguments_are_refused(monkeypatch):
     X = points(10)
     model = GaussianProcessRegressor("relu").fit(X, smooth(X))
-    with pytest.raises(ParameterError, match="standard deviations or covariances, not both"):
+    with pytest.raises(ParameterError, match="return_std or return_cov, not both"):
         model.predict(X, return_std=True, return_cov=True)
     with pytest.raises(InputError, match="expecting 3 features"):
         model.predict(points(4, width=10), return_std=True)
     with pytest.raises(InputError, match="NaN"):
         model.predict(np.full((2, 3), np.nan), return_std=True)
     precomputed = GaussianProcessRegressor("precomputed").fit(np.eye(4), [0.0, 1.0, 2.0, 3.0])
-    with pytest.raises(ParameterError, match=r"kernel of each new row with itself: prior="):
+    with pytest.raises(ParameterError, match=r"prior=..., the kernel of each new row with itself"):
         precomputed.predict(np.eye(4), return_std=True)
-    with pytest.raises(ParameterError, match=r"kernel among the new rows, \(M, M\): prior="):
+    with pytest.raises(ParameterError, match=r"prior=..., the kernel among the new rows, \(M, M\)"):
         precomputed.predict(np.eye(4), return_cov=True)
     with pytest.raises(InputError, match="d holds NaN"):
         precomputed.predict(np.eye(4), return_std=True, prior=np.full(4, np.nan))

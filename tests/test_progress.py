@@ -1,4 +1,4 @@
-"""Progress appears after two seconds: a bar on terminals, a line in notebooks, stamped lines elsewhere."""
+"""Progress appears after two seconds: a bar on terminals, a line in notebooks, lines with times elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from sklearn.base import clone
 
 import tangentless.progress
-from conftest import wait_until
+from conftest import Terminal, wait_until
 from tangentless import fitting
 from tangentless.estimators import KernelRidgeClassifier, KernelSVC
 from tangentless.preprocessing import ZCA
@@ -24,11 +24,6 @@ from tangentless.progress import SHOWN_AFTER, Forecast, progress_bar
 from tangentless.timing import symmetric_pairs
 
 TEXT = "conv3 relu globalpool normalize relu"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def show_until(*words: str, unit: str = "pairs") -> None:
@@ -142,7 +137,7 @@ def test_verbose_estimators_show_what_they_do(model, monkeypatch):
     clone(model).set_params(verbose=True).fit(X, [0, 1] * 3).predict(X)
     assert labels[0] == "training kernel"
     assert labels[-1] == "kernel"
-    assert len(labels) == 3  # the solution too
+    assert len(labels) == 3  # the one between is the solution
 
 
 def test_verbose_whitening_shows_what_it_does(monkeypatch):
@@ -172,7 +167,7 @@ def test_an_error_ends_the_bar_and_its_thread():
     new = [thread for thread in threading.enumerate() if thread not in before]
     ours = [thread for thread in new if isinstance(thread, threading.Timer) or "rich" in type(thread).__module__]
     for thread in ours:
-        thread.join(timeout=600)  # rich tells its thread to end and does not wait for it
+        thread.join(timeout=600)  # rich does not wait for its thread to end
     assert not [thread for thread in ours if thread.is_alive()]
 
 
@@ -195,4 +190,4 @@ def test_fitting_and_predicting_report_all_pairs_and_change_no_value(kind, flips
     assert {whole for _, whole in reports} == {total}
     reports.clear()
     pickle.loads(pickle.dumps(model)).predict(X)
-    assert not reports  # what reports is gone with its context
+    assert not reports  # after the context, the model reports no progress

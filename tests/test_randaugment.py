@@ -1,4 +1,4 @@
-"""RandAugment: every operation against Pillow, what is drawn, and bad input."""
+"""RandAugment: every operation against Pillow, the frequencies of operations, and bad input."""
 
 import numpy as np
 import pytest
@@ -50,10 +50,10 @@ def test_every_operation_is_that_of_pillow_to_the_last_bit(name, channels, magni
 
 def test_each_image_is_changed_by_two_different_operations_about_equally_often():
     images = np.zeros((9000, 1, 2, 1), np.uint8)
-    images[:, :, 0] = 200  # mirroring and inverting commute, and can be told apart
+    images[:, :, 0] = 200  # shows mirroring and inverting apart, which commute
     copies = RandAugment(2, 5, ["FlipLR", "Solarize", "Identity"]).copy(images)
     kinds, counts = np.unique(copies.reshape(-1, 2), axis=0, return_counts=True)
-    # Solarizing at 5 inverts from 128 up: 200 becomes 55; the three pairs of operations, and no operation twice.
+    # Solarizing at 5 inverts from 128 up, so 200 becomes 55. These are the three pairs of different operations.
     assert kinds.tolist() == [[0, 55], [0, 200], [55, 0]]
     np.testing.assert_allclose(counts, 3000, atol=5 * np.sqrt(2000))
 

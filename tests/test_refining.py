@@ -1,4 +1,4 @@
-"""Parameters improved by gradients: the criterion's gradient is its slope, and what is found beats where it began."""
+"""Parameters improved by gradients: gradients of criteria are slopes, and the result is better than the start."""
 
 import numpy as np
 import pytest

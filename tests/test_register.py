@@ -1,4 +1,4 @@
-"""A nonlinearity, a window layer and a pool of a user's own, registered once, are citizens of everything."""
+"""A user's nonlinearity, window layer and pool, registered once, work in texts, backends, files and networks."""
 
 from dataclasses import dataclass, make_dataclass
 from typing import ClassVar
@@ -19,7 +19,7 @@ from tangentless.models import load_model, save_model
 
 @dataclass(frozen=True)
 class Swish(tl.Nonlinearity):
-    """x / (1 + exp(-beta x)): a user writes only the activation."""
+    """x / (1 + exp(-beta x)): only the activation is given."""
 
     beta: float = 1.0
     name: ClassVar[str] = "swish"
@@ -30,7 +30,7 @@ class Swish(tl.Nonlinearity):
 
 @dataclass(frozen=True)
 class Causal(tl.Stack):
-    """A window that looks back only, as in networks of sequences."""
+    """A window of the current and earlier positions, as in networks of sequences."""
 
     size: int = 2
     dilation: int = 1
@@ -42,7 +42,7 @@ class Causal(tl.Stack):
 
 @dataclass(frozen=True)
 class Smooth(tl.Average):
-    """Overlapping averages at every position that has a whole window."""
+    """A pool of overlapping windows, at every position where the whole window is in the grid."""
 
     size: int = 2
     name: ClassVar[str] = "smooth"

@@ -1,4 +1,4 @@
-"""Reports in a real browser: they load without an error or a request, and answer to pointer, keys and switches."""
+"""Reports in a real browser: they load without errors or requests, and react to pointer, keys and switches."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def reports(tmp_path_factory):
 
 @pytest.fixture
 def visit(browser, reports):
-    """Opens a report; what the page complains about or asks for is an error in the end."""
+    """A function that opens a report. Errors in the page's console and requests fail the test at its end."""
     contexts, trouble = [], []
 
     def open_page(name="fit", width=1280, scheme="light"):
@@ -67,7 +67,7 @@ def test_pointing_at_an_entry_shows_its_images_and_its_value(visit):
     pair = page.locator("#pair")
     assert pair.locator(".value").inner_text() == "k = 1"  # the last entry, on the diagonal
     assert pair.locator(".thumb").count() == 2
-    assert pair.locator("b").all_inner_texts() == ["zero", "zero"]  # the last class in the order of names
+    assert pair.locator("b").all_inner_texts() == ["zero", "zero"]  # the last class by name
     page.locator("#canvas").hover(position={"x": box["width"] - 2, "y": 2})
     rows = pair.locator("figcaption").all_inner_texts()
     i, j = (int(text.split()[2]) for text in rows)

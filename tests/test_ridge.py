@@ -14,7 +14,7 @@ from tangentless.errors import InputError, NotPositiveDefinite, ParameterError
 from tangentless.solve import solve_ridge
 
 RIDGES = (0.0, 1e-4, 1e-2, 1.0, 10.0)
-# Condition numbers below reach 1e4 or so, and float64 carries 16 digits: 1e-9 leaves some to spare.
+# Condition numbers below are about 1e4 at most, and float64 has 16 digits, so 1e-9 leaves a margin.
 AGREEMENT = 1e-9
 
 
@@ -130,7 +130,7 @@ def test_noise_does_not_hide_duplicates():
     K = random_kernel_matrix(10)
     K[:, 4], K[4, :] = K[:, 3], K[3, :]
     K[4, 4] = K[3, 3]
-    K[3, 4] = K[4, 3] = K[3, 3] + 1e-8  # as after float32 arithmetic
+    K[3, 4] = K[4, 3] = K[3, 3] + 1e-8  # as after rounding to float32
     assert "1 pair of rows are duplicates (3 and 4)" in message_of(K)
 
 
@@ -154,7 +154,7 @@ def test_rows_without_features_are_named():
     assert "for 9 of 9 rows (0, 1, 2, 3, 4, ...)" in message_of(np.zeros((9, 9)))
 
 
-def test_what_was_never_a_kernel_matrix_is_called_so():
+def test_a_matrix_that_is_no_kernel_matrix_is_called_so():
     assert "K is not a kernel matrix" in message_of(np.array([[1.0, 2.0], [2.0, 1.0]]))
     assert "K is not a kernel matrix" not in message_of(np.ones((3, 3)))
 
@@ -169,7 +169,7 @@ def test_rows_that_the_ridge_keeps_apart_are_not_blamed():
     assert "black" not in message
 
 
-def test_a_failing_ridge_above_zero_is_answered_by_a_larger_one():
+def test_a_failing_ridge_above_zero_gets_a_larger_suggestion():
     message = message_of(random_kernel_matrix(10) - 2 * np.eye(10), ridge=0.25)
     assert "at ridge=0.25" in message
     assert suggested_ridge(message) > 0.25

@@ -1,14 +1,13 @@
-"""Searching for kernels without test data: scores are the solver's, rounds halve, sums cost nothing, errors say why."""
+"""The search for kernels: scores are the solver's, rounds halve candidates, sums are free, errors say why."""
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 from sklearn.pipeline import Pipeline
-from typer.testing import CliRunner
 
 import tangentless as tl
+from shell import run
 from tangentless.classical import Gaussian
-from tangentless.cli import app
 from tangentless.errors import InputError, ParameterError
 from tangentless.kernel import CompositionalKernel
 from tangentless.solve import factorise, solve_ridge
@@ -73,7 +72,7 @@ def test_weighted_sums_compute_no_entries_and_win_where_they_should(monkeypatch)
     monkeypatch.setattr(CompositionalKernel, "on_device", counted)
     found = tl.search(["relu", "gaussian"], VECTORS[:200], LABELS[:200], subset=100, mix=2)
     assert sum("+" in repr(trial.kernel) for trial in found.trials) >= 3
-    assert sum(pairs) == 2 * 200 * 201 // 2  # every pair once, for each kernel
+    assert sum(pairs) == 2 * 200 * 201 // 2  # every pair once for each kernel
     mixed = next(trial for trial in found.trials if "+" in repr(trial.kernel))
     K = mixed.kernel(VECTORS[:200])
     order = np.random.default_rng(0).permutation(200)[: mixed.rows]
@@ -126,18 +125,18 @@ def test_the_command_prints_a_table_and_draws(tmp_path, monkeypatch):
     np.save("x.npy", VECTORS[:60])
     np.save("y.npy", LABELS[:60])
     arguments = ["search", "x.npy", "y.npy", "relu", "Gaussian(gamma=0.05)", "--subset", "30", "--picture", "p.svg"]
-    result = CliRunner().invoke(app, [*arguments, "--backend", "reference"])
+    result = run(*arguments, "--backend", "reference")
     assert result.exit_code == 0, result.output
     assert "best first, by loo" in result.output
     assert "Gaussian(gamma=0.05)" in result.output
     assert (tmp_path / "p.svg").exists()
     for more, complaint in [
-        (["--whitening", "much"], "whitening is a number, or none, not 'much'"),
+        (["--whitening", "much"], "--whitening is an epsilon such as 0.1, or none; not 'much'"),
         (["--criterion", "luck"], "criterion is"),
-        (["--picture", "p.gif"], "a picture is a .png or .svg file"),
+        (["--picture", "p.gif"], "--picture must name a .png or .svg file"),
         (["--picture", "p.svg"], "there already"),
         (["rulu"], "relu"),
     ]:
-        result = CliRunner().invoke(app, ["search", "x.npy", "y.npy", "relu", *more])
+        result = run("search", "x.npy", "y.npy", "relu", *more)
         assert result.exit_code == 2
         assert complaint in result.output

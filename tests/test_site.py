@@ -1,4 +1,4 @@
-"""The documentation site: its calculator counts as the package does, its gallery is complete, its examples run."""
+"""The documentation site: its calculator agrees with the package, its gallery is complete, its examples run."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Our machines take libsvm's steps: the same coefficients, offsets and numbers of steps, to the last bit."""
+"""Our SMO solver repeats libsvm's steps: equal coefficients, offsets and numbers of steps, to the last bit."""
 
 import numpy as np
 import pytest
@@ -14,10 +14,10 @@ def two_classes(kind, n, seed):
     random = np.random.default_rng(seed)
     X = random.standard_normal((n, 3))
     if kind == "repeated":
-        X = random.integers(0, 2, (n, 3)).astype(float)  # eight points, many times each, labelled both ways
+        X = random.integers(0, 2, (n, 3)).astype(float)  # eight different points, repeated, with both labels
     labels = np.where(X[:, 0] + X[:, 1] ** 2 + 0.5 * random.standard_normal(n) > 0.6, 1, -1)
     labels[:2] = 1, -1
-    return X, np.sort(labels)[::-1].astype(np.int8)  # the first class first, as libsvm arranges them
+    return X, np.sort(labels)[::-1].astype(np.int8)  # the first class first, the order of libsvm
 
 
 def gaussian(X, gamma):
@@ -32,7 +32,7 @@ def test_solution_is_that_of_libsvm_to_the_last_bit(kind, n, gamma):
     K = gaussian(X, gamma)
     for C in (1e-6, 0.1, 10.0, 3e3):
         weights, offset, steps, _ = minimise(K.astype(np.float32), np.diag(K).copy(), labels, C, 1e-3, MOST)
-        machine = SVC(C=C, kernel="precomputed").fit(K, -labels)  # its first class is the smaller label
+        machine = SVC(C=C, kernel="precomputed").fit(K, -labels)  # libsvm's first class is the smaller label
         expected = np.zeros(n)
         expected[machine.support_] = -machine.dual_coef_[0]
         assert np.array_equal(weights, expected)
@@ -41,7 +41,7 @@ def test_solution_is_that_of_libsvm_to_the_last_bit(kind, n, gamma):
 
 
 def test_shrinking_is_libsvms_too():
-    """With more than a thousand steps rows are put aside, and taken back in the end."""
+    """After a thousand steps libsvm drops rows from its active set (shrinking), and restores them at the end."""
     X, labels = two_classes("smooth", 400, seed=1)
     K = gaussian(X, 0.2)
     weights, _, steps, _ = minimise(K.astype(np.float32), np.diag(K).copy(), labels, 300.0, 1e-3, MOST)
@@ -61,7 +61,7 @@ def test_untouched_cost_does_not_matter():
     assert not np.array_equal(solutions[0][0], solutions[1][0])
 
 
-def test_too_many_steps_are_given_up_and_told():
+def test_too_many_steps_are_given_up_and_reported():
     X, labels = two_classes("smooth", 200, seed=0)
     K = gaussian(X, 0.05)
     steps = minimise(K.astype(np.float32), np.diag(K).copy(), labels, 1e4, 1e-3, 50)[2]
@@ -87,7 +87,7 @@ def test_predictions_are_libsvms_at_every_cost(load):
             assert np.array_equal(row, machine.predict(K[np.ix_(test, train)]))
 
 
-def test_costs_beyond_one_that_is_given_up_are_given_up_too():
+def test_costs_above_one_that_failed_are_given_up_too():
     X, labels = two_classes("smooth", 200, seed=0)
     K = gaussian(X, 0.05)
     starts = np.array([0, (labels > 0).sum(), len(labels)])

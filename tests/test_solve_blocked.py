@@ -1,11 +1,10 @@
-"""The blocked solver: the same answers for any block, on either side of 32-bit indices, on a CPU or a GPU."""
+"""The blocked solver: equal results for any block size, below and above 32-bit indices, on a CPU or a GPU."""
 
 import numpy as np
 import pytest
 
 import tangentless as tl
-from matrices import random_kernel_matrix, random_targets, refit_without_each_row
-from tangentless import algebra
+from matrices import random_kernel_matrix, random_targets, refit_without_each_row, solve_in_small_blocks
 from tangentless.algebra import CpuAlgebra
 from tangentless.chunks import spans
 from tangentless.errors import BackendError, InputError, NotPositiveDefinite
@@ -19,10 +18,7 @@ AGREEMENT = 1e-10
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Blocks of 7 rows for matrices of more than 20, so that 20 and 21 stand for one LAPACK call and several."""
-    monkeypatch.setattr(algebra, "LARGEST_CALL", 20)
-    monkeypatch.setattr(algebra, "_CPU_BLOCK", 7)
-    monkeypatch.setattr(algebra, "_GPU_BLOCK", 7)
+    solve_in_small_blocks(monkeypatch)
 
 
 @pytest.mark.parametrize("rows", [1, 6, 7, 8, 13, 20, 21, 28, 60])
@@ -156,11 +152,11 @@ def test_a_cpu_solves_where_lapack_crashes_and_on_either_side_of_32_bit_indices(
         pytest.skip(f"needs {needed / 1e9:.1f} GB of free memory")
     features = np.random.default_rng(0).standard_normal((rows, 20))
     K = np.empty((rows, rows))
-    for part in spans(rows, 1024):  # NumPy's product with the transpose, a dsyrk of OpenBLAS, crashes at 46,340 rows
+    for part in spans(rows, 1024):  # dsyrk of OpenBLAS crashes at 46,340 rows
         np.matmul(features[part], features.T, out=K[part])
     Y = np.ones((rows, 1))
     solution = solve_ridge(K, Y, 100.0, overwrite=True)
-    # The exact answer by the identity of Woodbury, from a matrix of 20 rows.
+    # The exact result by Woodbury's identity, from a 20 × 20 matrix.
     exact = (Y - features @ np.linalg.solve(100.0 * np.eye(20) + features.T @ features, features.T @ Y)) / 100.0
     np.testing.assert_allclose(solution.coefficients, exact, rtol=0, atol=1e-12)
     assert solution.residual < 1e-12

@@ -1,4 +1,4 @@
-"""Conjugate gradients: the answers of Cholesky, from arrays, stores and Dask; stopped runs go on where they were."""
+"""Conjugate gradients: the results of Cholesky, from arrays, stores and Dask; stopped runs continue."""
 
 import itertools
 
@@ -31,8 +31,8 @@ def test_the_answer_is_that_of_cholesky(stored, kind):
     exact = solve_ridge(K, Y, 1e-3).coefficients
     found = solve_conjugate(given, Y, 1e-3, tolerance=1e-10, landmarks=100)
     assert found.residual <= 1e-10
-    # The condition number is 3e5: a residual of 1e-10 leaves an error of at most 3e-5 of the coefficients, and far
-    # less in predictions, where directions of small eigenvalues count for little.
+    # The condition number is 3e5, so a residual of 1e-10 leaves an error of at most 3e-5 in the coefficients. The error
+    # in predictions is far smaller, since directions of small eigenvalues contribute little to them.
     np.testing.assert_allclose(np.asarray(K) @ found.coefficients, np.asarray(K) @ exact, rtol=0, atol=1e-8)
     one = solve_conjugate(given, Y[:, 3], 1e-3, tolerance=1e-10, landmarks=100)
     np.testing.assert_allclose(one.coefficients, found.coefficients[:, 3], atol=1e-5)
@@ -42,7 +42,7 @@ def test_the_preconditioner_saves_most_of_the_steps(stored):
     K, Y = stored
     steps = [solve_conjugate(K, Y, 1e-2, landmarks=count).steps for count in (0, 30, 300)]
     assert steps[0] > 2 * steps[1] > 2 * steps[2]
-    assert steps[2] <= 3  # all rows are landmarks: the preconditioner is the inverse, but for rounding
+    assert steps[2] <= 3  # all rows are landmarks, so the preconditioner is the inverse
 
 
 def test_a_stopped_run_goes_on_from_its_checkpoint_with_the_same_numbers(stored, tmp_path):
@@ -73,7 +73,7 @@ def test_progress_tells_residual_and_time_left(stored, monkeypatch):
     K, Y = stored
     steps = []
     clock = itertools.count(100.0)
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))  # a second passes between two looks
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))  # every call is a second later
     solution = solve_conjugate(K, Y, 1e-3, landmarks=20, progress=steps.append)
     assert [step.number for step in steps] == list(range(1, solution.steps + 1))
     assert steps[-1].residual <= 1e-8
@@ -120,7 +120,7 @@ def test_columns_of_zeros_and_repeated_columns_are_no_trouble(stored):
     Y = np.column_stack([np.zeros(300), Y[:, 1], Y[:, 1]])
     found = solve_conjugate(K, Y, 1e-2, landmarks=50).coefficients
     assert not found[:, 0].any()
-    # BLAS may sum the last column in another order. Both have residuals of at most 1e-8, and the smallest eigenvalue of
+    # BLAS may sum the last column in another order. Both residuals are at most 1e-8, and the smallest eigenvalue of
     # K + ridge I is the ridge.
     assert np.linalg.norm(found[:, 1] - found[:, 2]) <= 2 * 1e-8 * np.linalg.norm(Y[:, 1]) / 1e-2
 

@@ -1,4 +1,4 @@
-"""Diagnosis: figures against dense linear algebra, duplicates and conflicts by name."""
+"""Diagnosis: figures against dense linear algebra, and the rows that are duplicates or conflicts."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_tensors_are_diagnosed_as_arrays_are():
 def test_on_few_rows_eigenvalues_are_exact(rows):
     values = np.geomspace(1e-4, 10, rows)
     found = diagnose(matrix_with_eigenvalues(values), ridge=0.01)
-    # Lanczos' method spans the whole space after as many steps as there are rows.
+    # With as many steps as rows, Lanczos' method spans the whole space.
     assert found.largest_eigenvalue == pytest.approx(values[-1] + 0.01, rel=1e-9)
     assert found.smallest_eigenvalue == pytest.approx(values[0] + 0.01, rel=1e-9)
     assert found.condition == pytest.approx((values[-1] + 0.01) / (values[0] + 0.01), rel=1e-8)
@@ -40,7 +40,7 @@ def test_on_many_rows_the_condition_number_is_estimated():
 
 
 def test_noise_above_the_stated_level_breaks_the_matrix_and_below_it_does_not():
-    K = matrix_with_eigenvalues(np.full(400, 1e-3)) + 1.0  # entries near 1, as of a deep kernel
+    K = matrix_with_eigenvalues(np.full(400, 1e-3)) + 1.0  # entries near 1, as in matrices of deep kernels
     found = diagnose(K)
     errors = np.random.default_rng(1).standard_normal(K.shape)
     errors = (np.triu(errors) + np.triu(errors, 1).T) * np.abs(K).max()

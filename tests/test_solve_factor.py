@@ -1,4 +1,4 @@
-"""The factor: every question against dense formulas, updates against fresh factors, on a CPU and as a GPU would."""
+"""The factor: every method against dense formulas, updates against new factors, on a CPU and an emulated GPU."""
 
 import pickle
 
@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matrices import random_kernel_matrix, random_targets
-from tangentless import algebra
+from matrices import random_kernel_matrix, random_targets, solve_in_small_blocks
 from tangentless.algebra import CpuAlgebra
 from tangentless.errors import InputError, NotPositiveDefinite, ParameterError
 from tangentless.solve import DoesNotFit, Factor, calibration, factorise, solve_ridge
@@ -22,9 +21,7 @@ AGREEMENT = 1e-10
 @pytest.fixture(params=[False, True], ids=["one block", "blocks"])
 def small_blocks(monkeypatch, request):
     if request.param:
-        monkeypatch.setattr(algebra, "LARGEST_CALL", 20)
-        monkeypatch.setattr(algebra, "_CPU_BLOCK", 7)
-        monkeypatch.setattr(algebra, "_GPU_BLOCK", 7)
+        solve_in_small_blocks(monkeypatch)
 
 
 def split(rows, more, seed=0):
@@ -34,7 +31,7 @@ def split(rows, more, seed=0):
 
 @pytest.mark.parametrize("rows", [1, 2, 6, 7, 20, 21, 60])
 @pytest.mark.parametrize("ridge", [0.0, 0.3])
-def test_every_answer_is_that_of_dense_formulas(small_blocks, rows, ridge):
+def test_every_method_equals_dense_formulas(small_blocks, rows, ridge):
     K, C, S, _ = split(rows, 5)
     Y = random_targets(rows)
     factor, Q = factorise(K, ridge), np.linalg.inv(K + ridge * np.eye(rows))
@@ -55,7 +52,7 @@ def test_every_answer_is_that_of_dense_formulas(small_blocks, rows, ridge):
     assert f"{rows} rows" in repr(factor)
 
 
-def test_answers_do_not_depend_on_the_order_of_the_questions():
+def test_results_do_not_depend_on_the_order_of_calls():
     K, C, S, _ = split(30, 5)
     Y = random_targets(30)
     one, other = factorise(K, 0.1), factorise(K, 0.1)
@@ -131,7 +128,7 @@ def test_a_factor_is_packed_and_pickled_without_loss():
 
 @pytest.mark.parametrize("kind", ["host", "device"])
 @pytest.mark.parametrize("rows", [15, 40])
-def test_a_gpu_answers_as_the_cpu_does(small_blocks, fake_cupy, kind, rows):
+def test_a_gpu_gives_the_results_of_the_cpu(small_blocks, fake_cupy, kind, rows):
     K, C, S, _ = split(rows, 9)
     Y, codes = random_targets(rows), np.arange(rows) % 3
 
@@ -159,7 +156,7 @@ def test_a_gpu_answers_as_the_cpu_does(small_blocks, fake_cupy, kind, rows):
         np.testing.assert_allclose(np.array(found), exact, rtol=0, atol=1e-8)
 
 
-def test_weights_may_be_tensors_of_torch():
+def test_weights_may_be_torch_tensors():
     torch = pytest.importorskip("torch")
     K, weights = np.eye(2), [1.0, 2.0]
     with pytest.warns(UserWarning, match="requires gradients"):
@@ -167,7 +164,7 @@ def test_weights_may_be_tensors_of_torch():
     assert np.array_equal(found, factorise(K, 0.1, weights=weights).solve([1.0, 1.0]))
 
 
-def test_tensors_of_torch_are_answered_by_tensors():
+def test_torch_tensors_give_torch_tensors():
     torch = pytest.importorskip("torch")
     K, C, S, _ = split(20, 4)
     ours, theirs = factorise(torch.from_numpy(K), 0.1), factorise(K, 0.1)
@@ -210,7 +207,7 @@ def test_rows_that_are_there_already_are_named_when_they_are_added():
         (lambda f: Factor.unpack(np.ones(3), np.ones(5), 1.0), "15 finite numbers"),
     ],
 )
-def test_bad_questions_are_refused(ask, complaint):
+def test_bad_arguments_are_refused(ask, complaint):
     with pytest.raises(InputError, match=complaint):
         ask(factorise(np.eye(5), 1.0))
 

@@ -52,7 +52,7 @@ def test_a_fit_keeps_the_matrix_on_the_gpu(options, monkeypatch):
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert max(sizes) < rows**2
-    assert most < 4 * rows**2  # bytes of all host arrays at once: half of what the matrix takes
+    assert most < 4 * rows**2  # peak bytes of host arrays: half of the matrix
     K = tl.kernel(text)(images, backend="cuda")
     targets, ridge = np.eye(10)[labels], model.ridge_
     expected = solve_ridge(K, targets, ridge, tilt=options.get("tilt", 0.0), backend="cpu")

@@ -1,4 +1,4 @@
-"""Landmarks: exact when all rows are, close when some are, on real images through the same kernel object."""
+"""Landmarks: exact if all rows are landmarks, close if some are, on real images and in stores."""
 
 import numpy as np
 import pytest

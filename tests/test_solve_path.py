@@ -1,4 +1,4 @@
-"""Ridge paths, tilting, weights: closed forms against refitting, and choices that never see test data."""
+"""Ridge paths, tilting and weights: closed forms against refitting, and choices by leave-one-out."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tangentless.errors import InputError, NotPositiveDefinite, ParameterError
 from tangentless.solve import path as path_module
 from tangentless.solve import ridge_path, solve_ridge
 
-AGREEMENT = 1e-9  # condition numbers below reach 1e5 or so
+AGREEMENT = 1e-9  # condition numbers below are about 1e5 at most
 
 
 def one_hot(rows, classes=3):
@@ -23,7 +23,7 @@ def fit(K, Y, added):
 
 
 def tilted_fit(K, Y, added, tilt):
-    """Coefficients of Y less the tilt times predictions of each row by the others, all by refitting."""
+    """Coefficients for the targets `Y - tilt Y_loo`, with Y_loo by refitting without each row."""
     left_out = np.empty_like(Y)
     for i in range(len(K)):
         rest = np.delete(np.arange(len(K)), i)
@@ -108,7 +108,7 @@ def test_a_ridge_picked_by_leave_one_out_is_the_best_of_the_path():
     K = X @ X.T
     path, chosen = ridge_path(K, Y), solve_ridge(K, Y, "loo")
     assert chosen.ridge == path.best() == path.ridges[path.squared_errors.argmin()]
-    assert 0.5 < chosen.ridge < 500  # the right one is the variance of the noise times that of the features' weights
+    assert 0.5 < chosen.ridge < 500  # the right one: variance of the noise over that of the weights
     assert np.isinf(path.squared_errors[0])  # 5 features: at ridge 0 the matrix is singular
 
 

@@ -1,4 +1,4 @@
-"""Ridge regression on features is kernel ridge regression with their inner products, on any device, in any panels."""
+"""Ridge regression on features equals kernel ridge regression with their inner products, for any device and panels."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_panels_and_devices_do_not_matter(monkeypatch):
 def test_equal_and_zero_features_are_allowed():
     doubled = np.hstack([F, F, np.zeros((60, 2))])
     wanted = solve_primal(F, NUMBERS, 0.1)
-    found = solve_primal(doubled, NUMBERS, 0.2)  # twice the kernel
+    found = solve_primal(doubled, NUMBERS, 0.2)  # the kernel doubles, and so must the ridge
     np.testing.assert_allclose(doubled @ found.coefficients, F @ wanted.coefficients, atol=1e-10)
 
 

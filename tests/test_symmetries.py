@@ -1,4 +1,4 @@
-"""Symmetrised kernels: copies of images, what one matrix of n rows stands for, and that nothing is left out."""
+"""Symmetrised kernels: copies of images, and equality of n rows with training on all copies."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def images(count, side=4, channels=2, seed=0):
 
 
 def copies_of(X, symmetry):
-    """All copies, an image after the other."""
+    """All copies of all images, (N copies, ...); the copies of an image follow each other."""
     return np.stack([transform(X) for transform in symmetry.transforms], axis=1).reshape(-1, *X.shape[1:])
 
 
@@ -98,7 +98,7 @@ def predict(kernel, X, Y, tests, ridge, options):
 
 
 def plain(text, kernel, X, tests, ridge=1e-3, options=EXACT):
-    """The largest difference to ridge regression on all copies."""
+    """The largest difference of predictions from ridge regression on all copies."""
     symmetry, Y = Symmetry.parse(text), np.random.default_rng(5).standard_normal((len(X), 3))
     number = len(symmetry.transforms)
     ours = predict(float(number) * kernel.symmetrized(text), X, Y, tests, ridge, options)
@@ -118,15 +118,15 @@ def test_a_group_equals_training_on_all_copies():
     ],
 )
 def test_5_shifts_and_mirrors_of_200_images_equal_training_on_all_copies(kernel):
-    # On five columns, shifts around by up to two pixels and mirrors are a group, which these kernels respect.
+    # Five columns: cyclic shifts by up to two pixels and mirrors are a group, which leaves these kernels invariant.
     X, tests = (np.random.default_rng(seed).standard_normal((count, 2, 5, 2)) for count, seed in ((200, 0), (20, 1)))
     assert plain("mirror shifts2(wrap, across)", kernel, X, tests, options=FAST) < 1e-9
 
 
 def averaged(count, text=CHAIN, options=FAST):
-    """The largest difference to regression that fits the mean prediction over the copies of an image, and predicts it.
+    """The largest difference from regression that fits, and predicts, the mean prediction over the copies of an image.
 
-    This is least squares on features of all copies, from the factor of their whole matrix.
+    That is least squares on features of all copies, which come from a factor of the matrix of all copies.
     """
     symmetry, k, ridge = Symmetry.parse("mirror shifts1"), tl.kernel(text), 1e-3
     X, tests = images(count), images(3, seed=1)
@@ -149,7 +149,7 @@ def test_shifts_that_are_no_group_equal_fitting_the_mean_over_all_copies_of_200_
     assert averaged(200) < 1e-9
 
 
-def test_flips_are_one_case():
+def test_flips_are_the_symmetry_mirror():
     X, y = images(4), np.arange(4) % 2
     model = tl.KernelRidgeClassifier(CHAIN, flips=True, backend="reference").fit(X, y)
     assert model.kernel_ == 2.0 * tl.kernel(CHAIN).symmetrized("mirror")

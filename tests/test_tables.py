@@ -17,7 +17,7 @@ REAL = Path(os.environ.get("TANGENTLESS_DATA", "no-data")) / "uci"
 
 
 def write_table(folder, name="toy", rows=40, classes=2, seed=0, features=None, labels=None):
-    """A toy table as it is published: columns apart by tabs, splits of row numbers."""
+    """Write a toy table as published: columns separated by tabs, and splits as lists of row numbers."""
     random = np.random.default_rng(seed)
     labels = np.arange(rows) % classes if labels is None else np.asarray(labels)
     rows = len(labels)
@@ -151,7 +151,7 @@ def test_archive_gives_up_its_tables_and_nothing_else(tmp_path):
 
 
 def test_tables_are_downloaded_where_there_are_none(tmp_path, monkeypatch):
-    """From a server of our own in place of the publisher's."""
+    """A local server stands in for the publisher's."""
     import functools
     import http.server
     import threading

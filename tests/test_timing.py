@@ -1,4 +1,4 @@
-"""Predictions of `describe` come near what a matrix takes, on a machine whose lanes, threads and clock are known."""
+"""Predictions of `describe` are close to the time of a matrix, on a simulated machine of known speed."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,8 @@ import pytest
 import tangentless as tl
 from tangentless import timing
 
-RATE = 1e9  # elements that a lane computes in a second
-PREPARING = 1.5  # pairs that preparing an image takes
+RATE = 1e9  # elements a second of one lane
+PREPARING = 1.5  # time of preparing an image, in pairs
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Images:
 
 
 class Machine:
-    """Time passes as it does on the CPU backend: lanes of images beside each other, lanes shared out among threads."""
+    """A simulated CPU backend: each lane of a vector is an image, and blocks of lanes are distributed over threads."""
 
     name = "simulated"
 
@@ -40,7 +40,7 @@ class Machine:
 
     def block(self, graph, left, right, *, upper=False, advance=None):
         threads = [1e-4] * self.n_jobs
-        task = max(1, int(6e7 / (graph.elements * self.lanes)))  # rows
+        task = max(1, int(6e7 / (graph.elements * self.lanes)))  # rows of a task
         for block in reversed(range(-(-len(right) // self.lanes))):
             rows = min(len(left), (block + 1) * self.lanes) if upper else len(left)
             for first in range(0, rows, task):

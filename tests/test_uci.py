@@ -1,4 +1,4 @@
-"""The study of tables, at toy size: protocols, resuming, reports; with real tables where they are."""
+"""The study of tables on toy tables: protocols, resuming, reports; and on real tables if they are there."""
 
 import dataclasses
 import json
@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.svm import SVC
-from typer.testing import CliRunner
 
-from tangentless.cli import app
+from shell import run
 from tangentless.datasets.tables import Rowsets, read_table
 from tangentless.experiments import uci, uci_methods
 from tangentless.experiments.uci import PROTOCOLS, accuracy, answer, inner_folds, make_board, persist, settings
@@ -34,8 +33,7 @@ def toys(tmp_path_factory):
 
 
 def reproduce(toys, output, *more):
-    arguments = ["reproduce", "uci", "--data", str(toys), "--output", str(output), "--jobs", "1", *more]
-    return CliRunner().invoke(app, arguments)
+    return run("reproduce", "uci", "--data", toys, "--output", output, "--jobs", 1, *more)
 
 
 def test_board_counts_what_libsvm_gets_right(toys):
@@ -58,7 +56,7 @@ def test_board_counts_what_libsvm_gets_right(toys):
 @pytest.mark.parametrize(
     "changes", [{"costs": (1.0, 2.0)}, {"names": ("one",)}, {"stride": 3}], ids=lambda changes: next(iter(changes))
 )
-def test_answers_of_another_grid_are_others(changes, monkeypatch):
+def test_another_grid_has_other_settings(changes, monkeypatch):
     before = settings("gaussian", rows=100)
     monkeypatch.setitem(MACHINES, "gaussian", dataclasses.replace(MACHINES["gaussian"], **changes))
     assert settings("gaussian", rows=100) != before
@@ -102,7 +100,7 @@ def test_four_folds_is_the_best_mean_and_the_others_are_no_better(toys):
 
 
 def test_nested_never_sees_the_rows_it_is_tested_with(toys):
-    """Labels of test rows may be changed at will: what nested tuning chooses stays."""
+    """Changing the labels of test rows does not change what nested tuning chooses."""
     table = read_table("noise", toys)
     flipped = table.labels.copy()
     fold = table.folds[0]
@@ -126,7 +124,7 @@ def test_inner_folds_part_training_rows_and_spread_classes():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_learns_what_is_apart(toys, method, monkeypatch):
+def test_every_method_learns_separate_classes(toys, method, monkeypatch):
     monkeypatch.setattr(uci, "FOREST", uci_methods.Forest(trees=25))
     found = answer(read_table("apart", toys), method)
     assert all(accuracy(found, protocol) > 0.9 for protocol in PROTOCOLS)
@@ -179,7 +177,7 @@ def test_command_reports_resumes_and_refuses_by_name(toys, tmp_path):
     assert "(./uci-profiles.png)" in page
     assert "folds are missing" in page
     pieces = {path: path.stat().st_mtime_ns for path in (tmp_path / "pieces").iterdir()}
-    assert len(pieces) == 4  # two for each table: with few steps, and with more
+    assert len(pieces) == 4  # two for each table: a quick one, and one with more steps
     again = reproduce(toys, tmp_path, "--datasets", names, "--methods", "ntk", "--finished")
     assert again.exit_code == 0, again.output
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "pieces").iterdir()} == pieces

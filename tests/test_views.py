@@ -1,4 +1,4 @@
-"""Views: what kernels are shown of images."""
+"""Views of images, such as edges, and kernels of them."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_mirrors_and_turns_leave_kernels_of_views_as_they_are(text, copy):
     np.testing.assert_allclose(k(copy(IMAGES), **how), k(IMAGES, **how), atol=1e-12)
 
 
-def test_an_edge_and_its_opposite_are_one():
+def test_opposite_edges_give_the_same_view():
     np.testing.assert_allclose(Edges()(-IMAGES), Edges()(IMAGES), atol=1e-12)
 
 

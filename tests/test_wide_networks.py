@@ -11,7 +11,7 @@ from tangentless.layers import Nonlinearity
 
 
 def random_features(graph, image, width, generator):
-    """The last feature vector of a random network with standard Gaussian weights, built on the nodes' operations."""
+    """The last feature vector of a random network with standard Gaussian weights, computed node by node."""
     bags = []
     for node, operation in zip(graph.nodes, operations_of(graph), strict=True):
         before = [bags[source] for source in node.sources]

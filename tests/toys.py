@@ -1,4 +1,4 @@
-"""A small data set in the shape of CIFAR-10: classes are coarse patterns, seen through noise."""
+"""A small data set like CIFAR-10: each class is a coarse pattern, with noise added to every image."""
 
 import numpy as np
 

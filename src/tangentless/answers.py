@@ -1,7 +1,7 @@
-"""Options that commands share, above all `--json`: what a command returns is then the one object on standard output.
+"""Options shared by commands, and `--json`, which prints what a command returns as one JSON object.
 
-Everything that the command prints for people goes to the error stream, where progress goes anyway. Numbers that JSON
-does not have, such as NaN, become null.
+With `--json` that object is all there is on standard output: what the command prints for people goes to the error
+stream, like progress. Numbers that JSON does not have, such as NaN, become null.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ JsonOption = Annotated[
 
 
 def sharing(options: Callable[..., dict[str, Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the options of a function too, and call it with what the function makes of them.
+    """Decorate a command: add the options of the function `options`, and pass on the keywords that it returns.
 
     >>> @sharing(lambda jobs=1: {"n_jobs": jobs})
     ... def work(store, **how):
@@ -50,9 +50,10 @@ def sharing(options: Callable[..., dict[str, Any]]) -> Callable[[Callable[..., A
 
 
 def answers_json(command: Callable[..., Answer]) -> Callable[..., None]:
-    """Give a command the option `--json`, which prints what it returns; in text it has printed all it has to say.
+    """Decorate a command with the option `--json`, which prints the returned dictionary as JSON.
 
-    An answer that says of itself `"good": False` ends the program with status 1. A command may ask for `as_json` too.
+    Without the option the returned value is not shown: the command prints its own text. If the dictionary holds
+    `"good": False`, the program ends with status 1. A parameter `as_json` of the command receives the option.
 
     >>> @answers_json
     ... def greet(name):
@@ -87,7 +88,7 @@ def print_json(answer: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: paths as text, arrays as lists, and null for what is no finite number.
+    """Convert a value to types that JSON has: paths to text, arrays to lists, NaN and infinities to None.
 
     >>> plain({"file": Path("K.npy"), "shape": (2, 3), "ridge": float("nan")})
     {'file': 'K.npy', 'shape': [2, 3], 'ridge': None}

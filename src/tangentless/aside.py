@@ -1,4 +1,4 @@
-"""What a user is told aside from results: notes while something takes long, and how long compiling took."""
+"""What a user is told besides results: notes about long steps, and the time that compiling took."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import logging
 import sys
 
 logger = logging.getLogger("tangentless")
-_compiling = [0.0]  # seconds of this process
+_compiling = [0.0]  # seconds that this process has spent on compiling; a list, so that functions can change it
 
 
 def announce(text: str) -> None:
-    """Log a line, and show it on a terminal: programs listen to the logger `tangentless`, people look at the screen."""
+    """Log a line to the logger `tangentless`, and print it to the error stream if that is a terminal."""
     logger.info("%s", text)
     if sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)
 
 
 def count_compiling(seconds: float) -> None:
-    """Count seconds that went into compiling."""
+    """Add to the seconds spent on compiling."""
     _compiling[0] += seconds
 
 
 def seconds_compiling() -> float:
-    """Seconds that this process has spent on compiling; rates leave them out.
+    """Seconds that this process has spent on compiling. Speeds (pairs a second) do not count them.
 
     >>> before = seconds_compiling()
     >>> count_compiling(2.0)

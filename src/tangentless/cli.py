@@ -1,7 +1,7 @@
-"""The command line, a thin shell: it reads files, calls the package, and shows what came out.
+"""The command line: commands read files, call the package, and print the results.
 
-Commands import what they need when they run, so that help is instant. An error that the package raises on purpose is
-one line and exit status 2; anything else keeps its traceback.
+Commands import what they need when they run, so that help appears at once. An error that the package raises on purpose
+is printed as one line, with exit status 2; any other error keeps its traceback.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ import typer
 from typer.core import TyperGroup
 
 from .answers import Answer, answers_json
-from .commands import (
-    ArchitectureArgument,
-    BackendOption,
-    ForceOption,
-    JobsOption,
-    KeyOption,
-    OutputOption,
-    PrecisionOption,
-    ReportOption,
-    check_outputs,
-    device_of,
-    fit,
-    load_images,
-    pace_text,
-    predict,
-    search,
-)
+from .commands import fit, pace_text, predict, search
 from .console import percent, print_table, say, say_aside
 from .errors import ParameterError, TangentlessError
 from .experiments.cli import app as experiments_app
 from .experiments.cli import compare
 from .gram.cli import app as gram_app
+from .options import (
+    ArchitectureArgument,
+    BackendOption,
+    ForceOption,
+    ImagesArgument,
+    JobsOption,
+    KeyOption,
+    OutputOption,
+    PrecisionOption,
+    ReportOption,
+    SymmetryOption,
+    check_outputs,
+    device_of,
+    load_images,
+    symmetry_text,
+)
 
 
 class _Commands(TyperGroup):
-    """Shows the package's errors, warnings and interrupts as one line each."""
+    """A group of commands that prints the package's errors, warnings and interrupts as one line each."""
 
     def invoke(self, ctx: Any) -> Any:
         with warnings.catch_warnings():
@@ -52,7 +52,7 @@ class _Commands(TyperGroup):
                 say_aside(f"Error: {error}")
                 raise typer.Exit(2) from None
             except PermissionError as error:
-                say_aside(f"Error: {error.filename}: {error.strerror}; choose a place that may be read and written")
+                say_aside(f"Error: {error.filename}: {error.strerror}; choose a place that you may read and write")
                 raise typer.Exit(2) from None
             except KeyboardInterrupt:
                 say_aside("Interrupted.")
@@ -75,19 +75,18 @@ app.add_typer(experiments_app, name="reproduce")
 for _command in (fit, predict, compare, search):
     app.command()(_command)
 
-ImagesArgument = Annotated[str, typer.Argument(metavar="X", help="Images (N, H, W, C): a .npy file, or FILE.npz:NAME.")]
 ShapeOption = Annotated[str, typer.Option(help="Shape of one image: height,width,channels.")]
 
 
 def main() -> None:
     """Run the command line; the entry point of the `tangentless` command."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a log in a narrow encoding is no reason to stop
+    if isinstance(sys.stdout, io.TextIOWrapper):  # characters such as × must not stop a run whose log is ASCII
         sys.stdout.reconfigure(errors="replace")
     app()
 
 
 def _program(called: str) -> str:
-    """What to type to call this program again: its name, unless the shell would not find it.
+    """What to type to call this program again: `tangentless`, or how it was called if the shell would not find that.
 
     >>> _program("site-packages/tangentless/__main__.py"), _program("a script")
     ('python -m tangentless', 'tangentless')
@@ -120,25 +119,29 @@ def options(version: VersionOption = False) -> None:
 
 @app.command()
 def demo(
-    what: Annotated[str, typer.Argument(help="digits, or distill: the digits learned as ten images.")] = "digits",
+    what: Annotated[
+        str, typer.Argument(help="digits: classify them. distill: learn ten images that replace the training set.")
+    ] = "digits",
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the picture and the data.")] = Path(
         "tangentless-demo"
     ),
     kernel: Annotated[str, typer.Option(help="Name or layers of an architecture for 8×8 images.")] = "myrtle5",
-    ridge: Annotated[float, typer.Option(help="What is added to the diagonal of the kernel matrix.")] = 1e-4,
-    seed: Annotated[int, typer.Option(help="Which split into training and test images.")] = 0,
+    ridge: Annotated[
+        float, typer.Option(help="Number added to the diagonal of the kernel matrix; not used by distill.")
+    ] = 1e-4,
+    seed: Annotated[int, typer.Option(help="Seed of the random split into training and test images.")] = 0,
     jobs: JobsOption = None,
     report: ReportOption = None,
 ) -> None:
-    """Learn to read handwritten digits, end to end, in a minute."""
+    """Classify handwritten digits, from pixels to a test accuracy, in a minute."""
     from . import demo as demonstration
     from .kernel import kernel as kernel_of
 
     device, k = device_of("auto", "float32", jobs), kernel_of(kernel)
     if what not in ("digits", "distill"):
-        raise ParameterError(f"there are the demonstrations digits and distill, not {what!r}")
+        raise ParameterError(f"the demonstrations are digits and distill; there is no {what!r}")
     if what == "distill" and report is not None:
-        raise ParameterError("--report is of the demonstration digits; distill leaves a picture")
+        raise ParameterError("distill writes no report; leave out --report, or run the demonstration digits")
     check_outputs(report)
     if what == "distill":
         found = demonstration.run_distillation(kernel, seed, output, device, _say_step)
@@ -162,20 +165,18 @@ def kernel(
     architecture: ArchitectureArgument,
     x: ImagesArgument,
     z: Annotated[
-        str | None, typer.Argument(metavar="Z", help="More images, for k(X, Z); without them k(X, X).")
+        str | None, typer.Argument(metavar="Z", help="A second set of images, for k(X, Z); without it k(X, X).")
     ] = None,
     output: OutputOption = Path("K.npy"),
     key: KeyOption = None,
     mirrored: Annotated[bool, typer.Option("--mirrored", help="The same as --symmetry mirror.")] = False,
-    symmetry: Annotated[
-        str, typer.Option(metavar="TEXT", help="Average over copies of images: mirror, or 'mirror shifts1'.")
-    ] = "",
+    symmetry: SymmetryOption = "",
     backend: BackendOption = "auto",
     precision: PrecisionOption = "float32",
     jobs: JobsOption = None,
     force: ForceOption = False,
 ) -> Answer:
-    """Compute a kernel matrix, float64, into a .npy file."""
+    """Compute a kernel matrix and write it to a .npy file, in float64."""
     from .files import save_array
     from .kernel import kernel as kernel_of
     from .progress import progress_bar
@@ -185,7 +186,8 @@ def kernel(
     check_outputs(output, force=force)
     run, images = device_of(backend, precision, jobs), load_images(x, key)
     others = None if z is None else load_images(z, key)
-    k = base.symmetrized(symmetry or "mirror") if symmetry or mirrored else base
+    symmetry = symmetry_text(symmetry, mirrored)
+    k = base.symmetrized(symmetry) if symmetry else base
     with progress_bar("kernel") as progress:
         matrix, taken = timed(lambda: k(images, others, backend=run, progress=progress))
     save_array(output, matrix)
@@ -200,17 +202,19 @@ def kernel(
 def describe(
     architecture: ArchitectureArgument,
     shape: ShapeOption = "32,32,3",
-    images: Annotated[int, typer.Option(min=1, help="How many images to predict time and memory for.")] = 10_000,
-    measure: Annotated[bool, typer.Option(help="Time a few pairs here, to predict how long a matrix takes.")] = True,
+    images: Annotated[int, typer.Option(min=1, help="Number of images to predict time and memory for.")] = 10_000,
+    measure: Annotated[
+        bool, typer.Option(help="Time a few pairs on this machine, to predict how long a matrix takes.")
+    ] = True,
     backend: BackendOption = "auto",
     precision: PrecisionOption = "float32",
     jobs: JobsOption = None,
 ) -> Answer:
-    """Show layers, work per pair, and predicted time and memory here."""
+    """Show the layers of an architecture, its work per pair of images, and the time and memory it needs here."""
     from . import timing
     from .kernel import kernel as kernel_of
     from .progress import progress_bar
-    from .terminal_tables import cost_table, description, layer_rows, layer_table
+    from .terminal_tables import cost_table, description, format_rate, layer_rows, layer_table
 
     k, size = kernel_of(architecture), _parse_shape(shape)
     graph, run = k.graph(size), device_of(backend, precision, jobs).backend
@@ -227,8 +231,7 @@ def describe(
     found = description(graph, rows, images, memory, speed, solving)
     print_table(cost_table(found["predicted"]))
     if speed is not None:
-        rate = f"{speed.pairs:,.0f}" if speed.pairs >= 10 else f"{speed.pairs:.2g}"
-        _print(f"from {rate} pairs/s ({speed.elements:.2e} elements/s), measured just now")
+        _print(f"from {format_rate(speed.pairs)} pairs/s ({speed.elements:.2e} elements/s), measured just now")
     about = {"architecture": k.architecture.short_name, "shape": size, "path": run.describe(graph)}
     return {**about, **found}
 
@@ -240,31 +243,36 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="ARCH",
-            help="Default: myrtle5, myrtle10, myrtle10-gaussian; on cuda also myrtle7, and images of other shapes.",
+            help="Default: myrtle5, myrtle10 and myrtle10-gaussian; on cuda also myrtle7 and smaller images.",
         ),
     ] = None,
     shape: ShapeOption = "32,32,3",
-    seconds: Annotated[float, typer.Option(min=0.01, help="Time for each measurement.")] = 2.0,
-    check: Annotated[int, typer.Option(min=2, help="Images whose pairs are compared with the reference.")] = 3,
+    seconds: Annotated[float, typer.Option(min=0.01, help="Seconds for each measurement.")] = 2.0,
+    check: Annotated[int, typer.Option(min=2, help="Number of images whose pairs the reference computes too.")] = 3,
     backend: BackendOption = "cpu",
     precision: PrecisionOption = "float32",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the results to this JSON file too.")
+        Path | None, typer.Option("--output", "-o", help="Also write the results to this JSON file.")
     ] = None,
     images: Annotated[
         list[str] | None,
-        typer.Option(help="On cuda: a file of images like X, or several; else images are synthetic, and said to be."),
+        typer.Option(help="On cuda: a file of images, .npy or FILE.npz:NAME; repeatable. Default: synthetic images."),
     ] = None,
     matrix: Annotated[
-        int, typer.Option(min=0, help="On cuda: images of the symmetric matrix that k(X) computes; 0: none.")
+        int, typer.Option(min=0, help="On cuda: number of images for timing a whole matrix k(X); 0 leaves it out.")
     ] = 10_000,
-    rival: Annotated[bool, typer.Option(help="On cuda: run PyTorch, compiled layer by layer, in turns.")] = True,
-    shapes: Annotated[bool, typer.Option("--shapes", help="On cuda: a table of shapes off the tuned path.")] = False,
+    rival: Annotated[
+        bool,
+        typer.Option(help="On cuda: time the same kernel in PyTorch, compiled layer by layer, in turns with ours."),
+    ] = True,
+    shapes: Annotated[
+        bool, typer.Option("--shapes", help="On cuda: measure architectures and shapes that the tuned path is not for.")
+    ] = False,
     report: ReportOption = None,
 ) -> Answer:
-    """Measure speed, and error against the reference, on this machine.
+    """Measure on this machine how fast kernels are computed, and their error against the reference.
 
-    With --backend cuda also the share of the GPU's ceilings, PyTorch beside it, and a whole matrix.
+    With --backend cuda also: the share of the GPU's peak rates, the speed of PyTorch, and the time of a whole matrix.
     """
     from .files import write_json
     from .progress import progress_bar
@@ -274,17 +282,17 @@ def bench(
     size, rows = _parse_shape(shape), []
     check_outputs(output, report)
     if shapes and report is not None:
-        raise ParameterError("--report does not go with --shapes, whose record is --output")
+        raise ParameterError("--shapes writes no report; leave out --report, and write a JSON file with --output")
     if backend == "cuda":
         if precision != "float32":
-            raise ParameterError("on cuda the benchmark is of float32, whose errors it takes against float64")
+            raise ParameterError("on cuda the benchmark measures float32 only; leave out --precision")
         if shapes:
             return _bench_shapes(architectures or [], images or [], rival, output)
         cases = [(name, size) for name in architectures] if architectures else None
         options = {"seconds": seconds, "matrix": matrix, "references": check, "rival": rival}
         return _bench_gpu(cases, images or [], output, report, **options)
     if images or shapes:
-        raise ParameterError("--images and --shapes are for --backend cuda; others are timed on synthetic images")
+        raise ParameterError("--images and --shapes need --backend cuda; other backends are timed on synthetic images")
     for name in architectures or ["myrtle5", "myrtle10", "myrtle10-gaussian"]:
         with progress_bar(f"{name}: compiling and measuring"):
             rows += _bench_one(name, size, seconds, check, backend, precision)
@@ -308,30 +316,30 @@ def bench(
 @app.command()
 @answers_json
 def doctor(
-    test: Annotated[bool, typer.Option(help="Compare what this machine computes with stored values.")] = True,
+    test: Annotated[bool, typer.Option(help="Test: compute kernels, and compare them with stored values.")] = True,
 ) -> Answer:
-    """Show what this machine has and what is chosen on it, and test it in ten seconds.
+    """Show what this machine has and which backend is used, and test the results in ten seconds.
 
-    The exit status is 1 if the test fails. Where nothing is compiled yet, compiling takes up to a minute more.
+    The exit status is 1 if the test fails. The first run compiles, which takes up to a minute more.
     """
     from . import doctor as practice
     from .progress import progress_bar
 
-    found, checks = practice.look(), []
-    for name, text in practice.lines(found):
+    found, checks = practice.survey(), []
+    for name, text in practice.survey_lines(found):
         print(f"{name:<16} {text}")
-    with progress_bar("testing; what is not compiled yet compiles first, up to a minute"):
+    with progress_bar("testing; the first run compiles, up to a minute"):
         for check in practice.self_test() if test else ():
             print(check, flush=True)
             checks.append(check)
     good = all(check.good for check in checks)
     if test:
-        print("all is well" if good else "something is wrong: please report what stands above")
+        print("all is well" if good else "something is wrong: please report the lines above")
     return {"good": good, **found, "checks": [check.to_json() for check in checks]}
 
 
 def _bench_shapes(names: list[str], sources: list[str], rival: bool, output: Path | None) -> Answer:
-    _ = device_of("cuda", "float32", None).backend  # says what is missing before anything is read
+    _ = device_of("cuda", "float32", None).backend  # raises if there is no GPU, before any file is read
     from .bench.shapes import run_shapes
 
     return run_shapes(sources, None, output, float("inf"), rival, names).to_json()
@@ -348,11 +356,11 @@ def _bench_gpu(
     from .terminal_tables import gpu_table, matrix_line
     from .timing import command
 
-    _ = device_of("cuda", "float32", None).backend  # says what is missing before anything is read
+    _ = device_of("cuda", "float32", None).backend  # raises if there is no GPU, before any file is read
     from .bench.gpu import STANDARD, GpuRecord, bench_gpu, summary
 
     def report(record: GpuRecord) -> None:
-        if output is not None:  # after every case: what was measured stays, whatever stops the run
+        if output is not None:  # written after every case, so that a run that is stopped keeps its results
             write_json(output, {"command": command(sys.argv), **record.to_json()})
         if record.cases and record.matrix is None and record.cases[-1].reference_error is None:
             _print(summary(record.cases[-1]))
@@ -376,7 +384,7 @@ def _bench_gpu(
 
 
 def _report_bench(path: Path, table: Any, speeds: list[tuple[str, float]], about: dict[str, Any]) -> None:
-    """Tables that were printed, as a page."""
+    """Write the table of a benchmark and a chart of its speeds as an HTML report."""
     from .report import Page, Section, draw_bars, sortable_table, write_page
     from .timing import command
 
@@ -394,7 +402,7 @@ def _report_bench(path: Path, table: Any, speeds: list[tuple[str, float]], about
 def _bench_one(
     architecture: str, shape: tuple[int, ...], seconds: float, check: int, backend: str, precision: str
 ) -> list[dict[str, Any]]:
-    """A row for one thread and one for all, where the backend has threads."""
+    """Rows of the benchmark of one architecture: on the CPU one for a single thread and one for all, else one."""
     from . import timing
     from .backends.workers import count_workers
     from .kernel import kernel as kernel_of
@@ -423,7 +431,7 @@ def _bench_one(
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:
-    """`32,32,3` or `32x32x3` as numbers.
+    """Read the shape of an image, `32,32,3` or `32x32x3`.
 
     >>> _parse_shape("32x32x3")
     (32, 32, 3)

@@ -1,4 +1,4 @@
-"""`tangentless fit`, `predict` and `search`: from arrays or folders of photographs to models and their predictions."""
+"""`tangentless fit`, `predict` and `search`: train, use and choose models, on arrays or folders of photographs."""
 
 from __future__ import annotations
 
@@ -15,50 +15,30 @@ from .answers import Answer, JsonOption, answers_json
 from .console import percent, say, say_aside, show_table
 from .errors import ArchitectureError, DatasetDamagedError, InputError, ParameterError, TangentlessError
 from .experiments.options import parse_ridge
+from .options import (
+    ArchitectureArgument,
+    BackendOption,
+    ForceOption,
+    ImagesArgument,
+    JobsOption,
+    KeyOption,
+    OutputOption,
+    PrecisionOption,
+    ReportOption,
+    SkipOption,
+    check_outputs,
+    device_of,
+    load_images,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .datasets import Photographs
-    from .devices import Device, Precision
     from .progress import Bar, Progress
 
-
-def architecture_names() -> list[str]:
-    """What a shell completes an architecture to."""
-    from .architecture import NAMED
-
-    return list(NAMED)
-
-
-def backend_names() -> list[str]:
-    """What a shell completes a backend to."""
-    from .devices import NAMES
-
-    return list(NAMES)
-
-
-ArchitectureArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="ARCH", help="A name, such as myrtle5, or layers in quotes.", autocompletion=architecture_names
-    ),
-]
-KeyOption = Annotated[str | None, typer.Option(help="Name of the array of images, where X is an .npz file.")]
-BackendOption = Annotated[
-    str,
-    typer.Option(help="What computes the kernel: auto, cpu, cuda or reference.", autocompletion=backend_names),
-]
-PrecisionOption = Annotated[str, typer.Option(help="Arithmetic up to the last pool: float32 or float64.")]
-JobsOption = Annotated[int | None, typer.Option(help="Threads; all cores by default.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output if it is there.")]
-OutputOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
-ReportOption = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report too: one file, no network needed.")
-]
-SkipOption = Annotated[bool, typer.Option("--skip", help="Leave out files that cannot be read, and list them.")]
-_COLOURS = {1: "grey", 3: "rgb"}  # by channels
-SCORES = {True: "r2", False: "accuracy"}  # by whether numbers are predicted
+_COLOURS = {1: "grey", 3: "rgb"}  # by the number of channels
+_SCORES = {True: "r2", False: "accuracy"}  # by whether the model is a regression
 
 
 @answers_json
@@ -66,24 +46,43 @@ def fit(
     architecture: ArchitectureArgument,
     x: Annotated[
         str,
-        typer.Argument(metavar="X", help="A folder with a folder of photographs for each class, or images as .npy."),
+        typer.Argument(
+            metavar="X",
+            help="Photographs: a folder that holds a folder for each class. Or images (N, H, W, C): a .npy file, or "
+            "FILE.npz:NAME.",
+        ),
     ],
     output: OutputOption,
     y: Annotated[
-        str | None, typer.Argument(metavar="Y", help="Labels (N,), or numbers with --regression; not for folders.")
+        str | None,
+        typer.Argument(
+            metavar="Y", help="Labels (N,), or numbers with --regression; a file like X. Leave it out for photographs."
+        ),
     ] = None,
     ridge: Annotated[
-        str, typer.Option(help="What is added to the diagonal of the kernel matrix; 0 interpolates, loo picks it.")
+        str,
+        typer.Option(
+            help="Number added to the diagonal of the kernel matrix. 0 interpolates the training images; loo chooses "
+            "the ridge by leave-one-out."
+        ),
     ] = "1e-4",
-    flips: Annotated[bool, typer.Option("--flips", help="Train as if all mirror images were there too.")] = False,
-    zca: Annotated[bool, typer.Option("--zca", help="Whiten the images first; the model keeps the whitening.")] = False,
+    flips: Annotated[
+        bool, typer.Option("--flips", help="Train as if the mirror images of all training images were there too.")
+    ] = False,
+    zca: Annotated[
+        bool, typer.Option("--zca", help="Whiten the images first (ZCA); the model file keeps the whitening.")
+    ] = False,
     patch: Annotated[
-        int | None, typer.Option(help="Whiten by patches of so many pixels: for few images, or large ones.")
+        int | None,
+        typer.Option(
+            help="Whiten patches of so many pixels a side, not whole images: for few images, or large ones. Implies "
+            "--zca."
+        ),
     ] = None,
-    size: Annotated[str, typer.Option(help="Height and width of photographs: 32, or 32x48.")] = "32",
-    colour: Annotated[str, typer.Option("--colour", "--color", help="rgb or grey, for photographs.")] = "rgb",
+    size: Annotated[str, typer.Option(help="Height and width that photographs are scaled to: 32, or 32x48.")] = "32",
+    colour: Annotated[str, typer.Option("--colour", "--color", help="Channels of photographs: rgb or grey.")] = "rgb",
     skip: SkipOption = False,
-    regression: Annotated[bool, typer.Option("--regression", help="Predict numbers, not classes.")] = False,
+    regression: Annotated[bool, typer.Option("--regression", help="Predict numbers instead of classes.")] = False,
     key: KeyOption = None,
     backend: BackendOption = "auto",
     precision: PrecisionOption = "float32",
@@ -91,7 +90,7 @@ def fit(
     report: ReportOption = None,
     force: ForceOption = False,
 ) -> Answer:
-    """Train exactly, score by leave-one-out, and write a model file."""
+    """Train by exact kernel ridge regression, print the leave-one-out score, and write a model file."""
     from sklearn.pipeline import make_pipeline
 
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor
@@ -107,16 +106,18 @@ def fit(
     device = device_of(backend, precision, jobs)
     if Path(x).is_dir():
         if y is not None or regression:
-            raise ParameterError(f"{x} is a folder, whose folders name the classes: leave out Y and --regression")
-        images, targets = _labelled(x, parse_size(size), colour, skip)
+            raise ParameterError(
+                f"{x} is a folder, and the folders in it name the classes: leave out Y and --regression"
+            )
+        images, targets = _read_labelled(x, parse_size(size), colour, skip)
     elif y is None:
-        raise ParameterError(_why_not_fit(architecture, x))
+        raise ParameterError(_missing_labels(architecture, x))
     else:
         images, targets = load_images(x, key), load_array(y)
     if architecture in RECIPES:
         if flips or zca or patch is not None:
             raise ParameterError(
-                f"{architecture} is a recipe, which brings flips and whitening: leave out these options"
+                f"{architecture} is a recipe, which sets flips and whitening: leave out --flips, --zca and --patch"
             )
         model = recipe(architecture, regression=regression, backend=device)
         estimator = model[-1]
@@ -145,20 +146,27 @@ def fit(
         write_report(report, model, images, targets, matrix=kept[0], configuration=shown, force=force)
         print(f"{report}: {format_bytes(report.stat().st_size)}")
     about = {"model": output, "images": len(images), "ridge": estimator.ridge_, "seconds": taken}
-    return {**about, "score": SCORES[regression], "leave_one_out": estimator.loo_score_}
+    return {**about, "score": _SCORES[regression], "leave_one_out": estimator.loo_score_}
 
 
 @answers_json
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file written by `tangentless fit`.")],
     x: Annotated[
-        str, typer.Argument(metavar="X", help="Photographs, a folder or one; or images as .npy or FILE.npz:NAME.")
+        str,
+        typer.Argument(
+            metavar="X", help="A photograph, a folder of photographs, or images: a .npy file, or FILE.npz:NAME."
+        ),
     ],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File for the predictions, .npy.")] = None,
-    table: Annotated[
-        Path | None, typer.Option("--csv", help="File for a table of files, predictions and probabilities.")
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the predictions to this .npy file.")
     ] = None,
-    labels: Annotated[str | None, typer.Option(help="True labels, .npy: print the accuracy.")] = None,
+    table: Annotated[
+        Path | None, typer.Option("--csv", help="Write files, predictions and probabilities to this CSV file.")
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="True labels, or numbers, a .npy file: print the accuracy, or R².")
+    ] = None,
     skip: SkipOption = False,
     key: KeyOption = None,
     backend: BackendOption = "auto",
@@ -166,9 +174,9 @@ def predict(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> Answer:
-    """Predict the classes (or numbers) of images with a model.
+    """Predict the classes (or numbers) of images with a model file.
 
-    Without --csv, --output, --labels and --json, the table of --csv is printed.
+    Without --csv, --output, --labels and --json, the table that --csv would write is printed.
     """
     from sklearn.pipeline import Pipeline
 
@@ -183,13 +191,13 @@ def predict(
     fitted = load_model(model, backend=backend, n_jobs=jobs)
     estimator = fitted[-1] if isinstance(fitted, Pipeline) else fitted
     if _are_photographs(Path(x)):
-        photographs = _for_model(Path(x), estimator.X_fit_.shape[1:], skip)
+        photographs = _photographs_for(Path(x), estimator.X_fit_.shape[1:], skip)
         folder = Path(x) if Path(x).is_dir() else Path(x).parent
         images, names = photographs.images, [file.relative_to(folder).as_posix() for file in photographs.files]
     else:
         images = load_images(x, key)
         names = [str(row) for row in range(len(images))]
-    truth = _known_classes(x, names, estimator) if labels is None else _check_truth(load_array(labels), len(images))
+    truth = _folder_labels(x, names, estimator) if labels is None else _check_truth(load_array(labels), len(images))
     pairs = len(images) * len(estimator.X_fit_) * (2 if estimator.flips else 1)
     wanted, classes = table is not None or as_json or printed, getattr(estimator, "classes_", ())
     with progress_bar("kernel") as progress, estimator.reporting(progress):
@@ -199,64 +207,79 @@ def predict(
         print(f"{output}: {len(predictions):,} predictions, {predictions.dtype}; {pace_text(pairs, taken)}")
     if table is not None:
         with atomic_file(table) as stream:
-            stream.write(_table(names, predictions, shares, classes).encode())
+            stream.write(_csv_text(names, predictions, shares, classes).encode())
         print(f"{table}: {len(predictions):,} rows; {pace_text(pairs, taken)}")
     if printed:
-        print(_table(names, predictions, shares, classes), end="")
+        print(_csv_text(names, predictions, shares, classes), end="")
     regression, found = isinstance(estimator, KernelRidgeRegressor), None
     if truth is not None:
-        found = _compare(truth, predictions, regression)
-        tell = say_aside if printed else print  # what is printed may go into a file
+        found = _score(truth, predictions, regression)
+        tell = say_aside if printed else print  # the printed table may be redirected into a file
         tell(f"{score_text(found, regression)} on {len(truth):,} images")
     rows = [{"file": name, "predicted": predictions[row]} for row, name in enumerate(names)]
     if shares is not None:
         for row, probabilities in zip(rows, shares, strict=True):
             row["probabilities"] = dict(zip(classes, probabilities, strict=True))
     about = {"images": len(images), "seconds": taken, "output": output, "csv": table}
-    return {**about, "score": None if truth is None else SCORES[regression], "value": found, "predictions": rows}
+    return {**about, "score": None if truth is None else _SCORES[regression], "value": found, "predictions": rows}
 
 
 @answers_json
 def search(
-    x: Annotated[str, typer.Argument(metavar="X", help="Images (N, H, W, C): a .npy file, or FILE.npz:NAME.")],
+    x: ImagesArgument,
     y: Annotated[str, typer.Argument(metavar="Y", help="Labels (N,), or numbers; a file like X.")],
     kernels: Annotated[
         list[str],
         typer.Argument(
-            metavar="KERNEL...", help="Names, layers in quotes, or kernels such as 'Gaussian(gamma=0.1)' or 'NTK(3)'."
+            metavar="KERNEL...",
+            help="Names of architectures, layers in quotes, or kernels such as 'Gaussian(gamma=0.1)' or 'NTK(3)'.",
         ),
     ],
-    criterion: Annotated[str, typer.Option(help="loo or 'marginal likelihood'.")] = "loo",
-    whitening: Annotated[list[str] | None, typer.Option(help="Epsilon of ZCA, or none; several may be given.")] = None,
-    mix: Annotated[int, typer.Option(min=0, help="Try sums of so many of the best kernels, two at a time.")] = 0,
-    subset: Annotated[int, typer.Option(min=2, help="Images of the first round.")] = 500,
-    largest: Annotated[int | None, typer.Option(min=2, help="Images of the last round; all by default.")] = None,
-    refine: Annotated[
-        int, typer.Option(min=0, help="Improve gamma and the like by so many gradients of the criterion.")
+    criterion: Annotated[str, typer.Option(help="What ranks kernels: loo, or 'marginal likelihood'.")] = "loo",
+    whitening: Annotated[
+        list[str] | None, typer.Option(help="Epsilon of ZCA whitening, or none; repeatable, to compare several.")
+    ] = None,
+    mix: Annotated[
+        int, typer.Option(min=0, help="After the first round, also try sums of two of so many best kernels.")
     ] = 0,
-    seed: Annotated[int, typer.Option(help="Which images come first.")] = 0,
-    picture: Annotated[Path | None, typer.Option(help="Draw scores against ridges: a .png or .svg file.")] = None,
+    subset: Annotated[
+        int,
+        typer.Option(
+            min=2, help="Number of images in the first round; each round has twice as many, and half the kernels."
+        ),
+    ] = 500,
+    largest: Annotated[
+        int | None, typer.Option(min=2, help="Number of images in the last round; all by default.")
+    ] = None,
+    refine: Annotated[
+        int,
+        typer.Option(min=0, help="Improve parameters of the best kernel, such as gamma, by so many gradient steps."),
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random order of the images.")] = 0,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the scores of all ridges into this .png or .svg file.")
+    ] = None,
     backend: BackendOption = "auto",
     precision: PrecisionOption = "float32",
     jobs: JobsOption = None,
     report: ReportOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite picture and report if they are there.")] = False,
+    force: ForceOption = False,
 ) -> Answer:
-    """Find the best kernel, ridge and whitening without test data."""
+    """Find the best kernel, ridge and whitening, from training data alone."""
     from .files import load_array
     from .progress import progress_bar
     from .searching import COLUMNS
     from .searching import search as find
 
     if picture is not None and picture.suffix not in (".png", ".svg"):
-        raise ParameterError(f"a picture is a .png or .svg file, not {picture}")
+        raise ParameterError(f"--picture must name a .png or .svg file, not {picture}")
     check_outputs(picture, report, force=force)
     epsilons = [_read_epsilon(text) for text in whitening or ["none"]]
     options: dict[str, Any] = {"whitening": epsilons, "mix": mix, "subset": subset, "largest": largest, "seed": seed}
     options |= {"refine": refine, "backend": backend, "precision": precision, "n_jobs": jobs}
     made = [_read_kernel(text) for text in kernels]
     images, targets = load_array(x), load_array(y)
-    with progress_bar("search"):  # no share: how many trials there will be is not known before the first round
+    with progress_bar("search"):  # reports no progress: the number of trials is not known before the first round
         found = find(
             made, images, targets, cast(Any, criterion), **options, progress=lambda line: say(line, style="dim")
         )
@@ -272,24 +295,8 @@ def search(
     return {"criterion": criterion, "trials": [trial.to_json() for trial in found.trials], "picture": picture}
 
 
-def check_outputs(*places: Path | None, force: bool = True) -> None:
-    """Refuse places that cannot be written, or are taken, before anything is computed for them."""
-    from .files import check_output
-
-    for place in places:
-        if place is not None:
-            check_output(place, force=force, option="--force")
-
-
-def device_of(name: str, precision: str, jobs: int | None) -> Device:
-    """The device that options ask for."""
-    from .devices import Device
-
-    return Device(name, cast("Precision", precision), jobs)
-
-
 def then_solving(progress: Bar) -> Progress:
-    """Progress of a kernel matrix; when all of it is there, the display says that it is being solved."""
+    """Progress of a kernel matrix that is solved afterwards: when it is complete, the display says `solving`."""
 
     def report(done: int, total: int) -> None:
         progress(done, total, None if done < total else lambda: "solving")
@@ -297,30 +304,20 @@ def then_solving(progress: Bar) -> Progress:
     return report
 
 
-def load_images(source: str, key: str | None) -> NDArray[Any]:
-    """Images from a file."""
-    from .files import load_array
-
-    images = load_array(source, key)
-    if images.ndim == 0:
-        raise InputError(f"{source} holds one number, not images")
-    return images
-
-
 def score_text(value: float, regression: bool) -> str:
-    """R², or an accuracy."""
+    """R² or an accuracy as text."""
     return f"R² {value:.4f}" if regression else f"accuracy {percent(value, 2)} %"
 
 
 def pace_text(pairs: int, seconds: float) -> str:
-    """Seconds and pairs a second."""
+    """Time and pairs a second as text."""
     from .timing import format_seconds
 
     return f"{format_seconds(seconds)}, {pairs / seconds:,.0f} pairs/s"
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Height and width.
+    """Read a height and a width in pixels; one number stands for both.
 
     >>> parse_size("32"), parse_size("32x48")
     ((32, 32), (32, 48))
@@ -331,8 +328,8 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(sides[0]), int(sides[-1])
 
 
-def _labelled(folder: str, size: tuple[int, int], colour: str, skip: bool) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Photographs, and the names of the folders that they are in."""
+def _read_labelled(folder: str, size: tuple[int, int], colour: str, skip: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Photographs below a folder, and as their labels the names of the folders that they are in."""
     import numpy as np
 
     from .datasets.folders import labelled_files
@@ -341,8 +338,8 @@ def _labelled(folder: str, size: tuple[int, int], colour: str, skip: bool) -> tu
     return found.images, np.array([file.parent.name for file in found.files])
 
 
-def _why_not_fit(architecture: str, x: str) -> str:
-    """What is wrong where there are neither photographs nor labels."""
+def _missing_labels(architecture: str, x: str) -> str:
+    """The error message of `fit` for an X that is no folder of photographs and has no labels Y."""
     if Path(architecture).is_dir():
         return f"the architecture comes first, and then the photographs: fit myrtle5 {architecture}"
     if not Path(x).exists() and ":" not in x:
@@ -354,12 +351,12 @@ def _are_photographs(place: Path) -> bool:
     return place.is_dir() or (place.is_file() and place.suffix.lower() not in (".npy", ".npz"))
 
 
-def _for_model(place: Path, shape: tuple[int, ...], skip: bool) -> Photographs:
-    """A photograph, or all below a folder, in the size and colours of the images that a model was trained on."""
+def _photographs_for(place: Path, shape: tuple[int, ...], skip: bool) -> Photographs:
+    """A photograph, or all below a folder, in the shape (height, width, channels) of a model's training images."""
     from .datasets import find_photographs
 
     if len(shape) != 3 or shape[2] not in _COLOURS:
-        raise InputError(f"the model was trained on rows of shape {shape}, and a folder has photographs")
+        raise InputError(f"the model was trained on rows of shape {shape}, not on photographs; give an array, .npy")
     files = find_photographs(place) if place.is_dir() else [place]
     return _read(files, shape[:2], _COLOURS[shape[2]], skip)
 
@@ -381,8 +378,8 @@ def _read(files: list[Path], size: tuple[int, ...], colour: str, skip: bool) -> 
     return found
 
 
-def _known_classes(source: str, names: list[str], estimator: Any) -> NDArray[Any] | None:
-    """The folders that photographs are in, if all are names of classes."""
+def _folder_labels(source: str, names: list[str], estimator: Any) -> NDArray[Any] | None:
+    """The names of the folders that photographs are in, as true labels, if all are classes of the model; else None."""
     import numpy as np
 
     folders = [Path(source, name).parent.name for name in names]
@@ -392,15 +389,15 @@ def _known_classes(source: str, names: list[str], estimator: Any) -> NDArray[Any
 
 
 def _predict(fitted: Any, images: NDArray[Any], *, probabilities: bool) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Predictions, and where asked for and there are any, probabilities; the kernel is computed once."""
+    """Predictions, and probabilities if they are wanted and the model has them. The kernel is computed only once."""
     if not probabilities or not hasattr(fitted, "predict_proba"):
         return fitted.predict(images), None
     shares = fitted.predict_proba(images)
     return fitted.classes_[shares.argmax(axis=1)], shares
 
 
-def _table(names: list[str], predictions: NDArray[Any], shares: NDArray[Any] | None, classes: Any) -> str:
-    """Files, predictions and probabilities as CSV."""
+def _csv_text(names: list[str], predictions: NDArray[Any], shares: NDArray[Any] | None, classes: Any) -> str:
+    """Files, predictions and, unless `shares` is None, probabilities (N, classes) as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["file", "predicted", *(f"p({name})" for name in (classes if shares is not None else ()))])
@@ -419,8 +416,8 @@ def _check_truth(labels: NDArray[Any], count: int) -> NDArray[Any]:
     return labels
 
 
-def _compare(truth: NDArray[Any], predictions: NDArray[Any], regression: bool) -> float:
-    """R² of numbers, or the share of labels that are right."""
+def _score(truth: NDArray[Any], predictions: NDArray[Any], regression: bool) -> float:
+    """The score of predictions: R² of a regression, else the share of right labels."""
     from sklearn.metrics import r2_score
 
     if regression:
@@ -443,11 +440,11 @@ def _read_epsilon(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        raise ParameterError(f"whitening is a number, or none, not {text!r}") from None
+        raise ParameterError(f"--whitening is an epsilon such as 0.1, or none; not {text!r}") from None
 
 
 def _read_kernel(text: str) -> Any:
-    """A kernel as it prints, or else an architecture; a complaint is about the latter."""
+    """Read the text of a kernel, or else an architecture; the error message is that of the architecture."""
     from .expression import read_kernel
     from .kernel import kernel
 

@@ -1,4 +1,4 @@
-"""Text for the terminal and for pages: lines, tables and percentages."""
+"""Text for the terminal and for reports: lines, tables and percentages."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 def say(text: str, style: str | None = None, *, markup: bool = False) -> None:
-    """Print a line of text; with `markup`, words in [bold] and the like."""
+    """Print a line of text; with `markup`, tags of rich such as [bold] are applied."""
     from rich.console import Console
 
     Console(highlight=False, soft_wrap=True, markup=markup).print(text, style=style)
 
 
 def say_aside(text: str) -> None:
-    """Print one line beside the results, on the error stream."""
+    """Print one line on the error stream; line breaks in the text become spaces."""
     print(" ".join(text.split()), file=sys.stderr, flush=True)
 
 
 def say_files(paths: Iterable[Path]) -> None:
-    """Say which files a run has written."""
+    """Print the paths of the files that a run has written, one a line."""
     say("\n".join(map(str, paths)), style="dim")
 
 
@@ -34,7 +34,7 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
-    """A table of rich whose first column is text and whose others are numbers."""
+    """A rich table whose first column is text (left-aligned) and whose others are numbers (right-aligned)."""
     from rich import box
     from rich.table import Table
 
@@ -47,7 +47,7 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str
 
 
 def print_table(table: Table) -> None:
-    """Print a table of rich; where there is no terminal there is no width to fit, and nothing is cut."""
+    """Print a rich table. If the output is not a terminal, the table may be 160 characters wide."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -55,7 +55,7 @@ def print_table(table: Table) -> None:
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table in Markdown, and an empty one; a row that is short ends in empty cells.
+    """The lines of a Markdown table, followed by an empty line. Short rows are filled with empty cells.
 
     >>> markdown(("a", "b"), [("sum(relu | erf)", "2"), ("3",)])
     ['| a | b |', '| --- | --- |', '| sum(relu \\\\| erf) | 2 |', '| 3 | |', '']
@@ -68,7 +68,7 @@ def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """A share as a percentage, and a dash for what is not known.
+    """A share (0 to 1) as a percentage, or a dash for None.
 
     >>> percent(0.78512), percent(None)
     ('78.5', '-')
@@ -77,7 +77,7 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def span(interval: Sequence[float] | None) -> str:
-    """An interval of shares, in per cent.
+    """An interval of shares (0 to 1) as percentages, or a dash for None.
 
     >>> span((0.5, 0.625))
     '50.0 to 62.5'
@@ -86,7 +86,7 @@ def span(interval: Sequence[float] | None) -> str:
 
 
 def with_deviation(spread: Mapping[str, Any] | None) -> str:
-    """A mean with its deviation, in per cent."""
+    """A mean and its standard deviation as percentages; only the mean if there is no deviation."""
     if spread is None or spread["deviation"] is None:
         return percent(None if spread is None else spread["mean"])
     return f"{percent(spread['mean'])} ± {percent(spread['deviation'])}"

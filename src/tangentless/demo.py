@@ -1,7 +1,7 @@
-"""The demonstration: handwritten digits, from pixels to a test accuracy, with the times of every step.
+"""The demonstration: handwritten digits, from pixels to a test accuracy, with the time of every step.
 
-1,797 images of 8×8 pixels come with scikit-learn. A stratified 1,000 of them train, the rest test. Pixels are
-scaled to [0, 1] and not touched otherwise; architecture and ridge are the estimator's defaults.
+The 1,797 images of 8×8 pixels come with scikit-learn. A stratified sample of 1,000 is the training set; the rest is the
+test set. Pixels are scaled to [0, 1]. Architecture and ridge are the estimator's defaults.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Say = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class Split:
-    """Digits to train on and to test with."""
+    """Training and test sets of the digits: images (N, 8, 8, 1) and labels (N,)."""
 
     train_images: NDArray[np.float32]
     train_labels: NDArray[np.int64]
@@ -39,15 +39,15 @@ class Split:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a demonstration found: a picture, accuracies with a name and a note, and commands to try next."""
+    """The result of a demonstration: a picture, accuracies, and commands to try next."""
 
     picture: Path
-    scores: Sequence[tuple[str, float, str]]
-    further: Sequence[str]
+    scores: Sequence[tuple[str, float, str]]  # (name, accuracy, note)
+    further: Sequence[str]  # arguments of `tangentless`
 
 
 def load_digits(seed: int) -> Split:
-    """A stratified split of the digits.
+    """A stratified random split of the digits into 1,000 training images and 797 test images.
 
     >>> split = load_digits(seed=0)
     >>> split.train_images.shape, split.test_images.shape, float(split.train_images.max())
@@ -66,7 +66,7 @@ def load_digits(seed: int) -> Split:
 def run_demo(
     architecture: str, ridge: float, seed: int, folder: Path, backend: Device, say: Say, report: Path | None = None
 ) -> Outcome:
-    """Train on digits, test, and leave a picture and the data in a folder; `say` is told each step and its outcome."""
+    """Train on digits, test, and write a picture and the data to a folder. Each step calls `say(name, outcome)`."""
     from .plots import draw_report
 
     k, split = kernel(architecture), load_digits(seed)
@@ -113,7 +113,7 @@ def run_demo(
 
 
 def run_distillation(architecture: str, seed: int, folder: Path, backend: Device, say: Say) -> Outcome:
-    """Distil the digits to ten images, test what came out, and leave model, picture and data in a folder."""
+    """Distil the digits to ten images, test a model trained on these, and write model, picture and data to a folder."""
     from .distillation import distill
     from .models import save_model
     from .plots import draw_distilled
@@ -152,7 +152,7 @@ def run_distillation(architecture: str, seed: int, folder: Path, backend: Device
 
 
 def _matrix(say: Say, label: str, k: Any, X: NDArray[Any], Z: NDArray[Any] | None, backend: Device) -> NDArray[Any]:
-    """A kernel matrix, with a bar while it is computed and its rate afterwards."""
+    """Compute k(X, Z) with a progress bar, and report its time and speed with `say`."""
     pairs = symmetric_pairs(len(X)) if Z is None else len(X) * len(Z)
     with progress_bar(label) as progress:
         matrix, taken = timed(lambda: k(X, Z, backend=backend, progress=progress))

@@ -1,7 +1,7 @@
-"""`tangentless doctor`: what this machine has, what is chosen on it and why, and whether it computes what it should.
+"""`tangentless doctor`: what this machine has, which backend is chosen and why, and a self-test of the results.
 
-The self-test compares every backend that can run here with stored values, `doctor.json`, which the reference backend
-computed in float64. Its images are made of whole numbers, so that they are the same bits everywhere.
+The self-test compares every backend that runs here with the values stored in `doctor.json`, which the reference backend
+computed in float64. The pixels of its images are whole numbers, so the images have the same bits on every machine.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from .timing import format_bytes, package_version, processor_name
 
 Array = NDArray[np.float64]
 IMAGES, SHAPE, RIDGE = 5, (8, 8, 3), 0.01
-# Beside what rounding leaves: float32 reaches 2e-7 on the processors tried, float64 2e-15. A wrong value is far off.
+# Largest error allowed, by precision. Rounding gave up to 2e-7 (float32) and 2e-15 (float64) on the processors tried; a
+# wrong result exceeds these limits by far.
 LIMITS = {"float32": 1e-5, "float64": 1e-11}
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "llvmlite", "typer", "rich", "matplotlib", "pillow", "filelock")
 _EXTRAS = ("cupy-cuda12x", "cupy-cuda13x", "torch", "dask", "fsspec", "gpytorch")
 _COMPILED = (".nbi", ".nbc")
-_BLAS = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS", "flexiblas": "FlexiBLAS"}  # by names of threadpoolctl
+_BLAS = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS", "flexiblas": "FlexiBLAS"}  # keys: names in threadpoolctl
 
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison with stored values: the largest error, relative to k(x, x), or what went wrong."""
+    """One comparison with stored values: the largest error relative to the largest value, or what went wrong."""
 
     what: str
     backend: str
@@ -52,11 +53,11 @@ class Check:
 
     @property
     def good(self) -> bool:
-        """Whether the values are right."""
+        """Whether the error is known and within the limit."""
         return self.error is not None and self.error <= self.limit
 
     def to_json(self) -> dict[str, Any]:
-        """As values of JSON."""
+        """The fields and `good` as a dictionary for JSON."""
         return {**asdict(self), "good": self.good}
 
     def __str__(self) -> str:
@@ -65,7 +66,7 @@ class Check:
 
 
 def cases() -> dict[str, Kernel]:
-    """The kernels of the self-test by name: a chain of layers, branches and Gaussians, and a kernel of vectors."""
+    """The kernels of the self-test by name: a plain chain of layers, one with branches, and a kernel of vectors."""
     return {
         "myrtle5": kernel("myrtle5"),
         "branches": kernel("conv3 gaussian pool2 residual(conv3 relu) globalpool"),
@@ -74,7 +75,7 @@ def cases() -> dict[str, Kernel]:
 
 
 def example_images() -> NDArray[np.float32]:
-    """Images whose pixels are small whole numbers.
+    """The images of the self-test, (5, 8, 8, 3); pixels are whole numbers from -8 to 8.
 
     >>> example_images().shape, example_images().min(), example_images().max()
     ((5, 8, 8, 3), np.float32(-8.0), np.float32(8.0))
@@ -86,7 +87,7 @@ def example_images() -> NDArray[np.float32]:
 
 
 def self_test() -> Iterator[Check]:
-    """Compare whatever can run here with stored values, one check after the other."""
+    """Compare every backend that runs here with the stored values; yields one check after the other."""
     stored = json.loads(resources.files(__package__).joinpath("doctor.json").read_text(encoding="utf-8"))
     gpu = ["cuda"] if choose_backend()[0] == "cuda" else []
     for name in ("reference", "cpu", *gpu):
@@ -97,14 +98,14 @@ def self_test() -> Iterator[Check]:
                 yield _check(case, device, _matrix, k, stored[case])
     for name in ("cpu", *gpu):
         given, expected = stored["myrtle5"], stored["leave-one-out"]
-        yield _check("leave-one-out", Device(name, "float64"), _left_out, given, expected)
+        yield _check("leave-one-out", Device(name, "float64"), _leave_one_out, given, expected)
 
 
-def values() -> dict[str, Any]:
-    """What is stored: computed by the reference, to be written to `doctor.json` when a case is changed."""
+def stored_values() -> dict[str, Any]:
+    """The content of `doctor.json`, computed by the reference backend; write it there when a case changes."""
     device = Device("reference")
     found = {name: _matrix(k, device).tolist() for name, k in cases().items()}
-    return {**found, "leave-one-out": _left_out(found["myrtle5"], device).tolist()}
+    return {**found, "leave-one-out": _leave_one_out(found["myrtle5"], device).tolist()}
 
 
 def _matrix(k: Kernel, device: Device) -> Array:
@@ -113,7 +114,7 @@ def _matrix(k: Kernel, device: Device) -> Array:
     return np.asarray(to_host(k(rows, backend=device)))
 
 
-def _left_out(matrix: Any, device: Device) -> Array:
+def _leave_one_out(matrix: Any, device: Device) -> Array:
     from .solve import solve_ridge
 
     targets = np.eye(2)[np.arange(IMAGES) % 2]
@@ -126,13 +127,13 @@ def _check(what: str, device: Device, compute: Callable[[Any, Device], Array], g
     try:
         exact = np.array(stored)
         error = float(np.abs(compute(given, device) - exact).max() / np.abs(exact).max())
-    except Exception as problem:  # whatever it is, it is what the user came to find out
+    except Exception as problem:  # any failure of a backend is a result of the self-test
         return Check(*about, None, limit, time.perf_counter() - start, f"{type(problem).__name__}: {problem}")
     return Check(*about, error, limit, time.perf_counter() - start, "" if np.isfinite(error) else "not finite")
 
 
-def look() -> dict[str, Any]:
-    """What this machine has and what is chosen on it, as values of JSON."""
+def survey() -> dict[str, Any]:
+    """What this machine has and what is chosen on it, as a dictionary for JSON."""
     name, reason = choose_backend()
     return {
         "versions": _versions(),
@@ -162,7 +163,7 @@ def _machine() -> dict[str, Any]:
     if "NUMBA_CPU_FEATURES" in os.environ:
         why = "NUMBA_CPU_FEATURES says so"
     elif not host_features():
-        why = "LLVM does not say what this processor has, and all have these"
+        why = "LLVM does not report the features of this processor, and 128 bits run everywhere"
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": processor_name(),
@@ -220,7 +221,7 @@ def _caches(gpu: bool) -> list[dict[str, Any]]:
 
 
 def _size(folder: str | None, endings: tuple[str, ...]) -> int:
-    """Bytes of the files in and below a folder, of some kinds or of all."""
+    """Bytes of the files in and below a folder; `endings` selects some kinds, and `()` means all."""
     if folder is None:
         return 0
     files = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
@@ -228,7 +229,7 @@ def _size(folder: str | None, endings: tuple[str, ...]) -> int:
 
 
 def _data() -> dict[str, Any]:
-    """The folders that data sets are looked for in, and where each is, or None."""
+    """The folders in which data sets are looked for, what is wrong with them, and the file of each data set found."""
     from .datasets import NAMES, data_folders, locate
 
     try:
@@ -243,8 +244,8 @@ def _data() -> dict[str, Any]:
     return {"folders": folders, "trouble": trouble, "found": found}
 
 
-def lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What `look` found, as names and texts for a terminal."""
+def survey_lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What `survey` found as lines for a terminal: pairs of name and text."""
     machine, backend = found["machine"], found["backend"]
     versions = found["versions"].items()
     yield "versions", ", ".join(f"{name} {version}" for name, version in versions if version is not None)
@@ -256,7 +257,7 @@ def lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "memory", _memory(machine)
     yield "backend", f"{backend['chosen']}: {backend['why']}"
     if backend["chosen"] != "cuda" and not any(found["versions"][name] for name in _EXTRAS[:2]):
-        yield "GPU", "for NVIDIA's: pip install 'tangentless[cuda13]', or [cuda12] where the driver is of CUDA 12"
+        yield "GPU", "for an NVIDIA GPU: pip install 'tangentless[cuda13]', or [cuda12] if its driver is for CUDA 12"
     for gpu in found["gpus"]:
         yield "GPU", f"{gpu['name']}; {_memory(gpu)}; compute capability {'.'.join(gpu['compute_capability'])}"
         yield "CUDA", f"driver {_cuda(gpu['cuda_driver'])}, runtime {_cuda(gpu['cuda_runtime'])}, CuPy {gpu['cupy']}"
@@ -266,7 +267,7 @@ def lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "BLAS", f"{name} {blas['version']}, {blas['num_threads']} threads{kernels}"
     for cache in found["caches"]:
         kept = f"{format_bytes(cache['bytes'])} in {cache['folder']}"
-        none = "not kept: no folder can be written; set NUMBA_CACHE_DIR to one"
+        none = "not kept, because no cache folder is writable; set NUMBA_CACHE_DIR to one that is"
         yield cache["what"], kept if cache["folder"] else none
     data = found["data"]
     places = " and ".join(data["folders"])
@@ -281,7 +282,7 @@ def _memory(one: dict[str, Any]) -> str:
 
 
 def _cuda(version: int) -> str:
-    """A version of CUDA as people write it.
+    """A version number of the CUDA runtime as text.
 
     >>> _cuda(13020)
     '13.2'

@@ -1,8 +1,8 @@
-"""Kernel ridge regression and support vector machines as scikit-learn estimators, of images or kernel matrices.
+"""Kernel ridge regression and support vector machines as scikit-learn estimators, on images or kernel matrices.
 
-Ridge regression is trained exactly, by one Cholesky factorisation, and leaves leave-one-out predictions and their score
-behind as fitted attributes: an estimate of the error that needs no held-out data. Pipelines, grids and the rest of
-scikit-learn apply.
+Ridge regression is trained exactly, by one Cholesky factorisation. The fit also yields leave-one-out predictions and
+their score as attributes: an estimate of the error that needs no held-out data. The estimators work in pipelines, grid
+searches and the rest of scikit-learn.
 
 >>> import numpy as np
 >>> images = np.random.default_rng(0).standard_normal((20, 4, 4, 1))
@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.svm import SVC
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.validation import check_is_fitted
 
 from .backends import AnyDevice, Precision
 from .errors import InputError, ParameterError
@@ -40,14 +39,14 @@ Array = NDArray[np.float64]
 
 
 class _Classifier(LabelledEstimator):
-    """What the two classifiers share: weights of classes, and the class of a decision."""
+    """The base of the two classifiers: weights of classes, and classes from decision values."""
 
     class_weight: Any
 
     def _read_labelled(
         self, X: Any, y: Any, sample_weight: Any
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.intp], Array | None]:
-        """Rows, their labels, the labels as numbers of classes, and the weights of the rows."""
+        """Checked rows, labels, class numbers (N,) from 0, and weights (N,) of rows times those of their classes."""
         X, y, codes = self._read_labels(X, y)
         weights = _combine(self._read_weights(X, sample_weight), self.class_weight, y)
         _check_classes_left(codes, weights)
@@ -69,8 +68,8 @@ class _Classifier(LabelledEstimator):
 class KernelRidgeClassifier(_Classifier, KernelRidge):
     """Classification by exact kernel ridge regression on one-hot targets, one column of zeros and ones for each class.
 
-    The class with the largest value is predicted. Zeros and ones are the paper's choice; targets centred by adding one
-    constant to all of them would shift all values of a row alike, and so predict the same classes.
+    The class with the largest value is predicted. Zeros and ones are the paper's choice. Adding a constant to all
+    targets would shift the values of all classes equally, and so predict the same classes.
 
     Parameters
     ----------
@@ -78,40 +77,43 @@ class KernelRidgeClassifier(_Classifier, KernelRidge):
         A name or text form of an architecture, a list of layers, an `Architecture`, a kernel object, or "precomputed":
         then X is the kernel matrix, (N, N) in `fit`, and (M, N) against the training rows in `predict`.
     ridge
-        What is added to the diagonal of the kernel matrix. Zero is allowed: the training set is then interpolated.
-        "loo" picks the most accurate by leave-one-out from a path of 54, at the cost of an eigendecomposition.
+        The number added to the diagonal of the kernel matrix. Zero interpolates the training set. "loo" chooses the
+        most accurate of 54 ridges by leave-one-out, at the cost of an eigendecomposition.
     flips
-        Train as if the mirror image of every training image were there too: exactly, at half the kernel evaluations and
-        an eighth of the solve. `ridge` means what it means on that doubled set, and leaving an image out leaves out its
-        mirror image too. Preprocessing should treat an image and its mirror image alike. Kernels that mirrors change,
-        as those with strides, are averaged over both sides, at twice that cost.
+        Train as if the mirror image of every training image were there too. The result is exact, and takes half the
+        kernel entries and an eighth of the solver's work of the doubled set. `ridge` means what it means on the doubled
+        set, and leaving an image out leaves out its mirror image too. Preprocessing should treat an image and its
+        mirror image alike. Kernels that change when both images are mirrored, such as those with strides, take twice
+        the entries.
     backend, precision, n_jobs
-        How the kernel is computed, as in calling it. What a GPU computes it also solves: only coefficients and
-        leave-one-out values leave it. Predictions keep the precision of the fit.
+        How the kernel is computed, as in calling it. A matrix computed on a GPU is solved there too: only coefficients
+        and leave-one-out values leave it. Predictions use the precision of the fit.
     tilt
-        Train on `Y - tilt Y_loo`, targets less a share of what the other rows predict; the paper's value is 0.3, and
-        "loo" picks the most accurate between -1 and 1 by the leave-one-out predictions of the tilted model itself.
+        Train on `Y - tilt Y_loo` instead of the targets Y, where Y_loo are the leave-one-out predictions. The paper's
+        value is 0.3. "loo" chooses the most accurate tilt from -1 to 1 by the leave-one-out predictions of the tilted
+        model itself.
     class_weight
-        Weights of the classes, a dictionary, or "balanced" for the inverse of their frequency; times `sample_weight`.
+        Weights of the classes: a dictionary, or "balanced" for the inverse of their frequency. They multiply
+        `sample_weight`.
     store, storage_options
-        A folder or address to keep the kernel matrix of the training rows, from which an interrupted `fit` goes on, and
-        what fsspec needs for an address, such as credentials. These are never shown; a fitted model that is pickled or
-        saved forgets them.
+        A folder or address in which the kernel matrix of the training rows is kept, so that an interrupted `fit`
+        continues; and options of fsspec for an address, such as credentials. The options are never printed, and neither
+        pickles nor model files of a fitted model hold them.
     landmarks, landmarks_by
-        A number of training rows, m, to write predictions with (Nyström): n m kernel entries and memory, and time
-        n m^2, where exact training takes n^2 and n^3. They are chosen by "variance" (greedily, see
+        The number m of training rows whose columns stand in for the whole matrix (Nyström): n m kernel entries and
+        memory, and time n m^2, where exact training takes n^2 and n^3. They are chosen by "variance" (greedily, see
         `tangentless.choose`) or at "random". `ridge` means the same, and must be above 0.
     verbose
-        Show how far `fit` and `predict` are: a bar, or stamped lines where there is no terminal.
+        Show the progress of `fit` and `predict`: a bar, or lines with times if there is no terminal.
     augmentation, ensemble
-        Fit to random copies of the training images, or to views of them such as their edges, an `Augmentation`, in as
-        many members, one after the other, and average what they predict. A member costs what a fit costs, and no two
-        matrices are ever in memory. Leaving an image out leaves out all its copies; what is predicted for it is the
-        mean over its copies. Ridge and tilt are picked on the first member, and how much those with a view count by
-        leave-one-out.
+        Fit `ensemble` members, one after the other, and average their predictions. Each is fitted to its own random
+        copies of the training images, or to views of them such as their edges, as the `Augmentation` says. A member
+        costs as much as a fit, and only one matrix is in memory at a time. Leaving an image out leaves out all its
+        copies; its leave-one-out prediction is the mean over its copies. Ridge and tilt are chosen on the first member,
+        and the shares of members that see a view by leave-one-out.
     averaging
         Predict the mean over copies of each row, such as "mirror" or "mirror shifts1" (see `Kernel.symmetrized`), at
-        as many times the cost. Leave-one-out values are without it.
+        as many times the cost. Leave-one-out values are computed without it.
 
     Attributes
     ----------
@@ -121,22 +123,23 @@ class KernelRidgeClassifier(_Classifier, KernelRidge):
         The coefficients of the training rows, or of the landmarks, (N, classes); with an augmentation those of all
         members, (ensemble, N, classes).
     shares_
-        How much every member counts in the mean, (ensemble,); of a regressor with several targets, (ensemble, targets).
+        The share of each member in the mean of predictions, (ensemble,); of a regressor with several targets,
+        (ensemble, targets).
     ridge_, tilt_
-        Those used.
+        The ridge and the tilt of the fit.
     landmarks_
-        The numbers of the training rows that are landmarks; None without.
+        The indices of the training rows that are landmarks; None without landmarks.
     scale_
         The calibration: probabilities are `softmax(scale_ * values)`.
     loo_decision_, loo_predictions_, loo_score_
-        `decision_function` and `predict` of each training row by a model trained on all others, and the accuracy. Where
-        ridge, tilt or shares were picked by it, the accuracy is a little optimistic.
+        `decision_function` and `predict` of each training row by a model trained on all others, and the accuracy. If
+        ridge, tilt or shares were chosen by leave-one-out, the accuracy is a little optimistic.
     X_fit_, kernel_
         The training rows, or the landmarks, and the kernel object, mirrored if `flips`; None if precomputed.
     precision_
-        That of the fit.
+        The precision of the fit.
     n_features_in_
-        How many numbers describe a row: height x width x channels of an image.
+        The number of values in a row: height x width x channels of an image.
 
     Examples
     --------
@@ -181,11 +184,11 @@ class KernelRidgeClassifier(_Classifier, KernelRidge):
         return self
 
     def decision_function(self, X: Any) -> Array:
-        """The value of every class, (M, classes); for two classes that of the second less that of the first, (M,)."""
+        """The value of every class, (M, classes); with two classes, the second value minus the first, (M,)."""
         return _decision(self._values(X))
 
     def saliency(self, X: Any) -> Array:
-        """The gradient of the winning class's value by every pixel, of the shape of X: where a change would matter.
+        """The gradient of the predicted class's value with respect to every pixel, in the shape of X.
 
         >>> images = np.random.default_rng(0).standard_normal((20, 4, 4, 1))
         >>> bright = images.mean(axis=(1, 2, 3)) > 0
@@ -197,7 +200,7 @@ class KernelRidgeClassifier(_Classifier, KernelRidge):
         return self.value_gradient(X, np.eye(values.shape[1])[values.argmax(axis=1)])
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities of the classes, (M, classes): temperature scaling, fitted to leave-one-out values."""
+        """Probabilities of the classes, (M, classes), by temperature scaling fitted to the leave-one-out values."""
         return probabilities(self._values(X), self.scale_)
 
 
@@ -205,16 +208,16 @@ class KernelRidgeRegressor(NumberEstimator, KernelRidge):
     """Exact kernel ridge regression of one target or many.
 
     There is no intercept, so centre targets whose mean is far from zero. The parameters are those of
-    `KernelRidgeClassifier`, with ridge and tilt picked by the squared error, and no `class_weight`.
+    `KernelRidgeClassifier` except `class_weight`; "loo" chooses ridge and tilt by the squared error.
 
     Attributes
     ----------
     dual_coef_
         The coefficients of the training rows, of the shape of y, or of the landmarks.
     ridge_, tilt_, landmarks_
-        Those used.
+        As of `KernelRidgeClassifier`.
     loo_predictions_, loo_score_
-        `predict` of each training row by a model trained on all others, and its R^2.
+        `predict` of each training row by a model trained on all others, and the R^2 of these predictions.
     X_fit_, kernel_, n_features_in_
         As of `KernelRidgeClassifier`.
 
@@ -235,14 +238,14 @@ class KernelRidgeRegressor(NumberEstimator, KernelRidge):
         return self
 
     def predict(self, X: Any) -> Array:
-        """The targets of each row."""
+        """The predicted targets of each row, (M,) or (M, targets)."""
         return self._values(X)
 
 
 class KernelSVC(_Classifier):
-    """Classification by a support vector machine, the hinge loss, on any kernel of this package: libsvm does the fit.
+    """Classification by a support vector machine (hinge loss) on any kernel of this package, fitted by libsvm.
 
-    It needs no positive definite matrix. There is no closed-form leave-one-out; for probabilities wrap it in
+    The matrix need not be positive definite. There is no closed-form leave-one-out; for probabilities wrap the model in
     scikit-learn's `CalibratedClassifierCV`.
 
     Parameters
@@ -250,19 +253,20 @@ class KernelSVC(_Classifier):
     kernel, flips, backend, precision, n_jobs, class_weight, store, verbose, storage_options
         As of `KernelRidgeClassifier`; `flips` uses the kernel summed over an image and its mirror image.
     C
-        The price of a violated margin: smaller is smoother. "scale" is 10 over the spread of the kernel, which is the
-        mean squared distance of the training rows from their centre: entries of K that all lie near 1 need a large C.
+        The price of a violated margin; a smaller C gives a smoother boundary. "scale" is 10 divided by the mean squared
+        distance of the training rows from their centre in feature space: if all entries of K lie near 1, this distance
+        is small, and C must be large.
 
     Attributes
     ----------
     classes_
         The labels, sorted.
     C_
-        The price used.
+        The price of the fit.
     support_
-        The training rows that are support vectors, in the order of their classes.
+        The indices of the training rows that are support vectors, sorted by class.
     separators_
-        Coefficients, intercepts, and how many support vectors there are of each class.
+        Coefficients, intercepts, and the number of support vectors of each class.
     X_fit_, kernel_
         The support vectors and the kernel object; None with a precomputed kernel.
     n_features_in_
@@ -310,10 +314,10 @@ class KernelSVC(_Classifier):
         return self
 
     def decision_function(self, X: Any) -> Array:
-        """A value for every class, (M, classes), votes over pairs of classes; for two classes a signed value, (M,)."""
-        check_is_fitted(self)
+        """Values of the classes by votes over pairs of classes, (M, classes); with two classes a signed value, (M,)."""
+        rows = self._read(X)
         columns = self.support_ if self.X_fit_ is None else slice(None)
-        panels = self._panels(X, max(1, len(self.support_)))
+        panels = self._panels(rows, max(1, len(self.support_)))
         return np.concatenate([self.separators_.decide(to_host(panel)[:, columns]) for panel in panels])
 
     def _check_parameters(self) -> None:
@@ -323,7 +327,7 @@ class KernelSVC(_Classifier):
 
 
 def _combine(weights: Array | None, class_weight: Any, y: NDArray[Any]) -> Array | None:
-    """Weights of rows times those of their classes."""
+    """Weights of rows times the weights of their classes."""
     if class_weight is None:
         return weights
     with input_errors():
@@ -340,5 +344,5 @@ def _check_classes_left(codes: NDArray[np.intp], weights: Array | None) -> None:
 
 
 def _decision(values: Array) -> Array:
-    """Scikit-learn's form of the values of classes: two of them become their difference."""
+    """The values of classes, (N, classes), as scikit-learn has them: with two classes their difference, (N,)."""
     return values[:, 1] - values[:, 0] if values.shape[1] == 2 else values

@@ -1,4 +1,4 @@
-"""What the estimators share: parameters and rows at the door, and the kernel's matrices where they are computed."""
+"""The base class of all estimators: it checks parameters and rows, and computes kernel matrices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENTRIES_AT_ONCE = 2**24  # kernel entries held while predicting: 128 MiB
 
 
 class Hidden(dict[str, Any]):
-    """Options that may hold credentials: scikit-learn prints parameters, in traces and notebooks, and must not these.
+    """A dictionary of options that is never printed: scikit-learn prints parameters, and these may hold credentials.
 
     >>> {"storage_options": Hidden(secret="x")}
     {'storage_options': <hidden>}
@@ -42,7 +42,7 @@ class Hidden(dict[str, Any]):
 
 
 class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
-    """What the estimators share: rows at the door, the kernel they stand for, its matrices in bounded memory."""
+    """The base of all estimators: checked parameters and rows, the kernel object, its matrices in bounded memory."""
 
     kernel: AnyKernel
     flips: bool
@@ -52,36 +52,36 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
     store: str | os.PathLike[str] | None
     verbose: bool
     kernel_: Any
-    _progress: Progress | None = None  # no parameter: only `reporting` sets it
-    _kept: list[Array] | None = None  # likewise, `keeping_matrix`
+    _progress: Progress | None = None  # set by `reporting` alone
+    _kept: list[Array] | None = None  # set by `keeping_matrix` alone
 
     def _set_parameters(self, given: Mapping[str, Any]) -> None:
-        """Keep what a constructor was given, its `locals()`: scikit-learn wants every parameter under its name."""
+        """Store the `locals()` of a constructor: scikit-learn wants each parameter as an attribute of its name."""
         for name, value in given.items():
             if name != "self":
                 setattr(self, name, value)
 
     @property
     def storage_options(self) -> Mapping[str, Any] | None:
-        """What fsspec needs for an address in `store`, such as credentials; never shown."""
+        """Options of fsspec for the address `store`, such as credentials; never printed."""
         given: Mapping[str, Any] | None = vars(self)["storage_options"]
         return given
 
     @storage_options.setter
     def storage_options(self, given: Mapping[str, Any] | None) -> None:
-        # What is hidden stays the same object, since scikit-learn wants its copies back as they are.
+        # A `Hidden` is kept as it is: `sklearn.base.clone` checks that a parameter is the object it passed.
         if isinstance(given, Mapping) and not isinstance(given, Hidden):
             given = Hidden(given)
         self.__dict__["storage_options"] = given
 
     def __getstate__(self) -> Any:
-        """A model that is kept needs no credentials; one that is still to be fitted, by other processes say, does."""
+        """Leave credentials out of the pickle of a fitted model; an unfitted one may be fitted by another process."""
         state = super().__getstate__()
         return {**state, "storage_options": None} if hasattr(self, "kernel_") else state
 
     @contextmanager
     def reporting(self, progress: Progress) -> Iterator[Self]:
-        """A context in which fitting and predicting tell `progress(done, total)` how many pairs are done.
+        """A context in which fitting and predicting call `progress(done, total)`, in pairs of images.
 
         >>> from tangentless import KernelRidgeClassifier
         >>> model, seen = KernelRidgeClassifier("relu", backend="reference"), []
@@ -98,7 +98,7 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
 
     @contextmanager
     def keeping_matrix(self) -> Iterator[list[Array]]:
-        """A context in which `fit` leaves a copy of its first kernel matrix, (N, N), in the list; reports show it.
+        """A context in which `fit` appends a copy of its first kernel matrix, (N, N), to the list; reports need it.
 
         >>> from tangentless import KernelRidgeClassifier
         >>> model = KernelRidgeClassifier("relu", backend="reference")
@@ -126,10 +126,10 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
         return isinstance(self.kernel, str) and self.kernel == "precomputed"
 
     def _read_training(self, X: Any, y: Any, **options: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Parameters, rows and targets, checked before any kernel is computed."""
+        """Check parameters, and return checked rows and targets; no kernel is computed yet."""
         self._check_parameters()
         with input_errors():
-            # A single row leaves nothing to predict it from. Of images, the kernel checks that they are finite.
+            # Leave-one-out needs two rows. Only a precomputed matrix is checked for NaN here; the kernel checks images.
             options |= {"allow_nd": True, "ensure_min_samples": 2, "ensure_all_finite": self._precomputed}
             X, y = validate_data(self, without_tensor(X), without_tensor(y), **options)
         if self._precomputed and X.shape[0] != X.shape[-1]:
@@ -160,10 +160,10 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
         return weights
 
     def _kernel_object(self, view: str | None = None) -> Kernel:
-        """The kernel of images, or of a view of them, with flips."""
+        """The kernel of images, or of a view of them; with flips, of images and their mirror images."""
         base = kernel_of(self.kernel)
         base = base if view is None else base.seen(view)
-        # The sum over an image and its mirror, not their average: a ridge then means what it does on the doubled set.
+        # The sum over an image and its mirror image, not the mean: so a ridge means the same as on the doubled set.
         return 2.0 * base.symmetrized(MIRROR) if self.flips else base
 
     def _prepare_kernel(self, device: Device) -> None:
@@ -171,20 +171,20 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
         self.precision_ = device.precision
 
     def _training_matrix(self, device: Device, X: NDArray[Any]) -> Any:
-        """The kernel matrix of the training rows, in the memory of the device or, with `store`, kept there."""
+        """The kernel matrix (N, N) of the training rows, in the memory of the device or, with `store`, in the store."""
         self._prepare_kernel(device)
-        return self._kept_too(X if self.kernel_ is None else self._matrix(self.kernel_, device, X, store=self.store))
+        return self._keep_copy(X if self.kernel_ is None else self._matrix(self.kernel_, device, X, store=self.store))
 
-    def _kept_too(self, K: Any) -> Any:
-        """A training matrix, of which a copy stays where `keeping_matrix` asked for one."""
-        if self._kept is not None and not self._kept:  # of an ensemble, that of the first member
-            self._kept.append(np.array(to_host(K)))  # the solver works in place
+    def _keep_copy(self, K: Any) -> Any:
+        """Return K; inside `keeping_matrix` also keep a copy of the first one."""
+        if self._kept is not None and not self._kept:  # an ensemble keeps the matrix of its first member
+            self._kept.append(np.array(to_host(K)))  # a copy, since the solver overwrites K
         return K
 
     def _matrix(
         self, kernel: Kernel, device: Device, X: NDArray[Any], others: NDArray[Any] | None = None, *, store: Any
     ) -> Any:
-        """The matrix of rows with others, or among themselves, in memory or in a store."""
+        """k(X, others), or k(X, X) without others, in the memory of the device or in a store."""
         if store is None:
             with device.algebra.working(), self._shown("training kernel") as progress:
                 return kernel.on_device(device, X, others, progress=progress)
@@ -199,24 +199,27 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
         return gram(kernel, X, others, store=store, backend=device.given or device.name, **options)
 
     def _device(self) -> Device:
-        """What the parameters ask for; a precomputed matrix is solved by the CPU, unless they say otherwise."""
+        """The device that the parameters name. For a precomputed matrix, "auto" means the CPU."""
         backend = "cpu" if self._precomputed and self.backend == "auto" else self.backend
         return Device.of(backend, self.precision, self.n_jobs)
 
+    def _fitted_device(self) -> Device:
+        """The device that the parameters name, in the precision of the fit: that parameter may have changed since."""
+        return self._device().at(self.precision_)
+
     def _read(self, X: Any) -> NDArray[Any]:
-        """Rows to predict for, of the shape of those that were fitted to."""
-        shape = (self.n_features_in_,) if self.X_fit_ is None else self.X_fit_.shape[1:]
-        return read_rows(self, X, shape, finite=self.X_fit_ is None)  # of images, the kernel checks that
-
-    def _panels(self, X: Any, columns: int, known: Any = None, kernel: Kernel | None = None) -> Iterator[Any]:
-        """Kernel values of rows against those of the fit, or others, as many rows at a time as bounded memory allows.
-
-        They are where the device computes them, in the precision of the fit, whatever the parameters say since.
-        """
+        """Check rows to predict for: the model must be fitted, and their shape must be that of the training rows."""
         check_is_fitted(self)
-        rows = self._read(X)
+        shape = (self.n_features_in_,) if self.X_fit_ is None else self.X_fit_.shape[1:]
+        return read_rows(self, X, shape, finite=self.X_fit_ is None)  # the kernel checks that images are finite
+
+    def _panels(self, rows: Any, columns: int, known: Any = None, kernel: Kernel | None = None) -> Iterator[Any]:
+        """Yield k(rows, known) in panels of rows, each of at most `ENTRIES_AT_ONCE` entries; they stay on the device.
+
+        `rows` come from `_read`, and have `columns` kernel values each; `known` is by default X_fit_.
+        """
         known, kernel = self.X_fit_ if known is None else known, self.kernel_ if kernel is None else kernel
-        device = self._device().at(self.precision_)
+        device = self._fitted_device()
         with self._shown("kernel") as progress:
             for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // columns)):
                 if kernel is None:
@@ -227,7 +230,7 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
 
     @contextmanager
     def _shown(self, label: str) -> Iterator[Progress | None]:
-        """What progress is reported to: the function of `reporting`, a display if `verbose`, or nothing."""
+        """The function that is told progress: that of `reporting`, a display if `verbose`, or None."""
         if self._progress is not None or not self.verbose:
             yield self._progress
             return
@@ -236,15 +239,15 @@ class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is u
 
 
 def part_of(K: Any, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Any:
-    """Some rows and columns of a matrix, wherever it is."""
+    """K[rows][:, columns], on the device where K is."""
     return K[tuple(put_beside(places, K) for places in np.ix_(rows, columns))]
 
 
 def _continued(progress: Progress, part: slice, rows: int) -> Progress:
-    """Progress of a part of the rows, as that of all."""
+    """Turn the progress of the rows in `part` into progress over all rows."""
 
     def report(done: int, total: int) -> None:
-        pairs = total // (part.stop - part.start)  # of one row
+        pairs = total // (part.stop - part.start)  # pairs of one row
         progress(part.start * pairs + done, rows * pairs)
 
     return report

@@ -1,10 +1,11 @@
-"""Model files: a fitted estimator as an archive (see `files`), so that nothing in it can run when read.
+"""Model files: a fitted estimator as an archive of arrays and JSON (see `files`), so that reading it runs no code.
 
 The arrays are the training images (or support vectors) in their own dtype, coefficients, leave-one-out values, classes,
-and those of preprocessing. Where a pipeline was fitted to images of fewer bytes than it makes of them, as photographs
-are, the file holds these as `inputs`, and what follows from them is computed again when it is read. The header holds
-versions, kernel, parameters, precision and image shape. Whatever is damaged, or made by something else, raises
-`InputError`.
+and the arrays of preprocessing. The header holds versions, kernel, parameters, precision and image shape. A file that
+is damaged, or is no model, raises `InputError`.
+
+A pipeline may turn its input, such as photographs of uint8, into images of more bytes. The file then holds the input as
+`inputs` instead of the images, and `load_model` computes the images again.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _LONGEST_KERNEL = 10_000  # characters
 
 
 def save_model(path: str | Path, model: Any, *, force: bool = False) -> None:
-    """Write a fitted estimator, alone or after preprocessing in a pipeline, to a file; `force` replaces one.
+    """Write a fitted estimator, or a pipeline of preprocessing and an estimator; `force` overwrites an existing file.
 
     >>> import tempfile
     >>> X = np.random.default_rng(0).standard_normal((20, 3))
@@ -80,7 +81,7 @@ def save_model(path: str | Path, model: Any, *, force: bool = False) -> None:
 
 
 def load_model(path: str | Path, *, backend: str | AnyDevice = "auto", n_jobs: int | None = None) -> Any:
-    """The estimator or pipeline that `save_model` wrote, fitted; it computes in the precision it was fitted with.
+    """Read the fitted estimator or pipeline that `save_model` wrote. It keeps the precision of the fit.
 
     >>> load_model("nowhere.npz")
     Traceback (most recent call last):
@@ -106,13 +107,14 @@ def load_model(path: str | Path, *, backend: str | AnyDevice = "auto", n_jobs: i
 
 
 def _split_pipeline(model: Any) -> tuple[list[AnyStep], Any]:
+    """The preprocessing steps and the estimator of a model; raises if one of them cannot be saved or is not fitted."""
     steps = [step for _, step in model.steps] if isinstance(model, Pipeline) else [model]
     *before, estimator = steps
     if not isinstance(estimator, tuple(_KINDS.values())) or not all(isinstance(step, AnyStep) for step in before):
         names = " | ".join(type(step).__name__ for step in steps)
         raise ParameterError(
-            f"a model is an estimator of this package, with ZCA, Standardize or features of patches before it or not; "
-            f"{names} is not"
+            f"a model file can hold an estimator of this package, alone or in a pipeline after ZCA, Standardize or "
+            f"features of patches; it cannot hold {names}"
         )
     for step in steps:
         if not hasattr(step, "n_features_in_"):
@@ -121,24 +123,24 @@ def _split_pipeline(model: Any) -> tuple[list[AnyStep], Any]:
 
 
 def _with_inputs(arrays: Arrays, steps: list[AnyStep]) -> Arrays:
-    """Arrays of a file, where that is fewer bytes with inputs in place of the images that steps make of them."""
+    """The arrays of a file, with the pipeline's inputs in place of the images computed from them if that is smaller."""
     rows = inputs = _inputs(steps)
     if inputs is None:
         return arrays
-    spared = []
+    replaceable = []
     for place, step in enumerate(steps):
-        if _same(arrays.get(f"images{place}"), rows):
-            spared.append(f"images{place}")
+        if _equal(arrays.get(f"images{place}"), rows):
+            replaceable.append(f"images{place}")
         rows = through(step, rows)
-    if _same(arrays["images"], _trained_rows(arrays, rows)):
-        spared.append("images")
-    if inputs.nbytes >= sum(arrays[name].nbytes for name in spared):
+    if _equal(arrays["images"], _trained_rows(arrays, rows)):
+        replaceable.append("images")
+    if inputs.nbytes >= sum(arrays[name].nbytes for name in replaceable):
         return arrays
-    return {"inputs": inputs} | {name: array for name, array in arrays.items() if name not in spared}
+    return {"inputs": inputs} | {name: array for name, array in arrays.items() if name not in replaceable}
 
 
 def _inputs(steps: list[AnyStep]) -> NDArray[Any] | None:
-    """What a pipeline was fitted to, if its first step knows."""
+    """The images that a pipeline was fitted to, if its first step keeps them; else None."""
     if not steps or isinstance(step := steps[0], PatchFeatures):
         return None
     if isinstance(step, ZCA) and isinstance(step.form_, LowRank) and not step.copies:
@@ -146,12 +148,12 @@ def _inputs(steps: list[AnyStep]) -> NDArray[Any] | None:
     return step.inputs_
 
 
-def _same(one: NDArray[Any] | None, other: NDArray[Any] | None) -> bool:
+def _equal(one: NDArray[Any] | None, other: NDArray[Any] | None) -> bool:
     return one is not None and other is not None and one.dtype == other.dtype and np.array_equal(one, other)
 
 
 def _trained_rows(arrays: Arrays, rows: NDArray[Any] | None) -> NDArray[Any] | None:
-    """Those rows that a model keeps: support vectors, landmarks, or all."""
+    """Of all training rows, those that a model keeps: support vectors, landmarks, or all. None if indices are bad."""
     for name in ("support", "landmarks"):
         if rows is not None and name in arrays:
             places = _numbers(arrays, name, "i")
@@ -160,10 +162,11 @@ def _trained_rows(arrays: Arrays, rows: NDArray[Any] | None) -> NDArray[Any] | N
 
 
 def _describe(model: Any) -> tuple[Header, Arrays]:
+    """The header and the arrays of a fitted estimator, without preprocessing."""
     from . import __version__
 
     if model.X_fit_ is None:
-        raise ParameterError("a model of a precomputed matrix has no images to predict from, so it cannot be saved")
+        raise ParameterError("a model of a precomputed matrix has no images, so it cannot be saved; fit it to images")
     header: Header = {
         "versions": {"tangentless": __version__, "numpy": np.__version__, "scikit-learn": sklearn.__version__},
         "kind": next(name for name, kind in _KINDS.items() if isinstance(model, kind)),
@@ -184,8 +187,8 @@ def _describe(model: Any) -> tuple[Header, Arrays]:
         price = model.C if model.C == "scale" else float(model.C)
         return header | {"C": price, "C_": model.C_}, arrays | {"counts": parts.counts}
     chosen = {"ridge_": model.ridge_, "tilt_": model.tilt_, "leave_one_out_score": model.loo_score_}
-    asked = {"ridge": model.ridge, "tilt": model.tilt}
-    given = {name: value if value == "loo" else float(value) for name, value in asked.items()}
+    parameters = {"ridge": model.ridge, "tilt": model.tilt}
+    given = {name: value if value == "loo" else float(value) for name, value in parameters.items()}
     arrays["coefficients"] = model.dual_coef_
     if model.augmentation_ is not None:
         header["augmentation"], arrays["shares"] = model.augmentation_.to_json(), model.shares_
@@ -200,7 +203,7 @@ def _describe(model: Any) -> tuple[Header, Arrays]:
 
 
 def _kernel_text(kernel: Any) -> str:
-    """What the kernel prints as, if that says all there is to it."""
+    """The text of a kernel; raises if reading the text does not give the same kernel."""
     kernel = kernel_of(kernel)
     text = repr(kernel)
     try:
@@ -220,14 +223,14 @@ def _plain_classes(classes: NDArray[Any]) -> NDArray[Any]:
 
 
 def _plain_weights(weights: Any) -> Any:
-    """Weights of classes as JSON has them: pairs of class and weight."""
+    """Weights of classes for JSON: a dictionary becomes pairs of class and weight."""
     if not isinstance(weights, dict):
         return weights
     return [[np.asarray(label).item(), float(weight)] for label, weight in weights.items()]
 
 
 def _check_header(header: Header) -> None:
-    if header.get("kind") not in list(_KINDS):  # it may be of any type, hashable or not
+    if header.get("kind") not in list(_KINDS):  # a list: the value may be of any type, and not hashable
         raise InputError(f"it is a {header.get('kind')!r}, and not one of {', '.join(_KINDS)}")
     for name, is_valid in _FIELDS.items():
         if not is_valid(header.get(name)):
@@ -250,7 +253,7 @@ def _field(header: Header, name: str) -> float:
 
 
 def _choice(header: Header, name: str, *words: str) -> float | str:
-    """One of the words, or a number, which the estimator checks."""
+    """A field that is one of some words, or a number; the estimator checks its range."""
     return str(header[name]) if header.get(name) in words else _field(header, name)
 
 
@@ -267,12 +270,12 @@ def _read_kernel(header: Header, arrays: Arrays, shape: tuple[int, ...]) -> Kern
 def _parse_kernel(text: str, makers: Makers) -> Kernel:
     try:
         return read_kernel(text, makers)
-    except Exception as error:  # a stranger's expression may fail in ways that a kernel's does not
+    except Exception as error:  # the text comes from a file, and may raise anything, such as RecursionError
         raise InputError(f"its kernel cannot be read: {error}") from None
 
 
 def _restore_ridge(header: Header, arrays: Arrays, images: NDArray[Any], options: dict[str, Any]) -> Any:
-    """Set what `fit` sets, after checking that the parts belong together."""
+    """A fitted ridge estimator: set all that `fit` sets, and check that the shapes of the arrays agree."""
     kind = _KINDS[header["kind"]]
     options |= {name: _choice(header, name, "loo") for name in ("ridge", "tilt")}
     if kind is KernelRidgeClassifier:
@@ -306,7 +309,7 @@ def _restore_ridge(header: Header, arrays: Arrays, images: NDArray[Any], options
             raise InputError(f"{len(model.classes_)} classes do not go with coefficients of shape {expected}")
         model.loo_decision_ = left_out
         expected = expected if len(model.classes_) > 2 else expected[:1]
-    if landmarks is not None:  # predictions are of all rows that were trained on
+    if landmarks is not None:  # leave-one-out values are those of all training rows, not of the landmarks only
         if len(left_out) <= int(landmarks.max()):
             raise InputError(f"{len(left_out)} rows have no landmark {landmarks.max()}")
         expected = (len(left_out), *expected[1:])
@@ -317,7 +320,7 @@ def _restore_ridge(header: Header, arrays: Arrays, images: NDArray[Any], options
     return model
 
 
-def _restore_machine(header: Header, arrays: Arrays, images: NDArray[Any], options: dict[str, Any]) -> KernelSVC:
+def _restore_svc(header: Header, arrays: Arrays, images: NDArray[Any], options: dict[str, Any]) -> KernelSVC:
     model = KernelSVC(C=_choice(header, "C", "scale"), class_weight=_read_weights(header), **options)
     model._check_parameters()
     _attach(model, images)
@@ -348,13 +351,14 @@ def _read_landmarks(header: Header, arrays: Arrays, count: int) -> NDArray[Any] 
 
 
 def _attach(model: Any, images: NDArray[Any]) -> None:
+    """Set the attributes that all fitted estimators have."""
     model.X_fit_, model.precision_ = images, model.precision
     model.n_features_in_ = math.prod(images.shape[1:])
     model.kernel_ = model._kernel_object()
 
 
 def _describe_process(header: Header, arrays: Arrays, model: Any) -> tuple[Header, Arrays]:
-    """A Gaussian process is its factor and its targets; the rest follows from them."""
+    """Header and arrays of a Gaussian process: its factor and its targets, from which the rest follows."""
     if isinstance(model, GaussianProcessRegressor):
         names, factor = ("noise", "scale"), model.factor_
         header["noise_"], arrays["targets"] = model.noise_, model.y_fit_
@@ -394,17 +398,18 @@ def _restore_process(header: Header, arrays: Arrays, images: NDArray[Any], optio
     return model
 
 
-_RESTORE = {"svc": _restore_machine, "process": _restore_process, "process classifier": _restore_process}
+_RESTORE = {"svc": _restore_svc, "process": _restore_process, "process classifier": _restore_process}
 
 
 def _floats(arrays: Arrays, name: str, rows: NDArray[Any] | None = None) -> NDArray[Any]:
-    """An array of preprocessing; what came before it made these rows, which are its images if the file has none."""
+    """An array of a preprocessing step. `rows` is its input, and stands in for images that the file does not hold."""
     if name.startswith("images"):
         return rows if rows is not None and name not in arrays else _numbers(arrays, name, "fiub")
     return _numbers(arrays, name, "f")
 
 
 def _numbers(arrays: Arrays, name: str, kinds: str) -> NDArray[Any]:
+    """An array of finite numbers; `kinds` are the allowed values of `dtype.kind`."""
     array = arrays.get(name)
     if array is None or array.ndim == 0 or array.dtype.kind not in kinds:
         raise InputError(f"it has no valid array {name!r}")

@@ -1,7 +1,7 @@
 """Gaussian processes whose covariance is the kernel of an infinitely wide network, as scikit-learn estimators.
 
-One Cholesky factor, kept after the fit, answers everything: means, standard deviations, covariances, samples, the
-marginal likelihood, novelty, which images to label next, and a fit with more images.
+The fit keeps one Cholesky factor. All results follow from it: means, standard deviations, covariances, samples, the
+marginal likelihood, novelty, which images to label next, and fits with more images.
 
 >>> import numpy as np
 >>> X = np.random.default_rng(0).standard_normal((30, 3))
@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
 
 from .backends import AnyDevice, Precision
 from .choosing import BLOCK, choose_images
@@ -42,17 +41,21 @@ from .solve.scores import maximise
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-_CHOSEN_ON = 500  # rows that choose concentration and scale of a classifier
+_CHOSEN_ON = 500  # a classifier chooses concentration and scale on at most so many rows
 
 
 def _has_images(model: KernelEstimator) -> bool:
+    """For `available_if`: models of a precomputed matrix lack the methods that need more kernel values."""
     if model._precomputed:
-        raise AttributeError("a precomputed matrix has no images to compute more of; give a kernel")
+        raise AttributeError(
+            "this needs the kernel of new images, which a precomputed matrix does not have; fit the model "
+            "to images with a kernel"
+        )
     return True
 
 
 class _Process(KernelEstimator):
-    """What the two processes share: what new rows are to the factor of the old ones."""
+    """The base of the two estimators: kernel values and variances of new rows, novelty, and images to label next."""
 
     scale: float | str
 
@@ -64,55 +67,49 @@ class _Process(KernelEstimator):
 
     @property
     @abstractmethod
-    def _shared(self) -> Factor:
+    def _training_factor(self) -> Factor:
         """The factor of the training rows."""
 
-    def _fitted_device(self) -> Device:
-        return self._device().at(self.precision_)
-
-    def _new_rows(self, X: Any) -> NDArray[Any]:
-        check_is_fitted(self)
-        return self._read(X)
-
-    def _own(self, rows: NDArray[Any], prior: Any) -> Array:
-        """The variances of new rows before anything is known of them."""
+    def _prior_variances(self, rows: NDArray[Any], prior: Any) -> Array:
+        """The prior variances k(x, x) of new rows, (M,); for a precomputed matrix, those that the user gave."""
         if self.kernel_ is not None:
             return np.asarray(to_host(self.kernel_.diag(rows, backend=self._fitted_device())), dtype=np.float64)
         if prior is None:
-            raise ParameterError("with a precomputed matrix give the kernel of each new row with itself: prior=...")
+            raise ParameterError("a precomputed matrix needs prior=..., the kernel of each new row with itself, (M,)")
         return np.asarray(prior, dtype=np.float64)
 
-    def _panels_with(self, rows: NDArray[Any], own: Array | None) -> Iterator[tuple[Any, Any]]:
-        """Kernel values of new rows with the old ones, and what is given of these rows, a panel at a time."""
+    def _panels_with_prior(self, rows: NDArray[Any], own: Array | None) -> Iterator[tuple[Any, Any]]:
+        """Yield panels of rows: their kernel values with the training rows, and their prior variances, if given."""
         start = 0
-        for panel in self._panels(rows, len(self._shared)):
+        for panel in self._panels(rows, len(self._training_factor)):
             yield panel, None if own is None else own[start : start + len(panel)]
             start += len(panel)
 
     def _covariances(self, rows: NDArray[Any]) -> tuple[Any, Any]:
-        """The kernel of new rows with the old ones, and among themselves, where the device computes them."""
+        """k(rows, X_fit_) and k(rows, rows), in the memory of the device."""
         device = self._fitted_device()
         return self.kernel_.on_device(device, rows, self.X_fit_), self.kernel_.on_device(device, rows)
 
     def novelty(self, X: Any, *, prior: Any = None) -> Array:
-        """How little the training images say about each row, (M,): its variance before noise.
+        """How little the training images say about each row, (M,): its posterior variance without noise.
 
-        1 is the median of the training images, each seen by all others. `prior` is as for `predict`.
+        The unit is the median of the same variance for the training images, each given all others. `prior` is as for
+        `predict`.
         """
-        rows = self._new_rows(X)
-        own, factor = self._own(rows, prior), self._shared
+        rows = self._read(X)
+        own, factor = self._prior_variances(rows, prior), self._training_factor
         typical = np.median(np.maximum(1 / to_host(factor.inverse_diagonal) - to_host(factor.added), 0.0))
-        found = np.concatenate([to_host(factor.variance(*panel)) for panel in self._panels_with(rows, own)])
+        found = np.concatenate([to_host(factor.variance(*panel)) for panel in self._panels_with_prior(rows, own)])
         return np.asarray(found / max(float(typical), np.finfo(np.float64).eps * float(own.max()), 1e-300))
 
     @available_if(_has_images)  # type: ignore[untyped-decorator]  # scikit-learn is untyped
     def choose(self, X: Any, n: int, *, block: int = BLOCK) -> Indices:
-        """The numbers of the n images of X to label next: those of the largest variance, each given those before it.
+        """The indices of the n images of X to label next: each has the largest variance, given those chosen before it.
 
         `block` is as for `tangentless.choose`.
         """
-        rows = self._new_rows(X)
-        known = self._shared, self.X_fit_
+        rows = self._read(X)
+        known = self._training_factor, self.X_fit_
         return choose_images(self.kernel_, self._fitted_device(), rows, n, block=block, known=known)
 
 
@@ -127,17 +124,17 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
     kernel, flips, backend, precision, n_jobs, store, verbose, storage_options
         As of `KernelRidgeClassifier`.
     noise
-        The variance of the noise, relative to the scale of the kernel. "mle" picks the noise of the largest marginal
-        likelihood, "loo" that of the best leave-one-out predictions (their log density), both by one
-        eigendecomposition. Zero interpolates.
+        The variance of the noise, relative to the scale of the kernel. "mle" chooses the noise of the largest marginal
+        likelihood, "loo" that of the largest log density of leave-one-out predictions, both by one eigendecomposition.
+        Zero interpolates.
     scale
-        What the kernel and the noise are multiplied by: a number, or "mle" for the one of the largest marginal
-        likelihood, which has a closed form. It changes standard deviations, but no mean.
+        The factor of the kernel and the noise: a number, or "mle" for that of the largest marginal likelihood, which
+        has a closed form. It changes standard deviations, but not means.
 
     Attributes
     ----------
     noise_, scale_
-        Those used; `scale_` is an array, one for each target, where y has several.
+        The noise and the scale of the fit; `scale_` is an array, (targets,), if y has several targets.
     log_marginal_likelihood_
         The logarithm of the likelihood of the targets, summed over targets.
     dual_coef_
@@ -181,7 +178,7 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
             raise ParameterError(f"noise must be a finite number of at least 0, 'mle' or 'loo', not {self.noise!r}")
 
     @property
-    def _shared(self) -> Factor:
+    def _training_factor(self) -> Factor:
         return self.factor_
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -197,14 +194,14 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
 
     @available_if(_has_images)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any) -> Self:
-        """Add rows and their targets: the model that `fit` gives on all rows, with the noise of the first fit.
+        """Add rows and their targets. The result is that of `fit` on all rows, with the noise of the first fit.
 
-        For a tenth more rows it takes a sixth of the kernel entries and a quarter of the operations. A store is not
-        extended.
+        For 10 % more rows it computes a sixth of the kernel entries of a new fit, and a quarter of its operations. A
+        store is not extended.
         """
         if not hasattr(self, "factor_"):
             return self.fit(X, y)
-        rows = self._new_rows(X)
+        rows = self._read(X)
         targets = check_targets(y, len(rows))
         if targets.shape[1:] != self.y_fit_.shape[1:]:
             raise InputError(f"y has the shape {targets.shape}, but the model was fitted to {self.y_fit_.shape}")
@@ -224,21 +221,23 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
     ) -> Any:
         """The mean of each row; with `return_std` also standard deviations, with `return_cov` covariances.
 
-        They have the shapes of scikit-learn: (M,) and (M, M) for one target, (M, targets) and (M, M, targets) for
-        many. `include_noise` makes them those of new observations. With a precomputed matrix they need `prior`, the
-        kernel of new rows with themselves: the diagonal (M,) for standard deviations, the matrix (M, M) for
-        covariances.
+        Shapes are those of scikit-learn: (M,) and (M, M) for one target, (M, targets) and (M, M, targets) for several.
+        `include_noise` adds the variance of the noise, as for new observations. With a precomputed matrix, standard
+        deviations and covariances need `prior`, the kernel of the new rows: its diagonal (M,) for standard deviations,
+        the matrix (M, M) for covariances.
         """
-        rows = self._new_rows(X)
+        rows = self._read(X)
         if return_std and return_cov:
-            raise ParameterError("ask for standard deviations or covariances, not both; the diagonal has the former")
+            raise ParameterError(
+                "set return_std or return_cov, not both; the diagonal of the covariances holds the variances"
+            )
         if return_cov:
             return self._with_covariance(rows, include_noise, prior)
-        own = self._own(rows, prior) if return_std else None
+        own = self._prior_variances(rows, prior) if return_std else None
         if own is not None and own.shape != (len(rows),):
             raise InputError(f"prior must hold one number for each of {len(rows)} rows, not {own.shape}")
         means, variances = [], []
-        for panel, some in self._panels_with(rows, own):
+        for panel, some in self._panels_with_prior(rows, own):
             means.append(to_host(panel @ put_beside(self.dual_coef_, panel)))
             if some is not None:
                 variances.append(to_host(self.factor_.variance(panel, some)))
@@ -248,15 +247,17 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Functions drawn from the posterior at the rows of X: (M, n_samples), or (M, targets, n_samples)."""
         if self._precomputed:
-            raise ParameterError("a precomputed matrix has no covariances of new rows; factor_.sample takes them")
-        rows = self._new_rows(X)
+            raise ParameterError(
+                "a precomputed matrix has no covariances of new rows; give them to factor_.sample, or fit to images"
+            )
+        rows = self._read(X)
         self._check_covariance(len(rows))
         C, S = self._covariances(rows)
         seed = check_random_state(random_state).randint(2**31)
         return np.asarray(to_host(self.factor_.sample(self.y_fit_, C, S, n_samples, scale=self.scale_, seed=seed)))
 
     def _attach(self, factor: Factor, targets: Array) -> None:
-        """Everything that follows from a factor and targets."""
+        """Set all attributes that follow from a factor and targets."""
         self.factor_, self.y_fit_ = factor, targets
         self.dual_coef_ = np.asarray(to_host(factor.solve(targets)))
         scales = factor.misfits(targets) / len(targets) if self.scale == "mle" else float(self.scale)
@@ -290,11 +291,11 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
     def _with_covariance(self, rows: NDArray[Any], include_noise: bool, prior: Any) -> tuple[Array, Array]:
         self._check_covariance(len(rows))
         if self.kernel_ is None and prior is None:
-            raise ParameterError("with a precomputed matrix give the kernel among the new rows, (M, M): prior=...")
+            raise ParameterError("a precomputed matrix needs prior=..., the kernel among the new rows, (M, M)")
         C, S = (rows, prior) if self.kernel_ is None else self._covariances(rows)
         found = np.asarray(to_host(self.factor_.covariance(C, S)))
         mean = to_host(C @ put_beside(self.dual_coef_, C))
-        return mean, self._scaled(found, np.eye(len(found)) if include_noise else None)
+        return mean, self._scaled(found, include_noise)
 
     def _check_covariance(self, count: int) -> None:
         targets = math.prod(self.y_fit_.shape[1:])
@@ -303,43 +304,43 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
         free = self.factor_.on.free_bytes()
         check_fits(needed, free, what, "ask for standard deviations, return_std=True, one number for a row")
 
-    def _scaled(self, found: Array, noise: Any) -> Array:
-        """Variances or covariances, with the noise where it is asked for, times the scale of each target."""
-        if noise is not None and noise is not False:
-            found = found + self.noise_ * noise
+    def _scaled(self, found: Array, include_noise: bool) -> Array:
+        """Variances (M,) or covariances (M, M), with or without the noise, times the scale of each target."""
+        if include_noise:
+            found = found + self.noise_ * (1.0 if found.ndim == 1 else np.eye(len(found)))
         return found * self.scale_ if self.y_fit_.ndim == 1 else found[..., None] * self.scale_
 
 
 class GaussianProcessClassifier(LabelledEstimator, _Process):
     """Classification by Gaussian processes, one for each class, exactly: Dirichlet regression (Milios et al., 2018).
 
-    A label is read as a noisy observation of logarithms of probabilities, so that the posterior has a closed form.
-    `predict_proba` is the expectation of the softmax over the latent functions: far from all training images their
-    variance is large, and the probabilities are even. All classes share one factorisation.
+    A label is read as a noisy observation of the logarithms of the class probabilities, so the posterior has a closed
+    form. `predict_proba` is the expectation of the softmax over the latent functions. Far from all training images
+    their variance is large, and the probabilities are almost equal. All classes share one factorisation.
 
     Parameters
     ----------
     kernel, flips, backend, precision, n_jobs, store, verbose, storage_options
         As of `KernelRidgeClassifier`.
     concentration
-        How much a label says: the Dirichlet concentration of the classes that it does not name. Smaller is surer.
-        "loo" picks the one of the best leave-one-out probabilities, on 500 of the rows.
+        The Dirichlet concentration of the classes that a label does not name, from 1e-12 to 1. A smaller value trusts
+        labels more. "loo" chooses the one of the best leave-one-out probabilities, on 500 of the rows.
     scale
-        The variance of the latent functions: a number, or "mle" for the one of the largest marginal likelihood, on
-        the same rows.
+        The variance of the latent functions: a number, or "mle" for the one of the largest marginal likelihood, on the
+        same rows.
 
     Attributes
     ----------
     classes_
         The labels, sorted.
     concentration_, scale_
-        Those used.
+        The concentration and the scale of the fit.
     log_marginal_likelihood_
         The logarithm of the likelihood of the transformed labels, summed over classes.
     processes_
         The factors of all classes, a `tangentless.solve.dirichlet.ClassFactors`.
     codes_fit_, X_fit_, kernel_, precision_, n_features_in_
-        The number of each row's class, and as of `KernelRidgeClassifier`.
+        The index in `classes_` of each training row's label; the others as of `KernelRidgeClassifier`.
 
     Examples
     --------
@@ -374,7 +375,7 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
             raise ParameterError(f"concentration must be a number from 1e-12 to 1, or 'loo', not {given!r}")
 
     @property
-    def _shared(self) -> Factor:
+    def _training_factor(self) -> Factor:
         return self.processes_.factor
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -385,19 +386,20 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
         self.X_fit_, self.codes_fit_ = None if self._precomputed else X, codes
         self.concentration_, self.scale_ = self._pick(K, codes, device)
         options: dict[str, Any] = {"overwrite": not self._precomputed, "backend": device}
-        asked = len(self.classes_), self.concentration_, self.scale_
-        self._attach(ClassFactors.of(K, codes, *asked, **options))
+        processes = ClassFactors.of(K, codes, len(self.classes_), self.concentration_, self.scale_, **options)
+        self._attach(processes)
         return self
 
     def latent(self, X: Any, *, prior: Any = None) -> tuple[Array, Array]:
         """Means and variances of the latent function of every class, (M, classes) each; `prior` as for `novelty`."""
-        rows = self._new_rows(X)
-        found = [self.processes_.latent(*panel) for panel in self._panels_with(rows, self._own(rows, prior))]
+        rows = self._read(X)
+        panels = self._panels_with_prior(rows, self._prior_variances(rows, prior))
+        found = [self.processes_.latent(*panel) for panel in panels]
         means, variances = zip(*found, strict=True)
         return np.concatenate(means), np.concatenate(variances)
 
     def predict_proba(self, X: Any, *, prior: Any = None) -> Array:
-        """Probabilities of the classes, (M, classes), averaged over the latent functions."""
+        """Probabilities of the classes, (M, classes): the mean softmax over the latent functions."""
         return expected_softmax(*self.latent(X, prior=prior))
 
     def predict(self, X: Any, *, prior: Any = None) -> NDArray[Any]:
@@ -410,6 +412,7 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
         self.processes_, self.log_marginal_likelihood_ = processes, processes.log_likelihood()
 
     def _pick(self, K: Any, codes: Indices, device: Device) -> tuple[float, float]:
+        """Concentration and scale: those given, or those chosen on at most `_CHOSEN_ON` random rows."""
         concentration = None if isinstance(self.concentration, str) else float(self.concentration)
         scale = None if isinstance(self.scale, str) else float(self.scale)
         rows = np.arange(len(codes))

@@ -1,11 +1,12 @@
 """Ridge regression on a kernel, alone or as an ensemble over random copies of the training images.
 
-Each member of an ensemble is fitted to its own draw of an `Augmentation`, one after the other, and predictions are
-averaged. An image left out of an ensemble is left out of every member, with the copy that the member has of it:
-what the others predict for the copies, averaged, is the ensemble's leave-one-out prediction, in closed form since that
-of every member is. Draws follow from a seed, so that only the images and the coefficients are kept. Members that see a
-view of images count as much in the mean as makes its leave-one-out predictions best, by their squared error; for
-numbers that are predicted, target by target.
+Each member of an ensemble is fitted to its own random copies of the images, drawn by an `Augmentation`. Members are
+fitted one after the other, and predictions are averaged. The leave-one-out prediction of an image is the mean, over the
+members, of what a member predicts for its copy of the image after leaving that copy out. It has a closed form because
+that of each member has. The copies follow from a seed, so only the images and the coefficients are kept.
+
+Members may see a view of the images. Their shares in the mean are those of the smallest squared error of leave-one-out;
+a regressor has shares for each target.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Array = NDArray[np.float64]
 
 
 class KernelRidge(KernelEstimator):
-    """What the two estimators by ridge regression share: their parameters and the linear algebra."""
+    """The base of the two estimators by ridge regression: their parameters and the linear algebra."""
 
     ridge: float | str
     tilt: float | str
@@ -57,10 +58,9 @@ class KernelRidge(KernelEstimator):
     ensemble: int
     averaging: str | Symmetry | None
     landmarks_: NDArray[np.intp] | None
-    # Those of the fit, whatever the parameters say since:
-    augmentation_: Augmentation | None = None
-    kernels_: list[Any]  # of every member
-    shares_: Array  # of every member in the mean of predictions, (members,) or (members, targets)
+    augmentation_: Augmentation | None = None  # that of the fit; the parameter may have changed since
+    kernels_: list[Any]  # one kernel for each member
+    shares_: Array  # of each member in the mean of predictions, (members,) or (members, targets)
 
     def __init__(
         self,
@@ -90,15 +90,15 @@ class KernelRidge(KernelEstimator):
         if self.landmarks_by not in ("variance", "random"):
             raise ParameterError(f"landmarks_by is 'variance' or 'random', not {self.landmarks_by!r}")
         if self.landmarks is not None and self.tilt != 0.0:
-            raise ParameterError("landmarks have no tilt; leave it at 0")
+            raise ParameterError("tilt does not work with landmarks; set tilt=0, or leave landmarks out")
         self.check_copies()
 
     def check_copies(self) -> None:
-        """Refuse copies of images where there are none, and ensembles of equal members."""
+        """Check augmentation, ensemble and averaging: raise if members would be equal, or if there are no images."""
         if self.augmentation is not None and not isinstance(self.augmentation, Augmentation):
-            raise ParameterError(f"augmentation is an Augmentation, or None; not {self.augmentation!r}")
+            raise ParameterError(f"augmentation must be an Augmentation, or None; not {self.augmentation!r}")
         if not is_whole(self.ensemble) or self.ensemble < 1:
-            raise ParameterError(f"ensemble is how many draws are fitted, a whole number from 1, not {self.ensemble!r}")
+            raise ParameterError(f"ensemble is the number of members, a whole number from 1, not {self.ensemble!r}")
         if self.averaging is not None:
             Symmetry.parse(self.averaging)
         if self.ensemble > (1 if self.augmentation is None else self.augmentation.draws):
@@ -119,7 +119,7 @@ class KernelRidge(KernelEstimator):
             )
 
     def _solve(self, X: NDArray[Any], targets: Array, weights: Array | None, criterion: Criterion) -> Array:
-        """Fit the coefficients; returns the leave-one-out values of the targets."""
+        """Fit the coefficients to targets (N, targets); returns the leave-one-out values, of the same shape."""
         device = self._device()
         if self.landmarks is not None:
             return self._solve_on_landmarks(device, X, targets, weights, criterion)
@@ -130,7 +130,7 @@ class KernelRidge(KernelEstimator):
         problem = _Problem(device, targets, weights, criterion)
         if self.averaging is not None:
             Symmetry.parse(self.averaging).check(X)
-        # Ridge and tilt are picked on the first draw, so that all members mean the same.
+        # Ridge and tilt are chosen on the first member, so that all members have the same.
         ridge, tilt, fits = self.ridge, self.tilt, []
         for member in range(self.ensemble):
             fits.append(self._solve_member(problem, X, member, ridge, tilt))
@@ -147,25 +147,25 @@ class KernelRidge(KernelEstimator):
         return [None] if self.augmentation_ is None else self.augmentation_.views(self.ensemble)
 
     def _prepare_members(self, shape: tuple[int, ...]) -> None:
-        """The kernels of all members, before any of them takes its time: images of this shape must suit them."""
+        """Make the kernels of all members, and check that images of this shape suit them, before any is computed."""
         self.kernels_ = [self.kernel_ if view is None else self._kernel_object(view) for view in self._views]
         for view, kernel in zip(self._views, self.kernels_, strict=True):
             if view is not None:
-                with _naming(view):
+                with _naming_view(view):
                     for leaf in kernel.leaves():
                         leaf.elements(shape)
 
     def _solve_member(
         self, problem: _Problem, X: NDArray[Any], member: int, ridge: float | str, tilt: float | str
     ) -> RidgeSolution:
-        """One fit. Its matrix is gone when this returns, so that no two are ever held."""
+        """Fit one member. Its matrix is freed on return, so only one is in memory at a time."""
         X, kernel, view = self._copies(X, member), self.kernels_[member], self._views[member]
         K = X if kernel is None else self._matrix(kernel, problem.device, X, store=self._store(member))
-        K = self._kept_too(K)
+        K = self._keep_copy(K)
         targets, weights = problem.targets, problem.weights
         kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
         partial = len(kept) < len(X)  # rows without weight take no part
-        with self._shown("solution"), _naming(view), self._advice(X, view):
+        with self._shown("solution"), _naming_view(view), self._advising_float64(X, view):
             solution = solve_ridge(
                 part_of(K, kept, kept) if partial else K,
                 targets[kept],
@@ -184,7 +184,7 @@ class KernelRidge(KernelEstimator):
         return replace(solution, coefficients=coefficients, leave_one_out=left_out)
 
     def _copies(self, X: Any, member: int) -> Any:
-        """What a member of the ensemble is fitted to: its own random copies, the same whenever they are asked for."""
+        """The training rows of a member: its random copies, which are the same at every call."""
         return X if self.augmentation_ is None else self.augmentation_.copy(X, member)
 
     def _store(self, member: int) -> str | os.PathLike[str] | None:
@@ -224,14 +224,15 @@ class KernelRidge(KernelEstimator):
         return choose_rows(lambda rows, columns: K[rows][:, columns], K.diagonal(), count)
 
     @contextmanager
-    def _advice(self, X: NDArray[Any], view: str | None) -> Iterator[None]:
-        """Adds to the error of a singular matrix that more digits would do, where no two rows look the same."""
+    def _advising_float64(self, X: NDArray[Any], view: str | None) -> Iterator[None]:
+        """Advise float64 in the error for a singular matrix, if no two rows are the same."""
         try:
             yield
         except NotPositiveDefinite as error:
             if self._precomputed or self.precision_ == "float64":
                 raise
-            shown = X if view is None else View.parse(view)(X).astype(np.float32)  # equal but for rounding
+            # Views of equal images may differ by rounding; float32 makes them equal.
+            shown = X if view is None else View.parse(view)(X).astype(np.float32)
             if _has_duplicates(shown, self.flips):
                 raise
             raise NotPositiveDefinite(
@@ -240,7 +241,6 @@ class KernelRidge(KernelEstimator):
 
     def _values(self, X: Any) -> Array:
         """Predicted targets, averaged over members of the ensemble and copies of the rows."""
-        check_is_fitted(self)
         rows, found = self._read(X), []
         for coefficients, known, kernel, transform in self._terms():
             panels = self._panels(transform(rows), len(coefficients), known, kernel)
@@ -248,9 +248,9 @@ class KernelRidge(KernelEstimator):
         return np.asarray(sum(found[1:], found[0]))
 
     def _terms(self) -> Iterator[tuple[Array, Any, Any, Transform]]:
-        """What predictions are a sum of: coefficients, training rows and kernel of each member, for each copy of rows.
+        """Yield the terms of which predictions are the sum, one for each member and each transform of the rows.
 
-        Members that count for nothing are left out.
+        A term is (coefficients times share, training rows, kernel, transform). Members whose share is zero are skipped.
         """
         members, transforms = [self.dual_coef_] if self.augmentation_ is None else self.dual_coef_, self._transforms
         for member, (share, coefficients) in enumerate(zip(self.shares_, members, strict=True)):
@@ -265,12 +265,15 @@ class KernelRidge(KernelEstimator):
         return (Transform(),) if self.averaging is None else Symmetry.parse(self.averaging).transforms
 
     def value_gradient(self, X: Any, weights: Any) -> Array:
-        """The gradient by pixels of each row's predicted values, added up with weights (M, targets)."""
+        """The gradient of `sum(weights * values)` by the pixels of X, in the shape of X.
+
+        `values`, (M, targets), are the predicted targets before any class is chosen; `weights` has the same shape.
+        """
         check_is_fitted(self)
         if self.kernel_ is None or self.X_fit_ is None:
-            raise ParameterError("a precomputed matrix has no pixels; fit the model to images")
+            raise ParameterError("a precomputed matrix has no pixels to take gradients by; fit the model to images")
         rows = self._read(X).astype(np.float64)
-        device, total = self._device().at(self.precision_), np.zeros_like(rows)
+        device, total = self._fitted_device(), np.zeros_like(rows)
         for coefficients, known, kernel, transform in self._terms():
             copies = transform(rows)
             for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // len(coefficients))):
@@ -282,17 +285,17 @@ class KernelRidge(KernelEstimator):
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """What all members of an ensemble are asked."""
+    """The part of the regression problem that is the same for all members of an ensemble."""
 
     device: Device
-    targets: Array
-    weights: Array | None
+    targets: Array  # (N, targets)
+    weights: Array | None  # (N,)
     criterion: Criterion
 
 
 @contextmanager
-def _naming(view: str | None) -> Iterator[None]:
-    """Errors of a member that sees a view say so."""
+def _naming_view(view: str | None) -> Iterator[None]:
+    """Name the view in errors of a member that sees one."""
     try:
         yield
     except (ArchitectureError, InputError, NotPositiveDefinite) as error:
@@ -302,6 +305,6 @@ def _naming(view: str | None) -> Iterator[None]:
 
 
 def _has_duplicates(X: NDArray[Any], flips: bool) -> bool:
-    """Whether two rows are the same, with flips also up to mirroring."""
+    """Whether two rows are equal; with flips, also whether one is the mirror image of another."""
     seen = {min(row.tobytes(), mirror(row[None]).tobytes()) if flips else row.tobytes() for row in X}
     return len(seen) < len(X)

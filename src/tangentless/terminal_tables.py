@@ -1,4 +1,4 @@
-"""Tables for the terminal: what an architecture does layer by layer, what it will cost, and how fast it ran."""
+"""Tables for the terminal: the layers of an architecture, its predicted cost, and measured speeds."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One layer on a given input: the grid after it, elements computed for a pair, and pixels one position sees."""
+    """One layer of an architecture on a given input shape."""
 
-    layer: str
+    layer: str  # indented by the depth of its branch
     meaning: str
-    grid: Grid
-    work: int
-    sees: Grid
+    grid: Grid  # after the layer
+    work: int  # elements computed per pair of images
+    sees: Grid  # receptive field of one position, in pixels
 
 
 def layer_rows(graph: Graph) -> list[LayerRow]:
-    """What each layer does to images on the graph's grid; layers of branches are indented.
+    """One row for each layer of the graph, in order; layers of branches are indented.
 
     >>> from .kernel import kernel
     >>> rows = layer_rows(kernel("conv3 relu globalpool").graph((4, 4, 1)))
@@ -52,7 +52,7 @@ def layer_rows(graph: Graph) -> list[LayerRow]:
 
 
 def _sees(graph: Graph) -> list[tuple[int, int]]:
-    """How many pixels one position of each node sees, along both axes."""
+    """The receptive field of each node: how many pixels (rows, columns) one position sees."""
     sees, steps = [(1, 1)], [(1, 1)]
     for node in graph.nodes[1:]:
         before = [sees[source] for source in node.sources]
@@ -68,7 +68,7 @@ def _sees(graph: Graph) -> list[tuple[int, int]]:
 
 
 def layer_table(rows: Sequence[LayerRow], shape: tuple[int, ...], elements: int) -> Table:
-    """Layers, grids and work, with the sum of the work below."""
+    """The table of layers, grids and work; its footer is the sum of the work."""
     table = Table(box=box.SIMPLE_HEAD, show_footer=True, pad_edge=False)
     table.add_column("layer", "per pair of images", no_wrap=True)
     table.add_column("what it does to the features")
@@ -85,7 +85,7 @@ def layer_table(rows: Sequence[LayerRow], shape: tuple[int, ...], elements: int)
 def description(
     graph: Graph, rows: Sequence[LayerRow], count: int, memory: Memory, speed: Speed | None, solving: float | None
 ) -> dict[str, Any]:
-    """Layers, and what the matrix of `count` images takes, as values of JSON; times that were not measured are None."""
+    """Layers, and the predicted cost of the matrix of `count` images, for JSON; times not measured are None."""
     measured = None if speed is None else {"pairs_per_second": speed.pairs, "elements_per_second": speed.elements}
     seconds = {
         "prepare": None if speed is None else count / speed.images,
@@ -102,7 +102,7 @@ def description(
 
 
 def cost_table(predicted: Mapping[str, Any]) -> Table:
-    """What `description` predicts."""
+    """The table of the costs that `description` predicts."""
     images, seconds = f"{predicted['images']:,}", predicted["seconds"]
     measured = [taken for taken in seconds.values() if taken is not None]
     total = sum(measured) if len(measured) == len(seconds) else None
@@ -122,16 +122,16 @@ def cost_table(predicted: Mapping[str, Any]) -> Table:
 def bench_table(rows: Iterable[Mapping[str, Any]]) -> Table:
     """Speeds and errors, a row for each architecture and number of threads.
 
-    `prepare` is the cost of one image; errors are the largest of K, and relative to 1 - K, against the reference.
+    `prepare` is the cost of preparing one image, in pairs. Errors are the largest against the reference: `error` is
+    absolute, `of 1-K` relative to 1 - K.
     """
     columns = ("architecture", "threads", "pairs/s", "elements/s", "prepare", "error", "of 1-K", "NaN")
 
     def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-        rate = row["pairs_per_second"]
         return (
             row["architecture"],
             "" if row["threads"] is None else str(row["threads"]),
-            f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}",
+            format_rate(row["pairs_per_second"]),
             f"{row['elements_per_second'] / 1e9:.3g}e9",
             f"{row['preparation_in_pairs']:.2g} pairs",
             f"{row['error']:.0e}",
@@ -142,11 +142,21 @@ def bench_table(rows: Iterable[Mapping[str, Any]]) -> Table:
     return make_table(columns, map(cells, rows))
 
 
-def gpu_table(cases: Sequence[GpuCase]) -> Table:
-    """What a GPU did, a row for each case.
+def format_rate(rate: float) -> str:
+    """Pairs a second: whole numbers from 10 on, and two digits below.
 
-    `of ceiling` is the share of the special functions that the GPU can evaluate, `slots` the instructions that it could
-    issue in the time of an element; errors are the largest, of K and of 1 - K, against float64.
+    >>> format_rate(12345.6), format_rate(0.1234)
+    ('12,346', '0.12')
+    """
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+
+
+def gpu_table(cases: Sequence[GpuCase]) -> Table:
+    """Speeds and errors on a GPU, a row for each case.
+
+    `of ceiling` is the rate of special functions as a share of the GPU's peak. `slots` is the number of instructions
+    that the GPU can issue in the time of one element. Errors are the largest against float64: `error` is absolute,
+    `of 1-K` relative to 1 - K.
     """
     measured = "pairs/s", "elements/s", "of ceiling", "slots", "PyTorch", "ratio", "prepare", "error", "of 1-K", "NaN"
 
@@ -172,7 +182,7 @@ def gpu_table(cases: Sequence[GpuCase]) -> Table:
 
 
 def matrix_line(matrix: GpuMatrix) -> str:
-    """A symmetric matrix in one line."""
+    """Size, time and speed of a whole symmetric matrix k(X), in one line."""
     share = f"{100 * matrix.share_of_block_rate:.0f} % of the rate of a block"
     trouble = "" if matrix.symmetric and not matrix.not_finite else ", NOT symmetric or not finite"
     return (

@@ -13,6 +13,7 @@ from ..answers import Answer, answers_json, print_json, sharing
 from ..errors import ParameterError
 from ..files import load_array
 from ..kernel import kernel
+from ..options import SymmetryOption, symmetry_text
 from . import run as stores
 from .matrix import GramMatrix
 
@@ -52,9 +53,7 @@ def run(
     store: StoreArgument,
     others: Annotated[str | None, typer.Option(help="A second set of images, for k(X, Z).")] = None,
     mirrored: Annotated[bool, typer.Option(help="The same as --symmetry mirror.")] = False,
-    symmetry: Annotated[
-        str, typer.Option(metavar="TEXT", help="Average over copies of images: mirror, or 'mirror shifts1'.")
-    ] = "",
+    symmetry: SymmetryOption = "",
     preprocessing: Annotated[str, typer.Option(help="What was done to the data, in your words.")] = "",
     extend: Annotated[
         bool, typer.Option(help="Allow more rows than the store has: compute only the new ones.")
@@ -66,7 +65,8 @@ def run(
 ) -> None:
     """Compute a kernel matrix into a store, or continue one that was interrupted."""
     base = kernel(architecture)
-    k = base.symmetrized(symmetry or "mirror") if symmetry or mirrored else base
+    symmetry = symmetry_text(symmetry, mirrored)
+    k = base.symmetrized(symmetry) if symmetry else base
     how |= {"preprocessing": preprocessing, "extend": extend, "tile": tile}
     how |= {"backend": backend, "precision": precision}
     _print_done(stores.gram(k, _load(data), _load(others), store=store, **how), how)
