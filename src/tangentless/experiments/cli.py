@@ -1,6 +1,6 @@
-"""`tangentless reproduce NAME`: every experiment is one command, with options in a shared style.
+"""`tangentless reproduce NAME`: one command for every experiment, with options in a shared style.
 
-A command turns texts into plain values and calls its experiment, which is imported when it is run. To add an
+A command parses its options into plain values and calls its experiment, whose module is imported only then. To add an
 experiment, add a command here, and the paper's numbers to `paper.csv`.
 """
 
@@ -81,7 +81,7 @@ def cifar10_subsets(
 
 
 def _add_table(name: str, text: str) -> None:
-    """Add the command of a table, which the module of the same name declares, with the options of all tables."""
+    """Add the command `name`. The module of that name declares the table; all tables have the same options."""
 
     def run(
         kernels: KernelsOption = "",
@@ -129,7 +129,7 @@ def _add_table(name: str, text: str) -> None:
 
         module = importlib.import_module(f".{name}", __package__)
         table, others = module.table(zca_copies) if zca_copies else module.table(), []
-        methods = parse_names(kernels, table.names())  # a wrong name is refused before anything is downloaded
+        methods = parse_names(kernels, table.names())  # refuses a wrong name before anything is downloaded
         dataset = load(name, data)
         for other in table.also:
             try:
@@ -142,7 +142,7 @@ def _add_table(name: str, text: str) -> None:
         outcome = reproduce(table, dataset, settings, backend=backend, folder=output, others=others)
         return report_outcome(report, outcome)
 
-    if name == "mnist":  # it is not whitened, so the option would do nothing
+    if name == "mnist":  # MNIST is not whitened, so --zca-copies would do nothing: hide it
         shown = inspect.signature(run, eval_str=True)
         kept = [parameter for key, parameter in shown.parameters.items() if key != "zca_copies"]
         run.__signature__ = shown.replace(parameters=kept)  # type: ignore[attr-defined]

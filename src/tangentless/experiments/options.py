@@ -1,4 +1,4 @@
-"""Options of the experiments' commands, and how their texts are read."""
+"""The options that commands of experiments share, and the parsers of their texts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RidgeOption = Annotated[float | None, typer.Option(min=0, help="A ridge for all 
 
 
 def check_record(name: str | None) -> str | None:
-    """Refuse what is not the name of a file, before hours are spent on what goes into it.
+    """Refuse a name that is not a plain file name, before hours are spent on the record.
 
     >>> check_record("mnist-10000-gaussian")
     'mnist-10000-gaussian'
@@ -51,7 +51,7 @@ RecordOption = Annotated[
 
 
 def check_report(path: Path | None) -> Path | None:
-    """Refuse a place that cannot be written before hours are spent on what goes there."""
+    """Refuse a file that cannot be written, before hours are spent on the report."""
     from ..files import check_output
 
     if path is not None:
@@ -72,7 +72,7 @@ OUTPUT = Path("out/reproduce")
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Numbers, in rising order.
+    """Distinct whole numbers from 2 on, in rising order.
 
     >>> parse_sizes("10,1_280,20")
     (10, 20, 1280)
@@ -87,7 +87,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def parse_names(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The known names that a text lists, in the order of `known`; all of them for an empty text.
+    """The names that a text lists, in the order of `known`; all known names for an empty text.
 
     >>> parse_names("linear,myrtle5", ("myrtle5", "myrtle10", "linear"))
     ('myrtle5', 'linear')
@@ -99,14 +99,16 @@ def parse_names(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def split_names(text: str) -> list[str]:
-    """The parts of a text between its commas; commas in parentheses do not count."""
+    """Split a text at its commas, except those in parentheses."""
     from ..architecture import split_text
 
     return [part.strip() for part in split_text(text, ",") if part.strip()]
 
 
 def parse_kernels(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Kernels by name: known ones, recipes, or architectures by name or text form; all known ones for an empty text.
+    """The kernels that a text lists; all known ones for an empty text.
+
+    Each is a known name, a recipe, or an architecture by name or text form.
 
     >>> parse_kernels("myrtle7,linear", ("myrtle5", "linear"))
     ('myrtle7', 'linear')

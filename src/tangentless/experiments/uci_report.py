@@ -1,4 +1,4 @@
-"""The UCI study as a record, a table in the terminal and a page of Markdown, each number beside the paper's."""
+"""The UCI study as a record, a table in the terminal and a page of Markdown, beside the paper's numbers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def run_study(
     finished: bool = False,
     report: Path | None = None,
 ) -> dict[str, Any]:
-    """Run the study, or look up what is finished of it, and write record, page and picture."""
+    """Run the study and write record, page and picture; with `finished`, only from the answers saved so far."""
     if unknown := [method for method in methods if method not in METHODS]:
         raise ParameterError(f"there is no method {', '.join(unknown)}; there are {', '.join(METHODS)}")
     tables = find_tables(data)
@@ -108,7 +108,7 @@ def run_study(
 
 
 def write_page(record: Mapping[str, Any], page: Path, *, pictures: str = "images") -> list[Path]:
-    """Write a record as a page of Markdown, and its picture in a folder beside it; returns the files."""
+    """Write a record as a page of Markdown, and its picture to a folder beside it; returns the files."""
     folder = page.parent / pictures
     make_folder(folder)
     drawn = _draw_profiles(record, folder) if record["summary"]["tables"] else []
@@ -121,7 +121,11 @@ def write_page(record: Mapping[str, Any], page: Path, *, pictures: str = "images
 def summarise(
     answers: Sequence[Mapping[str, Any]], methods: Sequence[str], published: Results | None
 ) -> dict[str, Any]:
-    """Standings by protocol over the tables that all methods have, the paper's columns on them, and comparisons."""
+    """Standings and pairwise comparisons by protocol, over the tables for which all methods have an answer.
+
+    `published` are accuracies of other classifiers, which the methods are ranked among. The paper's columns are ranked
+    too, if it has all these tables.
+    """
     found = {(value["table"], value["method"]): value for value in answers}
     tables = sorted({table for table, _ in found if all((table, method) in found for method in methods)})
     summary: dict[str, Any] = {"tables": len(tables), "standings": [], "duels": [], "critical_difference": None}
@@ -153,7 +157,10 @@ def summarise(
 
 
 def search_check(answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the search from coarse to fine would have missed, and tried, where every cell was tried."""
+    """How much accuracy the search from coarse to fine would lose, and the share of cells it would try.
+
+    It is replayed on the answers for which every cell was tried.
+    """
     checks: dict[str, list[tuple[str, float, float]]] = {}
     for value in answers:
         machine = MACHINES.get(value["method"])
@@ -202,7 +209,7 @@ def _page(record: Row, picture: str | None) -> str:
 
 
 def _standing_cells(summary: Row) -> Iterator[list[str]]:
-    """Rows under COLUMNS, with what the paper prints in brackets."""
+    """Rows under COLUMNS, with the paper's numbers in brackets."""
     for row in summary["standings"]:
         cells = _numbers([row[name] for name in _STANDING])
         printed = PAPER_STANDINGS.get((row["method"], row["protocol"])) if row["of"] == "here" else None
@@ -225,7 +232,7 @@ def _duel_cells(summary: Row) -> Iterator[tuple[str, ...]]:
 
 
 def _agreement_lines(rows: Sequence[Row]) -> list[str]:
-    """How many answers are the paper's."""
+    """How many accuracies agree with the paper's, by method."""
     lines = []
     for method in PAPER:
         printed = [row for row in rows if row["method"] == method and row["paper"] is not None]
@@ -290,7 +297,7 @@ def _cell(row: Mapping[str, Any] | None, protocol: str) -> str:
 
 
 def _row(piece: Piece) -> dict[str, Any]:
-    """What the record keeps of an answer: all but the board."""
+    """A row of the record: an answer without its board, with the paper's accuracy."""
     value = {key: item for key, item in piece.value.items() if key not in ("board", "tests")}
     accuracies = {protocol: 100 * accuracy(piece.value, protocol) for protocol in PROTOCOLS}
     in_paper = paper_rows().get(value["table"], {}) if value["method"] in PAPER else {}
@@ -307,7 +314,7 @@ def _row(piece: Piece) -> dict[str, Any]:
 
 
 def _published(tables: Path, names: Sequence[str]) -> Results | None:
-    """The published results; a study of other tables, or where they cannot be had, goes without, and says so."""
+    """The published results of other classifiers; None for other tables, or if the results cannot be found."""
     if not set(names) <= set(known_tables()):
         return None
     try:
@@ -324,7 +331,7 @@ def _line(piece: Piece) -> str:
 
 
 def _tables(record: Row) -> list[Table]:
-    """The summary: how methods stand over all tables, and against each other."""
+    """The summary as two tables: standings over all UCI tables, and pairwise comparisons."""
     summary = record["summary"]
     count = summary["tables"]
     standings = f"{count} table{'s' if count != 1 else ''}", COLUMNS, _standing_cells(summary)
@@ -332,7 +339,7 @@ def _tables(record: Row) -> list[Table]:
 
 
 def _show(record: Row) -> None:
-    """The summary in the terminal."""
+    """Print the summary."""
     for table in _tables(record):
         show_table(*table)
     for line in _left_out_lines(record["left_out"]):
@@ -343,7 +350,7 @@ def _show(record: Row) -> None:
 
 
 def _draw_profiles(record: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Performance profiles of the methods, under the paper's protocol and nested."""
+    """Draw performance profiles of the methods, by the protocols *four folds* and *nested*."""
     methods = record["configuration"]["methods"]
     found = {(row["table"], row["method"]): row["accuracy"] for row in record["results"]}
     tables = sorted({table for table, _ in found if all((table, method) in found for method in methods)})
