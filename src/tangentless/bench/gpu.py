@@ -1,8 +1,9 @@
-"""How fast and how exact the cuda backend is on this GPU, beside its ceilings and PyTorch, in one run.
+"""Measures speed and error of the cuda backend on this GPU, beside the GPU's ceilings and PyTorch.
 
-Every case is a block between two sets of distinct images, timed warm, with preparation apart. Turns of both contenders
-alternate, so that whatever else happens to the machine hits both. Entries are held against float64 on random pairs, a
-few of which the reference computes too, and against themselves in smaller tiles, where they must have the same bits.
+A case is a block between two sets of distinct images, timed after warm-up and without preparation. The backend and
+PyTorch run in turns, so that other work on the machine slows both. Entries of random pairs are compared with float64 on
+the GPU, and a few of these with the reference. A part of the block is computed again in smaller tiles and must have the
+same bits.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from .ceilings import Ceilings, gpu_seconds, measure_ceilings
 from .rival import Rival, RivalTurns, why_no_rival
 
 Images = NDArray[Any]
-Question = tuple[str, Images, Images, Images]  # an architecture, images of both sides, and entries by float64
+Question = tuple[str, Images, Images, Images]  # an architecture, images of both sides, and their entries in float64
 
-GPUS = (0,)  # the ceilings are those of one
+GPUS = (0,)  # one GPU, since the ceilings are those of one
 SIDE = 528  # images of either side: 278,784 pairs
-FEWEST_TURNS = 3  # of a contender: a median needs them
-COMPARED = 15  # images of either side whose 225 pairs are held against float64
+FEWEST_TURNS = 3  # of each contender, for a median
+COMPARED = 15  # images of either side whose 225 pairs are compared with float64
 TILED, TILE_ROWS, TILE_COLUMNS = 48, 7, 11
 PROCESSES = 8
 SMALL = "conv3 gaussian conv3 gaussian conv3 gaussian pool2 conv3 gaussian conv3 gaussian globalpool normalize gaussian"
@@ -55,20 +56,20 @@ STANDARD: tuple[tuple[str, tuple[int, ...]], ...] = (
 
 
 class BesideRival:
-    """A rate, and that of a rival on the same machine, if there was one."""
+    """A rate, and the rival's rate on the same machine, if there is one."""
 
     pairs_per_second: float
     rival_pairs_per_second: float | None
 
     @property
     def ratio(self) -> float | None:
-        """How many times faster than the rival."""
+        """How many times faster than the rival it is."""
         return None if self.rival_pairs_per_second is None else self.pairs_per_second / self.rival_pairs_per_second
 
 
 @dataclass(frozen=True)
 class GpuCase(BesideRival):
-    """What was measured of one architecture on images of one shape."""
+    """The measurements of one architecture on images of one shape."""
 
     architecture: str
     shape: tuple[int, ...]
@@ -80,24 +81,24 @@ class GpuCase(BesideRival):
     best_pairs_per_second: float
     elements_per_second: float
     share_of_special_functions: float
-    issue_slots_per_element: float  # instructions of a thread that the GPU could issue in an element's time
+    issue_slots_per_element: float  # instructions that the GPU could issue in the time of one element
     preparation_microseconds: float  # of an image
     compared_pairs: int
-    error: float  # relative, against float64
-    error_relative_to_distance: float
-    not_finite: int
+    error: float  # largest relative error, against float64
+    error_relative_to_distance: float  # largest error over 1 - K of the normalised kernel
+    not_finite: int  # entries
     same_bits: bool
     rival_pairs_per_second: float | None  # the median turn
-    rival_difference: float | None  # of its entries from ours, relative
-    rival_missing: str | None
-    seconds: float  # that all of this took
+    rival_difference: float | None  # the largest relative difference of its entries from ours
+    rival_missing: str | None  # why there is no rival
+    seconds: float  # for all measurements of this case
     reference_pairs: int = 0
     reference_error: float | None = None  # of float64 on the GPU, against the reference
 
 
 @dataclass(frozen=True)
 class GpuMatrix:
-    """A symmetric matrix through `k(X)`, with preparation, copies and the head."""
+    """The measurements of a symmetric matrix by `k(X)`, with preparation, copies and the head."""
 
     architecture: str
     shape: tuple[int, ...]
@@ -105,17 +106,17 @@ class GpuMatrix:
     count: int
     seconds: float
     pairs_per_second: float
-    share_of_block_rate: float
+    share_of_block_rate: float  # its rate over that of the block of the same architecture
     symmetric: bool
     not_finite: int
 
 
 @dataclass(frozen=True)
 class GpuRecord:
-    """All of a run."""
+    """The results of a run."""
 
     environment: dict[str, Any]
-    build_seconds: float
+    build_seconds: float  # to compile all kernels
     ceilings: Ceilings
     cases: tuple[GpuCase, ...]
     matrix: GpuMatrix | None
@@ -135,11 +136,12 @@ def bench_gpu(
     rival: bool = True,
     report: Callable[[GpuRecord], None] = lambda record: None,
 ) -> GpuRecord:
-    """Measure cases of (architecture, shape), on given images where they have a case's shape.
+    """Measure cases, pairs of (architecture, shape).
 
-    Each contender has turns for so many `seconds`. The first case also computes a symmetric matrix of `matrix` images.
-    `references` images of either side are held against the reference, in processes of their own. `report` is given the
-    record whenever there is more in it.
+    Images of a case's shape are taken from `given`, if any have that shape. Each contender runs for about `seconds`.
+    With the first case, a symmetric matrix of `matrix` images is computed too. The pairs of `references` images of
+    either side are compared with the reference, in other processes. `report` is called with the record after every
+    case.
     """
     sources = {images.shape[1:]: images for images in map(as_images, given)}
     backend = CudaBackend(gpus=GPUS)
@@ -175,7 +177,9 @@ def summary(case: GpuCase) -> str:
 
 
 def take_turns(contenders: Sequence[Callable[[], float]], seconds: float) -> list[list[float]]:
-    """The seconds of every turn of every contender; each takes turns for `seconds`, and FEWEST_TURNS in any case.
+    """Run contenders in turns. Each runs until its turns took `seconds`, and at least FEWEST_TURNS times.
+
+    A contender is a function that returns the seconds of one turn. Returns those of every turn, by contender.
 
     >>> take_turns([lambda: 0.5, lambda: 3.0], seconds=2.0)
     [[0.5, 0.5, 0.5, 0.5], [3.0, 3.0, 3.0]]
@@ -189,7 +193,7 @@ def take_turns(contenders: Sequence[Callable[[], float]], seconds: float) -> lis
 
 @dataclass(frozen=True)
 class _Bench:
-    """What all cases of a run share."""
+    """The settings that all cases of a run share, and the measurements."""
 
     backend: CudaBackend
     sources: Mapping[tuple[int, ...], Images]
@@ -199,7 +203,7 @@ class _Bench:
     references: int
 
     def measure(self, architecture: str, shape: tuple[int, ...]) -> tuple[GpuCase, Question]:
-        """A case, and some of the pairs that were compared, for the reference."""
+        """Measure a case; also returns the pairs to compare with the reference."""
         start = time.perf_counter()
         k, backend = kernel(architecture), self.backend
         graph = k.graph(shape)
@@ -215,7 +219,7 @@ class _Bench:
             try:
                 import_cupy().get_default_memory_pool().free_all_blocks()
                 other = RivalTurns(Rival(graph), first, second)
-            except Exception as error:  # its compiler may fail in any way, and ours is measured all the same
+            except Exception as error:  # its compiler may fail in any way; ours is measured all the same
                 missing = f"PyTorch failed: {type(error).__name__}: {error}"[:500]
         contenders = [lambda: gpu_seconds(lambda: backend.block(graph, left, right))]
         if other is not None:
@@ -252,7 +256,7 @@ class _Bench:
         return case, (architecture, first[rows[few]], second[columns[few]], wanted[few, few])
 
     def matrix(self, architecture: str, shape: tuple[int, ...], count: int, case: GpuCase) -> GpuMatrix:
-        """A symmetric matrix of so many images, beside the case of the same architecture."""
+        """Measure a symmetric matrix of `count` images; `case` is the block of the same architecture."""
         k: CompositionalKernel = kernel(architecture)
         images, origin = _images(k.graph(shape), count, self.sources)
         values, seconds = timed(lambda: k(images, backend=self.backend))
@@ -271,14 +275,14 @@ class _Bench:
 
 
 def _exact(graph: Graph, *images: Images) -> tuple[Images, Images]:
-    """Entries by float64 on the GPU, and the products of norms."""
+    """The entries in float64 on the GPU, and the products of norms, both (left, right)."""
     exact = CudaBackend("float64", GPUS)
     left, right = (exact.prepare(graph, side) for side in images)
     return exact.block(graph, left, right), np.sqrt(np.multiply.outer(left.diagonal, right.diagonal))
 
 
 def chosen(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which rows and columns are compared."""
+    """Random rows and columns whose pairs are compared with float64."""
     generator = np.random.default_rng(3)
     rows, columns = (generator.choice(count, min(COMPARED, count), replace=False) for _ in range(2))
     return rows, columns
@@ -289,7 +293,7 @@ def _reference_error(architecture: str, left: Images, right: Images, values: Ima
 
 
 def same_bits(backend: CudaBackend, graph: Graph, left: Any, right: Any, values: Images) -> bool:
-    """Whether a corner of the block has the same bits when it is computed in small tiles."""
+    """Whether the corner of the block has the same bits when it is computed in small tiles."""
     rows, columns = (spans(min(TILED, len(left)), tile) for tile in (TILE_ROWS, TILE_COLUMNS))
     tiles = itertools.product(rows, columns)
     return all(np.array_equal(backend.block(graph, left[a], right[b]), values[a, b]) for a, b in tiles)
@@ -298,7 +302,10 @@ def same_bits(backend: CudaBackend, graph: Graph, left: Any, right: Any, values:
 def _images(
     graph: Graph, count: int, sources: Mapping[tuple[int, ...], Images], *, fewer: bool = False
 ) -> tuple[Images, str]:
-    """So many images of a graph's shape, or fewer if all are to be distinct, and where they come from."""
+    """`count` images of a graph's shape, and their source in words.
+
+    If a source has fewer images, shifted copies are added; with `fewer`, fewer but distinct images are returned.
+    """
     shape = (*graph.grid, graph.channels)
     if shape not in sources and shape != (8, 8, 1):
         return random_images(graph, count), "synthetic"
@@ -316,7 +323,7 @@ def _images(
 
 
 def as_images(images: Images) -> Images:
-    """Checked, with a channel axis; without one they are grey."""
+    """Check images, and add a channel axis to grey ones (N, H, W)."""
     images = images[..., None] if images.ndim == 3 else images
     check_images(images, "images")
     if images.ndim != 4 or len(images) < 2:
@@ -325,7 +332,7 @@ def as_images(images: Images) -> Images:
 
 
 def build_kernels(architecture: str, shape: tuple[int, ...]) -> None:
-    """Compile all kernels that a case needs, in a process of its own; CuPy keeps them on disk for this one."""
+    """Compile all kernels of a case. Runs in a worker process, which leaves them in CuPy's cache on disk."""
     graph = kernel(architecture).graph(shape)
     backend = CudaBackend(gpus=GPUS)
     prepared = backend.prepare(graph, random_images(graph, 1))
@@ -333,7 +340,7 @@ def build_kernels(architecture: str, shape: tuple[int, ...]) -> None:
 
 
 def gpu_environment() -> dict[str, Any]:
-    """When, on which GPU and with which versions something was measured."""
+    """The date, the GPU and the versions of software, for records."""
     cupy = import_cupy()
     properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
     return {
@@ -349,5 +356,5 @@ def gpu_environment() -> dict[str, Any]:
 
 
 def relative_error(found: Images, wanted: Images) -> float:
-    """The largest difference of entries, relative to each."""
+    """The largest relative error of entries."""
     return float(np.abs(found / wanted - 1).max())

@@ -1,10 +1,10 @@
-"""Shapes off the tuned path of the cuda backend: how fast they are beside Myrtle5, which is on it, and beside PyTorch.
+"""Speed of the cuda backend on shapes it is not tuned for, compared with Myrtle5, for which it is, and with PyTorch.
 
     python -m tangentless.bench.shapes --output shapes.json [--images cifar.npz:white] [--photographs photographs.npy]
 
-Rates are in elements, embeddings of a pair of positions, so that images of all sizes compare. Errors are those against
-the general path, which computes node by node in float64 and shares no kernel with the others; some of its entries are
-held against the reference. The record is written after every row, and no row is begun after `--seconds`.
+Rates are in elements (embeddings of a pair of positions), so that images of different sizes can be compared. Errors are
+against the general path, which computes node by node in float64 and shares no CUDA kernel with the others; some of its
+entries are compared with the reference. The record is written after every row, and no row is started after `--seconds`.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ Sources = Mapping[tuple[int, ...], Images]
 
 PROCESSES = 12  # that compile at the same time
 BLOCK_SECONDS = 0.3
-EXPECTED = {"float32": 4e11, "float64": 1e11}  # elements a second, to choose how many pairs take so long
+EXPECTED = {"float32": 4e11, "float64": 1e11}  # elements per second, to choose blocks of BLOCK_SECONDS
 FEWEST, MOST = 64, 528  # images of either side of a timed block
-FINITE = 512  # of a block whose 262,144 entries must be finite
+FINITE = 512  # images of either side of a block whose 262,144 entries must be finite
 REFERENCES = 2  # images of either side whose pairs the reference computes
-REFERENCE_ELEMENTS = 5_000_000  # of a pair, at most: more take it minutes
+REFERENCE_ELEMENTS = 5_000_000  # elements of a pair, at most; more would take the reference minutes
 TARGETS = {"float32": 0.25, "float64": 0.05}  # shares of the element rate of the tuned path
 HEAD = "globalpool normalize relu"
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A row to be measured."""
+    """A row to measure: an architecture on images of one shape."""
 
     name: str
     architecture: str
     shape: tuple[int, ...] = (32, 32, 3)
     precision: Precision = "float32"
     tangent: bool = False
-    finite: bool = False  # whether FINITE images of either side are computed
+    finite: bool = False  # whether a block of FINITE images of either side is computed
 
     @property
     def kernel(self) -> CompositionalKernel:
@@ -106,7 +106,7 @@ STANDARD: tuple[Shape, ...] = (
 
 @dataclass(frozen=True)
 class ShapeRow(BesideRival):
-    """What was measured of one shape."""
+    """The measurements of one shape."""
 
     name: str
     architecture: str
@@ -114,29 +114,29 @@ class ShapeRow(BesideRival):
     precision: str
     images: str
     path: str
-    elements: int  # of a pair
+    elements: int  # elements of a pair
     pairs: int  # of a turn
     turns: int
     pairs_per_second: float  # the median turn
     elements_per_second: float
-    share: float  # of the element rate of the first row
+    share: float  # element rate over that of the first row
     prepared_per_second: float
     compared_pairs: int
-    error: float  # relative, against the general path in float64
-    error_relative_to_distance: float
-    finite_pairs: int  # that were looked at
-    not_finite: int
+    error: float  # largest relative error, against the general path in float64
+    error_relative_to_distance: float  # largest error over 1 - K of the normalised kernel
+    finite_pairs: int  # entries that were checked to be finite
+    not_finite: int  # entries that were not
     same_bits: bool
     rival_pairs_per_second: float | None  # the median turn
-    rival_difference: float | None  # of its entries from ours, relative
-    rival_missing: str | None
-    seconds: float  # that all of this took
+    rival_difference: float | None  # the largest relative difference of its entries from ours
+    rival_missing: str | None  # why there is no rival
+    seconds: float  # for all measurements of this row
     reference_error: float | None = None  # of the general path, against the reference
 
 
 @dataclass(frozen=True)
 class ShapeRecord:
-    """All of a run."""
+    """The results of a run."""
 
     command: str
     environment: dict[str, Any]
@@ -160,12 +160,12 @@ def bench_shapes(
     processes: int = PROCESSES,
     report: Callable[[ShapeRecord], None] = lambda record: None,
 ) -> ShapeRecord:
-    """Measure shapes, the first of which is what the others are held against; a row is begun within `seconds`.
+    """Measure shapes and compare them with the first one; no row is started after `seconds`.
 
-    Given images serve rows of their shape, pieces of photographs others. Without `processes`, nothing is compiled ahead
-    and the reference computes nothing.
+    Rows use the images in `given` that have their shape, otherwise pieces of `photographs`, otherwise synthetic images.
+    With `processes` 0, nothing is compiled ahead and nothing is compared with the reference.
     """
-    # Every process that compiles ahead has one thread: PyTorch would start as many as there are cores in each.
+    # One compile thread for each process; by default, PyTorch would start one for every core in each of them.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     start = time.perf_counter()
     sources = {images.shape[1:]: images for images in map(as_images, given)}
@@ -195,7 +195,7 @@ def _bench(
             continue
         try:
             row, question = _measure(shape, *_images(shape, sources, photographs), base, rival)
-        except Exception as error:  # other rows are measured all the same
+        except Exception as error:  # the other rows are measured all the same
             why = f"{type(error).__name__}: {error}"[:500]
             record = replace(record, left_out={**record.left_out, shape.name: why})
             report(record)
@@ -218,7 +218,7 @@ def _bench(
 def _measure(
     shape: Shape, first: Images, second: Images, origin: str, base: float, rival: bool
 ) -> tuple[ShapeRow, tuple[Images, Images, Images]]:
-    """A row, and what the reference is to compute: images of both sides, and entries of the general path."""
+    """Measure a row; also returns the images of both sides and their exact entries, to compare with the reference."""
     start = time.perf_counter()
     graph, backend = shape.graph, CudaBackend(shape.precision, GPUS)
     with backend.machines[0].active():
@@ -266,13 +266,13 @@ def _measure(
 
 
 def _side(shape: Shape) -> int:
-    """Images of either side of a timed block."""
+    """The number of images of either side of a timed block."""
     side = math.isqrt(int(BLOCK_SECONDS * EXPECTED[shape.precision] / shape.graph.elements))
     return MOST if shape == BASE else min(MOST, max(FEWEST, side))
 
 
 def _images(shape: Shape, sources: Sources, photographs: Images | None) -> tuple[Images, Images, str]:
-    """Those of both sides, and where they come from."""
+    """The images of both sides, and their source in words."""
     count = 2 * max(_side(shape), FINITE if shape.finite else 0)
     if shape.shape in sources:
         images, origin = sources[shape.shape][:count], "given"
@@ -292,12 +292,12 @@ def _rival(shape: Shape, first: Images, second: Images) -> tuple[RivalTurns | No
     _give_memory_back()
     try:
         return RivalTurns(Rival(shape.graph, shape.precision), first, second), None
-    except Exception as error:  # its compiler may fail in any way, and ours is measured all the same
+    except Exception as error:  # its compiler may fail in any way; ours is measured all the same
         return None, f"PyTorch failed: {type(error).__name__}: {error}"[:500]
 
 
 def _give_memory_back() -> None:
-    """What CuPy and PyTorch hold without using it."""
+    """Free the memory that CuPy and PyTorch hold without using it."""
     from ..backends.cuda.machine import import_cupy
     from .rival import torch
 
@@ -306,7 +306,7 @@ def _give_memory_back() -> None:
 
 
 def _exact(graph: Graph, backend: CudaBackend, *images: Images) -> tuple[Images, Images]:
-    """Entries by the general path, and the products of norms."""
+    """The entries by the general path in float64, and the products of norms, both (left, right)."""
     machine = backend.machines[0]
     path = GeneralPath(graph, machine)
     batch = math.prod(map(len, images))
@@ -316,10 +316,10 @@ def _exact(graph: Graph, backend: CudaBackend, *images: Images) -> tuple[Images,
 
 
 def build_shape(shape: Shape, rival: bool) -> None:
-    """Compile all that a row needs, in a process of its own; CuPy and PyTorch keep it on disk for this one."""
+    """Compile all that a row needs. Runs in a worker process, which leaves it in the caches of CuPy and PyTorch."""
     try:
         _build(shape, rival)
-    except Exception as error:  # the row says so when its turn comes
+    except Exception as error:  # the row will report it
         print(f"{shape.name}: compiling ahead failed: {type(error).__name__}: {error}"[:500], file=sys.stderr)
 
 
@@ -336,7 +336,7 @@ def _build(shape: Shape, rival: bool) -> None:
 
 
 def reference_error(shape: Shape, left: Images, right: Images, values: Images) -> float:
-    """Of the general path's entries, relative."""
+    """The largest relative error of the general path's entries, `values`."""
     return relative_error(values, shape.kernel(left, right, backend=ReferenceBackend()))
 
 
@@ -348,7 +348,7 @@ def summary(row: ShapeRow) -> str:
 
 
 def shapes_table(rows: Sequence[ShapeRow]) -> str:
-    """All rows as Markdown; errors are the largest, of K and of 1 - K."""
+    """A table of all rows in Markdown; errors are the largest of K, and relative to 1 - K."""
     columns = (
         "shape",
         "images",
@@ -391,7 +391,10 @@ def run_shapes(
     rival: bool,
     only: Sequence[str] = (),
 ) -> ShapeRecord:
-    """Read files, measure, and show what came out; without a file of photographs, those of scikit-learn serve."""
+    """Read the files of images, measure, print the results, and write them to `output`.
+
+    Without a file of photographs, those of scikit-learn are used.
+    """
     if output is not None:
         check_output(output, force=True)
     if unknown := set(only) - {shape.name for shape in STANDARD}:
@@ -399,7 +402,7 @@ def run_shapes(
         raise ParameterError(f"there is no shape {', '.join(map(repr, unknown))} in this benchmark; there are {names}")
 
     def show(record: ShapeRecord) -> None:
-        if output is not None:  # after every row: what was measured stays, whatever stops the run
+        if output is not None:  # after every row, so that a run that is stopped keeps its rows
             write_json(output, record.to_json())
         for row in record.rows[len(shown) :]:
             print(summary(row), flush=True)
@@ -428,7 +431,7 @@ def _photographs(source: str | None) -> Images | None:
 
 
 def main() -> None:
-    """The command line of this module alone, which needs neither typer nor rich."""
+    """The command line of this module, which needs neither typer nor rich."""
     parser = argparse.ArgumentParser(prog="python -m tangentless.bench.shapes", description=__doc__)
     parser.add_argument("only", nargs="*", metavar="NAME", help="rows to measure, beside the tuned one; default: all")
     parser.add_argument("--images", action="append", default=[], help="images of one shape, FILE.npy or FILE.npz:NAME")
