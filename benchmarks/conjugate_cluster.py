@@ -1,7 +1,7 @@
-"""Conjugate gradients on a local cluster of two workers: residual, memory of each process, bytes through the scheduler.
+"""Measures conjugate gradients on a local Dask cluster of two workers: residual, memory, traffic of the scheduler.
 
-The store is computed by the same two workers, if it is not there. All connections to the scheduler pass through a
-counter, so that its traffic is known to the byte; workers exchange blocks with each other directly.
+The same two workers compute the store first, if there is none. All connections to the scheduler go through a proxy that
+counts bytes; workers exchange blocks with each other directly.
 
     python benchmarks/conjugate_cluster.py FOLDER [--rows 100000] [--landmarks 500] [--tile 2048]
 """
@@ -32,7 +32,7 @@ RIDGE, TOLERANCE, TARGETS, WORKERS, LIMIT = 10.0, 1e-6, 10, 2, "2GB"
 
 
 class Counter(threading.Thread):
-    """Passes connections on to a port of this host, and counts the bytes."""
+    """A proxy that forwards connections to the port `target` of this host and counts the bytes."""
 
     def __init__(self, target: int) -> None:
         super().__init__(daemon=True)
@@ -63,7 +63,7 @@ class Counter(threading.Thread):
 
 
 def data(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points of ten clusters, and which cluster each is of."""
+    """Points of ten clusters, (rows, 10), and their one-hot labels."""
     generator = np.random.default_rng(0)
     labels = generator.integers(0, TARGETS, rows)
     centres = generator.standard_normal((TARGETS, 10))
@@ -86,7 +86,7 @@ def measure(options: argparse.Namespace, client: Any, counter: Counter) -> dict[
     kernel = tl.classical.Gaussian(gamma=0.01)
     tl.gram(kernel, X, store=store, backend="cpu", tile=options.tile, memory="800MB", scheduler=client)
     report: dict[str, Any] = {"rows": options.rows, "seconds_to_compute": round(time.monotonic() - began, 1)}
-    client.restart()  # the memory of each process is then that of the solution alone
+    client.restart()  # so that the peak memory of each process is that of solving alone
     steps: list[tuple[float, int]] = []
 
     def note(step: Step) -> None:

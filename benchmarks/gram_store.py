@@ -1,4 +1,4 @@
-"""What a store costs: time against `k(X)` in memory, memory against the budget, two workers against one, reading.
+"""Measures the cost of stores: time against `k(X)` in memory, peak memory, reading, and scaling with workers.
 
     python benchmarks/gram_store.py overhead   # a stored run takes at most 5 % longer
     python benchmarks/gram_store.py memory     # peak memory stays below the budget plus 300 MB, up to 20,000 rows
@@ -6,7 +6,8 @@
     python benchmarks/gram_store.py workers    # two Dask workers of one thread each, at least 1.8 times one
     python benchmarks/gram_store.py gpu        # on a GPU, at least 90 % of the kernel's rate, for 10,000 images
 
-`--small` checks that a case works, in seconds; its figures mean nothing. Results go to benchmarks/results as JSON.
+The comments state the targets. `--small` checks in seconds that a case works; its figures mean nothing and are not
+saved. Results go to benchmarks/results as JSON.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ def workers(small: bool, folder: Path) -> dict[str, Any]:
 
 
 def about() -> dict[str, Any]:
-    """When, where and with what."""
+    """The environment of the run, for records."""
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     cards = subprocess.run(query, capture_output=True, text=True).stdout if shutil.which(query[0]) else ""
     return {

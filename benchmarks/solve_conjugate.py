@@ -1,8 +1,8 @@
-"""Conjugate gradients on a stored matrix far larger than the memory they use: residual, peak memory, a killed run.
+"""Conjugate gradients on a stored matrix, in far less memory than it has: residual, peak memory, and a killed run.
 
-Three processes: one computes the store, if it is not there; one solves with a checkpoint, and is killed after some
-steps; one goes on from the checkpoint to the end, and reports. With --compare a fourth solves by Cholesky, in the
-memory of the whole matrix, and the predictions of both are compared.
+Three processes run in turn. One computes the store, if there is none. One solves with a checkpoint and kills itself
+after some steps. One resumes from the checkpoint, solves to the end, and writes the record. With --compare, a fourth
+solves by Cholesky with the whole matrix in memory, and the predictions of both are compared.
 
     python benchmarks/solve_conjugate.py FOLDER [--rows 20000] [--landmarks 1000] [--compare]
 """
@@ -33,7 +33,7 @@ RECORD = "solve_conjugate.json"
 
 
 def data(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points of ten clusters, and which cluster each is of."""
+    """Points of ten clusters, (rows, 20), and their one-hot labels."""
     generator = np.random.default_rng(0)
     labels = generator.integers(0, TARGETS, rows)
     centres = generator.standard_normal((TARGETS, 20))
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--landmarks", type=int, default=1000)
     parser.add_argument("--compare", action="store_true")
-    parser.add_argument("--part", choices=["make", "die", "solve", "compare"], help="one process of the four")
+    parser.add_argument("--part", choices=["make", "die", "solve", "compare"], help="run one of the four processes")
     options = parser.parse_args()
     folder, rows, landmarks = options.folder, options.rows, options.landmarks
     match options.part:
