@@ -62,7 +62,7 @@ def test_the_rival_computes_the_kernel(case: tuple, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch, "compile", lambda layer, **options: layer)  # takes a minute, and changes no arithmetic
     text, shape = case
     graph, X = kernel(text).graph(shape), conformance.images(shape, 7)
-    assert rival.why_not_written(graph) is None
+    assert rival.why_unsupported(graph) is None
     wanted = kernel(text)(X[:3], X[3:], backend="reference")
     for precision, bound in (("float64", 1e-10), ("float32", 1e-5)):
         contender = rival.Rival(graph, precision, device="cpu")

@@ -91,7 +91,7 @@ class TestSubsets:
         labels = toy().train.labels
         with pytest.raises(ParameterError, match="multiples of 4, or --draws uniform"):
             draw(labels, Subsets((10,)), 0)
-        with pytest.raises(ParameterError, match="is more"):
+        with pytest.raises(ParameterError, match="is too large"):
             draw(labels, Subsets((160,)), 0)
         assert len(draw(labels, Subsets((10,), draws=("uniform",)), 0)["uniform"][10]) == 10
 

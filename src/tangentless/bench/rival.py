@@ -24,7 +24,7 @@ from ..graph import EmbedNode, Graph, PoolNode, SumNode, WindowNode
 from ..layers import Nonlinearity, Windows
 from ..timing import timed
 
-INSTALL = "pip install torch, 2.6 or newer, built for CUDA"
+INSTALL = "pip install torch (2.6 or newer, built for CUDA)"
 TENSOR_BYTES = 1 << 30  # at most, of the tensor of a batch: larger batches are not faster
 TENSORS_AT_ONCE = 8  # tensors of a batch in memory at the same time
 SHARE_OF_MEMORY = 1 / 8  # of the GPU, for these tensors: several processes compile at the same time
@@ -43,16 +43,18 @@ def why_no_rival(graph: Graph) -> str | None:
         return f"PyTorch is not installed; {INSTALL}"
     if not torch.cuda.is_available():
         return f"PyTorch {torch.__version__} sees no GPU; {INSTALL}"
-    return why_not_written(graph)
+    return why_unsupported(graph)
 
 
-def why_not_written(graph: Graph) -> str | None:
+def why_unsupported(graph: Graph) -> str | None:
     """What in a graph is not implemented in PyTorch; None if all of it is."""
     if graph.tangent:
-        return "tangent kernels were not written in PyTorch"
+        return "tangent kernels are not implemented in PyTorch here"
     layers = [node.layer for node in (graph.nodes[place] for place in graph.body) if isinstance(node, EmbedNode)]
     tables = [str(one) for one in layers if isinstance(one, Nonlinearity) and exact_form(one) is None]
-    return f"nonlinearities without a closed form were not written in PyTorch: {', '.join(tables)}" if tables else None
+    if tables:
+        return f"nonlinearities without a closed form are not implemented in PyTorch here: {', '.join(tables)}"
+    return None
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ def _check_sizes(labels: NDArray[np.int64], subsets: Subsets) -> None:
     counts = np.unique(labels, return_counts=True)[1]
     if subsets.sizes[-1] > len(labels):
         raise ParameterError(
-            f"there are {len(labels):,} training images, and a subset of {subsets.sizes[-1]:,} is more"
+            f"a subset of {subsets.sizes[-1]:,} images is too large: there are {len(labels):,} training images"
         )
     if "balanced" in subsets.draws:
         uneven = [size for size in subsets.sizes if size % len(counts) or size // len(counts) > counts.min()]

@@ -41,7 +41,7 @@ class PowerLaw:
         """
         share = np.asarray(errors, dtype=np.float64)
         if not ((share > 0) & (share < 1)).all():
-            raise InputError(f"a law is fitted to shares above 0 and below 1, not to {share.tolist()}")
+            raise InputError(f"a power law needs errors above 0 and below 1, not {share.tolist()}")
         spread = np.sqrt((1 - share) / (share * np.asarray(rows)))  # standard deviation of log(share)
         across = -np.log(np.asarray(sizes, dtype=np.float64))
         (slope, start), covariance = np.polyfit(across, np.log(share), 1, w=1 / spread, cov="unscaled")
@@ -78,8 +78,8 @@ def describe_laws(rows: Sequence[Any], goal: float = 0.912) -> str:
         f"{last['rows']:,} test images": ([1 - row["accuracy"] for row in rows], [row["rows"] for row in rows]),
     }
     words = [
-        f"The error of {last['method']} from {min(sizes):,} to {max(sizes):,} training images falls as a power of n "
-        f"({last['machine']}, {rate:,.0f} pairs a second{f'; {note}' if note else ''}):\n"
+        f"The test error of {last['method']} falls as a power of the number of training images, here fitted from "
+        f"{min(sizes):,} to {max(sizes):,} ({last['machine']}, {rate:,.0f} pairs/s{f'; {note}' if note else ''}):\n"
     ]
     for name, (errors, counts) in laws.items():
         law = PowerLaw.fit(sizes, errors, counts)
@@ -87,12 +87,12 @@ def describe_laws(rows: Sequence[Any], goal: float = 0.912) -> str:
         hours = [size**2 / 2 * (2 if last["flips"] else 1) / rate / 3600 for size in reach]
         images, low, high = (f"{round(size, -3):,.0f}" for size in reach)
         words.append(
-            f"- by {name}: error {100 * law.error(10_000):.1f} % at 10,000 images, times 2^-{law.slope:.3f} for every "
-            f"doubling; {100 * goal:.1f} % would be passed at {images} images ({low} to {high}), in {hours[0]:.1f} "
-            f"GPU-hours ({hours[1]:.1f} to {hours[2]:.1f}) of kernel entries."
+            f"- by {name}: an error of {100 * law.error(10_000):.1f} % at 10,000 images, times 2^-{law.slope:.3f} for "
+            f"every doubling. An accuracy of {100 * goal:.1f} % would be passed at {images} images ({low} to {high}), "
+            f"whose kernel entries take {hours[0]:.1f} GPU-hours ({hours[1]:.1f} to {hours[2]:.1f})."
         )
     words.append(
-        "\nThis extrapolates: CIFAR-10 has 50,000 training images, more rows would have to be augmented ones, which "
-        "are worth less, and such a matrix fits no single GPU. Intervals are of sampling only."
+        "\nThis is an extrapolation: CIFAR-10 has only 50,000 training images, further rows would have to be augmented "
+        "copies, which are worth less, and the matrix would not fit on a single GPU. Intervals cover sampling only."
     )
     return "\n".join(words) + "\n"

@@ -162,7 +162,7 @@ class Task:
             return {"diverged": str(error), "accuracy": None, "wrong": None, **about}
         if not training.complete:
             done = f"{len(training.history)} of {self.recipe.epochs} epochs are done"
-            raise Unfinished(f"{self.label}: {done}; run it again to go on")
+            raise Unfinished(f"{self.label}: {done}; run the same command again to resume")
         predicted = predict(network, test_images, precision=training.precision)
         return {
             "accuracy": Score.of(predicted, truth).accuracy,

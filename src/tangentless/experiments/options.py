@@ -14,20 +14,26 @@ KernelsOption = Annotated[str, typer.Option(metavar="NAME,NAME,...", help="Rows 
 TrialsOption = Annotated[int, typer.Option(min=1, help="Random draws of each size.")]
 TrainOption = Annotated[int | None, typer.Option(min=2, help="Training images, drawn by --seed; all by default.")]
 TestOption = Annotated[int | None, typer.Option(min=1, help="Test images, the first ones; all by default.")]
-SeedOption = Annotated[int, typer.Option(min=0, help="What random draws start from.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Seed of random draws.")]
 BackendOption = Annotated[str, typer.Option(help="What computes kernels: auto, cpu, cuda or reference.")]
 DataOption = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="The data sets; $TANGENTLESS_DATA or a download by default.")
 ]
 OutputOption = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where record, pieces and pictures go.")
+    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for record, pieces and pictures.")
 ]
 StoreOption = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Keep kernel matrices here, tile by tile; in memory by default.")
 ]
 CopiesOption = Annotated[
-    int, typer.Option("--zca-copies", min=0, help="Augmented copies that ZCA is fitted to as well; the paper's are 20.")
+    int,
+    typer.Option(
+        "--zca-copies", min=0, help="Augmented copies of each image to fit ZCA to as well; the paper uses 20."
+    ),
 ]
+_STOP = "Stop after this; the same command resumes."
+MinutesOption = Annotated[float | None, typer.Option(min=0, help=_STOP)]
+StopAfterOption = Annotated[float | None, typer.Option(metavar="SECONDS", min=0, help=_STOP)]
 RidgeOption = Annotated[float | None, typer.Option(min=0, help="A ridge for all rows, in place of the paper's.")]
 
 
@@ -38,7 +44,7 @@ def check_record(name: str | None) -> str | None:
     'mnist-10000-gaussian'
     """
     if name is not None and (not name or name.startswith(".") or Path(name).name != name):
-        raise ParameterError(f"a record has the name of a file, without folders, such as mnist-10000; not {name!r}")
+        raise ParameterError(f"a record needs a plain file name without folders, such as mnist-10000, not {name!r}")
     return name
 
 
@@ -63,7 +69,7 @@ ReportOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Write an HTML report of tables and pictures too; one that is there is replaced.",
+        help="Also write an HTML report with tables and pictures; replaces an existing file.",
         callback=check_report,
     ),
 ]

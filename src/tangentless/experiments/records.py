@@ -90,7 +90,7 @@ class Clock:
             return None
         seconds = max(self._ends - time.perf_counter(), 0.0)
         if self._asked and seconds == 0.0:
-            raise Unfinished("there was no time to start it; run it again to go on")
+            raise Unfinished("the time is over; run the same command again to resume")
         self._asked = True
         return seconds
 
@@ -276,7 +276,7 @@ def read_record(path: Path) -> dict[str, Any]:
     if not _is_record(content):
         raise InputError(f"{path} is not the record of an experiment; `tangentless reproduce` writes those")
     if content.get("format") != FORMAT:
-        raise InputError(f"{path} is a record in format {content.get('format')}, and this version reads {FORMAT}")
+        raise InputError(f"{path} is a record in format {content.get('format')}, but this version reads only {FORMAT}")
     return content
 
 
@@ -297,7 +297,7 @@ def _read_piece(path: Path, key: Mapping[str, Any]) -> Piece | None:
     content = _read_json(path)
     expected = json.loads(json.dumps(key))  # tuples become lists, as in the file
     if not isinstance(content, dict) or any(content.get(name) != expected[name] for name in key):
-        raise InputError(f"{path} is not the piece its name says; remove it, and it is computed again")
+        raise InputError(f"{path} does not hold the piece that its name stands for; remove it to compute it again")
     return Piece(**{entry.name: content[entry.name] for entry in fields(Piece) if entry.name in content})
 
 

@@ -37,30 +37,30 @@ _FIGURES = (
     (architectures.draw, "Layers of Myrtle5, Myrtle7 and Myrtle10"),
 )
 _NOT_RUN = "not run yet"
-_NO_RECORD = "There is no record of it yet. Where its files are at hand, the same commands test on it too."
+_NO_RECORD = "There is no record of it yet; `tangentless reproduce {name}` makes one if it finds the files."
 _SMALLEST, _ENOUGH = 2000, 4  # a power law is fitted to curves of at least 4 sizes, from 2,000 training images on
 _COLUMNS = ("method", "paper", "ours", "trained on", "tested on", "leave-one-out", "tilt 0.3", "tilt by loo", "took")
 _RUN = ("table", "test set", "train", "rows", "machine", "date")  # results that agree in these are of one run
-_CHOICES = """The ridge is chosen from the paper's grid and 0, without test labels: *own*, for each subset by its
-leave-one-out accuracy; *one*, for all subsets of a size by the mean of that. Or, as the paper seems to have
-done, *best*, that of the best mean on the test images. *Apart* is how far *one*, of balanced draws, lies
-from the paper's mean, in the paper's deviations."""
+_CHOICES = """The ridge is chosen from the paper's grid and 0, in three ways. Two use no test labels: *own* is chosen
+for each subset by its leave-one-out accuracy, *one* for all subsets of a size by their mean leave-one-out accuracy.
+The third is what the paper seems to have done: *best* has the best mean accuracy on the test images. *Apart* is the
+distance of *one* (balanced draws) from the paper's mean, in the paper's standard deviations."""
 _HEAD = """# Results
 
 Accuracies in per cent, on test images. `tangentless reproduce report` writes this page from the records in
 [benchmarks/results](../benchmarks/results), which also hold configurations, hashes of the data, versions and times.
-`tangentless reproduce NAME` makes such records at any size: the paper trains on whole sets, and the rows below say on
-how many images ours were trained. Intervals are of 95 %. Rows marked *cited* the paper takes from others.
+`tangentless reproduce NAME` makes such records at any size. The paper trains on whole data sets; the rows below state
+on how many images ours are trained. Intervals are of 95 %. The paper takes the rows marked *cited* from other work.
 """
 _NOTES = {
     "mnist": "Pixels only. Bandwidth, order, depth and ridge of the kernels without convolutions, and width, contrast "
-    "and ridge of the convolutional kernel network, are chosen by leave-one-out on 4,000 training images; in newer "
-    "records the ridge is chosen again on all of them.",
-    "cifar10": "Ridge 0 and ZCA, as in the paper, fitted to all training images and their mirror images, however many "
-    "of them are trained on. The paper's figures include tilting with t = 0.3, picked on the test set, and ZCA of "
-    "augmented images; ours have neither but where a column says so, and *tilt by loo* picks t without test labels. "
-    "The features of CKN and Coates-NG are learnt from the training images; with flips they are averaged over an image "
-    "and its mirror image.",
+    "and ridge of the convolutional kernel network, are chosen by leave-one-out on 4,000 training images. In newer "
+    "records, the ridge is then chosen again on all training images.",
+    "cifar10": "Ridge 0 and ZCA, as in the paper. ZCA is fitted to all training images and their mirror images, "
+    "however many of them are trained on. The paper's figures include tilting with t = 0.3, picked on the test set, "
+    "and ZCA fitted to augmented images. Ours do without augmented images, and are tilted only in the columns that say "
+    "so; *tilt by loo* picks t without test labels. The features of CKN and Coates-NG are learnt from the training "
+    "images; with flips they are averaged over an image and its mirror image.",
     "cifar100": "Ridge 1e-4 and ZCA, as in the paper.",
 }
 
@@ -164,7 +164,7 @@ def _table(name: str, rows: Sequence[Row]) -> str:
         if any(row["test set"] == test_set for row in rows):
             lines += markdown(_COLUMNS, (_cells(row, name, test_set, rows) for row in shown))
         else:
-            lines.append(f"{_NO_RECORD}\n")
+            lines.append(f"{_NO_RECORD.format(name=name)}\n")
             lines += markdown(_COLUMNS[:2], ((row.label, f"{row.accuracies[test_set]:.1f}") for row in shown))
     return _section(TITLES[name], _NOTES[name], *lines)
 
@@ -226,7 +226,8 @@ def _beyond(records: Iterable[Row], rows: Iterable[Row]) -> Iterator[str]:
     own = [row for row in rows if row["method"] not in known and "recipe" not in row]
     if own:
         words = (
-            "The recipe `best`, chosen on training images alone, and rows with augmentation or averaging (*extras*)."
+            "The recipe `best`, which was chosen on training images alone, and methods with augmentation or averaging "
+            "(*extras*)."
         )
         lines = ((*tables.cells(row)[:-1], _took(row)) for row in own)
         yield _section("Beyond the paper", words, *markdown((*tables.COLUMNS[:-1], "took"), lines))
@@ -234,9 +235,10 @@ def _beyond(records: Iterable[Row], rows: Iterable[Row]) -> Iterator[str]:
     if found:
         machines = sorted({machine for record in found for machine in record["seconds_by_machine"]})
         words = (
-            f"What ingredients bring, each added to Myrtle10-Gaussian with flips and ZCA of epsilon 1e-4, on "
-            f"training images of CIFAR-10 alone ({', '.join(machines)}). The gain is that of leave-one-out or, for "
-            "what acts on new images, of validation; its error is that of paired predictions."
+            f"The gain from each ingredient, added to Myrtle10-Gaussian with flips and ZCA of epsilon 1e-4, on "
+            f"training images of CIFAR-10 alone ({', '.join(machines)}). It is the gain in leave-one-out accuracy or, "
+            "for ingredients that act on new images, in validation accuracy. Its error is that of the paired "
+            "difference."
         )
         lines = (recipe.cells(row) for record in found for row in record["results"])
         yield _section("The recipe", words, *markdown(recipe.COLUMNS, lines))
@@ -248,10 +250,10 @@ def _networks(records: Iterable[Row]) -> Iterator[str]:
     others = [(*networks.cells(row), row["describe"], _took(row)) for row in rows if "table" not in row]
     if others:
         words = (
-            "Networks trained on subsets, and by recipes of which something was changed, so that they are no rows of "
-            "the tables above. The accuracy is that after the last epoch; *best epoch* is chosen on the test images, "
-            "as in the paper. With *±*, means and standard deviations over the trials, some of which may have stayed "
-            "at chance; the interval tells of the choice of test images only."
+            "Networks trained on subsets or by changed recipes, which are no rows of the tables above. The accuracy is "
+            "that after the last epoch; *best epoch* is chosen on the test images, as in the paper. Numbers with *±* "
+            "are means and standard deviations over trials, some of which may have stayed at chance. Intervals cover "
+            "the choice of test images only."
         )
         yield _section("Networks beside the tables", words, *markdown((*networks.COLUMNS, "how", "took"), others))
 
@@ -259,10 +261,10 @@ def _networks(records: Iterable[Row]) -> Iterator[str]:
 def _comparison(record: Row, picture: str) -> str:
     rows, correlation, settings = record["results"], record["correlation"], record["configuration"]
     words = (
-        f"Kernel and network of {len(rows)} architectures, trained on the same {rows[0]['train']:,} images of "
+        f"Kernels and networks of {len(rows)} architectures, trained on the same {rows[0]['train']:,} images of "
         f"{record['dataset']} and tested on the same {rows[0]['rows']:,}: {compare.describe_correlation(correlation)}. "
-        f"Networks have {settings['width']} filters and {settings['epochs']} epochs; their accuracies are means over "
-        f"{settings['trials']} seeds."
+        f"Networks have {settings['width']} filters and are trained for {settings['epochs']} epochs; their accuracies "
+        f"are means over {settings['trials']} seeds."
     )
     lines = markdown(compare.COLUMNS, map(compare.cells, rows))
     return _section(f"Kernel against network, {record['dataset']}", words, picture, *lines)

@@ -38,19 +38,20 @@ PAPER_STANDINGS = {
 }
 _HEAD = """# Tables of the UCI repository
 
-Written by `tangentless reproduce uci`; numbers of the paper are in brackets. Accuracies are means over four
-fixed splits, in percent. *Four folds*, the paper's protocol, tunes on the test rows it reports; *one fold*
-tunes on another split of the same rows; *nested* tunes on training rows only: it is the accuracy to expect.
+Written by `tangentless reproduce uci`; numbers in brackets are the paper's. Accuracies are means over four
+fixed splits, in per cent. There are three protocols of tuning. *Four folds*, the paper's, tunes on the test rows
+that it reports. *One fold* tunes on another split of the same rows. *Nested* tunes on training rows only, and
+gives the accuracy to expect on new rows.
 
-The Gaussian kernel has 40 widths, gamma from 2^-19 to 2^20 times the median squared distance of two rows,
-and 40 costs C from 2^-19 to 2^20; nested tuning has every other one. The NTK has depths 1 to 5, any number
-of first layers fixed, and the costs of Arora et al. (2020), 10^-2 to 10^4: with these, and not with 40, the
-paper's column comes out.
+The Gaussian kernel has 40 values of gamma, 2^-19 to 2^20 times the median squared distance of two rows, and 40
+costs C, 2^-19 to 2^20; nested tuning uses every other value of both. The NTK has depths 1 to 5, any number of
+first layers fixed, and the costs of Arora et al. (2020), 10^-2 to 10^4. With these costs, not with the 40, the
+paper's column is reproduced.
 """
-_SEARCH = f"""Tables of up to {THOROUGH} rows have every cell of the grid tried. Larger ones are searched from coarse to
-fine, around all cells within {MARGIN:g} standard errors of the best. A machine that needs more than
-{MOST_STEPS:,} steps is given up, with all larger C at that kernel, but in the paper's protocol granted
-{PATIENCE:,} steps where it is next to such a cell."""
+_SEARCH = f"""For tables of up to {THOROUGH} rows, every cell of the grid (a kernel and a C) is tried. For larger
+ones, the grid is searched from coarse to fine, around all cells within {MARGIN:g} standard errors of the best. A
+machine that needs more than {MOST_STEPS:,} steps is given up, and with it all larger C for that kernel. In the
+paper's protocol, machines in or next to cells within that margin are then granted {PATIENCE:,} steps."""
 _MARKED = "An asterisk marks accuracies outside the paper's interval (Clopper and Pearson, each test row counted half)."
 
 
@@ -184,22 +185,24 @@ def search_check(answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _page(record: Row, picture: str | None) -> str:
     summary, rows, asked = record["summary"], record["results"], record["configuration"]
-    titles = ", ".join(TITLES[method] for method in asked["methods"])
+    titles = "; ".join(TITLES[method] for method in asked["methods"])  # titles contain commas
     processor = sum(row["processor_seconds"] for row in rows)
     waited = "; ".join(f"{format_seconds(taken)} on {name}" for name, taken in record["seconds_by_machine"].items())
     lines = [
         _HEAD,
-        f"Of {len(asked['tables'])} tables {summary['tables']} are finished ({titles}). That took "
-        f"{format_seconds(processor)} of processor time; answers took {waited or 'nothing'} by the clock, one by one.",
+        f"{summary['tables']} of {len(asked['tables'])} tables are finished ({titles}). That took "
+        f"{format_seconds(processor)} of processor time; wall-clock times of all answers add up to {waited or '0 s'}.",
         "",
     ]
     if summary["tables"]:
-        ranked = f"Ranks are among these methods and {summary['others']} published classifiers."
-        alone = "The published results of other classifiers were not found: ranks are among these methods alone."
+        ranked = f"Methods are ranked among {summary['others']} published classifiers."
+        alone = "Methods are ranked among themselves, because the published results of others were not found."
         lines += [ranked if summary["others"] else alone, "", *markdown(COLUMNS, _standing_cells(summary))]
     if summary["duels"]:
         apart = f"{summary['critical_difference']:.2f}"
-        words = f"Mean ranks of these methods among themselves differ by more than chance (Nemenyi) from {apart} on."
+        words = (
+            f"Ranked among themselves, methods differ significantly if their mean ranks are {apart} apart (Nemenyi)."
+        )
         lines += [*markdown(DUELS, _duel_cells(summary)), words, ""]
     lines += _agreement_lines(rows)
     if picture is not None:
@@ -251,11 +254,12 @@ def _search_lines(summary: Row, rows: Sequence[Row]) -> list[str]:
     lines = [_SEARCH]
     if waiting := [row for row in rows if row.get("again", 0) is None]:
         names = ", ".join(dict.fromkeys(row["table"] for row in waiting))
-        lines.append(f"That was not done yet for {len(waiting)} answers, on {names}.")
+        lines.append(f"This last step is not done yet for {len(waiting)} answers, on {names}.")
     for check in summary["search"]:
         lines.append(
-            f"Where every cell was tried, {TITLES[check['method']]} on {check['tables']} tables, the search would have "
-            f"missed at most {check['worst_loss']:.2f} points, trying {100 * check['share_of_cells']:.0f} % of cells."
+            f"{TITLES[check['method']]}: on the {check['tables']} tables for which every cell was tried, the search "
+            f"would lose at most {check['worst_loss']:.2f} points and would try "
+            f"{100 * check['share_of_cells']:.0f} % of the cells."
         )
     return [*lines, ""]
 
@@ -355,7 +359,7 @@ def _draw_profiles(record: Mapping[str, Any], folder: Path) -> list[Path]:
     found = {(row["table"], row["method"]): row["accuracy"] for row in record["results"]}
     tables = sorted({table for table, _ in found if all((table, method) in found for method in methods)})
     within = np.linspace(0, 10, 401)
-    figure, axes = new_axes(5.4, 3.6, "Performance profiles", "within so many points of the best", "share of tables")
+    figure, axes = new_axes(5.4, 3.6, "Performance profiles", "points below the best accuracy", "share of tables")
     for protocol, dash in (("four folds", "-"), ("nested", ":")):
         columns = {method: [found[table, method][protocol] for table in tables] for method in methods}
         for (method, shares), colour in zip(performance_profile(columns, within).items(), COLOURS, strict=False):

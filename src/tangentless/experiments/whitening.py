@@ -47,9 +47,7 @@ class Whitening:
             shape = dataset.train.images.shape[1:]
             kept = cast(ZCA, restore_step(zca.get_params(deep=False), lambda name: load_array(path), shape))
         except InputError as error:
-            raise InputError(
-                f"{path} does not hold this whitening; remove it, and it is fitted again: {error}"
-            ) from None
+            raise InputError(f"{path} does not hold this whitening; remove it to fit it again: {error}") from None
         kept.backend = zca.backend
         return kept
 

@@ -75,7 +75,9 @@ class Builder:
             elif isinstance(layer, Sum | Residual):
                 module, value = self._sum(layer.as_sum() if isinstance(layer, Residual) else layer, value)
             else:
-                raise ArchitectureError(f"{layer} has no network; a layer is a Stack, an Average or a Nonlinearity")
+                raise ArchitectureError(
+                    f"a network cannot be built from {layer}; its layers must be a Stack, an Average or a Nonlinearity"
+                )
             modules.append(module)
         return nn.Sequential(*modules), value
 

@@ -92,7 +92,7 @@ def _header_of_version_1(arrays: Arrays) -> Header:
     """The header of a checkpoint by version 0.1.0 of this package, which had no checksums."""
     header = json.loads(str(arrays.pop("header", None)))
     if not isinstance(header, dict) or header.get("format") != 1:
-        raise InputError("its header is of something else")
+        raise InputError("its header is that of another kind of file")
     return header
 
 
