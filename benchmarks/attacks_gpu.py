@@ -53,16 +53,16 @@ def main() -> None:
 def run(options: Any, ends: float) -> None:
     make_folder(options.output)
     path = options.output / "attacks.json"
-    asked = {name: getattr(options, name) for name in ("kernel", "train", "test", "part", "steps", "ridge")}
+    settings = {name: getattr(options, name) for name in ("kernel", "train", "test", "part", "steps", "ridge")}
     record = json.loads(path.read_text()) if path.exists() else {"attacks": {}}
-    if record["attacks"] and record["settings"] != asked:
+    if record["attacks"] and record["settings"] != settings:
         sys.exit(f"{path} is of other settings, {record['settings']}; give another folder")
     (X, y), (test, labels) = images(options)
     model = tl.KernelRidgeClassifier(options.kernel, options.ridge, backend=options.backend)
     _, seconds = timed(lambda: model.fit(X, y))
     record |= {
         "experiment": "attacks",
-        "settings": asked,
+        "settings": settings,
         "date": today(),
         "machine": describe_machine(options.backend),
         "environment": environment(),

@@ -46,29 +46,29 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="write the report to this file and keep it")
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--json", type=Path, default=Path("benchmarks/results/report.json"))
-    asked = parser.parse_args()
-    X, y = np.load(asked.images), np.load(asked.labels)
-    small = shrink(X, asked.shrink)
-    K = tl.kernel(asked.kernel)(tl.ZCA(patch=asked.patch).fit_transform(small))
-    model = tl.KernelRidgeClassifier("precomputed", ridge=asked.ridge).fit(K, y)
-    path = asked.keep or Path(tempfile.mkdtemp()) / "report.html"
-    title = f"CIFAR-10, {len(X):,} images: {asked.kernel}"
+    options = parser.parse_args()
+    X, y = np.load(options.images), np.load(options.labels)
+    small = shrink(X, options.shrink)
+    K = tl.kernel(options.kernel)(tl.ZCA(patch=options.patch).fit_transform(small))
+    model = tl.KernelRidgeClassifier("precomputed", ridge=options.ridge).fit(K, y)
+    path = options.keep or Path(tempfile.mkdtemp()) / "report.html"
+    title = f"CIFAR-10, {len(X):,} images: {options.kernel}"
     start = time.perf_counter()
     tl.write_report(path, model, K, y, images=X, title=title, force=True)
     writing = time.perf_counter() - start
-    found = measure(path, asked.repeat)
+    found = measure(path, options.repeat)
     content = {
         "environment": environment(),
         "command": command(sys.argv),
         "images": len(X),
-        "kernel": f"{asked.kernel} of images whitened by patches, {small.shape[1]}×{small.shape[2]}",
+        "kernel": f"{options.kernel} of images whitened by patches, {small.shape[1]}×{small.shape[2]}",
         "leave-one-out accuracy": model.loo_score_,
         "bytes": path.stat().st_size,
         "seconds to write": round(writing, 2),
         "load average": os.getloadavg()[0],
         **found,
     }
-    write_json(asked.json, content)
+    write_json(options.json, content)
     print(content)
 
 

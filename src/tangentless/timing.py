@@ -27,10 +27,10 @@ from .graph import EmbedNode, Graph, PoolNode
 from .kernel import CompositionalKernel
 
 Array = NDArray[np.float64]
-_SOLVED = 2048  # rows of the matrix that the solver is timed on; smaller ones reach fewer operations per second
+_SOLVER_ROWS = 2048  # rows of the matrix that the solver is timed on; smaller ones reach fewer operations per second
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cupy-cuda13x", "torch")
 _MISSING = "not installed"
-_PLACES = ("--data", "--output", "-o", "--store", "--work", "--report")  # options whose value is a path
+_PATH_OPTIONS = ("--data", "--output", "-o", "--store", "--work", "--report")  # options whose value is a path
 _FEW_IMAGES, _MOST_IMAGES = 16, 2048  # rows of a block: with fewer than 16 (SIMD lanes), its rate is not typical
 
 
@@ -120,12 +120,13 @@ def measure(backend: Backend, graph: Graph, seconds: float = 1.0) -> Speed:
         rows, columns = 2 * rows, max(columns, 2 * rows)
     for _ in range(2 if 2 * taken < seconds else 0):
         taken = min(taken, timed(run)[1])
-    pairs, stored = rows * columns / taken, rows * columns / max(1e-9, timed(functools.partial(_store, values))[1])
+    pairs, copying = rows * columns, timed(functools.partial(_copy_to_matrix, values))[1]
     wrong = int(np.sum(~np.isfinite(values)))
-    return Speed(pairs, len(images) / preparing, pairs * graph.elements, wrong, lanes, stored)
+    rate, stored = pairs / taken, pairs / max(1e-9, copying)
+    return Speed(rate, len(images) / preparing, rate * graph.elements, wrong, lanes, stored)
 
 
-def _store(values: Any) -> Any:
+def _copy_to_matrix(values: Any) -> Any:
     """Copy a block above and below the diagonal of a new matrix. For small images on a GPU this is the slowest step."""
     rows, columns = values.shape
     whole = np.empty_like(values, shape=(rows + columns, rows + columns))
@@ -165,10 +166,11 @@ def solver_seconds(rows: int) -> float:
     """The predicted seconds of an exact solution with leave-one-out: cubic in the rows, timed at 2,048 rows."""
     from .solve import solve_ridge
 
-    matrix, targets = 0.5 * np.ones((_SOLVED, _SOLVED)) + 0.5 * np.eye(_SOLVED), np.ones((_SOLVED, 10))
+    matrix = 0.5 * np.ones((_SOLVER_ROWS, _SOLVER_ROWS)) + 0.5 * np.eye(_SOLVER_ROWS)
+    targets = np.ones((_SOLVER_ROWS, 10))
     solve_ridge(matrix[:64, :64], targets[:64])
     _, taken = timed(lambda: solve_ridge(matrix, targets, overwrite=True))
-    return taken * (rows / _SOLVED) ** 3
+    return taken * (rows / _SOLVER_ROWS) ** 3
 
 
 def predict_memory(graph: Graph, prepared: Prepared, count: int, itemsize: int = 4) -> Memory:
@@ -242,7 +244,7 @@ def command(arguments: Sequence[str]) -> str:
     rest = iter(arguments[1:])
     for word in rest:
         name, *values = word.split("=")
-        if name not in _PLACES:
+        if name not in _PATH_OPTIONS:
             kept.append("=".join(Path(part).name if "/" in part else part for part in (name, *values)))
         elif not values:
             next(rest, None)

@@ -226,7 +226,7 @@ class _Bench:
             contenders.append(other.turn)
         ours, *theirs = take_turns(contenders, self.seconds)
         rate = side * side / statistics.median(ours)
-        rows, columns = chosen(side)
+        rows, columns = sample_pairs(side)
         wanted, norms = _exact(graph, first[rows], second[columns])
         found = values[np.ix_(rows, columns)]
         case = GpuCase(
@@ -281,7 +281,7 @@ def _exact(graph: Graph, *images: Images) -> tuple[Images, Images]:
     return exact.block(graph, left, right), np.sqrt(np.multiply.outer(left.diagonal, right.diagonal))
 
 
-def chosen(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def sample_pairs(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Random rows and columns whose pairs are compared with float64."""
     generator = np.random.default_rng(3)
     rows, columns = (generator.choice(count, min(COMPARED, count), replace=False) for _ in range(2))

@@ -103,7 +103,7 @@ class Rival:
         x = torch.tensor(np.asarray(images, dtype=np.float64)).to(self.device, self.dtype)
         x = x.reshape(len(x), *self.graph.nodes[0].grid, self.graph.channels)
         with torch.inference_mode():
-            parts = [self._alone(some) for some in x.split(max(1, self.batch // 4))]
+            parts = [self._prepare_batch(some) for some in x.split(max(1, self.batch // 4))]
         norms = {place: torch.cat([part[0][place] for part in parts], 1) for place in parts[0][0]}
         totals = [np.concatenate(some) for some in zip(*(part[1] for part in parts), strict=True)]
         return RivalImages(x, norms, totals)
@@ -122,7 +122,7 @@ class Rival:
 
         Norms count as inputs: gradients by norms are computed too, but not carried on to the pixels.
         """
-        sides = [_leaves(side) for side in (left, right)]
+        sides = [_with_gradients(side) for side in (left, right)]
         pairs = torch.cartesian_prod(torch.arange(len(left)), torch.arange(len(right))).to(self.device)
         by = torch.from_numpy(cotangent.reshape(-1)).to(self.device)
         batch = max(1, self.batch // 4)  # every layer keeps tensors for its backward pass
@@ -137,7 +137,7 @@ class Rival:
 
         return self._run(_products(left.images[i], right.images[j]), norms, compiled=True)
 
-    def _alone(self, x: Any) -> tuple[dict[int, Any], list[NDArray[np.float64]]]:
+    def _prepare_batch(self, x: Any) -> tuple[dict[int, Any], list[NDArray[np.float64]]]:
         """`RivalImages.norms` and `totals` of some images, from the kernels of images with themselves."""
         known = {0: (x.double() ** 2).sum(-1).cpu().numpy()}
         found: dict[int, Any] = {}
@@ -198,7 +198,7 @@ class RivalTurns:
         return rows, columns
 
 
-def _leaves(side: RivalImages) -> RivalImages:
+def _with_gradients(side: RivalImages) -> RivalImages:
     """Copies of images and norms that collect gradients (leaves of autograd)."""
     norms = {place: some.clone().requires_grad_() for place, some in side.norms.items()}
     return RivalImages(side.images.clone().requires_grad_(), norms, side.totals)
@@ -234,7 +234,7 @@ def _layers(graph: Graph) -> list[_Layer]:
 
 def _layer(graph: Graph, end: int, inside: set[int]) -> _Layer:
     reads: list[int] = []
-    function = _written(graph, end, inside, reads)
+    function = _layer_function(graph, end, inside, reads)
 
     def plain(*arguments: Any) -> Any:  # torch.compile does not take functools.partial objects
         return function(*arguments)
@@ -242,7 +242,7 @@ def _layer(graph: Graph, end: int, inside: set[int]) -> _Layer:
     return _Layer(end, tuple(reads), plain, torch.compile(plain, dynamic=False))
 
 
-def _written(graph: Graph, place: int, inside: set[int], reads: list[int]) -> Function:
+def _layer_function(graph: Graph, place: int, inside: set[int], reads: list[int]) -> Function:
     """The function that computes a node from a list of values and, if it embeds, the norms of both sides.
 
     The nodes whose values it needs are appended to `reads`, in the order of that list.
@@ -251,7 +251,7 @@ def _written(graph: Graph, place: int, inside: set[int], reads: list[int]) -> Fu
     sources: list[Function] = []
     for source in node.sources:
         if source in inside:
-            sources.append(_written(graph, source, inside, reads))
+            sources.append(_layer_function(graph, source, inside, reads))
         else:
             if source not in reads:
                 reads.append(source)
@@ -263,14 +263,14 @@ def _written(graph: Graph, place: int, inside: set[int], reads: list[int]) -> Fu
     if isinstance(node, WindowNode):
         return functools.partial(_windows, before, _shifts(node.axes, grid), node.scale)
     if isinstance(node, PoolNode):
-        return _written_pool(before, node, grid)
+        return _pool_function(before, node, grid)
     assert isinstance(node, EmbedNode), node
     if isinstance(node.layer, Nonlinearity):
         return functools.partial(_embed, before, _dual(exact_form(node.layer)))
     return functools.partial(_normalize, before)
 
 
-def _written_pool(before: Function, node: PoolNode, grid: tuple[int, int]) -> Function:
+def _pool_function(before: Function, node: PoolNode, grid: tuple[int, int]) -> Function:
     if all(windows.count == 1 and windows.size == length for windows, length in zip(node.axes, grid, strict=True)):
         return functools.partial(_global_pool, before)
     if all(windows.count * windows.size == length for windows, length in zip(node.axes, grid, strict=True)):

@@ -39,7 +39,7 @@ from ..kernel import CompositionalKernel, kernel
 from ..layers import format_grid
 from ..timing import command, random_images, timed
 from .ceilings import gpu_seconds
-from .gpu import GPUS, BesideRival, as_images, chosen, gpu_environment, relative_error, same_bits, take_turns
+from .gpu import GPUS, BesideRival, as_images, gpu_environment, relative_error, same_bits, sample_pairs, take_turns
 from .photographs import has_pieces, load_photographs, pieces
 from .rival import Rival, RivalTurns, why_no_rival
 
@@ -205,10 +205,9 @@ def _bench(
         record = replace(record, rows=(*record.rows, row), seconds=time.perf_counter() - start)
         report(record)
     if pool is not None and time.perf_counter() - start < seconds:
-        asked = {shape: questions[shape.name] for shape in shapes if shape.name in questions}
-        asked = {shape: some for shape, some in asked.items() if shape.graph.elements <= REFERENCE_ELEMENTS}
-        errors = pool.map(reference_error, asked, *zip(*asked.values(), strict=True)) if asked else iter(())
-        found = {shape.name: error for shape, error in zip(asked, errors, strict=True)}
+        small = [shape for shape in shapes if shape.name in questions and shape.graph.elements <= REFERENCE_ELEMENTS]
+        tasks = {shape.name: pool.submit(reference_error, shape, *questions[shape.name]) for shape in small}
+        found = {name: task.result() for name, task in tasks.items()}
         rows = tuple(replace(row, reference_error=found.get(row.name)) for row in record.rows)
         record = replace(record, rows=rows, seconds=time.perf_counter() - start)
     report(record)
@@ -232,7 +231,7 @@ def _measure(
             contenders.append(other.turn)
         ours, *theirs = take_turns(contenders, BLOCK_SECONDS)
         bits = same_bits(backend, graph, left, right, values)
-        rows, columns = chosen(len(first))
+        rows, columns = sample_pairs(len(first))
         wanted, norms = _exact(graph, backend, first[rows], second[columns])
     found = values[np.ix_(rows, columns)]
     rate = side * side / statistics.median(ours)

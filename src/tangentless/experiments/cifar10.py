@@ -24,14 +24,14 @@ from ..features import ConvolutionalKernelNetwork, RandomPatchFeatures
 from ..preprocessing import CIFAR10, Standardize
 from ..recipes import recipe_of
 from .mnist import GAUSSIANS
-from .tables import TILTS, Extras, Method, Preprocessing, Table, learnt
+from .tables import TILTS, Extras, Method, Preprocessing, Table, learnt_features
 from .whitening import Whitening
 
 _USUAL: Any = CIFAR10  # means and deviations of the channels
 
 _PATCHES: dict[str, Any] = {"pool": 3, "contrast": 3.0, "mirrors": True}
 _THRESHOLDS = ({"bias": 0.5, "epsilon": 0.01}, {"bias": 1.0, "epsilon": 0.01}, {"bias": 1.0, "epsilon": 0.001})
-PATCHES = learnt(RandomPatchFeatures, [_PATCHES | one for one in _THRESHOLDS], images_a_filter=6)
+PATCHES = learnt_features(RandomPatchFeatures, [_PATCHES | one for one in _THRESHOLDS], images_a_filter=6)
 _NETWORK: dict[str, Any] = {
     "filters": (128, 2048),
     "patches": (3, 3),
@@ -39,7 +39,7 @@ _NETWORK: dict[str, Any] = {
     "contrast": 3.0,
     "epsilon": 0.01,
 }
-NETWORKS = learnt(ConvolutionalKernelNetwork, [_NETWORK | {"width": width} for width in (0.5, 0.7)])
+NETWORKS = learnt_features(ConvolutionalKernelNetwork, [_NETWORK | {"width": width} for width in (0.5, 0.7)])
 
 
 def table(copies: int = 0) -> Table:

@@ -92,13 +92,13 @@ def reproduce(
     for name in subsets.kernels:
         for leaf in (leaf for one in _kernels(name) for leaf in one.leaves()):
             leaf.elements(dataset.train.images.shape[1:])  # raises if the architecture does not fit the images
-    asked = {**asdict(subsets), "test images": len(tested)}
-    common = {name: value for name, value in asked.items() if name not in ("kernels", "trials")}
+    settings = {**asdict(subsets), "test images": len(tested)}
+    common = {name: value for name, value in settings.items() if name not in ("kernels", "trials")}
     whitenings = {**WHITENING.to_json(), "zca of linear": LINEAR_WHITENING.to_json()["zca"]}
     run = Run(
         EXPERIMENT,
         folder,
-        configuration={**asked, **whitenings, "backend": backend},
+        configuration={**settings, **whitenings, "backend": backend},
         data={dataset.name: dict(dataset.hashes)},
         machine=functools.partial(describe_machine, backend),
     )

@@ -118,9 +118,9 @@ def compare(
     images = len(dataset.test.labels[: settings.test])
 
     def rows() -> Iterator[Row]:
-        asked = ("ridge", "seed", "test", "inputs", "epsilon", "train")
+        kernel_settings = ("ridge", "seed", "test", "inputs", "epsilon", "train")
         for name, recipe in recipes.items():
-            of: Row = {"kernel": {"architecture": name, **{key: run.configuration[key] for key in asked}}}
+            of: Row = {"kernel": {"architecture": name, **{key: run.configuration[key] for key in kernel_settings}}}
             fit = functools.partial(_fit_kernel, name, settings.ridge, backend, data, clock)
             kernel = run.piece(of, fit, machine=functools.partial(describe_machine, backend)).value
             trials = []

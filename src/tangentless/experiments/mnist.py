@@ -19,7 +19,7 @@ from ..features import ConvolutionalKernelNetwork
 from ..kernel import Kernel
 from ..preprocessing import Standardize
 from ..preprocessing.gabor import CELLS, ORIENTATIONS, WAVELENGTHS, gabor_features
-from .tables import Candidates, Images, Method, Preprocessing, Table, learnt
+from .tables import Candidates, Images, Method, Preprocessing, Table, learnt_features
 
 _FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)  # the Gaussian's gamma, times the median squared distance
 _ORDERS, _NNGP_DEPTHS, _NTK_DEPTHS = (0, 1, 2), (3, 4, 5, 6), (2, 3, 4, 5, 6)
@@ -38,7 +38,7 @@ ARC_COSINES = Candidates(  # orders 0 to 2, and order 1 iterated: the NNGP kerne
 )
 _NETWORK: dict[str, Any] = {"filters": (64, 512), "patches": (5, 3), "pools": (2, 2)}
 _VARIED = [{"width": width, "contrast": contrast} for width in (0.5, 0.7) for contrast in (None, 0.12)]
-NETWORKS = learnt(ConvolutionalKernelNetwork, [_NETWORK | one for one in _VARIED])
+NETWORKS = learnt_features(ConvolutionalKernelNetwork, [_NETWORK | one for one in _VARIED])
 TANGENTS = Candidates({"NTK": _NTK_DEPTHS}, lambda images: [*map(NTK, _NTK_DEPTHS)])
 
 

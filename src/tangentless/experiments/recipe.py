@@ -331,14 +331,14 @@ class _Work:
         return {**found, "pairs": self.pairs - before}
 
     def _solve(self, recipe: KernelRecipe, size: int, new: bool) -> tuple[Array, Array | None, float]:
-        K = self._value(recipe, None, size)
+        K = self._matrix(recipe, None, size)
         where = "cuda" if self.backend == "cuda" else "cpu"
         factor = factorise(K, recipe.ridge, backend=where, overwrite=True)
         solution = factor.tilted(self.targets[:size], recipe.tilt, criterion="accuracy")
         if not new:
             return solution.leave_one_out, None, solution.tilt
         moves = (Transform(),) if recipe.averaging is None else Symmetry.parse(recipe.averaging).transforms
-        beside = sum(self._value(recipe, move, size) for move in moves) / len(moves)
+        beside = sum(self._matrix(recipe, move, size) for move in moves) / len(moves)
         return solution.leave_one_out, np.asarray(beside).T @ solution.coefficients, solution.tilt
 
     def _ensemble(self, recipe: KernelRecipe, size: int, new: bool) -> tuple[Array, Array | None, float]:
@@ -351,20 +351,20 @@ class _Work:
         self.pairs += views * (symmetric_pairs(size) + (size * len(held_out) if new else 0))
         return model.loo_decision_, guesses, model.tilt_
 
-    def _value(self, recipe: KernelRecipe, move: Transform | None, size: int) -> Array:
+    def _matrix(self, recipe: KernelRecipe, move: Transform | None, size: int) -> Array:
         """The kernel matrix of a recipe, with flips K + M, where M is the matrix against mirror images.
 
         Without `move` it is that of the first `size` images, (size, size). With `move` it is that of these images and
         the validation images, moved: (size, validation).
         """
         halves = (recipe.kernel, Crossed(recipe.kernel)) if recipe.flips else (recipe.kernel,)
-        found = [self._half(half, recipe.epsilon, move, size) for half in halves]
+        found = [self._assemble(half, recipe.epsilon, move, size) for half in halves]
         return found[0] if len(found) == 1 else found[0] + found[1]
 
-    def _half(self, k: Kernel, epsilon: float, move: Transform | None, size: int) -> Array:
+    def _assemble(self, k: Kernel, epsilon: float, move: Transform | None, size: int) -> Array:
         """The matrix of a kernel, assembled from those of the kernels it is made of."""
         base = k.base if isinstance(k, Crossed) else k
-        part = functools.partial(self._half, epsilon=epsilon, move=move, size=size)
+        part = functools.partial(self._assemble, epsilon=epsilon, move=move, size=size)
 
         def beside(other: Kernel) -> Kernel:
             return Crossed(other) if isinstance(k, Crossed) else other

@@ -82,16 +82,16 @@ class Clock:
 
     def __init__(self, seconds: float | None) -> None:
         self._ends = None if seconds is None else time.perf_counter() + seconds
-        self._asked = False
+        self._started = False
 
     def left(self) -> float | None:
         """The seconds left, None without a limit; raises `Unfinished` from the second call on if none are left."""
         if self._ends is None:
             return None
         seconds = max(self._ends - time.perf_counter(), 0.0)
-        if self._asked and seconds == 0.0:
+        if self._started and seconds == 0.0:
             raise Unfinished("the time is over; run the same command again to resume")
-        self._asked = True
+        self._started = True
         return seconds
 
 

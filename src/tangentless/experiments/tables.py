@@ -75,7 +75,9 @@ class Candidates:
     make: Callable[[Images], Sequence[Kernel]]
 
 
-def learnt(kind: type[PatchFeatures], variants: Sequence[dict[str, Any]], images_a_filter: int = 0) -> Candidates:
+def learnt_features(
+    kind: type[PatchFeatures], variants: Sequence[dict[str, Any]], images_a_filter: int = 0
+) -> Candidates:
     """Kernels of features that are learnt from the training images, one for each variant of the options.
 
     With `images_a_filter`, the number of filters is that of the training images divided by it.
@@ -264,7 +266,7 @@ class _Work:
         for name, size in itertools.product(self.settings.methods, sizes):
             method = self.table.method(name)
             ridge = method.ridge if self.settings.ridge is None else self.settings.ridge
-            asked, extras = self.settings.extras != Extras(), self.extras(method).to_json()
+            extras = self.extras(method).to_json()
             of = {
                 **common,
                 "train": size,
@@ -280,7 +282,8 @@ class _Work:
             else:
                 piece = run.piece(of, functools.partial(self.evaluate, method, ridge, size))
             # Extras from the command line make it another method than the paper's.
-            about = {"table": self.table.name, "method": f"{name}+extras" if asked else name, "train": size, **extras}
+            label = name if self.settings.extras == Extras() else f"{name}+extras"
+            about = {"table": self.table.name, "method": label, "train": size, **extras}
             about |= {"preprocessing": of["preprocessing"], "seconds": piece.seconds}
             about |= {"machine": piece.machine, "date": piece.date}
             about |= {key: value for key, value in piece.value.items() if key != "scores"}
@@ -382,9 +385,9 @@ class _Work:
 
     def extras(self, method: Method) -> Extras:
         """The extras from the command line; where they leave something out, those of the method."""
-        asked, own = self.settings.extras, method.extras
-        copies = own if asked.augmentation is None else asked
-        return Extras(copies.augmentation, copies.ensemble, asked.averaging or own.averaging)
+        given, own = self.settings.extras, method.extras
+        copies = own if given.augmentation is None else given
+        return Extras(copies.augmentation, copies.ensemble, given.averaging or own.averaging)
 
     def _by_class(self, values: Array, classes: NDArray[np.intp]) -> Array:
         """Decision values with a column for every class of the data, also for classes without a training image.
@@ -413,9 +416,9 @@ class _Work:
         found = search(kernels, images, labels, ridges=ridges, subset=some, backend=self.backend)
         tried = {repr(trial.kernel): trial for trial in found.trials}
         if failed := [name for name, trial in tried.items() if trial.accuracy is None]:
-            asked = "any ridge that was tried" if ridge is None else f"ridge {ridge:g}"
+            tried_at = "any ridge that was tried" if ridge is None else f"ridge {ridge:g}"
             raise NotPositiveDefinite(
-                f"the matrix of {failed[0]} is not positive definite at {asked}; give a larger one"
+                f"the matrix of {failed[0]} is not positive definite at {tried_at}; give a larger one by --ridge"
             )
         report = [
             {"kernel": name, "ridge": tried[name].ridge, "leave-one-out accuracy": tried[name].accuracy}
@@ -445,16 +448,16 @@ class _Work:
             label = f"{half!r} {'among training images' if tested is None else f'with {tested}'}"
             known = self.matrices.get(label)
             if known is None or len(known) < size:
-                known = self.matrices[label] = self._grow(method, half, tested, label, known, size)
+                known = self.matrices[label] = self._extend(method, half, tested, label, known, size)
             halves.append(known[:size, :size] if tested is None else known[:size])
         return halves[0] + halves[1] if method.flips else halves[0]
 
-    def _grow(
+    def _extend(
         self, method: Method, kernel: Kernel, tested: str | None, label: str, known: Array | None, size: int
     ) -> Array:
         """Extend the matrix `known` to `size` rows; entries that it has are not computed again."""
         if self.settings.store is not None:
-            return self._open(self.settings.store, method, kernel, tested, label, size)
+            return self._extend_store(self.settings.store, method, kernel, tested, label, size)
         images, done = self.images[None][:size], 0 if known is None else len(known)
         with progress_bar(label) as progress:
             compute = functools.partial(kernel, backend=self.backend, progress=progress)
@@ -467,8 +470,10 @@ class _Work:
             beside = compute(images[done:], images[:done])
         return np.block([[known, beside.T], [beside, corner]])
 
-    def _open(self, store: Path, method: Method, kernel: Kernel, tested: str | None, label: str, size: int) -> Array:
-        """As `_grow`, but kept in stores.
+    def _extend_store(
+        self, store: Path, method: Method, kernel: Kernel, tested: str | None, label: str, size: int
+    ) -> Array:
+        """As `_extend`, but kept in stores.
 
         The training matrix is one store, which is extended. A test matrix has a store for each step of a curve.
         """

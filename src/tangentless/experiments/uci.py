@@ -86,9 +86,9 @@ def _machine(table: Table, method: str, threads: int) -> dict[str, Any]:
     if not thorough:
         board.search(_REPORT)
         board.search(_TUNING)
-    one = _best_on_one(board)
-    best = _first_best(board.accuracies(_REPORT))
-    nested = [_best_within(board, fold) for fold in range(_FOLDS)]
+    one = _best_tuned(board)
+    best = _best_cell(board.accuracies(_REPORT))
+    nested = [_best_nested(board, fold) for fold in range(_FOLDS)]
     report = board.right[_REPORT]
     found = {**_chosen(report, best, one, nested), **_counts(report), "cells": coarse.size}
     return {**found, "thorough": thorough, "board": report.tolist()}
@@ -125,7 +125,7 @@ def persist(table: Table, method: str, found: Mapping[str, Any], threads: int = 
     board = make_board(table, method, table.folds, threads)
     board.right[:] = found["board"]
     again = board.persist()
-    best = _first_best(board.accuracies(_REPORT))
+    best = _best_cell(board.accuracies(_REPORT))
     return {
         "right": board.right[:, *best].tolist(),
         "chosen": best,
@@ -135,14 +135,14 @@ def persist(table: Table, method: str, found: Mapping[str, Any], threads: int = 
     }
 
 
-def _best_on_one(board: Board) -> Cell:
+def _best_tuned(board: Board) -> Cell:
     """The best cell on the tuning split that is also solved on all four splits to report.
 
     The candidates are trained on those splits here, best first, where that was not done yet.
     """
     accuracies = board.accuracies(_TUNING)
     while True:
-        cell = _first_best(accuracies)
+        cell = _best_cell(accuracies)
         wanted: Any = np.zeros(board.right.shape, bool)
         wanted[_REPORT, *cell] = True
         board.fill(wanted)
@@ -151,7 +151,7 @@ def _best_on_one(board: Board) -> Cell:
         accuracies[cell] = np.nan
 
 
-def _best_within(board: Board, fold: int) -> Cell:
+def _best_nested(board: Board, fold: int) -> Cell:
     """The coarse cell that is best in cross-validation of a fold's training rows.
 
     Only cells count that are solved on all inner parts and on the fold itself.
@@ -159,7 +159,7 @@ def _best_within(board: Board, fold: int) -> Cell:
     start = _TUNING.stop + fold * _INNER
     right = board.right[start : start + _INNER]
     usable = board.cells.coarse() & (right >= 0).all(axis=0) & (board.right[fold] >= 0)
-    return _first_best(np.where(usable, right.sum(axis=0), np.nan))
+    return _best_cell(np.where(usable, right.sum(axis=0), np.nan))
 
 
 def _forest(table: Table, threads: int) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def _forest(table: Table, threads: int) -> dict[str, Any]:
     return {**found, "cells": len(choices), "tried": len(choices), "unsolved": 0, "thorough": True}
 
 
-def _first_best(values: Any) -> Cell:
+def _best_cell(values: Any) -> Cell:
     """The cell with the best accuracy; of several, the first: the widest kernel, then the smallest C."""
     if not np.isfinite(values).any():
         raise InputError(f"no machine was solved within {MOST_STEPS:,} steps, even at the smallest C")

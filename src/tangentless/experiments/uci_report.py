@@ -184,13 +184,13 @@ def search_check(answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _page(record: Row, picture: str | None) -> str:
-    summary, rows, asked = record["summary"], record["results"], record["configuration"]
-    titles = "; ".join(TITLES[method] for method in asked["methods"])  # titles contain commas
+    summary, rows, settings = record["summary"], record["results"], record["configuration"]
+    titles = "; ".join(TITLES[method] for method in settings["methods"])  # titles contain commas
     processor = sum(row["processor_seconds"] for row in rows)
     waited = "; ".join(f"{format_seconds(taken)} on {name}" for name, taken in record["seconds_by_machine"].items())
     lines = [
         _HEAD,
-        f"{summary['tables']} of {len(asked['tables'])} tables are finished ({titles}). That took "
+        f"{summary['tables']} of {len(settings['tables'])} tables are finished ({titles}). That took "
         f"{format_seconds(processor)} of processor time; wall-clock times of all answers add up to {waited or '0 s'}.",
         "",
     ]
@@ -208,7 +208,7 @@ def _page(record: Row, picture: str | None) -> str:
     if picture is not None:
         lines += [f"![Performance profiles of {titles}]({picture})", ""]
     lines += [*_search_lines(summary, rows), *_left_out_lines(record["left_out"])]
-    return "\n".join([*lines, _MARKED, "", *_table_lines(rows, asked["methods"])])
+    return "\n".join([*lines, _MARKED, "", *_table_lines(rows, settings["methods"])])
 
 
 def _standing_cells(summary: Row) -> Iterator[list[str]]:

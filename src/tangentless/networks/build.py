@@ -69,7 +69,7 @@ class Builder:
                 module, value = self._nonlinearity(layer, value, inside)
             elif isinstance(layer, Average):
                 axes = axes_of(layer, value.grid, self.rank)
-                module, value = AveragePool(axes, value.grid), replace(value, grid=_counts(axes))
+                module, value = AveragePool(axes, value.grid), replace(value, grid=_grid_of(axes))
             elif isinstance(layer, Normalize):
                 module, value = UnitLength(self.shortest), replace(value, kernel_scale=1.0)
             elif isinstance(layer, Sum | Residual):
@@ -83,18 +83,18 @@ class Builder:
 
     def _convolution(self, axes: Axes, layer: Layer | None, value: Value, inside: bool) -> tuple[nn.Module, Value]:
         number, filters = self.widths.take()
-        layer, norm = (None, None) if layer is None else (trainable(layer), self.batch_norm(filters))
+        layer, norm = (None, None) if layer is None else (check_trainable(layer), self.batch_norm(filters))
         module = Convolution(value.channels, filters, axes, value.grid, layer, norm, self.usual_activations)
         size = 1 if inside else math.prod(module.window)
         scale = value.kernel_scale * size * value.channels / filters * self._factor(layer)
         weights = frozenset({number} if layer is None else ())
-        return module, Value(_counts(axes), filters, scale, weights)
+        return module, Value(_grid_of(axes), filters, scale, weights)
 
     def _nonlinearity(self, layer: Nonlinearity, value: Value, inside: bool) -> tuple[nn.Module, Value]:
         if not value.ready:
             rows, columns = (Windows(1, length) for length in value.grid)
             return self._convolution((rows, columns), layer, value, inside)
-        module = Activation(trainable(layer), self.batch_norm(value.channels), self.usual_activations)
+        module = Activation(check_trainable(layer), self.batch_norm(value.channels), self.usual_activations)
         return module, Value(value.grid, value.channels, value.kernel_scale * self._factor(layer))
 
     def _factor(self, layer: Nonlinearity | None) -> float:
@@ -150,7 +150,7 @@ class Widths:
             )
 
 
-def trainable(layer: Layer) -> Nonlinearity:
+def check_trainable(layer: Layer) -> Nonlinearity:
     """Return the layer if its activation takes tensors and has a gradient; raises otherwise."""
     assert isinstance(layer, Nonlinearity)
     probe = torch.linspace(-1.0, 1.0, 5, requires_grad=True)
@@ -168,5 +168,5 @@ def trainable(layer: Layer) -> Nonlinearity:
     )
 
 
-def _counts(axes: Axes) -> Pair:
+def _grid_of(axes: Axes) -> Pair:
     return axes[0].count, axes[1].count

@@ -197,13 +197,13 @@ def train(
     if run.precision == "float16" and recipe.optimizer == "adam":
         raise ParameterError("squares of gradients vanish in float16, and adam divides by them; use bfloat16, or sgd")
     started = time.perf_counter()
-    held = _Held.of(images, labels, run.device)
-    held_test = None if test is None else _Held.of(*test, run.device)
+    held = _DeviceData.of(images, labels, run.device)
+    held_test = None if test is None else _DeviceData.of(*test, run.device)
     trains = isinstance(network, nn.Module) and any(True for _ in network.parameters())
     require(trains, "network", "a PyTorch module with weights, such as network_of(...)", network)
     network.to(run.device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves this one out
     if run.precision == "float16":
-        _halve(network)
+        _to_float16(network)
     elif _dtype(network) == torch.float16:
         network.float()  # an earlier training may have left it in float16
     optimizer = _optimizer(network, recipe, run)
@@ -221,7 +221,7 @@ def train(
     objective, scores = _compiled(network, recipe, run, batch=min(recipe.batch, len(labels)))
     _check_classes(network, scores, held, *([] if held_test is None else [held_test]))
     saved = time.perf_counter()
-    with progress_bar(label, unit="images", after=0.0) as report, _tuned(run):
+    with progress_bar(label, unit="images", after=0.0) as report, _fast_settings(run):
         while len(history) < recipe.epochs:
             number = len(history)
             epoch = _train_epoch(network, held, recipe, optimizer, objective, number, seed, report)
@@ -248,14 +248,14 @@ def train(
 def predict(network: nn.Module, images: NDArray[Any], precision: str = "float32") -> NDArray[np.int64]:
     """The predicted classes of preprocessed images, (N,); use the `precision` of the training."""
     check_choice("precision", precision, PRECISIONS)
-    held = _Held.of(images, np.zeros(len(images), np.int64), str(next(network.parameters()).device))
+    held = _DeviceData.of(images, np.zeros(len(images), np.int64), str(next(network.parameters()).device))
     classes = _classes(network, functools.partial(_scores, network, precision), held)
     predicted: NDArray[np.int64] = classes.cpu().numpy()
     return predicted
 
 
 @dataclass(frozen=True)
-class _Held:
+class _DeviceData:
     """Images and labels on a device, with a hash of both."""
 
     images: Tensor
@@ -263,7 +263,7 @@ class _Held:
     digest: str
 
     @classmethod
-    def of(cls, images: NDArray[Any], labels: NDArray[Any], device: str) -> _Held:
+    def of(cls, images: NDArray[Any], labels: NDArray[Any], device: str) -> _DeviceData:
         try:
             images = np.ascontiguousarray(to_numpy(images)[0], np.float32)
         except (ValueError, TypeError) as error:
@@ -322,7 +322,7 @@ def augment(images: Tensor, recipe: Recipe, generator: torch.Generator) -> Tenso
 
 def _train_epoch(
     network: nn.Module,
-    held: _Held,
+    held: _DeviceData,
     recipe: Recipe,
     optimizer: torch.optim.Optimizer,
     objective: Objective,
@@ -367,13 +367,13 @@ def _scores(network: nn.Module, precision: str, x: Tensor) -> Tensor:
     return scores.float()
 
 
-def _classes(network: nn.Module, scores: Callable[[Tensor], Tensor], held: _Held) -> Tensor:
+def _classes(network: nn.Module, scores: Callable[[Tensor], Tensor], held: _DeviceData) -> Tensor:
     """The class with the largest score, for every image."""
     with _evaluating(network):
         return torch.cat([scores(part)[:count].argmax(dim=1) for part, count in held.parts()])
 
 
-def _check_classes(network: nn.Module, scores: Callable[[Tensor], Tensor], *parts: _Held) -> None:
+def _check_classes(network: nn.Module, scores: Callable[[Tensor], Tensor], *parts: _DeviceData) -> None:
     """Refuse labels that the network has no output for: a GPU would fail without a useful message."""
     with _evaluating(network):
         outputs = scores(parts[0].images[:1]).shape[1]
@@ -432,7 +432,7 @@ def _optimizer(network: nn.Module, recipe: Recipe, run: Machine) -> torch.optim.
     return torch.optim.SGD(network.parameters(), momentum=recipe.momentum, nesterov=recipe.momentum > 0, **options)
 
 
-def _halve(network: nn.Module) -> None:
+def _to_float16(network: nn.Module) -> None:
     """Convert weights to float16, except batch normalisation, whose variances need the range of float32."""
     network.half()
     for module in network.modules():
@@ -457,7 +457,7 @@ def _evaluating(network: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _tuned(run: Machine) -> Iterator[None]:
+def _fast_settings(run: Machine) -> Iterator[None]:
     """Set cuDNN and the compiler up for speed."""
     with contextlib.ExitStack() as settings:
         if run.device.startswith("cuda"):  # benchmark: cuDNN tries its algorithms once for each shape
