@@ -8,6 +8,7 @@ same bits.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import multiprocessing
@@ -32,7 +33,7 @@ from ..kernel import CompositionalKernel, kernel
 from ..layers import format_grid
 from ..timing import environment, package_version, random_images, symmetric_pairs, timed
 from .ceilings import Ceilings, gpu_seconds, measure_ceilings
-from .rival import Rival, RivalTurns, why_no_rival
+from .rival import open_rival
 
 Images = NDArray[Any]
 Question = tuple[str, Images, Images, Images]  # an architecture, images of both sides, and their entries in float64
@@ -55,34 +56,18 @@ STANDARD: tuple[tuple[str, tuple[int, ...]], ...] = (
 )
 
 
-class BesideRival:
-    """A rate, and the rival's rate on the same machine, if there is one."""
-
-    pairs_per_second: float
-    rival_pairs_per_second: float | None
-
-    @property
-    def ratio(self) -> float | None:
-        """How many times faster than the rival it is."""
-        return None if self.rival_pairs_per_second is None else self.pairs_per_second / self.rival_pairs_per_second
-
-
 @dataclass(frozen=True)
-class GpuCase(BesideRival):
+class Measurement:
     """The measurements of one architecture on images of one shape."""
 
     architecture: str
     shape: tuple[int, ...]
-    images: str
-    path: str
+    images: str  # their source
+    path: str  # of the backend
     pairs: int  # of a turn
     turns: int
     pairs_per_second: float  # the median turn
-    best_pairs_per_second: float
     elements_per_second: float
-    share_of_special_functions: float
-    issue_slots_per_element: float  # instructions that the GPU could issue in the time of one element
-    preparation_microseconds: float  # of an image
     compared_pairs: int
     error: float  # largest relative error, against float64
     error_relative_to_distance: float  # largest error over 1 - K of the normalised kernel
@@ -91,7 +76,22 @@ class GpuCase(BesideRival):
     rival_pairs_per_second: float | None  # the median turn
     rival_difference: float | None  # the largest relative difference of its entries from ours
     rival_missing: str | None  # why there is no rival
-    seconds: float  # for all measurements of this case
+    seconds: float  # for all measurements
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times faster than the rival it is."""
+        return None if self.rival_pairs_per_second is None else self.pairs_per_second / self.rival_pairs_per_second
+
+
+@dataclass(frozen=True)
+class GpuCase(Measurement):
+    """A case of `bench_gpu`."""
+
+    best_pairs_per_second: float
+    share_of_special_functions: float
+    issue_slots_per_element: float  # instructions that the GPU could issue in the time of one element
+    preparation_microseconds: float  # of an image
     reference_pairs: int = 0
     reference_error: float | None = None  # of float64 on the GPU, against the reference
 
@@ -212,48 +212,30 @@ class _Bench:
         first, second = images[:side], images[side : 2 * side]
         backend.prepare(graph, first)
         (left, right), preparing = timed(lambda: (backend.prepare(graph, first), backend.prepare(graph, second)))
-        values = backend.block(graph, left, right)
-        missing = why_no_rival(graph) if self.rival else "left out"
-        other = None
-        if missing is None:
-            try:
-                import_cupy().get_default_memory_pool().free_all_blocks()
-                other = RivalTurns(Rival(graph), first, second)
-            except Exception as error:  # its compiler may fail in any way; ours is measured all the same
-                missing = f"PyTorch failed: {type(error).__name__}: {error}"[:500]
-        contenders = [lambda: gpu_seconds(lambda: backend.block(graph, left, right))]
-        if other is not None:
-            contenders.append(other.turn)
-        ours, *theirs = take_turns(contenders, self.seconds)
-        rate = side * side / statistics.median(ours)
-        rows, columns = sample_pairs(side)
-        wanted, norms = _exact(graph, first[rows], second[columns])
-        found = values[np.ix_(rows, columns)]
+        found, turns, compared = measure_block(
+            backend,
+            graph,
+            (first, second),
+            (left, right),
+            functools.partial(_exact, graph),
+            side=side,
+            seconds=self.seconds,
+            rival=self.rival,
+        )
         case = GpuCase(
+            **found,
             architecture=k.architecture.short_name,
             shape=shape,
             images=origin,
-            path=backend.describe(graph),
-            pairs=side * side,
-            turns=len(ours),
-            pairs_per_second=rate,
-            best_pairs_per_second=side * side / min(ours),
-            elements_per_second=rate * graph.elements,
-            share_of_special_functions=rate * graph.elements / self.ceilings.special_functions,
-            issue_slots_per_element=self.ceilings.instructions / (rate * graph.elements),
+            best_pairs_per_second=side * side / min(turns),
+            share_of_special_functions=found["elements_per_second"] / self.ceilings.special_functions,
+            issue_slots_per_element=self.ceilings.instructions / found["elements_per_second"],
             preparation_microseconds=preparing / (2 * side) * 1e6,
-            compared_pairs=wanted.size,
-            error=relative_error(found, wanted),
-            error_relative_to_distance=float((np.abs(found - wanted) / (norms - wanted)).max()),
-            not_finite=int(np.sum(~np.isfinite(values))),
-            same_bits=same_bits(backend, graph, left, right, values),
-            rival_pairs_per_second=None if other is None else other.values.size / statistics.median(theirs[0]),
-            rival_difference=None if other is None else relative_error(other.values, values[other.part]),
-            rival_missing=missing,
             seconds=time.perf_counter() - start,
         )
         few = slice(self.references)
-        return case, (architecture, first[rows[few]], second[columns[few]], wanted[few, few])
+        rows, columns, wanted = compared
+        return case, (architecture, rows[few], columns[few], wanted[few, few])
 
     def matrix(self, architecture: str, shape: tuple[int, ...], count: int, case: GpuCase) -> GpuMatrix:
         """Measure a symmetric matrix of `count` images; `case` is the block of the same architecture."""
@@ -272,6 +254,52 @@ class _Bench:
             symmetric=bool(np.array_equal(values, values.T)),
             not_finite=int(np.sum(~np.isfinite(values))),
         )
+
+
+def measure_block(
+    backend: CudaBackend,
+    graph: Graph,
+    images: tuple[Images, Images],
+    prepared: tuple[Any, Any],
+    exact: Callable[[Images, Images], tuple[Images, Images]],
+    *,
+    side: int,
+    seconds: float,
+    rival: bool,
+) -> tuple[dict[str, Any], list[float], tuple[Images, Images, Images]]:
+    """Compute the block between images of both sides, and time it for the first `side` of each, in turns with PyTorch.
+
+    `exact` returns exact entries and the products of norms. Returns fields of a `Measurement`, the seconds of our
+    turns, and what was compared: images of both sides and their exact entries.
+    """
+    (first, second), (left, right) = images, prepared
+    values = backend.block(graph, left, right)
+    other, missing = open_rival(graph, backend.precision, first, second) if rival else (None, "left out")
+    near, far = left[:side], right[:side]
+    contenders = [lambda: gpu_seconds(lambda: backend.block(graph, near, far))]
+    if other is not None:
+        contenders.append(other.turn)
+    ours, *theirs = take_turns(contenders, seconds)
+    rate = side * side / statistics.median(ours)
+    rows, columns = sample_pairs(len(first))
+    wanted, norms = exact(first[rows], second[columns])
+    found = values[np.ix_(rows, columns)]
+    fields = {
+        "path": backend.describe(graph),
+        "pairs": side * side,
+        "turns": len(ours),
+        "pairs_per_second": rate,
+        "elements_per_second": rate * graph.elements,
+        "compared_pairs": wanted.size,
+        "error": relative_error(found, wanted),
+        "error_relative_to_distance": float((np.abs(found - wanted) / (norms - wanted)).max()),
+        "not_finite": int(np.sum(~np.isfinite(values))),
+        "same_bits": same_bits(backend, graph, left, right, values),
+        "rival_pairs_per_second": None if other is None else other.values.size / statistics.median(theirs[0]),
+        "rival_difference": None if other is None else relative_error(other.values, values[other.part]),
+        "rival_missing": missing,
+    }
+    return fields, ours, (first[rows], second[columns], wanted)
 
 
 def _exact(graph: Graph, *images: Images) -> tuple[Images, Images]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backends.cuda.machine import import_cupy
 from ..backends.cuda.portable import exact_form
 from ..forms import Arc, Exponential, Form, polynomial
 from ..graph import EmbedNode, Graph, PoolNode, SumNode, WindowNode
@@ -196,6 +197,26 @@ class RivalTurns:
         """The rows and columns of the whole block that it computed."""
         rows, columns = map(slice, self.values.shape)
         return rows, columns
+
+
+def open_rival(
+    graph: Graph, precision: str, first: NDArray[Any], second: NDArray[Any]
+) -> tuple[RivalTurns | None, str | None]:
+    """PyTorch, ready for its turns; or None, and why it is not."""
+    missing = why_no_rival(graph)
+    if missing is not None:
+        return None, missing
+    free_memory()
+    try:
+        return RivalTurns(Rival(graph, precision), first, second), None
+    except Exception as error:  # its compiler may fail in any way; ours is measured all the same
+        return None, f"PyTorch failed: {type(error).__name__}: {error}"[:500]
+
+
+def free_memory() -> None:
+    """Free the GPU memory that CuPy and PyTorch hold without using it."""
+    import_cupy().get_default_memory_pool().free_all_blocks()
+    torch.cuda.empty_cache()
 
 
 def _with_gradients(side: RivalImages) -> RivalImages:

@@ -10,10 +10,10 @@ entries are compared with the reference. The record is written after every row, 
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import multiprocessing
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,10 +38,9 @@ from ..graph import Graph
 from ..kernel import CompositionalKernel, kernel
 from ..layers import format_grid
 from ..timing import command, random_images, timed
-from .ceilings import gpu_seconds
-from .gpu import GPUS, BesideRival, as_images, gpu_environment, relative_error, same_bits, sample_pairs, take_turns
+from .gpu import GPUS, Measurement, as_images, gpu_environment, measure_block, relative_error
 from .photographs import has_pieces, load_photographs, pieces
-from .rival import Rival, RivalTurns, why_no_rival
+from .rival import Rival, RivalTurns, free_memory, why_no_rival
 
 Images = NDArray[Any]
 Sources = Mapping[tuple[int, ...], Images]
@@ -53,7 +52,6 @@ FEWEST, MOST = 64, 528  # images of either side of a timed block
 FINITE = 512  # images of either side of a block whose 262,144 entries must be finite
 REFERENCES = 2  # images of either side whose pairs the reference computes
 REFERENCE_ELEMENTS = 5_000_000  # elements of a pair, at most; more would take the reference minutes
-TARGETS = {"float32": 0.25, "float64": 0.05}  # shares of the element rate of the tuned path
 HEAD = "globalpool normalize relu"
 
 
@@ -105,32 +103,15 @@ STANDARD: tuple[Shape, ...] = (
 
 
 @dataclass(frozen=True)
-class ShapeRow(BesideRival):
-    """The measurements of one shape."""
+class ShapeRow(Measurement):
+    """The measurements of a shape; errors are against the general path in float64."""
 
     name: str
-    architecture: str
-    shape: tuple[int, ...]
     precision: str
-    images: str
-    path: str
     elements: int  # elements of a pair
-    pairs: int  # of a turn
-    turns: int
-    pairs_per_second: float  # the median turn
-    elements_per_second: float
     share: float  # element rate over that of the first row
     prepared_per_second: float
-    compared_pairs: int
-    error: float  # largest relative error, against the general path in float64
-    error_relative_to_distance: float  # largest error over 1 - K of the normalised kernel
     finite_pairs: int  # entries that were checked to be finite
-    not_finite: int  # entries that were not
-    same_bits: bool
-    rival_pairs_per_second: float | None  # the median turn
-    rival_difference: float | None  # the largest relative difference of its entries from ours
-    rival_missing: str | None  # why there is no rival
-    seconds: float  # for all measurements of this row
     reference_error: float | None = None  # of the general path, against the reference
 
 
@@ -222,46 +203,34 @@ def _measure(
     graph, backend = shape.graph, CudaBackend(shape.precision, GPUS)
     with backend.machines[0].active():
         left, right = backend.prepare(graph, first), backend.prepare(graph, second)
-        values = backend.block(graph, left, right)
         side = min(_side(shape), len(first))
         _, preparing = timed(lambda: backend.prepare(graph, second[:side]))
-        other, missing = _rival(shape, first, second) if rival else (None, "left out")
-        contenders = [lambda: gpu_seconds(lambda: backend.block(graph, left[:side], right[:side]))]
-        if other is not None:
-            contenders.append(other.turn)
-        ours, *theirs = take_turns(contenders, BLOCK_SECONDS)
-        bits = same_bits(backend, graph, left, right, values)
-        rows, columns = sample_pairs(len(first))
-        wanted, norms = _exact(graph, backend, first[rows], second[columns])
-    found = values[np.ix_(rows, columns)]
-    rate = side * side / statistics.median(ours)
+        found, _, compared = measure_block(
+            backend,
+            graph,
+            (first, second),
+            (left, right),
+            functools.partial(_exact, graph, backend),
+            side=side,
+            seconds=BLOCK_SECONDS,
+            rival=rival,
+        )
     row = ShapeRow(
+        **found,
         name=shape.name,
         architecture=str(shape.kernel.architecture),
         shape=shape.shape,
         precision=shape.precision,
         images=origin,
-        path=backend.describe(graph),
         elements=graph.elements,
-        pairs=side * side,
-        turns=len(ours),
-        pairs_per_second=rate,
-        elements_per_second=rate * graph.elements,
-        share=rate * graph.elements / base if base else 1.0,
+        share=found["elements_per_second"] / base if base else 1.0,
         prepared_per_second=side / preparing,
-        compared_pairs=wanted.size,
-        error=relative_error(found, wanted),
-        error_relative_to_distance=float((np.abs(found - wanted) / (norms - wanted)).max()),
-        finite_pairs=values.size,
-        not_finite=int(np.sum(~np.isfinite(values))),
-        same_bits=bits,
-        rival_pairs_per_second=None if other is None else other.values.size / statistics.median(theirs[0]),
-        rival_difference=None if other is None else relative_error(other.values, values[other.part]),
-        rival_missing=missing,
+        finite_pairs=len(first) * len(second),
         seconds=time.perf_counter() - start,
     )
     few = slice(0, REFERENCES)
-    return row, (first[rows[few]], second[columns[few]], wanted[few, few])
+    rows, columns, wanted = compared
+    return row, (rows[few], columns[few], wanted[few, few])
 
 
 def _side(shape: Shape) -> int:
@@ -281,27 +250,6 @@ def _images(shape: Shape, sources: Sources, photographs: Images | None) -> tuple
         images, origin = random_images(shape.graph, count), "synthetic"
     half = len(images) // 2
     return images[:half], images[half : 2 * half], origin
-
-
-def _rival(shape: Shape, first: Images, second: Images) -> tuple[RivalTurns | None, str | None]:
-    """PyTorch, ready for its turns, or why it is not."""
-    missing = why_no_rival(shape.graph)
-    if missing is not None:
-        return None, missing
-    _give_memory_back()
-    try:
-        return RivalTurns(Rival(shape.graph, shape.precision), first, second), None
-    except Exception as error:  # its compiler may fail in any way; ours is measured all the same
-        return None, f"PyTorch failed: {type(error).__name__}: {error}"[:500]
-
-
-def _give_memory_back() -> None:
-    """Free the memory that CuPy and PyTorch hold without using it."""
-    from ..backends.cuda.machine import import_cupy
-    from .rival import torch
-
-    import_cupy().get_default_memory_pool().free_all_blocks()
-    torch.cuda.empty_cache()
 
 
 def _exact(graph: Graph, backend: CudaBackend, *images: Images) -> tuple[Images, Images]:
@@ -331,7 +279,7 @@ def _build(shape: Shape, rival: bool) -> None:
         _exact(graph, backend, images[:1], images[:1])
         if rival and why_no_rival(graph) is None:
             RivalTurns(Rival(graph, shape.precision), images, images, batches=1)
-            _give_memory_back()
+            free_memory()
 
 
 def reference_error(shape: Shape, left: Images, right: Images, values: Images) -> float:
