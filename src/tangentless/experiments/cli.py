@@ -249,13 +249,13 @@ def distillation(
     """Whole data sets distilled to few images, whose kernel classifier is nearly as good."""
     from ..datasets import load
     from ..distillation import Settings
-    from .distillation import KERNELS, reproduce
+    from .distillation import check_dataset, reproduce
 
-    (name,) = parse_names(dataset, tuple(KERNELS))
-    flips = name == "cifar10"
+    check_dataset(dataset)  # before anything is downloaded
+    flips = dataset == "cifar10"
     settings = Settings(images, steps, batch, rate, ridge, start, labels, flips, seed)
     return reproduce(
-        load(name, data),
+        load(dataset, data),
         settings,
         kernel=kernel,
         epsilon=epsilon,

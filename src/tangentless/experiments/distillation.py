@@ -38,6 +38,12 @@ KERNELS = {
 _PIXELS = (0.1307,), (0.3081,)  # mean and deviation of MNIST's pixels in [0, 1]
 
 
+def check_dataset(name: str) -> None:
+    """Refuse data sets that have no kernel here."""
+    if name not in KERNELS:
+        raise ParameterError(f"distillation is for the data sets {' and '.join(KERNELS)}, not for {name!r}")
+
+
 def reproduce(
     dataset: Dataset,
     settings: Settings,
@@ -55,8 +61,7 @@ def reproduce(
 
     After `minutes`, distillation stops and its current state is tested; the same call then resumes it.
     """
-    if dataset.name not in KERNELS:
-        raise ParameterError(f"distillation knows {' and '.join(KERNELS)}, not {dataset.name}")
+    check_dataset(dataset.name)
     kernel = kernel or KERNELS[dataset.name]
     make_folder(folder)
     name = f"distillation-{dataset.name}-{settings.images}"
