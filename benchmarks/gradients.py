@@ -86,7 +86,10 @@ def on_gpu(options):
         graph, backend = tl.kernel(text).graph(X.shape[1:]), tl.Device("cuda", options.precision).backend
         left = backend.gradient(graph, images, parameters=parameters)
         right = backend.gradient(graph, others, parameters=parameters, wanted=both)
-        near, far = (left.images, right.images) if parameters else map_both(backend, graph, images, others)
+        if parameters:
+            near, far = left.images, right.images
+        else:
+            near, far = backend.prepare(graph, images), backend.prepare(graph, others)
         wait = backend.machines[0].mark
         pool.free_all_blocks()
         pulls = lambda: (backend.pullback(graph, left, right, cotangent), wait()())  # noqa: B023, E731
@@ -113,10 +116,6 @@ def on_gpu(options):
         )
         print(rows[-1], flush=True)
     return rows
-
-
-def map_both(backend, graph, *sides):
-    return [backend.prepare(graph, one) for one in sides]
 
 
 def errors(options):

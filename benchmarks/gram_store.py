@@ -29,7 +29,7 @@ import numpy as np
 
 import tangentless as tl
 from tangentless.gram import gram, open_gram
-from tangentless.timing import environment, package_version
+from tangentless.timing import environment, package_version, symmetric_pairs
 
 RESULTS = Path(__file__).parent / "results"
 DEEP, CHEAP, VECTORS = "myrtle5", "conv3 relu pool2 conv3 relu globalpool normalize relu", "normalize relu"
@@ -63,7 +63,7 @@ def compare(architecture: str, X: Any, folder: Path, repeats: int, **options: An
         memory_times.append(seconds(in_memory))
         stored_times.append(seconds(stored))
     equal = bool(np.array_equal(np.asarray(open_gram(store)), in_memory())) if len(X) <= 1000 else None
-    pairs = len(X) * (len(X) + 1) // 2
+    pairs = symmetric_pairs(len(X))
     memory, disk = statistics.median(memory_times), statistics.median(stored_times)
     return {
         "architecture": architecture,

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import multiprocessing
 import shutil
 import tarfile
@@ -209,12 +208,9 @@ def copy_results(work: Path, output: Path) -> None:
 
 def write_speed(options: argparse.Namespace, found: dict[str, Any]) -> bool:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    write_json(options.work / "networks_speed.json", {"date": today(), "device": device, **found, **environment_of()})
+    about = {"environment": environment(), "torch": torch.__version__}
+    write_json(options.work / "networks_speed.json", {"date": today(), "device": device, **found, **about})
     return True
-
-
-def environment_of() -> dict[str, Any]:
-    return {"environment": json.loads(json.dumps(environment())), "torch": torch.__version__}
 
 
 def load_toy(name: str) -> Dataset:

@@ -22,7 +22,7 @@ from tangentless.bench.photographs import cut, load_photographs, standardize
 from tangentless.files import load_array, write_json
 from tangentless.kernel import kernel
 from tangentless.solve import solve_ridge
-from tangentless.timing import command, describe_machine, environment, timed
+from tangentless.timing import command, describe_machine, environment, symmetric_pairs, timed
 
 RIDGE = 1e-4
 
@@ -55,7 +55,7 @@ def classify(photographs: Any, architecture: str, backend: str, size: int, count
     start = time.perf_counter()
     fit = fit_estimator if has_estimators() else fit_by_hand
     found = fit(architecture, backend, X_train, y_train, X_test, y_test)
-    pairs = len(X_train) * (len(X_train) + 1) // 2 + len(X_train) * len(X_test)
+    pairs = symmetric_pairs(len(X_train)) + len(X_train) * len(X_test)
     seconds = time.perf_counter() - start
     return {
         "architecture": architecture,

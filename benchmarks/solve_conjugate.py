@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from solve_cpu import resident
 from tangentless.gram import gram, open_gram
 from tangentless.solve import Step, solve_conjugate, solve_ridge
 from tangentless.solve.spread import multiply
@@ -38,11 +39,6 @@ def data(rows: int) -> tuple[np.ndarray, np.ndarray]:
     labels = generator.integers(0, TARGETS, rows)
     centres = generator.standard_normal((TARGETS, 20))
     return centres[labels] + generator.standard_normal((rows, 20)), np.eye(TARGETS)[labels]
-
-
-def peak_bytes() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
 def put_record(folder: Path, report: dict[str, Any]) -> None:
@@ -87,7 +83,7 @@ def solve(folder: Path, rows: int, landmarks: int, *, dies: bool) -> None:
         "steps": solution.steps,
         "residual": solution.residual,
         "seconds": time.monotonic() - begun,
-        "peak_gigabytes": peak_bytes() / 1e9,
+        "peak_gigabytes": resident(peak=True) / 1e9,
     }
     put_record(folder, report)
 
