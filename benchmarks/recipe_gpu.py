@@ -87,7 +87,7 @@ def main() -> None:
             if words[-1] == "--ingredients":
                 words.append(TOY_INGREDIENTS)
             if not run(words, options, ends):
-                print(f"the time is over in {name}; the same call goes on", flush=True)
+                print(f"the time is over in {name}; the same call resumes", flush=True)
                 break
     finally:
         keep(options.work, options.output)

@@ -312,8 +312,8 @@ def _shifts(axes: tuple[Windows, Windows], grid: tuple[int, int]) -> tuple[tuple
         if windows != Windows(1, length):
             before = max(0, -windows.start)
             after = max(0, windows.positions(windows.count - 1)[-1] - length + 1)
-            beside = [0, 0, before, after] * 2 if axis == 1 else [before, after, 0, 0] * 2  # the last axis first
-            found.append((axis, beside, _parts(windows, before)))
+            padding = [0, 0, before, after] * 2 if axis == 1 else [before, after, 0, 0] * 2  # the last axis first
+            found.append((axis, padding, _parts(windows, before)))
     return tuple(found)
 
 
@@ -348,8 +348,8 @@ def _sum(sources: tuple[Function, ...], weights: tuple[float, ...], values: list
 def _windows(before: Function, shifts: Any, scale: float, values: list[Any]) -> Any:
     """Sum over windows: shifts along the rows of both images, then along their columns."""
     kernels = before(values)
-    for axis, beside, parts in shifts:
-        padded = torch.nn.functional.pad(kernels, beside)
+    for axis, padding, parts in shifts:
+        padded = torch.nn.functional.pad(kernels, padding)
         kernels = sum(_along(_along(padded, axis, part), axis + 2, part) for part in parts)
     return kernels if scale == 1.0 else kernels * scale
 

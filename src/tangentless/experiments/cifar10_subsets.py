@@ -177,7 +177,7 @@ class _Scorer:
     backend: str
     folder: Path
     # By index of a training image: its kernel values with all test images, (test,), for each member of the recipe.
-    beside: dict[int, list[Array]] = field(default_factory=dict)
+    test_rows: dict[int, list[Array]] = field(default_factory=dict)
 
     @functools.cached_property
     def zca(self) -> ZCA:
@@ -194,17 +194,17 @@ class _Scorer:
         union = np.unique(np.concatenate([indices for sizes in draws.values() for indices in sizes.values()]))
         images = self._whiten(self.dataset.train.images[union])
         matrices = self._matrices("among themselves", images)
-        new = np.array([index not in self.beside for index in union.tolist()])
+        new = np.array([index not in self.test_rows for index in union.tolist()])
         if new.any():
             rows = zip(*self._matrices("with test images", images[new], self.tested), strict=True)
-            self.beside.update(zip(union[new].tolist(), map(list, rows), strict=True))
-        beside = [np.stack(rows) for rows in zip(*(self.beside[index] for index in union.tolist()), strict=True)]
+            self.test_rows.update(zip(union[new].tolist(), map(list, rows), strict=True))
+        across = [np.stack(rows) for rows in zip(*(self.test_rows[index] for index in union.tolist()), strict=True)]
         targets = np.eye(len(self.dataset.classes))[self.dataset.train.labels]
 
         def fit(indices: Indices) -> dict[str, list[Any]]:
             at = np.searchsorted(union, indices)
             return self._fit(
-                [(K[np.ix_(at, at)], rows[at]) for K, rows in zip(matrices, beside, strict=True)], targets[indices]
+                [(K[np.ix_(at, at)], rows[at]) for K, rows in zip(matrices, across, strict=True)], targets[indices]
             )
 
         return {kind: {str(size): fit(indices) for size, indices in sizes.items()} for kind, sizes in draws.items()}
@@ -226,7 +226,7 @@ class _Scorer:
                 continue
             left_out = [solution.leave_one_out for solution in solutions]
             shares = member_shares(targets, left_out, [None] if recipe is None else recipe.views)
-            values = [beside.T @ one.coefficients for one, (_, beside) in zip(solutions, members, strict=True)]
+            values = [across.T @ one.coefficients for one, (_, across) in zip(solutions, members, strict=True)]
             right = np.tensordot(shares, values, axes=1).argmax(axis=1) == self.test.labels
             loo = np.tensordot(shares, left_out, axes=1)
             found.append((int(right.sum()), accuracy(targets, loo), squared_error(targets, loo)))
@@ -319,9 +319,9 @@ def plot(rows: Sequence[Row], folder: Path, name: str = EXPERIMENT) -> list[Path
         theirs = {size: values for size, values in SUBSETS.get(label, {}).items() if size in sizes}
         if theirs and (mine or label == "cntk"):
             means, reach = zip(*theirs.values(), strict=True)
-            beside = [1.06 * size for size in theirs]  # shifted, so as not to cover ours
+            shifted = [1.06 * size for size in theirs]  # so as not to cover ours
             style = {"markerfacecolor": "white", "markersize": 4.5, "elinewidth": 0.9, "capsize": 2.5}
-            axes.errorbar(beside, means, reach, fmt="o", color=colour, label=f"{NAMES[label]}, paper", **style)
+            axes.errorbar(shifted, means, reach, fmt="o", color=colour, label=f"{NAMES[label]}, paper", **style)
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.legend(frameon=False, fontsize=8.5)

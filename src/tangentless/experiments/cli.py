@@ -331,7 +331,7 @@ def uci(
     finished: Annotated[bool, typer.Option("--finished", help="Report the saved answers; compute nothing.")] = False,
     report: ReportOption = None,
 ) -> Answer:
-    """Tune machines on 90 tables, three ways, beside the paper's."""
+    """Classifiers on 90 tables of the UCI repository, tuned in three ways, beside the paper's."""
     from ..backends.workers import count_workers
     from .uci_report import run_study
 

@@ -1,4 +1,4 @@
-"""Claim: on MNIST, kernels with convolutional structure are alike and ahead of those without.
+"""Claim: on MNIST, kernels with convolutional structure are about equally accurate, and better than those without.
 
 One trial, the whole test set. Pixels are scaled to [0, 1]; there is no other preprocessing. Myrtle5 has the paper's
 ridge, 1e-4. The paper does not give the parameters of the kernels without convolutions. Here the bandwidth, order or

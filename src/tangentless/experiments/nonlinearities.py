@@ -1,4 +1,4 @@
-"""Claim: seen as functions of the angle between features, the duals of ReLU and of the Gaussian are much alike.
+"""Claim: as functions of the angle between features, the duals of ReLU and of the Gaussian are similar.
 
 Both are 1 at angle 0. At angle π, ReLU's dual is 0 and the Gaussian's exp(-2). The figure draws the duals that the
 kernels are computed with (`layers/`), and for comparison the cosine: the dual of the identity.

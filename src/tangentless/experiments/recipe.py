@@ -338,8 +338,8 @@ class _Work:
         if not new:
             return solution.leave_one_out, None, solution.tilt
         moves = (Transform(),) if recipe.averaging is None else Symmetry.parse(recipe.averaging).transforms
-        beside = sum(self._matrix(recipe, move, size) for move in moves) / len(moves)
-        return solution.leave_one_out, np.asarray(beside).T @ solution.coefficients, solution.tilt
+        across = sum(self._matrix(recipe, move, size) for move in moves) / len(moves)
+        return solution.leave_one_out, np.asarray(across).T @ solution.coefficients, solution.tilt
 
     def _ensemble(self, recipe: KernelRecipe, size: int, new: bool) -> tuple[Array, Array | None, float]:
         """As `_solve`, but by the estimator: matrices of random copies cannot be shared between recipes."""
@@ -366,16 +366,16 @@ class _Work:
         base = k.base if isinstance(k, Crossed) else k
         part = functools.partial(self._assemble, epsilon=epsilon, move=move, size=size)
 
-        def beside(other: Kernel) -> Kernel:
+        def alike(other: Kernel) -> Kernel:  # crossed, if k is
             return Crossed(other) if isinstance(k, Crossed) else other
 
         if isinstance(base, Sum | Product):
-            return np.asarray(type(base).combine(part(beside(base.first)), part(beside(base.second))))
+            return np.asarray(type(base).combine(part(alike(base.first)), part(alike(base.second))))
         if isinstance(base, Scaled):
-            return base.factor * part(beside(base.base))
+            return base.factor * part(alike(base.base))
         head = base.architecture.layers[-1] if isinstance(base, CompositionalKernel) else None
         if isinstance(head, Gaussian) and head.gamma != 1.0:
-            power: Array = part(beside(with_head(base, 1.0))) ** head.gamma  # exp(gamma (c - 1)), from exp(c - 1)
+            power: Array = part(alike(with_head(base, 1.0))) ** head.gamma  # exp(gamma (c - 1)), from exp(c - 1)
             return power
         return self._leaf(k, epsilon, move, size)
 

@@ -252,7 +252,8 @@ class _Work:
     others: Sequence[Dataset]
     images: dict[str | None, Images] = field(default_factory=dict)  # by test set; None: training images
     matrices: dict[str, Array] = field(default_factory=dict)
-    kept: tuple[str, str] = ("", "")  # the preprocessing of `images`, and the kernel of `matrices`
+    preprocessing: str = ""  # by which `images` were made
+    kernel: str = ""  # of `matrices`
 
     def __post_init__(self) -> None:
         whole, settings = self.dataset.train, self.settings
@@ -399,12 +400,12 @@ class _Work:
         return by_class
 
     def _preprocess(self, name: str) -> None:
-        if self.kept[0] == name:
+        if self.preprocessing == name:
             return
         self.fitted = self.table.preprocessings[name].fit(self.dataset, self.folder, self.backend)
         splits: dict[Any, Split] = {None: self.train, **self.tests}
         self.images = {place: self.fitted.transform(split.images).astype(np.float32) for place, split in splits.items()}
-        self.kept, self.matrices = (name, ""), {}
+        self.preprocessing, self.kernel, self.matrices = name, "", {}
 
     def _choose(self, method: Method, ridge: float | None, size: int) -> Choice:
         """The kernel and ridge with the best leave-one-out accuracy on the first CHOSEN_ON training images."""
@@ -441,8 +442,8 @@ class _Work:
 
     def _matrix(self, method: Method, kernel: Kernel, tested: str | None, size: int) -> Array:
         """K, or K + M with flips, of the first `size` training images: among themselves, or with the set `tested`."""
-        if self.kept[1] != repr(kernel):
-            self.kept, self.matrices = (self.kept[0], repr(kernel)), {}
+        if self.kernel != repr(kernel):
+            self.kernel, self.matrices = repr(kernel), {}
         halves = []
         for half in (kernel, Crossed(kernel)) if method.flips else (kernel,):
             label = f"{half!r} {'among training images' if tested is None else f'with {tested}'}"
@@ -467,8 +468,8 @@ class _Work:
             corner: Array = compute(images[done:])
             if known is None:
                 return corner
-            beside = compute(images[done:], images[:done])
-        return np.block([[known, beside.T], [beside, corner]])
+            below = compute(images[done:], images[:done])
+        return np.block([[known, below.T], [below, corner]])
 
     def _extend_store(
         self, store: Path, method: Method, kernel: Kernel, tested: str | None, label: str, size: int
