@@ -24,11 +24,12 @@ import distributed
 import numpy as np
 
 import tangentless as tl
+from solve_conjugate import TARGETS, data
 from tangentless.gram import open_gram
 from tangentless.solve import Step, solve_conjugate
 from tangentless.timing import environment
 
-RIDGE, TOLERANCE, TARGETS, WORKERS, LIMIT = 10.0, 1e-6, 10, 2, "2GB"
+RIDGE, TOLERANCE, WORKERS, LIMIT = 10.0, 1e-6, 2, "2GB"
 
 
 class Counter(threading.Thread):
@@ -62,14 +63,6 @@ class Counter(threading.Thread):
         writer.close()
 
 
-def data(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points of ten clusters, (rows, 10), and their one-hot labels."""
-    generator = np.random.default_rng(0)
-    labels = generator.integers(0, TARGETS, rows)
-    centres = generator.standard_normal((TARGETS, 10))
-    return centres[labels] + generator.standard_normal((rows, 10)), np.eye(TARGETS)[labels]
-
-
 def peak_bytes(dask_worker: Any = None) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
@@ -81,7 +74,7 @@ def start(*arguments: str) -> subprocess.Popen[bytes]:
 
 
 def measure(options: argparse.Namespace, client: Any, counter: Counter) -> dict[str, Any]:
-    X, Y = data(options.rows)
+    X, Y = data(options.rows, features=10)
     store, began = options.folder / "k.zarr", time.monotonic()
     kernel = tl.classical.Gaussian(gamma=0.01)
     tl.gram(kernel, X, store=store, backend="cpu", tile=options.tile, memory="800MB", scheduler=client)

@@ -33,12 +33,12 @@ KILLED_AFTER = 5  # steps
 RECORD = "solve_conjugate.json"
 
 
-def data(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points of ten clusters, (rows, 20), and their one-hot labels."""
+def data(rows: int, features: int = 20) -> tuple[np.ndarray, np.ndarray]:
+    """Points of ten clusters, (rows, features), and their one-hot labels."""
     generator = np.random.default_rng(0)
     labels = generator.integers(0, TARGETS, rows)
-    centres = generator.standard_normal((TARGETS, 20))
-    return centres[labels] + generator.standard_normal((rows, 20)), np.eye(TARGETS)[labels]
+    centres = generator.standard_normal((TARGETS, features))
+    return centres[labels] + generator.standard_normal((rows, features)), np.eye(TARGETS)[labels]
 
 
 def put_record(folder: Path, report: dict[str, Any]) -> None:

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.linalg import lapack
 
 from tangentless.solve import solve_ridge
-from tangentless.timing import environment
+from tangentless.timing import environment, timed
 
 RIDGE = 1e-3
 TARGETS = 10
@@ -42,12 +39,6 @@ def resident(peak: bool) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key))
 
 
-def timed(action: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
-
-
 def bare(K: np.ndarray, Y: np.ndarray) -> tuple[float, float]:
     """Seconds of dpotrf + dpotrs, and of dpotri after them, in place."""
     columns = K.T
@@ -57,7 +48,7 @@ def bare(K: np.ndarray, Y: np.ndarray) -> tuple[float, float]:
         lapack.dpotrf(columns, lower=1, clean=0, overwrite_a=1)
         lapack.dpotrs(columns, Y, lower=1)
 
-    return timed(solve), timed(lambda: lapack.dpotri(columns, lower=1, overwrite_c=1))
+    return timed(solve)[1], timed(lambda: lapack.dpotri(columns, lower=1, overwrite_c=1))[1]
 
 
 def main() -> None:
@@ -74,7 +65,7 @@ def main() -> None:
         fill(K, points)
         Path("/proc/self/clear_refs").write_text("5")
         before = resident(peak=False)
-        ours.append(timed(lambda: solve_ridge(K, Y, RIDGE, overwrite=True)))
+        ours.append(timed(lambda: solve_ridge(K, Y, RIDGE, overwrite=True))[1])
         extra = max(extra, resident(peak=True) - before)
         fill(K, points)
         one, other = bare(K, Y)
