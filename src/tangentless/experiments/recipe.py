@@ -223,9 +223,9 @@ def reproduce(
 
 def cells(row: Row) -> tuple[str, ...]:
     """A row of the table, under COLUMNS."""
-    gain, error = (f"{100 * row[name]:+.2f}" if row[name] is not None else "" for name in ("gain", "gain error"))
+    gain, error = f"{100 * row['gain']:+.2f}", f"{100 * row['gain error']:.2f}"
     pairs, seconds = f"{row['pairs'] / 1e6:.1f}", f"{row['seconds']:.0f}"
-    shares = percent(row["leave-one-out accuracy"]), gain, error.lstrip("+"), percent(row["validation accuracy"])
+    shares = percent(row["leave-one-out accuracy"]), gain, error, percent(row["validation accuracy"])
     return row["ingredient"], f"{row['train']:,}", *shares, pairs, seconds
 
 
