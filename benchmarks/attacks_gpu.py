@@ -1,10 +1,10 @@
-"""Adversarial examples at size, on one GPU: the robust accuracy of Myrtle5, trained on 5,000 images of CIFAR-10.
+"""Adversarial examples on one GPU: the robust accuracy of Myrtle5, trained on 5,000 images of CIFAR-10.
 
     PYTHONPATH=src python benchmarks/attacks_gpu.py OUTPUT --data FOLDER --minutes 10
 
 FGSM and PGD in the maximum norm, eps 2/255 and 8/255, on 1,000 test images, pixels in [0, 1]. Test images are attacked
-in parts. After every part the record, OUTPUT/attacks.json, is written, and the next call goes on from it. `--small`
-tries everything at the smallest size, on any machine.
+in parts. The record, OUTPUT/attacks.json, is written after every part, and the next call resumes from it. `--small`
+runs everything at the smallest size, on any machine.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ def main() -> None:
 def run(options: Any, ends: float) -> None:
     make_folder(options.output)
     path = options.output / "attacks.json"
-    asked = {name: getattr(options, name) for name in ("kernel", "train", "test", "part", "steps", "ridge")}
+    settings = {name: getattr(options, name) for name in ("kernel", "train", "test", "part", "steps", "ridge")}
     record = json.loads(path.read_text()) if path.exists() else {"attacks": {}}
-    if record["attacks"] and record["settings"] != asked:
+    if record["attacks"] and record["settings"] != settings:
         sys.exit(f"{path} is of other settings, {record['settings']}; give another folder")
     (X, y), (test, labels) = images(options)
     model = tl.KernelRidgeClassifier(options.kernel, options.ridge, backend=options.backend)
     _, seconds = timed(lambda: model.fit(X, y))
     record |= {
         "experiment": "attacks",
-        "settings": asked,
+        "settings": settings,
         "date": today(),
         "machine": describe_machine(options.backend),
         "environment": environment(),
@@ -91,13 +91,13 @@ def run(options: Any, ends: float) -> None:
 
 
 def work(options: Any) -> list[tuple[str, str, slice]]:
-    """FGSM of all images first, which is quick; then PGD, part by part for every eps."""
+    """The jobs (attack, eps, part), in order: all of FGSM, which is quick, then PGD, part by part for every eps."""
     parts = list(spans(options.test, options.part))
     return [(what, eps, part) for what in ("fgsm", "pgd") for part in parts for eps in EPSILONS]
 
 
 def attacked(model: Any, what: str, X: Any, y: Any, eps: float, steps: int) -> int:
-    """How many images are still told right."""
+    """Attack images; returns how many are still classified correctly."""
     moved = fgsm(model, X, y, eps) if what == "fgsm" else pgd(model, X, y, eps, steps=steps)
     return int((model.predict(moved) == y).sum())
 

@@ -1,11 +1,11 @@
-"""Baselines that learn features without labels, trained in the primal: accuracy on test images, seconds, and memory.
+"""Baselines that learn features without labels, by primal ridge regression: test accuracy, seconds, and memory.
 
     python benchmarks/baselines.py coates-ng cifar10 --train 5000 --test 2000 --filters 256
     python benchmarks/baselines.py ckn mnist --train 10000 --filters 50,128 --output FILE.json
 
-The ridge is chosen by leave-one-out on the training images. Features are computed twice, a chunk at a time, and never
-in memory at once. With --output, the result is added to what the file holds already. Larger runs, with matrices, are
-rows of `tangentless reproduce mnist` and `cifar10`.
+The ridge is chosen by leave-one-out on the training images. Features are computed twice, in chunks, and are never all
+in memory. With --output, the result is appended to the runs in the file. Larger runs, with kernel matrices, are rows of
+`tangentless reproduce mnist` and `cifar10`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("data", choices=("mnist", "cifar10"))
     parser.add_argument("--train", type=int, default=5000)
     parser.add_argument("--test", type=int, default=None)
-    parser.add_argument("--filters", default="512", help="of every layer, such as 50,200 for ckn")
+    parser.add_argument("--filters", default="512", help="filters of every layer, such as 50,200 for ckn")
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()

@@ -1,10 +1,11 @@
-"""Classical kernels: a family of tangent kernels of 5,000 points, and convolutional ones beside neural-tangents.
+"""Times a family of tangent kernels of 5,000 points, and convolutional tangent kernels beside neural-tangents.
 
     python benchmarks/classical.py [--neural-tangents PYTHON] [--output FILE.json]
 
-The family is all 15 of depths 1 to 5, of points with 100 features: seconds, those of processor time, and the highest
-memory of the process. Convolutional ones are of 32×32×3 images, warm, after preparation, best of the turns; the two
-libraries take turns. neural-tangents runs in float32, in blocks of 4×4 images, with a last dense layer.
+The family has 15 matrices: depths 1 to 5, each with any number of first layers fixed, of points with 100 features.
+Recorded are wall-clock and processor seconds, and the peak memory of the process. Convolutional kernels are of 32×32×3
+images, timed after compilation and preparation, the best of several turns; the two libraries alternate. neural-tangents
+runs in float32, in blocks of 4×4 images, with a dense layer at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ BLOCK = 4  # images of either side for neural-tangents
 
 
 def serve(text):
-    """In the other Python: compile, then time one call for each line that comes in."""
+    """In the Python with neural-tangents: compile, then time one call for each line on standard input."""
     import numpy as np
 
     from neural_tangents_rate import layers, libraries
@@ -40,7 +41,7 @@ def serve(text):
 
 
 def family():
-    """The 15 matrices of 5,000 points with 100 features."""
+    """Time the 15 matrices of 5,000 points with 100 features."""
     import numpy as np
 
     from tangentless.classical import ntk_family
@@ -61,7 +62,7 @@ def family():
 
 
 def rates(name, python):
-    """Pairs a second of one architecture, in turns."""
+    """Pairs per second of one architecture: ours, and that of neural-tangents where its Python is given."""
     import numpy as np
 
     import tangentless as tl

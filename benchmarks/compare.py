@@ -1,12 +1,12 @@
-"""Speed of tangentless beside its reference, PyTorch and neural-tangents: the same pairs, one run, in turns.
+"""Compares the speed of tangentless on a CPU with its reference backend, PyTorch and neural-tangents.
 
-    python benchmarks/compare.py                                  # what is installed in this environment
-    python benchmarks/compare.py --neural-tangents PYTHON         # and the library in another one
+    python benchmarks/compare.py                                  # compare what is installed in this environment
+    python benchmarks/compare.py --neural-tangents PYTHON         # with neural-tangents in another environment
     python benchmarks/compare.py --quick                          # seconds instead of minutes, to see that it works
 
-Every contender computes a leading part of one matrix k(X, Z), as large as it can in the time of a turn, after
-compilation and preparation. Turns go round: whatever else the machine does hits all alike. Rates are of the best turn;
-medians are in the JSON file. Errors are against the float64 reference, on 16 pairs. Results go to
+Every contender computes a leading block of one matrix k(X, Z), as large as it can within the time of a turn, after
+compilation and preparation. Contenders take turns, so that other work on the machine slows all alike. Rates are those
+of the best turn; medians are in the JSON file too. Errors are against the float64 reference, on 16 pairs. Results go to
 benchmarks/results/cpu_compare.json and .md.
 """
 
@@ -41,8 +41,8 @@ SHAPES = ((32, 32, 3), (28, 28, 1), (8, 8, 1))
 OURS, OURS_ALONE = "tangentless", "tangentless, 1 thread"
 BATCHES = (1, 2, 4, 8)
 MOST_IMAGES = 1024
-FEWEST_OF_OURS = 32  # images that fill all lanes of a vector, and tasks for all threads
-PREPARED = 512  # images, enough for blocks of lanes to share out among threads evenly
+FEWEST_OF_OURS = 32  # images of either side: they fill all SIMD lanes, and make tasks for all threads
+PREPARED = 512  # images to time preparation on: enough to balance the load of threads
 CHECKED = 4  # images of either side whose pairs are compared with the reference
 HERE = Path(__file__).parent
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
@@ -50,7 +50,7 @@ console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isat
 
 @dataclass(frozen=True)
 class Pairs:
-    """Two sets of images, of which every contender takes the first ones."""
+    """Two sets of images, in memory and in files; contenders use the first `count` of both."""
 
     architecture: str
     graph: Graph
@@ -63,13 +63,13 @@ class Pairs:
         return str(self.folder / "left.npy"), str(self.folder / "right.npy")
 
     def exact(self, count: int) -> np.ndarray:
-        """The first entries, by the definition."""
+        """The entries of the first images of both sides, by the reference."""
         return tl.kernel(self.architecture)(self.left[:count], self.right[:count], backend="reference")
 
 
 @dataclass
 class Contender:
-    """Something that computes a block of the first `count` images of both sides, and the turns it took."""
+    """A program that computes a block of the first `count` images of both sides, and the times of its turns."""
 
     name: str
     run: Callable[[int], tuple[np.ndarray, float]]  # count -> values, seconds of the block alone
@@ -87,7 +87,7 @@ class Contender:
         return self.count**2 / statistics.median(self.seconds)
 
     def size(self, seconds: float) -> None:
-        """Find the block that takes about so long; the first call of each size may compile, so the second counts."""
+        """Double `count` until a block takes about `seconds`, timed at the second call, since the first may compile."""
         while True:
             self.run(self.count)
             self.values, taken = self.run(self.count)
@@ -126,7 +126,7 @@ def reference(pairs: Pairs) -> Contender:
 
 
 def pytorch(pairs: Pairs, way: str) -> Contender:
-    """PyTorch at its best batch size."""
+    """PyTorch in one of its ways (see `torch_rival`), at its best batch size."""
     from torch_rival import TorchKernel
 
     kernel = TorchKernel(pairs.graph, way)
@@ -145,7 +145,7 @@ def pytorch(pairs: Pairs, way: str) -> Contender:
 
 
 class NeuralTangents:
-    """The library in another process, which may be another Python."""
+    """neural-tangents in another process, which may run another Python."""
 
     def __init__(self, python: str) -> None:
         command = [python, str(HERE / "neural_tangents_rate.py")]
@@ -177,7 +177,7 @@ class NeuralTangents:
 
 @contextmanager
 def drawn_pairs(architecture: str, shape: tuple[int, ...]) -> Iterator[Pairs]:
-    """Images of both sides, in memory and in files."""
+    """Random images of both sides, also written to temporary files."""
     graph = tl.kernel(architecture).graph(shape)
     with tempfile.TemporaryDirectory() as folder:
         left, right = (random_images(graph, MOST_IMAGES, seed) for seed in (0, 1))
@@ -188,7 +188,7 @@ def drawn_pairs(architecture: str, shape: tuple[int, ...]) -> Iterator[Pairs]:
 
 
 def race(contenders: list[Contender], seconds: float, rounds: int) -> None:
-    """Turns of all contenders, one after the other, several times."""
+    """Choose block sizes, then let contenders take turns for so many rounds."""
     for contender in contenders:
         contender.size(seconds)
     for _ in range(rounds):
@@ -197,7 +197,7 @@ def race(contenders: list[Contender], seconds: float, rounds: int) -> None:
 
 
 def compare_libraries(architecture: str, options: argparse.Namespace, library: NeuralTangents | None) -> list[dict]:
-    """All contenders on 32×32×3 images: rates, ratios and errors."""
+    """Compare all contenders on 32×32×3 images: rates, ratios and errors."""
     with drawn_pairs(architecture, (32, 32, 3)) as pairs:
         contenders = [ours(pairs, OURS, None), reference(pairs)]
         contenders += [pytorch(pairs, way) for way in options.ways]
@@ -220,7 +220,7 @@ def compare_libraries(architecture: str, options: argparse.Namespace, library: N
 
 
 def compare_shapes(architecture: str, options: argparse.Namespace) -> list[dict]:
-    """Ours on images of several shapes, with one thread and with all."""
+    """Measure tangentless on images of several shapes, with one thread and with all."""
     with ExitStack() as stack:
         every = [stack.enter_context(drawn_pairs(architecture, shape)) for shape in SHAPES]
         duos = [(ours(pairs, OURS, None), ours(pairs, OURS_ALONE, 1)) for pairs in every]
@@ -242,7 +242,7 @@ def compare_shapes(architecture: str, options: argparse.Namespace) -> list[dict]
 
 
 def torch_ways(wanted: bool) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The ways to run PyTorch here, and its version or why there are none."""
+    """The ways to run PyTorch here, and notes for the record: its version, or why it is left out."""
     if not wanted or importlib.util.find_spec("torch") is None:
         return (), {"torch": "not installed" if wanted else "left out"}
     import torch
@@ -261,7 +261,7 @@ def torch_ways(wanted: bool) -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def open_library(python: str | None) -> NeuralTangents | None:
-    """Neural-tangents from the given Python, or from this one if it has it."""
+    """neural-tangents in the given Python, or in this one if it is installed; otherwise None."""
     if python is None and importlib.util.find_spec("neural_tangents") is None:
         return None
     return NeuralTangents(python or sys.executable)
@@ -347,7 +347,7 @@ def main() -> None:
     options.ways, notes = torch_ways(not options.no_torch)
     library = open_library(options.neural_tangents)
     notes |= library.versions if library else {"neural-tangents": "not installed"}
-    # Paths of this machine say nothing to readers, so a path in the command is cut to its last part.
+    # Folders of this machine mean nothing to readers, so paths in the command are cut to their last part.
     command = ["python", "benchmarks/compare.py", *(Path(word).name if "/" in word else word for word in sys.argv[1:])]
     here = {**environment(), **notes, "command": shlex.join(command)}
     console.print(f"[bold]{here['processor']}, {here['cores']} cores[/bold], {here['date']}")

@@ -1,7 +1,7 @@
-"""Conjugate gradients on a local cluster of two workers: residual, memory of each process, bytes through the scheduler.
+"""Measures conjugate gradients on a local Dask cluster of two workers: residual, memory, traffic of the scheduler.
 
-The store is computed by the same two workers, if it is not there. All connections to the scheduler pass through a
-counter, so that its traffic is known to the byte; workers exchange blocks with each other directly.
+The same two workers compute the store first, if there is none. All connections to the scheduler go through a proxy that
+counts bytes; workers exchange blocks with each other directly.
 
     python benchmarks/conjugate_cluster.py FOLDER [--rows 100000] [--landmarks 500] [--tile 2048]
 """
@@ -24,15 +24,16 @@ import distributed
 import numpy as np
 
 import tangentless as tl
+from solve_conjugate import TARGETS, data
 from tangentless.gram import open_gram
 from tangentless.solve import Step, solve_conjugate
 from tangentless.timing import environment
 
-RIDGE, TOLERANCE, TARGETS, WORKERS, LIMIT = 10.0, 1e-6, 10, 2, "2GB"
+RIDGE, TOLERANCE, WORKERS, LIMIT = 10.0, 1e-6, 2, "2GB"
 
 
 class Counter(threading.Thread):
-    """Passes connections on to a port of this host, and counts the bytes."""
+    """A proxy that forwards connections to the port `target` of this host and counts the bytes."""
 
     def __init__(self, target: int) -> None:
         super().__init__(daemon=True)
@@ -62,14 +63,6 @@ class Counter(threading.Thread):
         writer.close()
 
 
-def data(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points of ten clusters, and which cluster each is of."""
-    generator = np.random.default_rng(0)
-    labels = generator.integers(0, TARGETS, rows)
-    centres = generator.standard_normal((TARGETS, 10))
-    return centres[labels] + generator.standard_normal((rows, 10)), np.eye(TARGETS)[labels]
-
-
 def peak_bytes(dask_worker: Any = None) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
@@ -81,12 +74,12 @@ def start(*arguments: str) -> subprocess.Popen[bytes]:
 
 
 def measure(options: argparse.Namespace, client: Any, counter: Counter) -> dict[str, Any]:
-    X, Y = data(options.rows)
+    X, Y = data(options.rows, features=10)
     store, began = options.folder / "k.zarr", time.monotonic()
     kernel = tl.classical.Gaussian(gamma=0.01)
     tl.gram(kernel, X, store=store, backend="cpu", tile=options.tile, memory="800MB", scheduler=client)
     report: dict[str, Any] = {"rows": options.rows, "seconds_to_compute": round(time.monotonic() - began, 1)}
-    client.restart()  # the memory of each process is then that of the solution alone
+    client.restart()  # so that the peak memory of each process is that of solving alone
     steps: list[tuple[float, int]] = []
 
     def note(step: Step) -> None:

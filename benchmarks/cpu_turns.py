@@ -1,11 +1,11 @@
-"""Two versions of the package in turns on the CPU, the element rates of fused graphs, and the first call of a new kind.
+"""CPU benchmark: two versions of the package in turns, element rates of graphs, and seconds of a first call.
 
     python benchmarks/cpu_turns.py --before OTHER/src --output benchmarks/results/cpu_turns.json
 
-Each version runs in processes of its own that answer one measurement at a time, so that both see the same machine.
-There are several of each, because two processes of one version differ by up to 8 %: pages of memory fall into other
-places of the cache. Times are processor seconds of one thread, the best of several rounds and processes; those of
-first calls are wall-clock seconds with an empty cache.
+Each version runs in processes of its own, which measure one at a time, so that other work on the machine affects both
+alike. There are several processes of each, because two processes of one version differ by up to 8 %: their memory pages
+map to different places of the cache. Times are processor seconds of one thread, the best of several rounds and
+processes. Those of first calls are wall-clock seconds, with everything imported and an empty cache of compiled code.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ COLD = (
 
 
 def serve() -> None:
-    """Answer lines of (architecture, shape, rows, columns, rounds) with the seconds of a block."""
+    """Read JSON lines (architecture, shape, rows, columns, rounds); write the seconds of a block for each."""
     import tangentless as tl
     from tangentless.backends.cpu import CpuBackend
 
@@ -70,7 +70,7 @@ def serve() -> None:
 
 
 class Version:
-    """One version of the package, in a process of its own."""
+    """A process that measures one version of the package."""
 
     def __init__(self, source: Path, cache: str) -> None:
         environment = {**os.environ, "PYTHONPATH": str(source), "NUMBA_CACHE_DIR": cache}
@@ -88,7 +88,7 @@ class Version:
 
 
 def take_turns(sources: tuple[Path, Path], processes: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Pairs per second of two versions, and their ratio."""
+    """Pairs per processor second of two versions, and their ratio, by architecture."""
     caches = tempfile.mkdtemp(), tempfile.mkdtemp()
     versions = [[Version(*one) for one in zip(sources, caches, strict=True)] for _ in range(processes)]
     turns = {}
@@ -101,7 +101,7 @@ def take_turns(sources: tuple[Path, Path], processes: int, rounds: int) -> dict[
 
 
 def first_call(source: Path, text: str) -> float:
-    """Wall-clock seconds of the first call of a kind of kernel, with an empty cache and everything imported."""
+    """Wall-clock seconds of the first call of a kernel, in a new process with an empty cache."""
     script = (
         "import time, numpy as np, tangentless as tl, tangentless.backends.cpu.sweep\n"
         "X = np.random.default_rng(0).standard_normal((2, 32, 32, 3)); start = time.perf_counter()\n"
@@ -114,9 +114,9 @@ def first_call(source: Path, text: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", type=Path, help="the src folder of the version before")
+    parser.add_argument("--before", type=Path, help="the src folder of the version to compare with")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--processes", type=int, default=3, help="of each version")
+    parser.add_argument("--processes", type=int, default=3, help="processes of each version")
     parser.add_argument("--output", type=Path, default=Path("cpu_turns.json"))
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

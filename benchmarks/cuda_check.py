@@ -1,9 +1,9 @@
-"""What `tangentless bench --backend cuda` leaves out: the time of each fused stage, and a run for compute-sanitizer.
+"""Times each fused stage on a GPU, and runs small kernels for compute-sanitizer.
 
     python benchmarks/cuda_check.py
     compute-sanitizer --tool memcheck python benchmarks/cuda_check.py --tiny
 
-Images are synthetic.
+Everything else is measured by `tangentless bench --backend cuda`. Images are synthetic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tangentless.kernel import kernel
 from tangentless.layers import format_grid
 from tangentless.timing import random_images
 
-COLUMNS = 62  # images z: 32,736 pairs in one launch
+COLUMNS = 62  # images on the right: with SIDE on the left, 32,736 pairs in one launch
 REPEATS = 3
 TINY = (
     ("myrtle10-gaussian", (16, 16, 3)),
@@ -33,7 +33,7 @@ TINY = (
 
 
 def stage_microseconds(path: FusedPath, left: Any, right: Any) -> list[float]:
-    """Of a pair in each stage, one launch of each over all pairs."""
+    """Microseconds per pair of each stage, from one launch over all pairs."""
     xp = path.machine.xp
     pairs = len(left) * len(right)
     heights = column_heights(len(left), len(right))

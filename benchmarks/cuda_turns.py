@@ -1,10 +1,10 @@
-"""Two versions of the package in turns on one GPU: how fast and how exact each one is, and the tests that need a GPU.
+"""Compares speed and error of two versions of the package on one GPU, in turns; can run the GPU tests too.
 
     python benchmarks/cuda_turns.py --before out/before/src --images out/gpu/images.npz --output turns.json
 
-Every measurement runs in a process of its own, the two versions alternating, so that whatever else happens to the
-machine hits both. Images are `raw` and `white` of the archive; other kinds are made from them. Errors are those of the
-fused path against float64 on the same GPU, of which a few entries are held against the reference.
+Every measurement runs in a process of its own, and the two versions alternate, so that other work on the machine slows
+both. Images are `raw` and `white` of the archive, and other kinds made from them or from random numbers. Errors are
+those of the fused path against float64 on the same GPU; a few float64 entries are compared with the reference.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ HERE = Path(__file__).resolve().parent
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", type=Path, help="the src folder of the version before")
+    parser.add_argument("--before", type=Path, help="the src folder of the version to compare with")
     parser.add_argument("--after", type=Path, default=HERE.parent / "src", help="the src folder of this version")
     parser.add_argument("--images", type=Path, required=True, help="an archive with `raw` and `white`, (N, 32, 32, 3)")
     parser.add_argument("--output", type=Path, default=Path("turns.json"))
     parser.add_argument("--rounds", type=int, default=4, help="processes of each version")
-    parser.add_argument("--turns", type=int, default=3, help="of each architecture in a process")
+    parser.add_argument("--turns", type=int, default=3, help="turns of each architecture in a process")
     parser.add_argument("--tests", action="store_true", help="run tests/test_cuda_gpu.py too")
     parser.add_argument("--work", choices=["time", "values", "general"], help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -100,7 +100,7 @@ def run_tests(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def rates(measured: dict[str, list[Any]]) -> dict[str, Any]:
-    """Medians over all turns, in pairs per second, and the share of the version before."""
+    """Pairs per second by architecture: median and best of all turns, and ratios of the two versions."""
     found: dict[str, Any] = {}
     for architecture in ARCHITECTURES:
         turns = {name: [rate for one in runs for rate in one[architecture]] for name, runs in measured.items()}
@@ -114,7 +114,7 @@ def rates(measured: dict[str, list[Any]]) -> dict[str, Any]:
 
 
 def errors(values: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The largest errors of entries, and relative to their distance from one, by architecture and kind of images."""
+    """The largest relative errors of K and of 1 - K, by architecture and kind of images."""
     found: dict[str, Any] = {}
     for key, exact in values["after"].items():
         if not key.startswith("exact "):
@@ -135,7 +135,7 @@ def errors(values: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def kinds_of_images(archive: Any) -> dict[str, Any]:
-    """2 FEW images of every kind."""
+    """2 × FEW images of every kind."""
     rng = np.random.default_rng(0)
     raw, white = (archive[name][: 2 * FEW].astype(np.float64) for name in ("raw", "white"))
     noise = rng.standard_normal(raw.shape)
@@ -157,7 +157,7 @@ def block(k: Any, backend: Any, left: Any, right: Any) -> Any:
 
 
 def write_values(options: argparse.Namespace) -> None:
-    """Entries of the fused path; of this version also those in float64, and a few of the reference."""
+    """Write entries of the fused path, of the same pairs in float64, and of a few pairs by the reference."""
     from tangentless.backends.cuda import CudaBackend
     from tangentless.kernel import kernel
 
@@ -175,7 +175,7 @@ def write_values(options: argparse.Namespace) -> None:
 
 
 def time_blocks(options: argparse.Namespace) -> None:
-    """Pairs per second of every turn, warm, with preparation apart."""
+    """Write pairs per second of every turn, after compilation and preparation."""
     import cupy
 
     from tangentless.backends.cuda import CudaBackend
@@ -198,7 +198,7 @@ def time_blocks(options: argparse.Namespace) -> None:
 
 
 def time_general(options: argparse.Namespace) -> None:
-    """Pairs per second of the general path: float64, other graphs, and tangent kernels."""
+    """Write pairs per second of the general path: in float64, of graphs that are not fused, and of tangent kernels."""
     from tangentless.backends.cuda import CudaBackend
     from tangentless.classical import ConvolutionalNTK
     from tangentless.kernel import kernel

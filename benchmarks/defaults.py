@@ -1,9 +1,10 @@
-"""What defaults do on digits, photographs, sequences and tables: accuracies over a range around each default.
+"""Compares the default parameters with values around them, by accuracies on digits, photographs, sequences and tables.
 
     python benchmarks/defaults.py [--output FILE.json]
 
 Photographs are pieces of three pictures that come with scikit-learn and matplotlib. Of every data set, half the rows
-(at most 500) train, and at most 300 others test; scores of a ridge are leave-one-out on the training rows.
+(at most 500) are for training and at most 300 others for testing. Scores of ridges are leave-one-out accuracies on the
+training rows; other scores are on the test rows.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from tangentless.preprocessing import ZCA
 from tangentless.solve import choose_landmarks, ridge_path, scaled_price, solve_nystroem
 from tangentless.timing import environment
 
-PRICES = (0.01, 0.1, 1.0, 10.0, 100.0)  # times the default
+PRICES = (0.01, 0.1, 1.0, 10.0, 100.0)  # factors of the default C of KernelSVC
 RIDGES = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 GAMMAS = (0.01, 0.1, 1.0, 10.0)  # over the number of features
 TABLES = {"iris": datasets.load_iris, "wine": datasets.load_wine, "cancer": datasets.load_breast_cancer}
 WHITENINGS = {"none": None, "ZCA()": ZCA(), "ZCA(epsilon=0.1)": ZCA(epsilon=0.1), "ZCA(patch=4)": ZCA(patch=4)}
-SHARES = (0.1, 0.25, 0.5, 1.0)  # of the rows that are landmarks
+SHARES = (0.1, 0.25, 0.5, 1.0)  # shares of the rows that are landmarks
 
 
 def pieces(side: int = 64, size: int = 32) -> tuple[np.ndarray, np.ndarray]:
-    """Squares of three photographs, one class each, made smaller."""
+    """Squares of `side` pixels of three photographs, resized to `size`; the label is the photograph."""
     hopper = np.asarray(Image.open(Path(get_data_path(), "sample_data", "grace_hopper.jpg")).convert("RGB"))
     found, labels = [], []
     for label, picture in enumerate([*datasets.load_sample_images().images, hopper]):
@@ -106,7 +107,7 @@ def study(k: tl.Kernel, X: np.ndarray, y: np.ndarray, Z: np.ndarray, z: np.ndarr
 
 
 def gammas() -> dict[str, dict[str, float]]:
-    """Test accuracy of ridge regression on standardised tables, by gamma times the number of features."""
+    """Test accuracy of ridge regression with a Gaussian kernel on standardised tables; keys: gamma × features."""
     found = {}
     for name, load in TABLES.items():
         rows, labels = load(return_X_y=True)
@@ -119,7 +120,7 @@ def gammas() -> dict[str, dict[str, float]]:
 
 
 def whitenings(train: int = 60, test: int = 200, draws: int = 5) -> dict[str, float]:
-    """Test accuracy on pieces of photographs at 16×16 where the whitening sees few of them: a mean over draws."""
+    """Test accuracy on 16×16 pieces of photographs when the whitening is fitted to few of them: a mean over draws."""
     X, y = pieces(size=16)
     found: dict[str, list[float]] = {name: [] for name in WHITENINGS}
     for draw in range(draws):

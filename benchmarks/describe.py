@@ -1,8 +1,8 @@
-"""How near the predictions of `tangentless describe` come: seconds predicted and taken, from 8×8 to 100×100.
+"""Compares the times that `tangentless describe` predicts with those taken, for images from 8×8 to 100×100.
 
     python benchmarks/describe.py [--output FILE.json] [--backend cpu] [--processor-time]
 
-On a machine that is busy with other work, seconds of the processors (of all threads together) are the better clock.
+On a busy machine, use --processor-time: processor seconds of all threads together, in place of wall-clock seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tangentless import timing
 
 CASES = (("myrtle5", 8, 1000), ("myrtle5", 16, 300), ("myrtle5", 32, 96), ("myrtle10-gaussian", 32, 96),
          ("myrtle5", 64, 32), ("conv3 relu pool2 conv3 relu pool5 conv3 relu globalpool", 100, 16))  # fmt: skip
-GPU_TIMES = 12  # as many images there
+GPU_TIMES = 12  # factor of the numbers of images on a GPU
 
 
 def main() -> None:

@@ -1,12 +1,12 @@
-"""Gradients against the forward direction, of Myrtle5: the fused path, and the general one.
+"""Compares the cost of gradients with that of kernel entries, for Myrtle5, on the fused and the general path.
 
     python benchmarks/gradients.py benchmarks/results/gradients_cpu.json
     python benchmarks/gradients.py benchmarks/results/gradients_h200.json --backend cuda
 
-On the CPU, both directions take turns, and the least time counts. Seconds are those of the processor, so that other
-work on the machine disturbs little; rates are what two undisturbed cores give at that. On a GPU, images and cotangents
-are there, and PyTorch's autograd through compiled layers runs on the same pairs: norms held fixed, without the head.
-Errors are those of a few pairs against the reference, relative to the largest entry.
+Both directions take turns, and the least time counts. On the CPU, times are processor seconds of one thread, which
+other work on the machine disturbs little; rates are those that two undisturbed cores would reach. On a GPU, images and
+cotangents are on the device. PyTorch's autograd through compiled layers runs on the same pairs, with norms as inputs
+and without the head. Errors are of a few pairs against the reference, relative to the largest gradient.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from tangentless.files import write_json
 from tangentless.timing import command, describe_machine, environment, today
 
 TURNS, CORES, NAME = 4, 2, "myrtle5"
-GENERAL = 128  # images of either side, where the general path runs on a GPU
+GENERAL = 128  # images of either side at most, for the general path on a GPU
 
 
 def least(*functions, clock=time.process_time):
-    """The least time of each function, taking turns."""
+    """Call functions in turns; returns the least time of each."""
     found = [[] for _ in functions]
     for _ in range(TURNS):
         for times, function in zip(found, functions, strict=True):
@@ -36,7 +36,8 @@ def least(*functions, clock=time.process_time):
     return [min(times) for times in found]
 
 
-# On a GPU: the kernel; whether the general path is asked for, which has slopes by parameters; whether both sides are.
+# On a GPU: name, kernel, whether to use the general path, and whether to compute gradients by the images of both sides.
+# `parameters=True` asks for gradients by parameters of layers, which only the general path computes.
 CASES = (
     ("both sides", NAME, False, True),
     ("one side", NAME, False, False),
@@ -54,7 +55,7 @@ def numbers(side, rows, columns):
 def on_cpu(side, rows, columns, fused):
     kernel, (X, Z, G) = tl.kernel(NAME), numbers(side, rows, columns)
     graph, backend = kernel.graph(X.shape[1:]), tl.Device("cpu", "float32", 1).backend
-    left, right = (backend.gradient(graph, one, parameters=not fused) for one in (X, Z))  # the general path has these
+    left, right = (backend.gradient(graph, one, parameters=not fused) for one in (X, Z))
     if fused:
         near, far = backend.prepare(graph, X), backend.prepare(graph, Z)
         forward = lambda: backend.block(graph, near, far)  # noqa: E731
@@ -74,7 +75,7 @@ def on_cpu(side, rows, columns, fused):
 
 
 def on_gpu(options):
-    """Every case with its forward direction, and memory."""
+    """Measure every case: both directions, and peak memory."""
     import cupy
 
     pool, rows = cupy.get_default_memory_pool(), []
@@ -85,7 +86,10 @@ def on_gpu(options):
         graph, backend = tl.kernel(text).graph(X.shape[1:]), tl.Device("cuda", options.precision).backend
         left = backend.gradient(graph, images, parameters=parameters)
         right = backend.gradient(graph, others, parameters=parameters, wanted=both)
-        near, far = (left.images, right.images) if parameters else map_both(backend, graph, images, others)
+        if parameters:
+            near, far = left.images, right.images
+        else:
+            near, far = backend.prepare(graph, images), backend.prepare(graph, others)
         wait = backend.machines[0].mark
         pool.free_all_blocks()
         pulls = lambda: (backend.pullback(graph, left, right, cotangent), wait()())  # noqa: B023, E731
@@ -114,12 +118,8 @@ def on_gpu(options):
     return rows
 
 
-def map_both(backend, graph, *sides):
-    return [backend.prepare(graph, one) for one in sides]
-
-
 def errors(options):
-    """Of a few pairs, in both precisions."""
+    """Errors of the gradients of a few pairs, in both precisions."""
     kernel, (X, Z, G) = tl.kernel(NAME), numbers(options.side, 2, 2)
     expected = kernel.vjp(X, Z, G, backend="reference")
     found = {}
@@ -131,7 +131,7 @@ def errors(options):
 
 
 def beside(options):
-    """PyTorch on the same pairs: forward, and both ways."""
+    """Time PyTorch on the same pairs: entries, and entries with gradients."""
     from tangentless.bench import rival
 
     kernel, (X, Z, G) = tl.kernel(NAME), numbers(options.side, options.rows, options.columns)
@@ -174,7 +174,7 @@ def main():
         record["results"] = [on_cpu(32, 4, 16, fused=True), on_cpu(8, 16, 16, fused=False)]
     else:
         record["results"] = on_gpu(options)
-        write_json(options.output, record)  # the rest takes a while
+        write_json(options.output, record)  # kept if the rest fails: compiling PyTorch takes a while
         record["rival"] = None if options.no_rival else beside(options)
         write_json(options.output, record)
         record["errors"] = errors(options)

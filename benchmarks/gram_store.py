@@ -1,4 +1,4 @@
-"""What a store costs: time against `k(X)` in memory, memory against the budget, two workers against one, reading.
+"""Measures the cost of stores: time against `k(X)` in memory, peak memory, reading, and scaling with workers.
 
     python benchmarks/gram_store.py overhead   # a stored run takes at most 5 % longer
     python benchmarks/gram_store.py memory     # peak memory stays below the budget plus 300 MB, up to 20,000 rows
@@ -6,7 +6,8 @@
     python benchmarks/gram_store.py workers    # two Dask workers of one thread each, at least 1.8 times one
     python benchmarks/gram_store.py gpu        # on a GPU, at least 90 % of the kernel's rate, for 10,000 images
 
-`--small` checks that a case works, in seconds; its figures mean nothing. Results go to benchmarks/results as JSON.
+The comments state the targets. `--small` checks in seconds that a case works; its figures mean nothing and are not
+saved. Results go to benchmarks/results as JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ import numpy as np
 
 import tangentless as tl
 from tangentless.gram import gram, open_gram
-from tangentless.timing import environment, package_version
+from tangentless.timing import environment, package_version, symmetric_pairs, timed
 
 RESULTS = Path(__file__).parent / "results"
 DEEP, CHEAP, VECTORS = "myrtle5", "conv3 relu pool2 conv3 relu globalpool normalize relu", "normalize relu"
@@ -37,12 +37,6 @@ Case = Callable[[bool, Path], dict[str, Any]]
 
 def images(count: int, *shape: int) -> Any:
     return np.random.default_rng(0).standard_normal((count, *shape)).astype(np.float32)
-
-
-def seconds(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 def compare(architecture: str, X: Any, folder: Path, repeats: int, **options: Any) -> dict[str, Any]:
@@ -59,10 +53,10 @@ def compare(architecture: str, X: Any, folder: Path, repeats: int, **options: An
     memory_times, stored_times = [], []
     for _ in range(repeats):
         shutil.rmtree(store, ignore_errors=True)
-        memory_times.append(seconds(in_memory))
-        stored_times.append(seconds(stored))
+        memory_times.append(timed(in_memory)[1])
+        stored_times.append(timed(stored)[1])
     equal = bool(np.array_equal(np.asarray(open_gram(store)), in_memory())) if len(X) <= 1000 else None
-    pairs = len(X) * (len(X) + 1) // 2
+    pairs = symmetric_pairs(len(X))
     memory, disk = statistics.median(memory_times), statistics.median(stored_times)
     return {
         "architecture": architecture,
@@ -131,7 +125,7 @@ def read(small: bool, folder: Path) -> dict[str, Any]:
     rates: dict[str, list[float]] = {"first": [], "cached": []}
     for rate in rates.values():
         for start in starts:
-            taken = seconds(lambda start=start: matrix[start : start + rows])  # type: ignore[misc]
+            _, taken = timed(lambda start=start: matrix[start : start + rows])  # type: ignore[misc]
             rate.append(rows * count * 8 / taken)
     median = statistics.median(rates["cached"])
     return {
@@ -156,7 +150,7 @@ def workers(small: bool, folder: Path) -> dict[str, Any]:
             for turn in range(2 if small else 4):
                 store = folder / f"{count}-{turn}.zarr"
                 options: dict[str, Any] = {"backend": "cpu", "tile": 16 if small else 32, "progress": False}
-                taken = seconds(lambda: gram(DEEP, X, store=store, scheduler=cluster, **options))  # noqa: B023
+                _, taken = timed(lambda: gram(DEEP, X, store=store, scheduler=cluster, **options))  # noqa: B023
                 if turn:  # the first compiles
                     times[count].append(taken)
     ratio = statistics.median(times[1]) / statistics.median(times[2])
@@ -171,7 +165,7 @@ def workers(small: bool, folder: Path) -> dict[str, Any]:
 
 
 def about() -> dict[str, Any]:
-    """When, where and with what."""
+    """The environment of the run, for records."""
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     cards = subprocess.run(query, capture_output=True, text=True).stdout if shutil.which(query[0]) else ""
     return {

@@ -1,22 +1,25 @@
-"""Networks on one GPU: speed against the matrix ceiling measured there, and the paper's recipes, call by call.
+"""Networks on one GPU: speed against the measured rate of matrix products, and training by the paper's recipes.
 
     PYTHONPATH=src python benchmarks/networks_gpu.py OUTPUT --data FOLDER --seconds 560 [--parts speed,myrtle5,...]
 
-Parts, in this order: `speed` (the bf16 ceiling; seconds an epoch of Myrtle5 with 1,024 filters, by way of compiling),
-`myrtle5` (60 epochs on CIFAR-10), `subsets` (1,280 images, five trials, with and without batch norm), `mnist`,
-`compare` (kernels against networks on 1,280 images of CIFAR-10), `myrtle10` (with flips; 256 filters and a tenth of the
-epochs, and labelled so).
+Parts, in this order:
 
-Training ends before `--seconds` are over, with checkpoints in WORK; the same call goes on. Records are copied to
-OUTPUT, and all of WORK but checkpoints into OUTPUT/networks_gpu.tgz: unpacked into the WORK of another machine, what is
-finished is not done again there. `--toy` tries everything at the smallest size, on any machine.
+- `speed`: the rate of bf16 matrix products, and seconds per epoch of Myrtle5 with 1,024 filters by compilation mode,
+- `myrtle5`: 60 epochs on CIFAR-10,
+- `subsets`: 1,280 images, five trials, with and without batch norm,
+- `mnist`,
+- `compare`: kernels against networks on 1,280 images of CIFAR-10,
+- `myrtle10`: with flips; 256 filters and a tenth of the epochs, and labelled so.
+
+Training stops before `--seconds` are over, with checkpoints in WORK, and the same call resumes it. Records are copied
+to OUTPUT. All of WORK except checkpoints goes into OUTPUT/networks_gpu.tgz; another machine with it unpacked in its
+WORK does not repeat what is finished. `--toy` runs everything at the smallest size, on any machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import json
 import multiprocessing
 import shutil
 import tarfile
@@ -37,7 +40,7 @@ from tangentless.files import atomic_file, write_json
 from tangentless.networks import RECIPES, Machine, network_of, train
 from tangentless.timing import environment, today
 
-COMPARED = (  # of different depth and pooling; the GPU has fused stages for all
+COMPARED = (  # of different depth and pooling, all of which run fused on the GPU
     "conv3 relu globalpool normalize relu",
     "conv3 relu conv3 relu globalpool normalize relu",
     "conv3 relu conv3 relu conv3 relu globalpool normalize relu",
@@ -50,7 +53,7 @@ COMPARED = (  # of different depth and pooling; the GPU has fused stages for all
 SHORTER = {"width": 256, "epochs": 20}
 SUBSETS = ("subset-bn-1280", "subset-1280")
 RESERVE = 15.0  # seconds kept for tests, checkpoints and copies
-TO_START = 60.0  # seconds that a part needs to compile and to get anywhere
+TO_START = 60.0  # seconds that a part needs at least, with compiling
 
 
 class Clock:
@@ -65,7 +68,7 @@ class Clock:
 
 
 def ceiling(side: int, repeats: int = 10) -> float:
-    """Operations per second of a product of two bf16 matrices of random numbers, the best of five runs."""
+    """Operations per second of products of two random bf16 matrices, the best of five runs."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     left, right = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
 
@@ -87,7 +90,7 @@ def synchronize() -> None:
 
 
 def measure_speed(toy: bool, modes: list[str]) -> dict[str, Any]:
-    """Seconds an epoch of 50,000 images takes, from full batches of random images, once everything is compiled."""
+    """Seconds per epoch of 50,000 images, from full batches of random images, after compiling; a row for each mode."""
     recipe = RECIPES["cifar10-myrtle5"].change(epochs=3, **({"width": 8} if toy else {}))
     count = recipe.batch * (2 if toy else 48)
     images = np.random.default_rng(0).standard_normal((count, 32, 32, 3), dtype=np.float32)
@@ -97,7 +100,7 @@ def measure_speed(toy: bool, modes: list[str]) -> dict[str, Any]:
     for mode in modes:
         network = network_of(recipe, (32, 32, 3), 10)
         first = next(weight for weight in network.weights())
-        # The gradient of the images themselves is not taken: the first convolution runs twice, all else three times.
+        # Gradients by the images are not computed: the first convolution runs twice, everything else three times.
         work = 3 * network.operations() - 2 * first.numel() * 32 * 32
         training = train(network, images, np.arange(count) % 10, recipe, machine=Machine(compile=mode))
         rate = count / min(epoch.seconds for epoch in training.history[1:])
@@ -123,9 +126,9 @@ def run_recipes(
     folder: Path,
     **more: Any,
 ) -> bool:
-    """Whether all trials are done."""
+    """Train recipes, each with its own record; returns whether all trials are finished."""
     machine = more.pop("machine", Machine())
-    for name in names:  # each in its own record
+    for name in names:
         if not clock.may_start():
             return False
         settings = experiment.Settings((name,), changes, stop_after=clock.left(), **more)
@@ -135,7 +138,7 @@ def run_recipes(
 
 
 def run_comparison(toy: bool, clock: Clock, data: Callable[[str], Dataset], folder: Path) -> bool:
-    """Whether all architectures are done; their kernels take 3.4 million pairs each."""
+    """Compare kernels with networks, at 3.4 million pairs for each kernel; returns whether all are finished."""
     settings = comparison.Settings(
         train=40 if toy else 1280,
         test=50 if toy else 2000,
@@ -147,7 +150,7 @@ def run_comparison(toy: bool, clock: Clock, data: Callable[[str], Dataset], fold
     names = COMPARED[:2] if toy else COMPARED
     if not toy:
         with ProcessPoolExecutor(8, mp_context=multiprocessing.get_context("spawn")) as pool:
-            list(pool.map(build_kernels, names, [(32, 32, 3)] * len(names)))  # one after the other: minutes
+            list(pool.map(build_kernels, names, [(32, 32, 3)] * len(names)))  # one after the other would take minutes
     outcome = comparison.compare(
         data("cifar10"),
         names,
@@ -162,11 +165,11 @@ def run_comparison(toy: bool, clock: Clock, data: Callable[[str], Dataset], fold
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--data", type=Path, help="where the data sets are")
-    parser.add_argument("--work", type=Path, default=Path("out/networks_gpu"), help="pieces and checkpoints")
+    parser.add_argument("--data", type=Path, help="folder of the data sets")
+    parser.add_argument("--work", type=Path, default=Path("out/networks_gpu"), help="folder of pieces and checkpoints")
     parser.add_argument("--seconds", type=float, default=560.0)
     parser.add_argument("--parts", default="speed,myrtle5,subsets,mnist,compare,myrtle10")
-    parser.add_argument("--modes", default="default", help="ways of compiling to measure: default,max-autotune,off")
+    parser.add_argument("--modes", default="default", help="compilation modes to measure: default,max-autotune,off")
     parser.add_argument("--toy", action="store_true")
     options = parser.parse_args()
     clock = Clock(options.seconds)
@@ -193,7 +196,7 @@ def main() -> None:
 
 
 def copy_results(work: Path, output: Path) -> None:
-    """Records as they are, at most one for each part and two for subsets; the rest in one archive."""
+    """Copy the records, at most one for each part and two for subsets; pack them with the rest into one archive."""
     records = sorted(work.glob("*.json"))
     for path in records:
         shutil.copy(path, output / path.name)
@@ -205,16 +208,13 @@ def copy_results(work: Path, output: Path) -> None:
 
 def write_speed(options: argparse.Namespace, found: dict[str, Any]) -> bool:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    write_json(options.work / "networks_speed.json", {"date": today(), "device": device, **found, **environment_of()})
+    about = {"environment": environment(), "torch": torch.__version__}
+    write_json(options.work / "networks_speed.json", {"date": today(), "device": device, **found, **about})
     return True
 
 
-def environment_of() -> dict[str, Any]:
-    return {"environment": json.loads(json.dumps(environment())), "torch": torch.__version__}
-
-
 def load_toy(name: str) -> Dataset:
-    """Digits, as large as the images of a data set."""
+    """A few digits, padded to the size of the images of the data set."""
     digits = load("digits")
     side, channels = (28, 1) if name == "mnist" else (32, 3)
     border = ((0, 0), ((side - 8) // 2,) * 2, ((side - 8) // 2,) * 2, (0, 0))

@@ -1,11 +1,11 @@
-"""Times neural-tangents for `compare.py`, in whatever Python has it: a process that answers requests, a JSON line each.
+"""Times neural-tangents for `compare.py`, in the Python that has it: reads requests and writes answers, as JSON lines.
 
     request   {"architecture": text form, "left": file.npy, "right": file.npy, "rows": n, "columns": m}
-    answer    {"seconds": of one warm call, "values": (n, m) before the head, "left": (n,), "right": (m,) squared norms}
+    answer    {"seconds": of one call, "values": (n, m), before the head, "left": (n,), "right": (m,): squared norms}
 
-Environment: neural-tangents 0.6.5 (installed with --no-deps), jax 0.4.38, jaxlib 0.4.38 and frozendict. float32,
-compiled by XLA; the first request of a shape pays for compilation and is not timed. A call includes the norms of its
-n + m images, since the library has no way to keep them.
+Environment: neural-tangents 0.6.5 (installed with --no-deps), jax 0.4.38, jaxlib 0.4.38 and frozendict. It runs in
+float32, compiled by XLA before it is timed. The time includes the norms of the n + m images, since the library cannot
+keep them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 @functools.cache
 def libraries():
-    """Import jax and stax; the stub keeps neural-tangents from importing TensorFlow."""
+    """Import jax and stax; a stub module keeps neural-tangents from importing TensorFlow."""
     import jax
 
     sys.modules["neural_tangents.experimental"] = types.ModuleType("experimental")
@@ -31,7 +31,7 @@ def libraries():
 
 
 def layers(text):
-    """The layers of a body in text form, up to the head."""
+    """The stax layers of an architecture in text form, without its head."""
     _, stax = libraries()
     body = text.split(" normalize ")[0].split()
     gain = 1.0 if "gaussian" in body else 2**0.5
@@ -47,7 +47,7 @@ def layers(text):
 
 @functools.cache
 def functions(text):
-    """The compiled kernel, and the same with the squared norms of both sides."""
+    """Two compiled functions: the kernel, and the kernel with the squared norms of both sides."""
     jax, stax = libraries()
     _, _, kernel = stax.serial(*layers(text))
     return (
@@ -58,7 +58,7 @@ def functions(text):
 
 @functools.cache
 def results(text, left, right, rows, columns):
-    """Values and norms of a block; also compiles what is timed."""
+    """Values and squared norms of a block; also compiles the function that is timed."""
     x, z = np.load(left)[:rows], np.load(right)[:columns]
     timed, full = functions(text)
     timed(x, z).block_until_ready()
@@ -77,7 +77,7 @@ def answer(architecture, left, right, rows, columns):
 
 
 def main():
-    """Say which versions are here, then answer until the input ends."""
+    """Print the versions, then answer requests until the input ends."""
     jax, _ = libraries()
     from importlib.metadata import version
 

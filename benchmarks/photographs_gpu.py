@@ -1,10 +1,10 @@
-"""Real use at 64×64: tell pieces of two photographs apart, end to end on one GPU.
+"""A classifier on 64×64 images, end to end on one GPU: which of two photographs is a piece from?
 
     PYTHONPATH=src python benchmarks/photographs_gpu.py OUTPUT [--photographs photographs.npy] [--backend cuda]
 
-The photographs are scikit-learn's samples, cut into pieces that overlap. Neighbours would share pixels across a random
-split, so training pieces are those of the left half of each photograph, and test pieces those of the right half. The
-classifier is `KernelRidgeClassifier("myrtle5")`; where scikit-learn is not installed, functions of the package take the
+The photographs are scikit-learn's samples, cut into overlapping pieces. With a random split, training and test pieces
+would share pixels, so training pieces are from the left half of each photograph, and test pieces from the right half.
+The classifier is `KernelRidgeClassifier("myrtle5")`. If scikit-learn is not installed, functions of the package do the
 same steps, and the record says so. OUTPUT is a JSON file, or a folder for one.
 """
 
@@ -22,7 +22,7 @@ from tangentless.bench.photographs import cut, load_photographs, standardize
 from tangentless.files import load_array, write_json
 from tangentless.kernel import kernel
 from tangentless.solve import solve_ridge
-from tangentless.timing import command, describe_machine, environment, timed
+from tangentless.timing import command, describe_machine, environment, symmetric_pairs, timed
 
 RIDGE = 1e-4
 
@@ -33,8 +33,8 @@ def main() -> None:
     parser.add_argument("--photographs", help="from `python -m tangentless.bench.photographs FILE.npy`")
     parser.add_argument("--architecture", default="myrtle5")
     parser.add_argument("--backend", default="cuda")
-    parser.add_argument("--size", type=int, default=64, help="of a piece, in pixels")
-    parser.add_argument("--count", type=int, default=600, help="pieces, about")
+    parser.add_argument("--size", type=int, default=64, help="side of a piece, in pixels")
+    parser.add_argument("--count", type=int, default=600, help="number of pieces, at least")
     options = parser.parse_args()
     photographs = load_array(options.photographs) if options.photographs else load_photographs()
     record = classify(photographs, options.architecture, options.backend, options.size, options.count)
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def classify(photographs: Any, architecture: str, backend: str, size: int, count: int) -> dict[str, Any]:
-    """Times, accuracies, and how the kernel ran."""
+    """Train and test; returns times and accuracies."""
     middle = photographs.shape[2] // 2
     halves = photographs[:, :, :middle], photographs[:, :, -middle:]
     (train, y_train), (test, y_test) = (cut(half, (size, size), count // 2) for half in halves)
@@ -55,7 +55,7 @@ def classify(photographs: Any, architecture: str, backend: str, size: int, count
     start = time.perf_counter()
     fit = fit_estimator if has_estimators() else fit_by_hand
     found = fit(architecture, backend, X_train, y_train, X_test, y_test)
-    pairs = len(X_train) * (len(X_train) + 1) // 2 + len(X_train) * len(X_test)
+    pairs = symmetric_pairs(len(X_train)) + len(X_train) * len(X_test)
     seconds = time.perf_counter() - start
     return {
         "architecture": architecture,
@@ -82,7 +82,7 @@ def has_estimators() -> bool:
 
 
 def warm_up(architecture: str, backend: str, images: Any) -> float:
-    """Compile, so that it is not timed later; returns the seconds it took."""
+    """Compile, so that compilation is not timed later; returns the seconds it took."""
     _, taken = timed(lambda: kernel(architecture)(images[:2], backend=backend))
     return float(taken)
 
@@ -103,7 +103,7 @@ def fit_estimator(architecture: str, backend: str, X: Any, y: Any, X_test: Any, 
 
 
 def fit_by_hand(architecture: str, backend: str, X: Any, y: Any, X_test: Any, y_test: Any) -> dict[str, Any]:
-    """What the classifier does: one column for every class, a ridge, and the largest prediction."""
+    """The steps of the classifier: a column of targets for every class, ridge regression, the largest prediction."""
     k, targets = kernel(architecture), np.where(y[:, None] == np.arange(2), 1.0, -1.0)
     solution, fitting = timed(lambda: solve_ridge(k(X, backend=backend), targets, RIDGE, backend=backend))
     scores, testing = timed(lambda: k(X_test, X, backend=backend) @ solution.coefficients)

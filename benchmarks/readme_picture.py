@@ -1,10 +1,10 @@
-"""Draws the picture of the README: an architecture, the kernel matrix it gives for digits, and what that is good for.
+"""Draws the picture of the README: an architecture, its kernel matrix of digits, and learning curves.
 
     python benchmarks/readme_picture.py [docs/images/overview.png]
 
-All of it is computed, in under a minute. The matrix is that of 200 digits, sorted by class. The curves are test errors
-on 797 images after training on up to 1,000: means and standard deviations of twenty draws, beside the kernel of a dense
-network on the same pixels. Both have the default ridge, and neither was tuned.
+Everything is computed, in under a minute. The matrix is of 200 digits, sorted by class. The curves are test errors on
+797 images after training on up to 1,000, means and standard deviations of twenty draws, for the architecture and for
+the kernel of a dense network on the same pixels. Both have the default ridge, and neither was tuned.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COLOURS = {"conv": BLUE, "relu": RED, "pool": YELLOW, "globalpool": YELLOW, "nor
 
 
 def draw_architecture(axes, pair: np.ndarray) -> None:
-    """Two images, the layers as boxes with the grid they work on, and a number."""
+    """Draw two images, the layers as boxes with the sizes of their grids, and k(x, z)."""
     architecture = tl.Architecture.parse(ARCHITECTURE)
     grids = architecture.grids(pair.shape[1:3])
     last = len(architecture) - 1
@@ -63,7 +63,7 @@ def draw_architecture(axes, pair: np.ndarray) -> None:
 
 
 def learning_curve(K: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Test errors in per cent, (sizes, draws); training sets are nested and take the classes in turn."""
+    """Test errors in per cent, (sizes, draws). Training sets are nested, and balanced over the classes."""
     errors = np.empty((len(SIZES), DRAWS))
     for draw in range(DRAWS):
         train, test = train_test_split(np.arange(len(K)), train_size=SIZES[-1], stratify=labels, random_state=draw)
@@ -77,7 +77,7 @@ def learning_curve(K: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def occurrence(labels: np.ndarray) -> np.ndarray:
-    """How many rows before each row have its label."""
+    """For each row, the number of rows before it with the same label."""
     return np.array([np.sum(labels[:i] == label) for i, label in enumerate(labels)])
 
 
@@ -105,7 +105,7 @@ def draw_curves(axes, curves: dict[str, np.ndarray]) -> None:
 
 
 def save_small(figure, path: Path) -> None:
-    """With a palette of 192 colours: a third of the bytes, and no difference to see."""
+    """Save as PNG with a palette of 192 colours: a third of the bytes, without a visible difference."""
     content, small = io.BytesIO(), io.BytesIO()
     figure.savefig(content, format="png")
     Image.open(content).convert("RGB").quantize(192, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)

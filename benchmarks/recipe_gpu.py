@@ -1,13 +1,13 @@
-"""More accurate kernels on one GPU, call by call: the recipe, the best one on many images, subsets, and rows of tables.
+"""Runs experiments on one GPU within a time limit: the recipe, the best kernel on many images, subsets, and tables.
 
     PYTHONPATH=src python benchmarks/recipe_gpu.py OUTPUT --data FOLDER --seconds 570 [--parts recipe,best,...]
 
-Every part is a command of `tangentless reproduce`, run one after the other until the time is over; then the one that is
-running is ended. The same call goes on, since pieces and stores are kept in WORK. Records are copied to OUTPUT, and all
-of WORK but matrices into OUTPUT/recipe_gpu.tgz: `--resume` unpacks it on another machine, where nothing that is
-finished is done again. `--toy` tries everything at the smallest size, on any machine.
+Every part is a command of `tangentless reproduce`. They run one after the other until the time is over; the one that
+is then running is stopped. The same call resumes, since pieces and stores are kept in WORK. Records and pictures are
+copied to OUTPUT, and records and pieces packed into OUTPUT/recipe_gpu.tgz. On another machine, `--resume` unpacks this
+file, and finished pieces are not computed again. `--toy` runs everything at the smallest size, on any machine.
 
-Kernel entries, in millions (an H200 makes 0.5 to 0.75 a second):
+Kernel entries, in millions (an H200 computes 0.5 to 0.75 million a second):
 
     first     2,500 images, all ingredients: about 300      best     10,000 images, 10,000 tests, flips: 300
     recipe    5,000 images, all ingredients: about 900      large    20,000 images, 2,000 tests, flips: 480
@@ -15,8 +15,8 @@ Kernel entries, in millions (an H200 makes 0.5 to 0.75 a second):
     deeper    20,000 images, two rows, 2,000 tests: 480     mnist    20,000 images, 2,000 tests: 240
     flips     20,000 images, 2,000 tests: 480
 
-The others take a minute or a few: `classical`, `gabor` and `ckn` of MNIST, `gaussian` and `coates` of 50,000 images of
-CIFAR-10, and `networks`, its convolutional kernel network.
+The other parts take minutes: `classical`, `gabor` and `ckn` of MNIST, `gaussian` and `coates` of 50,000 images of
+CIFAR-10, and `networks`, the convolutional kernel network of CIFAR-10.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument(
         "--parts", default="", help=f"in this order: {', '.join(PARTS)}; first, best and subsets if none"
     )
-    parser.add_argument("--work", type=Path, default=Path("out/recipe_gpu"), help="where pieces and stores are kept")
+    parser.add_argument("--work", type=Path, default=Path("out/recipe_gpu"), help="folder of pieces and stores")
     parser.add_argument("--resume", type=Path, help="recipe_gpu.tgz of an earlier call")
     parser.add_argument("--backend", default="cuda")
     parser.add_argument("--toy", action="store_true")
@@ -87,14 +87,14 @@ def main() -> None:
             if words[-1] == "--ingredients":
                 words.append(TOY_INGREDIENTS)
             if not run(words, options, ends):
-                print(f"the time is over in {name}; the same call goes on", flush=True)
+                print(f"the time is over in {name}; the same call resumes", flush=True)
                 break
     finally:
         keep(options.work, options.output)
 
 
 def run(words: list[str], options: argparse.Namespace, ends: float) -> bool:
-    """Run a command until it ends or the time is over; whether it ended well."""
+    """Run a command until it ends or the time is over; returns whether it succeeded."""
     common = ["--data", str(options.data), "--backend", options.backend, "--output", str(options.work)]
     stored = ["--store", str(options.work / "stores")] if words[0] in STORED else []
     command = [sys.executable, "-m", "tangentless", "reproduce", *words, *stored, *common]

@@ -1,9 +1,9 @@
-"""Parameters by gradients against a grid, on digits: matrices and gradients computed, and the criterion reached.
+"""Compares gradient-based refinement of kernel parameters with a grid search, on digits: cost and criterion reached.
 
     python benchmarks/refining.py benchmarks/results/refining_cpu.json
 
-The grid is of two gammas, 9 × 9 from 1/8 to 32. Refinement begins at the best of 3 × 3 of them. A gradient costs
-several matrices: both are counted, and so are seconds.
+The grid has two gammas, 9 × 9 values from 1/8 to 32. Refinement starts at the best of 3 × 3 of these. Kernel matrices
+(`on_device`) and gradients (`vjp`), each of which costs several matrices, are counted, and seconds are recorded.
 """
 
 import itertools
@@ -24,7 +24,7 @@ TEXT, ROWS, EVALUATIONS = "gaussian({}) relu gaussian({})", 200, 15
 
 
 def count(kernel_class, counts):
-    """Count calls of two methods of a class."""
+    """Count calls of `on_device` and `vjp` of a class, in the dictionary `counts`."""
     for name in ("on_device", "vjp"):
         original = getattr(kernel_class, name)
 

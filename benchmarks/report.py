@@ -1,10 +1,11 @@
-"""How large the report of a fit is, and how fast it opens and answers in headless Chromium.
+"""Measures the size of the HTML report of a fit, and how fast it opens and reacts in headless Chromium.
 
     python benchmarks/report.py IMAGES.npy LABELS.npy [--kernel TEXT] [--shrink 4] [--patch 4] [--keep r.html]
 
-Fits a model, writes its report, and opens it several times in a fresh browser context. *Opening* ends when the matrix
-is drawn; the *first interaction* is from a movement of the pointer to the next frame, with both images shown. The least
-of the repetitions is what the page needs, since the machine may have other work. Needs Playwright and Chromium.
+Fits a model, writes its report, and opens it several times, each in a fresh browser context. *Opening* ends when the
+matrix is drawn. *Answering* lasts from a movement of the pointer to the next frame, which shows both images. Minimum
+and median of the repetitions are recorded; the minimum is least disturbed by other work on the machine. Needs
+Playwright and Chromium.
 """
 
 import argparse
@@ -38,47 +39,47 @@ def main() -> None:
     parser.add_argument("labels", type=Path)
     parser.add_argument("--kernel", default="myrtle5")
     parser.add_argument(
-        "--shrink", type=int, default=4, help="compute the kernel of images whose sides are so much shorter"
+        "--shrink", type=int, default=4, help="divide the sides of images by this before computing the kernel"
     )
-    parser.add_argument("--patch", type=int, default=4, help="whiten by patches of so many pixels")
+    parser.add_argument("--patch", type=int, default=4, help="side of the patches for whitening, in pixels")
     parser.add_argument("--ridge", type=float, default=1e-3)
-    parser.add_argument("--keep", type=Path, help="leave the report here")
+    parser.add_argument("--keep", type=Path, help="write the report to this file and keep it")
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--json", type=Path, default=Path("benchmarks/results/report.json"))
-    asked = parser.parse_args()
-    X, y = np.load(asked.images), np.load(asked.labels)
-    small = shrink(X, asked.shrink)
-    K = tl.kernel(asked.kernel)(tl.ZCA(patch=asked.patch).fit_transform(small))
-    model = tl.KernelRidgeClassifier("precomputed", ridge=asked.ridge).fit(K, y)
-    path = asked.keep or Path(tempfile.mkdtemp()) / "report.html"
-    title = f"CIFAR-10, {len(X):,} images: {asked.kernel}"
+    options = parser.parse_args()
+    X, y = np.load(options.images), np.load(options.labels)
+    small = shrink(X, options.shrink)
+    K = tl.kernel(options.kernel)(tl.ZCA(patch=options.patch).fit_transform(small))
+    model = tl.KernelRidgeClassifier("precomputed", ridge=options.ridge).fit(K, y)
+    path = options.keep or Path(tempfile.mkdtemp()) / "report.html"
+    title = f"CIFAR-10, {len(X):,} images: {options.kernel}"
     start = time.perf_counter()
     tl.write_report(path, model, K, y, images=X, title=title, force=True)
     writing = time.perf_counter() - start
-    found = measure(path, asked.repeat)
+    found = measure(path, options.repeat)
     content = {
         "environment": environment(),
         "command": command(sys.argv),
         "images": len(X),
-        "kernel": f"{asked.kernel} of images whitened by patches, {small.shape[1]}×{small.shape[2]}",
+        "kernel": f"{options.kernel} of images whitened by patches, {small.shape[1]}×{small.shape[2]}",
         "leave-one-out accuracy": model.loo_score_,
         "bytes": path.stat().st_size,
         "seconds to write": round(writing, 2),
         "load average": os.getloadavg()[0],
         **found,
     }
-    write_json(asked.json, content)
+    write_json(options.json, content)
     print(content)
 
 
 def shrink(images: np.ndarray, by: int) -> np.ndarray:
-    """Means over squares of pixels."""
+    """Average over squares of `by` × `by` pixels."""
     count, height, width, channels = images.shape
     return images.reshape(count, height // by, by, width // by, by, channels).mean(axis=(2, 4))
 
 
 def measure(path: Path, repeat: int) -> dict[str, object]:
-    """Seconds to open, milliseconds to answer, and what the console said."""
+    """Open the report `repeat` times; returns seconds to open, milliseconds to answer, and console messages."""
     opened, answered, trouble = [], [], []
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])

@@ -1,8 +1,8 @@
-"""Conjugate gradients on a stored matrix far larger than the memory they use: residual, peak memory, a killed run.
+"""Conjugate gradients on a stored matrix, in far less memory than it has: residual, peak memory, and a killed run.
 
-Three processes: one computes the store, if it is not there; one solves with a checkpoint, and is killed after some
-steps; one goes on from the checkpoint to the end, and reports. With --compare a fourth solves by Cholesky, in the
-memory of the whole matrix, and the predictions of both are compared.
+Three processes run in turn. One computes the store, if there is none. One solves with a checkpoint and kills itself
+after some steps. One resumes from the checkpoint, solves to the end, and writes the record. With --compare, a fourth
+solves by Cholesky with the whole matrix in memory, and the predictions of both are compared.
 
     python benchmarks/solve_conjugate.py FOLDER [--rows 20000] [--landmarks 1000] [--compare]
 """
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from solve_cpu import resident
 from tangentless.gram import gram, open_gram
 from tangentless.solve import Step, solve_conjugate, solve_ridge
 from tangentless.solve.spread import multiply
@@ -32,17 +33,12 @@ KILLED_AFTER = 5  # steps
 RECORD = "solve_conjugate.json"
 
 
-def data(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points of ten clusters, and which cluster each is of."""
+def data(rows: int, features: int = 20) -> tuple[np.ndarray, np.ndarray]:
+    """Points of ten clusters, (rows, features), and their one-hot labels."""
     generator = np.random.default_rng(0)
     labels = generator.integers(0, TARGETS, rows)
-    centres = generator.standard_normal((TARGETS, 20))
-    return centres[labels] + generator.standard_normal((rows, 20)), np.eye(TARGETS)[labels]
-
-
-def peak_bytes() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    centres = generator.standard_normal((TARGETS, features))
+    return centres[labels] + generator.standard_normal((rows, features)), np.eye(TARGETS)[labels]
 
 
 def put_record(folder: Path, report: dict[str, Any]) -> None:
@@ -87,7 +83,7 @@ def solve(folder: Path, rows: int, landmarks: int, *, dies: bool) -> None:
         "steps": solution.steps,
         "residual": solution.residual,
         "seconds": time.monotonic() - begun,
-        "peak_gigabytes": peak_bytes() / 1e9,
+        "peak_gigabytes": resident(peak=True) / 1e9,
     }
     put_record(folder, report)
 
@@ -108,7 +104,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--landmarks", type=int, default=1000)
     parser.add_argument("--compare", action="store_true")
-    parser.add_argument("--part", choices=["make", "die", "solve", "compare"], help="one process of the four")
+    parser.add_argument("--part", choices=["make", "die", "solve", "compare"], help="run one of the four processes")
     options = parser.parse_args()
     folder, rows, landmarks = options.folder, options.rows, options.landmarks
     match options.part:

@@ -1,7 +1,7 @@
-"""An exact solution with leave-one-out on a CPU against bare LAPACK in the same run: time, and peak memory.
+"""Compares an exact solution with leave-one-out on a CPU with bare LAPACK: time and peak memory.
 
-`dpotrf` + `dpotrs` is the price of the coefficients; leave-one-out may add that of `dpotri`. The matrix is a Gaussian
-kernel of random points with a ridge of 1e-3. Each is run in turn, three times, and the best of each is kept.
+The coefficients cost as much as `dpotrf` + `dpotrs`; leave-one-out may add the cost of `dpotri`. The matrix is a
+Gaussian kernel of random points with a ridge of 1e-3. Both run in turns, three times; the best times count.
 
     python benchmarks/solve_cpu.py [--rows 10000] [--output benchmarks/results/solve_cpu.json]
 """
@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.linalg import lapack
 
 from tangentless.solve import solve_ridge
-from tangentless.timing import environment
+from tangentless.timing import environment, timed
 
 RIDGE = 1e-3
 TARGETS = 10
 
 
 def fill(K: np.ndarray, points: np.ndarray) -> None:
-    """The kernel matrix, in memory that is there already."""
+    """Write the kernel matrix into `K`."""
     for start in range(0, len(K), 256):
         rows = slice(start, start + 256)
         distances = ((points[rows] ** 2).sum(axis=1)[:, None] + (points**2).sum(axis=1)) - 2 * points[rows] @ points.T
@@ -36,20 +33,14 @@ def fill(K: np.ndarray, points: np.ndarray) -> None:
 
 
 def resident(peak: bool) -> int:
-    """Bytes of this process in memory, now or at most since the last reset."""
+    """Resident memory of this process in bytes, now or at its peak since the last reset."""
     key = "VmHWM" if peak else "VmRSS"
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key))
 
 
-def timed(action: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
-
-
 def bare(K: np.ndarray, Y: np.ndarray) -> tuple[float, float]:
-    """Seconds of dpotrf + dpotrs, and of dpotri after it, in place."""
+    """Seconds of dpotrf + dpotrs, and of dpotri after them, in place."""
     columns = K.T
     columns[np.diag_indices(len(K))] += RIDGE
 
@@ -57,7 +48,7 @@ def bare(K: np.ndarray, Y: np.ndarray) -> tuple[float, float]:
         lapack.dpotrf(columns, lower=1, clean=0, overwrite_a=1)
         lapack.dpotrs(columns, Y, lower=1)
 
-    return timed(solve), timed(lambda: lapack.dpotri(columns, lower=1, overwrite_c=1))
+    return timed(solve)[1], timed(lambda: lapack.dpotri(columns, lower=1, overwrite_c=1))[1]
 
 
 def main() -> None:
@@ -74,7 +65,7 @@ def main() -> None:
         fill(K, points)
         Path("/proc/self/clear_refs").write_text("5")
         before = resident(peak=False)
-        ours.append(timed(lambda: solve_ridge(K, Y, RIDGE, overwrite=True)))
+        ours.append(timed(lambda: solve_ridge(K, Y, RIDGE, overwrite=True))[1])
         extra = max(extra, resident(peak=True) - before)
         fill(K, points)
         one, other = bare(K, Y)

@@ -1,8 +1,8 @@
-"""Solve kernel matrices of 46,340, 46,341 and 50,000 rows on one GPU, in float64, exactly, with leave-one-out.
+"""Times exact solutions with leave-one-out of 46,340, 46,341 and 50,000 rows on one GPU, in float64.
 
-The matrix is a Gaussian kernel of random points, dense, made on the device; its ridge is set so that the condition
-number is 1e7. For each size: seconds after the matrix is on the device, share of the peak of a large product measured
-just before, the residual from a second computation of the matrix, the condition number found, and memory.
+The matrix is a dense Gaussian kernel of random points, made on the device; the ridge is set for a condition number of
+1e7. Recorded for each size: seconds from the matrix on the device to the solution, their share of the rate of a large
+matrix product, the residual against a matrix that is computed again, the condition number found, and memory.
 
     PYTHONPATH=src python benchmarks/solve_gpu.py OUTPUT_FOLDER [--rows 46340 46341 50000]
 """
@@ -43,7 +43,7 @@ def product_rate(side: int = 16_384) -> float:
 
 
 def kernel_rows(points: Any, rows: slice) -> Any:
-    """Rows of exp(-|x - z|^2 / 8): smooth enough that its smallest eigenvalues vanish beside the ridge."""
+    """Rows of exp(-|x - z|^2 / 8), which is so smooth that its smallest eigenvalues are negligible beside the ridge."""
     squares = (points**2).sum(axis=1)
     distances = squares[rows, None] + squares[None, :] - 2 * points[rows] @ points.T
     return cupy.exp(-cupy.maximum(distances, 0) / 8)
@@ -105,7 +105,7 @@ def measure(rows: int, peak: float) -> dict[str, Any]:
 
 
 def compare_with_cpu(rows: int = 9000) -> dict[str, float]:
-    """Differences from the CPU's answers, where both are quick; three blocks, with tilting."""
+    """Differences from a CPU solution with tilting, at a size of three blocks, which is quick on both."""
     points = cupy.random.default_rng(0).standard_normal((rows, 4))
     K, Y = kernel_matrix(points), np.random.default_rng(1).standard_normal((rows, TARGETS))
     here = solve_ridge(K, Y, 1.0, tilt=0.3)

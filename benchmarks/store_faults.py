@@ -1,7 +1,7 @@
-"""Stores on S3 under fire: killed runs, workers and schedulers, failing requests, outages, and latency.
+"""Fault injection for stores on S3: killed runs, workers and schedulers, failing requests, outages, and latency.
 
-Every run must end with the bytes of an undisturbed one, with no manual step but the same call. The server is moto's, on
-this host; faults come from a proxy before it.
+Every run must end with the same bytes as an undisturbed one, after nothing but repeating the call. The server is moto
+on this host; a proxy in front of it injects faults.
 
     python benchmarks/store_faults.py [--kills 50] [--workers 20] [--schedulers 5] [--outage 60]
 """
@@ -43,7 +43,7 @@ def tiles(found: dict[str, bytes]) -> dict[str, bytes]:
 
 
 class Trial:
-    """A server, a proxy, and what a store must hold in the end."""
+    """The trials on one server, with the tiles that every store must hold in the end."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self.server = server
@@ -54,7 +54,7 @@ class Trial:
         assert tiles(self.server.contents(address)) == self.whole, address
 
     def killed_runs(self, wanted: int) -> dict[str, Any]:
-        """Runs killed at random moments, one store after another, each continued until it is done."""
+        """Kill runs at random moments; each store is continued by new runs until it is complete."""
         moments, kills, stores = random.Random(0), 0, 0
         given = {"storage_options": options(self.server.port)}
         with Writers() as writers:
@@ -66,7 +66,7 @@ class Trial:
         return {"sigkills": kills, "stores": stores}
 
     def killed_workers(self, wanted: int) -> dict[str, Any]:
-        """A random worker is killed after every fourth tile."""
+        """Kill a random worker after every fourth tile."""
         moments, kills, stores = random.Random(1), 0, 0
         with Processes() as cluster, cluster.client() as client:
 
@@ -120,9 +120,10 @@ class Trial:
         return {"outages": 2, "seconds_each": seconds}
 
     def latency(self, turns: int) -> dict[str, Any]:
-        """In turns without and with 30 ms, the least time of each: a run and a solution, of 136 tiles.
+        """Time a run and a solution, of 136 tiles each, in turns without and with 30 ms of latency; the least count.
 
-        The run is of images on the CPU, whose threads compute while others wait for answers, as those of users do.
+        The run computes a kernel of images on the CPU, as those of users do: threads compute while others wait for
+        answers of the server.
         """
         images = np.random.default_rng(0).standard_normal((1024, 16, 16, 3), dtype=np.float32)
         kernel = tl.kernel("conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu")
@@ -167,7 +168,7 @@ def main() -> None:
     parser.add_argument("--schedulers", type=int, default=5)
     parser.add_argument("--outage", type=float, default=60.0)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--only", action="append", help="one of the trials; what others found stays in the record")
+    parser.add_argument("--only", action="append", help="run only this trial; results of others stay in the record")
     chosen = parser.parse_args()
     record = Path(__file__).parent / "results/store_faults.json"
     with tempfile.TemporaryDirectory() as folder, Server() as server:
@@ -184,7 +185,7 @@ def main() -> None:
                 continue
             began = time.monotonic()
             found = {**run(), "seconds_in_all": round(time.monotonic() - began), "load_average": os.getloadavg()[0]}
-            if name != "latency":  # all others have compared bytes, or would not be here
+            if name != "latency":  # all others have compared bytes and would have raised
                 found["equal_bytes"] = True
             where = environment()
             found["date"] = where.pop("date")

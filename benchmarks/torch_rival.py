@@ -1,15 +1,15 @@
-"""The rivals: the same kernels in PyTorch, float32.
+"""The same kernels in PyTorch, in float32, written in four ways, for comparison on a CPU.
 
-The kernel of a batch of pairs is one tensor with five axes: pairs, and the positions of x and z.
+The kernel of a batch of pairs is one tensor with five axes: pairs, and the rows and columns of x and z.
 
-    plain            layers as one would write them down: a 3×3 window is a sum of nine slices; eager
-    plain compiled   the same, each layer through torch.compile
-    in place         a window is three shifts along both rows, then three along both columns, on axes in the order
-                     (pair, row, row of z, column, column of z), so that a shift along rows moves planes; eager, in
-                     buffers that are allocated once, with as few passes as separate operations allow
-    compiled         windows as in "in place", inverse norms prepared, each layer through torch.compile: the best rival
+    plain            straight from the formulas: a 3×3 window is a sum of nine slices; eager
+    plain compiled   the same, each layer compiled by torch.compile
+    in place         a window is three shifts along the rows of both images, then three along the columns; axes are in
+                     the order (pair, row of x, row of z, column of x, column of z), so that a shift along rows moves
+                     whole planes; eager, in buffers that are allocated once, with as few passes as possible
+    compiled         windows as in "in place", inverse norms prepared, each layer compiled: the fastest of the four
 
-Norms are prepared for each image, as in the fused backend, so that a pair is charged for its own tensor only.
+Norms are prepared for each image, as in the fused backend, so that the time of a pair is that of its own tensor only.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from tangentless.layers import Gaussian, Nonlinearity, ReLU
 
 Way = Literal["plain", "plain compiled", "in place", "compiled"]
 WAYS: tuple[Way, ...] = ("plain", "plain compiled", "in place", "compiled")
-torch._dynamo.config.recompile_limit = 1024  # every shape is one more; past the limit it would silently run eagerly
+torch._dynamo.config.recompile_limit = 1024  # one per shape; beyond the limit it silently runs eagerly
 
 
 class Axes(NamedTuple):
-    """Where the rows and columns of x and z are."""
+    """The axes of the tensor that are the rows of x and z, and the columns of x and z."""
 
     rows: tuple[int, int]
     columns: tuple[int, int]
 
     def on_left(self, norms: Tensor) -> Tensor:
-        """(pairs, H, W), to be multiplied with kernels from the side of x."""
+        """Norms of x, (pairs, H, W), with axes added to multiply kernels."""
         return norms.unsqueeze(self.rows[1]).unsqueeze(self.columns[1])
 
     def on_right(self, norms: Tensor) -> Tensor:
-        """(pairs, H, W), likewise from the side of z."""
+        """Norms of z, (pairs, H, W), likewise."""
         return norms.unsqueeze(self.rows[0]).unsqueeze(self.columns[0])
 
 
@@ -53,7 +53,7 @@ BY_IMAGE, BY_ROWS = Axes(rows=(1, 3), columns=(2, 4)), Axes(rows=(1, 2), columns
 
 @dataclass(frozen=True)
 class TorchImages:
-    """Images, the norms before every embedding and their inverses, by stage, and squared norms after the last pool."""
+    """Prepared images: by stage, norms before every embedding and inverses; squared norms after the last pool."""
 
     images: Tensor
     norms: list[Tensor]
@@ -69,7 +69,7 @@ class TorchImages:
 
 
 class TorchKernel:
-    """Blocks of a kernel by PyTorch; for chains of 3×3 windows, ReLU or Gaussian, and 2×2 pools."""
+    """Computes blocks of a kernel with PyTorch, for chains of 3×3 windows, ReLU or Gaussian, and 2×2 pools."""
 
     def __init__(self, graph: Graph, way: Way) -> None:
         self.stages = _stages(graph)
@@ -84,7 +84,7 @@ class TorchKernel:
 
     @torch.inference_mode()
     def prepare(self, images: np.ndarray) -> TorchImages:
-        """All that is known of each image alone."""
+        """Compute what depends on each image alone."""
         x = torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32))
         kernels = [_inner_products(one, one, self.axes) for one in x.split(1)]
         norms, inverses = [], []
@@ -136,7 +136,7 @@ class TorchKernel:
         relu: bool,
         axes: Axes,
     ) -> Tensor:
-        """As `_layer`. With the sign of the cosine turned, pi - acos(c) = acos(-c) saves two passes."""
+        """As `_layer`, in place. It computes with -c, since pi - acos(c) = acos(-c) saves two passes."""
         rows, sums = self._room(kernels)
         _sum_into(rows, kernels, axes.rows)
         _sum_into(sums, rows, axes.columns)
@@ -149,7 +149,7 @@ class TorchKernel:
         return cosine.mul_(left * (1 / math.pi)).mul_(right)
 
     def _room(self, kernels: Tensor) -> list[Tensor]:
-        """Two buffers of the shape of the kernels, neither of which holds them."""
+        """Two buffers of the shape of the kernels that do not overlap them."""
         buffers = self._buffers.setdefault(kernels.shape, [])
         while len(buffers) < 3:
             buffers.append(torch.empty_like(kernels))
@@ -174,7 +174,7 @@ def _is_known(embedding: object) -> bool:
 
 
 def _inner_products(x: Tensor, z: Tensor, axes: Axes) -> Tensor:
-    """From (pairs, H, W, C) twice."""
+    """Inner products of all positions of both images, each (pairs, H, W, C)."""
     if axes == BY_IMAGE:
         pairs, height, width, channels = x.shape
         flat = torch.bmm(x.reshape(pairs, -1, channels), z.reshape(pairs, -1, channels).transpose(1, 2))
@@ -216,7 +216,7 @@ def _plain_layer(
     relu: bool,
     axes: Axes,
 ) -> Tensor:
-    """The same as the formulas have it, with the norms alone."""
+    """As `_layer`, straight from the formulas, without inverse norms."""
     height, width = kernels.shape[1:3]
     padded = pad(kernels, (1, 1) * 4)
     moved = [
@@ -230,7 +230,7 @@ def _plain_layer(
 
 
 def _shifted(kernels: Tensor, axes: tuple[int, int], *, forward: bool) -> Tensor:
-    """Moved by one along two axes, zero where nothing comes from."""
+    """Shift by one along two axes, filled with zeros."""
     first, last = _cuts(axes)
     padding = [0] * 8  # before and after each axis, the last axis first
     for axis in axes:
@@ -248,14 +248,14 @@ def _sum_into(target: Tensor, source: Tensor, axes: tuple[int, int]) -> None:
 
 
 def _cuts(axes: tuple[int, int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """All but the last, and all but the first, along two axes."""
+    """Two indices: all but the last, and all but the first position along two axes."""
     first = tuple(slice(None, -1) if axis in axes else slice(None) for axis in range(5))
     last = tuple(slice(1, None) if axis in axes else slice(None) for axis in range(5))
     return first, last
 
 
 def _pool(kernels: Tensor) -> Tensor:
-    """2×2 means, by halving one axis after the other: many times faster than one mean over four axes."""
+    """Means over 2×2 positions of both images, axis after axis: many times faster than one mean over four axes."""
     for axis in range(1, 5):
         even, odd = (kernels[(slice(None),) * axis + (slice(start, None, 2),)] for start in (0, 1))
         kernels = even + odd

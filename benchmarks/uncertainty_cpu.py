@@ -1,12 +1,14 @@
-"""Uncertainty on a CPU: what questions to a factor cost, active choice on digits, and calibration there.
+"""Uncertainty on a CPU: the cost of variances and updates of a factor, and active choice and calibration on digits.
 
     python benchmarks/uncertainty_cpu.py [--rows 10000] [--parts cost,active,...] [--output RECORD.json]
 
-Costs: the factor of `--rows` rows, the variance of 1,000 new ones, and an update by a tenth of the rows against a fresh
-factor, in turns, the best of three of each. They are of processor time, with OMP_NUM_THREADS=1 that of one core, since
-a busy machine tells nothing in wall-clock time. Active choice: 100 of the digits by `choose` against 100 at random, 20
-splits into pool and test. Calibration: three ways of making probabilities from 500 digits, 10 splits. Novelty and
-landmarks: on digits too.
+- `cost`: the factor of `--rows` rows, the variances of 1,000 new rows, and an update by a tenth more rows against a new
+  factor; in turns, the best of three. Times are processor seconds (of one core with OMP_NUM_THREADS=1), since
+  wall-clock times mean nothing on a busy machine.
+- `partial`: `partial_fit` with 100 digits against a fit of all 1,100, in processor seconds.
+- `active`: 100 digits taken by `choose` against 100 random ones, for 20 splits into pool and test.
+- `calibration`: three ways of making probabilities from 500 digits, 10 splits.
+- `novelty` and `landmarks`: on digits too.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from tangentless.timing import environment
 RIDGE = 1e-3
 KERNEL = "conv3 relu conv3 relu pool2 conv3 relu pool2 conv3 relu globalpool normalize relu"
 SEEDS, CHOSEN, TRAINED = 20, 100, 500
-CALIBRATED = 10  # splits; each picks a concentration
+CALIBRATED = 10  # splits; a concentration is chosen in each
 
 
 def timed(action: Callable[[], Any]) -> tuple[Any, float]:
@@ -61,7 +63,7 @@ def measure_cost(rows: int) -> dict[str, Any]:
         alpha = keep("coefficients", lambda: factor.solve(Y))
         keep("variance of 1,000 rows", lambda: factor.variance(C, d))
         part = factorise(K[:-more, :-more], RIDGE)
-        for _ in range(3):  # memory that was used before is quicker than memory that the system has to find first
+        for _ in range(3):  # the first run waits for fresh memory from the system
             updated = keep("update", lambda: part.update(K[-more:, :-more], K[-more:, -more:]))
         return float(np.abs(updated.solve(Y) - alpha).max() / np.abs(alpha).max())
 

@@ -1,18 +1,18 @@
-"""Uncertainty at size, on one GPU: standard deviations, calibration, novelty, active choice and landmarks.
+"""Uncertainty on one GPU, on CIFAR-10: standard deviations, calibration, novelty, active choice and landmarks.
 
     PYTHONPATH=src python benchmarks/uncertainty_gpu.py OUTPUT --data FOLDER [--parts std,calibration,...] [--small]
 
-Parts, each with a record of its own, `OUTPUT/uncertainty_PART.json`, written as soon as it is finished:
+Each part writes its record, `OUTPUT/uncertainty_PART.json`, when it is finished:
 
-- `std`: a factor of 20,000 rows and the posterior standard deviations of 10,000 images, timed after the kernels. The
-  kernel is a Gaussian of CIFAR-10's pixels, since its entries take no time to make and no part in what is timed.
+- `std`: a factor of 20,000 rows and the posterior standard deviations of 10,000 images. Times are without kernel
+  entries. The kernel is a Gaussian of CIFAR-10's pixels, which is quick to compute.
 - `calibration`: three ways of making probabilities of CIFAR-10's classes from 5,000 images, on 5,000 test images, with
   a reliability diagram.
 - `novelty`: CIFAR-10's test images against MNIST, enlarged to 32×32×3, and against noise.
 - `active`: the 500 images of 5,000 that `choose` takes, against 500 at random.
 - `landmarks`: 2,000 landmarks of 10,000 images against exact training.
 
-`--small` tries everything at the smallest size, on any machine.
+`--small` runs everything at the smallest size, on any machine.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from tangentless.timing import describe_machine, environment
 
 PARTS = ("std", "calibration", "novelty", "active", "landmarks")
 NOISE = 1e-2
-TRANSFORMS = ("zca 1e-5", "zca 1e-2", "standardised")  # the paper's, a milder one, and none
+TRANSFORMS = ("zca 1e-5", "zca 1e-2", "standardised")  # the paper's ZCA, a milder one, and no whitening
 
 
 @dataclass(frozen=True)
 class Sizes:
     kernel: str = "myrtle10-gaussian"
-    quick: str = "myrtle5"  # where many pairs are asked for
+    quick: str = "myrtle5"  # for parts that need many pairs
     whitened_on: int = 50_000
     std: tuple[int, int] = (20_000, 10_000)
     train: int = 5_000
@@ -109,7 +109,7 @@ class Work:
 
     @cached_property
     def matrices(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The kernel among training images, of test images with them, and of test images with themselves."""
+        """The kernel matrices training × training and test × training, and the diagonal of the test images."""
         k, train, test = tl.kernel(self.sizes.kernel), self.images(self.train[0]), self.images(self.test[0])
         say(f"kernels of {len(train):,} training and {len(test):,} test images")
         return k(train, backend=self.device), k(test, train, backend=self.device), k.diag(test, backend=self.device)
@@ -126,7 +126,7 @@ class Work:
             self.device.algebra.xp.cuda.Device().synchronize()
 
     def held_bytes(self) -> int:
-        """Memory that the GPU holds for us, or the most that this process has held."""
+        """Bytes in CuPy's memory pool; on a CPU, the peak memory of this process."""
         if self.backend == "cuda":
             return int(self.device.algebra.xp.get_default_memory_pool().total_bytes())
         return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -137,7 +137,7 @@ class Work:
 
 
 def pixel_kernel(work: Work, X: Any, Z: Any) -> Any:
-    """A Gaussian kernel of vectors, where the device computes."""
+    """The matrix of a Gaussian kernel of vectors, on the device."""
     xp = work.device.algebra.xp
     found = xp.empty((len(X), len(Z)))
     for start in range(0, len(X), 1024):
@@ -165,7 +165,7 @@ def measure_std(work: Work) -> dict[str, Any]:
     updated, seconds = work.timed(lambda: before.update(K[-more:, :-more].copy(), K[-more:, -more:].copy()))
     found["update with a tenth more rows, seconds"] = seconds
     own = updated.solve(Y)
-    before = part = updated = None  # their memory
+    before = part = updated = None  # frees their memory
     work.release()
     factor, found["factor, seconds"] = work.timed(lambda: factorise(K, NOISE, overwrite=True, backend=work.device))
     alpha, found["coefficients, seconds"] = work.timed(lambda: factor.solve(Y))
@@ -310,7 +310,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--backend", default=None, help="cuda, or with --small cpu")
+    parser.add_argument("--backend", default=None, help="by default cuda, or cpu with --small")
     options = parser.parse_args()
     backend = options.backend or ("cpu" if options.small else "cuda")
     make_folder(options.output)

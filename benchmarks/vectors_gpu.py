@@ -1,7 +1,8 @@
-"""Kernels of 50,000 vectors of 512 numbers on one GPU, in float64, and their errors against the CPU.
+"""Times kernels of 50,000 vectors of 512 numbers on one GPU, in float64, with errors against the CPU.
 
-Rows are clusters around random centres, with duplicates, near duplicates, opposite rows and zero among the first 300,
-which the CPU computes too. The matrix (20 GB) stays on the device. The second call is timed: the first one compiles.
+Rows are clusters around random centres. The first 300 include duplicates, near duplicates, opposite rows and a zero
+row; their matrix is also computed on the CPU. The whole matrix (20 GB) stays on the device. The second call counts,
+since the first one compiles; both times are recorded.
 
     PYTHONPATH=src python benchmarks/vectors_gpu.py OUTPUT_FOLDER [--rows 50000] [--features 512]
 """

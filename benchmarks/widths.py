@@ -1,8 +1,9 @@
-"""Pairs of 32×32×3 images that one core computes in a second of its time, with code for AVX-512 and for AVX2.
+"""Pairs of 32×32×3 images per processor second of one core, with the code for this processor and for AVX2.
 
     python benchmarks/widths.py [--output FILE.json]
 
-Seconds are of the processor, so that other work on the machine counts little. Turns alternate, and the best count.
+Processor seconds depend little on other work on the machine. Turns alternate, and the best of each counts. "As it is"
+uses all that the processor has, such as AVX-512.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""ZCA whitening of the 50,000 training images of CIFAR-10 with their mirror images: seconds, and peak memory.
+"""Measures time and peak memory of ZCA on the 50,000 training images of CIFAR-10 and their mirror images.
 
     OMP_NUM_THREADS=2 python benchmarks/zca.py [--images 50000] [--copies 0] [--output FILE.json]
 
-The data set is found as `tangentless.datasets.load` finds it. Memory is that of the whole process at its highest, with
-the images themselves and what Python and its libraries take.
+The data set is read by `tangentless.datasets.load`, which does not download it here. Memory is the peak of the whole
+process, including the images, Python and its libraries.
 """
 
 from __future__ import annotations

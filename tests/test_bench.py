@@ -62,7 +62,7 @@ def test_the_rival_computes_the_kernel(case: tuple, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch, "compile", lambda layer, **options: layer)
     text, shape = case
     graph, X = kernel(text).graph(shape), conformance.images(shape, 7)
-    assert rival.why_not_written(graph) is None
+    assert rival.why_unsupported(graph) is None
     wanted = kernel(text)(X[:3], X[3:], backend="reference")
     for precision, bound in (("float64", 1e-10), ("float32", 1e-5)):
         contender = rival.Rival(graph, precision, device="cpu")
@@ -183,7 +183,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("no C++ compiler to build the kernels for the host")
     emulate(monkeypatch)
     monkeypatch.setattr(shapes, "gpu_environment", lambda: {"gpu": "the host", "date": "today"})
-    monkeypatch.setattr(shapes, "gpu_seconds", lambda work: (work(), 0.5)[1])
+    monkeypatch.setattr(gpu, "gpu_seconds", lambda work: (work(), 0.5)[1])
     monkeypatch.setattr(shapes, "FINITE", 4)
     monkeypatch.setattr(shapes, "EXPECTED", {"float32": 1.0, "float64": 1.0})
     monkeypatch.setattr(shapes, "FEWEST", 3)
@@ -211,6 +211,21 @@ def test_shapes_are_measured_beside_the_first(emulated: None) -> None:
     assert "7×6×3, pieces of photographs" in table
     assert "| 4.0 |" in table
     assert "fused by offsets, float32 |" in table
+
+
+def test_a_case_is_measured_and_leaves_pairs_for_the_reference(emulated: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "SIDE", 3)
+    bench = gpu._Bench(CudaBackend(gpus=gpu.GPUS), {}, Ceilings(1e12, 1e13), False, 1.0, 2)
+    with bench.backend.machines[0].active():
+        case, question = bench.measure("conv3 relu pool2 conv3 relu globalpool normalize relu", (8, 8, 1))
+    assert (case.pairs, case.turns, case.pairs_per_second, case.compared_pairs) == (9, 3, 18.0, 9)
+    assert case.images == "scikit-learn's digits"
+    assert case.not_finite == 0
+    assert case.same_bits
+    assert case.error < 3e-7
+    assert (case.ratio, case.rival_missing) == (None, "left out")
+    assert [part.shape for part in question[1:]] == [(2, 8, 8, 1), (2, 8, 8, 1), (2, 2)]
+    assert gpu._reference_error(*question) < 1e-12
 
 
 def test_shapes_that_come_too_late_are_left_out(emulated: None) -> None:

@@ -88,7 +88,7 @@ class TestSubsets:
         labels = toy().train.labels
         with pytest.raises(ParameterError, match="multiples of 4, or --draws uniform"):
             draw(labels, Subsets((10,)), 0)
-        with pytest.raises(ParameterError, match="is more"):
+        with pytest.raises(ParameterError, match="is too large"):
             draw(labels, Subsets((160,)), 0)
         assert len(draw(labels, Subsets((10,), draws=("uniform",)), 0)["uniform"][10]) == 10
 
@@ -216,13 +216,13 @@ class TestTables:
 
     def test_flips_share_the_blocks_of_the_plain_row(self, tmp_path, monkeypatch):
         computed = []
-        grow = tables._Work._grow
+        grow = tables._Work._extend
 
         def counted(self, method, kernel, tested, label, *known):
             computed.append(label)
             return grow(self, method, kernel, tested, label, *known)
 
-        monkeypatch.setattr(tables._Work, "_grow", counted)
+        monkeypatch.setattr(tables._Work, "_extend", counted)
         run_table(tmp_path, "myrtle10-gaussian", "myrtle10-gaussian+flips", ridge=1e-3)
         assert len(computed) == len(set(computed)) == 4
 
@@ -269,7 +269,7 @@ class TestTables:
             assert [row["right"] for row in again.rows] == [row["right"] for row in curve.rows]
 
     def test_a_curve_that_is_cut_off_leaves_what_it_had_and_goes_on(self, tmp_path, monkeypatch):
-        grow = tables._Work._grow
+        grow = tables._Work._extend
 
         def dying(self, *arguments):
             if arguments[-1] > 24:
@@ -277,7 +277,7 @@ class TestTables:
             return grow(self, *arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(tables._Work, "_grow", dying)
+            patch.setattr(tables._Work, "_extend", dying)
             with pytest.raises(KeyboardInterrupt):
                 run_table(tmp_path, "myrtle5", train=None, sizes=(16, 24, 32), ridge=1e-2)
         left = read_record(tmp_path / "cifar10-curve-32.json")["results"]
@@ -385,7 +385,9 @@ class TestTables:
 
     def test_rows_of_learnt_features_choose_among_variants_without_test_labels(self, tmp_path):
         variants = [{"patch": 3, "mirrors": True, "bias": bias, "backend": CPU} for bias in (0.0, 1.0)]
-        method = tables.Method("coates-ng+flips", "bytes", tables.learnt(RandomPatchFeatures, variants, 4), ridge=None)
+        method = tables.Method(
+            "coates-ng+flips", "bytes", tables.learnt_features(RandomPatchFeatures, variants, 4), ridge=None
+        )
         table = dataclasses.replace(cifar10.table(), methods=(method,))
         row, *_ = run_table(tmp_path, method.name, table=table, dataset=toy(side=8)).rows
         assert len(row["candidates"]) == 2

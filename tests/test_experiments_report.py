@@ -91,6 +91,8 @@ class TestCommands:
             (("cifar10", "--data", "nowhere", "--kernels", "lenet"), "there is no lenet here"),
             (("mnist", "--data", "nowhere", "--record", "a/b"), "without folders"),
             (("mnist", "--data", "nowhere", "--record", ""), "without folders"),
+            (("distillation", "mnist,cifar10", "--data", "nowhere"), "the data sets mnist and cifar10"),
+            (("distillation", "", "--data", "nowhere"), "the data sets mnist and cifar10"),
         ],
     )
     def test_wrong_options_are_one_line(self, arguments, message):

@@ -173,7 +173,7 @@ def test_command_reports_resumes_and_refuses_by_name(toys, tmp_path):
     assert record["left_out"][0]["table"] == "broken"
     assert "folds are missing" in record["left_out"][0]["reason"]
     page = (tmp_path / "uci.md").read_text()
-    assert "Of 3 tables 2 are finished" in page
+    assert "2 of 3 tables are finished" in page
     assert "(./uci-profiles.png)" in page
     assert "folds are missing" in page
     pieces = {path: path.stat().st_mtime_ns for path in (tmp_path / "pieces").iterdir()}

@@ -1,7 +1,7 @@
-"""The numbers of the paper's image tables, in per cent, and what this package calls their rows.
+"""The numbers of the paper's image tables, in per cent, and the names of their rows in this package.
 
-From "Neural Kernels Without Tangents" (Shankar et al., 2020). A row without a method is one that the paper itself cites
-from elsewhere. The numbers stand in `paper.csv`, those of random subsets of CIFAR-10 in `paper_subsets.csv`.
+The paper is "Neural Kernels Without Tangents" (Shankar et al., 2020). A row without a method is one that the paper
+cites from other work. The numbers are in `paper.csv`, those of random subsets of CIFAR-10 in `paper_subsets.csv`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .files import read_csv
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row: its label in the paper, the method or recipe in our records, and accuracies by test set."""
+    """A row: its label in the paper, the name of our method or recipe (None if cited), and accuracies by test set."""
 
     label: str
     method: str | None
@@ -33,7 +33,7 @@ for _row in read_csv(__package__, "paper_subsets.csv"):
 
 
 def printed(table: str, method: str, test_set: str) -> float | None:
-    """The accuracy of a method that the paper prints, if it does.
+    """The accuracy that the paper prints for a method on a test set; None if there is none.
 
     >>> printed("cifar10", "myrtle5", "cifar10.1")
     71.6

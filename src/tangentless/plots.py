@@ -1,7 +1,7 @@
-"""Pictures in the style of this package: labelled axes for experiments, and a page with a kernel matrix and mistakes.
+"""Pictures in the style of this package: axes for experiments, kernel and confusion matrices, distilled images.
 
-Matplotlib is imported inside the functions and draws with its Agg backend: no display is needed, and commands that draw
-nothing do not pay for it. The same picture is always the same file, byte for byte.
+Matplotlib is imported inside the functions, so that commands that draw nothing do not load it, and draws with its Agg
+backend, which needs no display. The same picture is always the same file, byte for byte.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def new_axes(width: float, height: float, title: str, across: str, up: str) -> t
 
 
 def draw_kernel_matrix(axes: Any, K: Array, labels: NDArray[Any], title: str = "Kernel matrix, sorted by class") -> Any:
-    """Draw the matrix with its rows and columns sorted by label and a line between classes; returns the image.
+    """Draw the matrix with rows and columns sorted by label, and lines between classes; returns Matplotlib's image.
 
-    Colours run over the middle 98 % of the values off the diagonal, which lies far above them.
+    The colour scale covers the middle 98 % of the entries off the diagonal; diagonal entries are far larger.
     """
     order = np.argsort(labels, kind="stable")
     classes, counts = np.unique(labels, return_counts=True)
@@ -91,7 +91,7 @@ def draw_kernel_matrix(axes: Any, K: Array, labels: NDArray[Any], title: str = "
 
 
 def draw_confusion(axes: Any, confusion: NDArray[np.intp], classes: NDArray[Any], title: str) -> None:
-    """Counts of true against predicted classes: right ones in blue, wrong ones in red."""
+    """Draw the counts of true (rows) against predicted classes: right ones in blue, wrong ones in red."""
     shares = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
     right = np.eye(len(classes), dtype=bool)
     colours = np.ones((*confusion.shape, 3))
@@ -122,7 +122,7 @@ def draw_report(
     truth: NDArray[Any],
     predicted: NDArray[Any],
 ) -> None:
-    """One page: the kernel matrix of the training images, and the confusion matrix and mistakes on the test images."""
+    """Write a page: the kernel matrix of training images, the confusion matrix, and some mistakes on test images."""
     from sklearn.metrics import confusion_matrix
 
     classes = np.unique(labels)
@@ -144,7 +144,7 @@ def draw_report(
 
 
 def draw_distilled(path: Path, title: str, before: Array, after: Array, labels: NDArray[Any], most: int = 10) -> None:
-    """Write a picture of images before and after they were learned, at most so many of them, each in its own range."""
+    """Write a picture of at most `most` images before and after distillation, each scaled to its own range."""
     count = min(most, len(after))
     figure = new_figure(0.9 * count + 0.8, 2.6)
     cells = figure.add_gridspec(2, count, left=0.09, right=0.99, top=0.78, bottom=0.03, wspace=0.08, hspace=0.08)
@@ -164,7 +164,7 @@ def draw_distilled(path: Path, title: str, before: Array, after: Array, labels: 
 
 
 def draw_reliability(calibrations: Mapping[str, Calibration]) -> Any:
-    """A reliability diagram: accuracy against confidence, one line for each way of making probabilities."""
+    """Draw a reliability diagram: accuracy against confidence, one line for each way of making probabilities."""
     figure, axes = new_axes(5.2, 4.6, "Reliability", "confidence", "accuracy")
     axes.plot([0, 1], [0, 1], color=_FAINT, linewidth=0.9, linestyle="--")
     for (name, found), colour in zip(calibrations.items(), itertools.cycle(COLOURS), strict=False):
@@ -174,12 +174,13 @@ def draw_reliability(calibrations: Mapping[str, Calibration]) -> Any:
         sizes = 4 + 120 * found.counts[seen] / found.counts.sum()
         axes.scatter(found.confidences[seen], found.accuracies[seen], sizes, color=colour)
     axes.set(xlim=(0, 1), ylim=(0, 1))
-    axes.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.14))  # lines may be anywhere
+    # The legend is outside the axes, where no line can run through it.
+    axes.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.14))
     return figure
 
 
 def save_pictures(figure: Any, folder: Path, name: str) -> list[Path]:
-    """Write a figure as `NAME.png`, to look at, and `NAME.svg`, to print; returns the two files."""
+    """Write a figure as `NAME.png` and `NAME.svg`; returns the two files."""
     make_folder(folder)
     paths = [folder / f"{name}{suffix}" for suffix in _NO_DATES]
     for path in paths:
@@ -188,7 +189,7 @@ def save_pictures(figure: Any, folder: Path, name: str) -> list[Path]:
 
 
 def save_figure(figure: Any, path: Path, **options: Any) -> None:
-    """Write a figure in the format that the name of the file ends with, at once."""
+    """Write a figure in the format of the file's suffix; the file appears whole or not at all."""
     content = io.BytesIO()
     with _styled():
         figure.savefig(content, format=path.suffix[1:], metadata=_NO_DATES[path.suffix], **options)
@@ -219,6 +220,6 @@ def _draw_mistakes(figure: Any, place: Any, images: NDArray[Any], truth: NDArray
 
 
 def _shade(colour: NDArray[Any], strength: NDArray[Any]) -> NDArray[Any]:
-    """White mixed with a colour, by strength."""
+    """Mix a colour with white; strength 1 is the colour alone."""
     mixed: NDArray[Any] = 1 - strength[:, None] * (1 - colour)
     return mixed

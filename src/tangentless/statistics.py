@@ -1,9 +1,9 @@
-"""Statistics of accuracies: intervals, how classifiers stand over many tables, and what tells differences from chance.
+"""Statistics of accuracies: intervals, comparisons of classifiers over many tables, and tests of their differences.
 
-Standings are those of Fernández-Delgado et al. (2014) and Arora et al. (2020): the mean rank (Friedman), how often a
-classifier reaches 90 and 95 % of the best accuracy of all (P90, P95), and which share of it on average (PMA). There are
-also performance profiles (Dolan & Moré, 2002), Wilcoxon's signed ranks for two classifiers, Nemenyi's critical
-difference for the mean ranks of several (Demšar, 2006), and Spearman's correlation of two orders.
+The comparisons of Fernández-Delgado et al. (2014) and Arora et al. (2020): the mean rank (Friedman), the share of
+tables on which a classifier reaches 90 or 95 % of the best accuracy (P90, P95), and its mean share of the best accuracy
+(PMA). There are also performance profiles (Dolan & Moré, 2002), Wilcoxon's signed rank test of two classifiers,
+Nemenyi's critical difference for the mean ranks of several (Demšar, 2006), and Spearman's rank correlation.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from .errors import InputError
 
 Array = NDArray[np.float64]
-_RESAMPLED = 2000  # times that test images are drawn anew, for the interval of a correlation
-_EXACT = 8  # items up to which all orders are counted
+_RESAMPLED = 2000  # bootstrap samples of the test images, for the interval of a correlation
+_EXACT = 8  # up to this many items, the permutation test goes through all orders
 
 
 def exact_interval(right: float, rows: float, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's interval of the share `right / rows`; rows need not be whole, if each counts half.
+    """Clopper and Pearson's interval of the share `right / rows`; both may be fractions, as where a row counts half.
 
     >>> [round(100 * end, 2) for end in exact_interval(73, 74)]
     [92.7, 99.97]
@@ -51,13 +51,13 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """The standard deviation of a sample; None where there is one value only."""
+    """The standard deviation of a sample (ddof 1); None for fewer than two values."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 @dataclass(frozen=True)
 class Score:
-    """How many of some rows were right, with the exact interval of the share.
+    """The number of rows predicted right, with the exact interval of their share.
 
     >>> score = Score.of([1, 2, 2, 0], [1, 2, 2, 2])
     >>> score.accuracy, [round(end, 3) for end in score.interval]
@@ -75,12 +75,12 @@ class Score:
 
     @property
     def accuracy(self) -> float:
-        """The share that was right."""
+        """The share of rows predicted right."""
         return self.right / self.rows
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the true share lies."""
+        """The 95 % interval of the accuracy."""
         return exact_interval(self.right, self.rows)
 
     def to_json(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Standing:
-    """What becomes of one column of accuracies; all but the rank in percent."""
+    """Statistics of one classifier over many tables, all but the rank in per cent."""
 
     average: float
     deviation: float
@@ -102,9 +102,9 @@ class Standing:
 
 
 def standings(columns: Mapping[str, Any], others: Any = None) -> dict[str, Standing]:
-    """How columns of accuracies (percent, a row for each table) stand, among themselves and `others`, (tables, many).
+    """Compare columns of accuracies (per cent, one for each table) with each other and with `others`, (tables, many).
 
-    Whoever has no accuracy (NaN) comes last. Deviations are those of the tables at hand, not of a sample of them.
+    A NaN in `others`, a missing accuracy, ranks last. Deviations are over all tables (ddof 0).
 
     >>> both = standings({"a": [90.0, 80.0], "b": [100.0, 70.0]})
     >>> both["a"].average, both["a"].rank, both["a"].p90, both["b"].p90
@@ -132,7 +132,7 @@ def standings(columns: Mapping[str, Any], others: Any = None) -> dict[str, Stand
 
 
 def mean_ranks(accuracies: Any) -> Array:
-    """The mean rank of each classifier (column) over tables (rows); 1 is the best, and equal ones share the mean.
+    """The mean rank of each classifier (column) over tables (rows); 1 is the best, and ties get their mean rank.
 
     >>> mean_ranks(np.array([[90.0, 80.0, 80.0], [50.0, 60.0, np.nan]]))
     array([1.5 , 1.75, 2.75])
@@ -145,7 +145,7 @@ def mean_ranks(accuracies: Any) -> Array:
 
 
 def performance_profile(columns: Mapping[str, Any], within: Any) -> dict[str, Array]:
-    """The share of tables on which a column is within some points of the best column there.
+    """The share of tables on which each column is at most `within` points below the best column.
 
     >>> performance_profile({"a": [90.0, 80.0], "b": [89.0, 85.0]}, [0, 1, 5])["b"]
     array([0.5, 1. , 1. ])
@@ -159,7 +159,7 @@ def performance_profile(columns: Mapping[str, Any], within: Any) -> dict[str, Ar
 
 @dataclass(frozen=True)
 class Duel:
-    """Two classifiers table by table: how often the first was better, equal and worse, and Wilcoxon's p-value."""
+    """Two classifiers compared: numbers of tables where the first is better, equal or worse, and Wilcoxon's p-value."""
 
     better: int
     equal: int
@@ -182,7 +182,7 @@ def compare(first: Any, second: Any) -> Duel:
 
 
 def critical_difference(classifiers: int, tables: int, level: float = 0.05) -> float:
-    """Nemenyi's critical difference: mean ranks that are further apart differ by more than chance.
+    """Nemenyi's critical difference: mean ranks that differ by more are different at this level of significance.
 
     >>> round(critical_difference(5, 30), 3)  # 2.728 sqrt(5 · 6 / (6 · 30)), Demšar's table 5
     1.114
@@ -194,7 +194,10 @@ def critical_difference(classifiers: int, tables: int, level: float = 0.05) -> f
 
 
 def rank_correlation(kernels: Array, networks: Array, *, seed: int = 0) -> dict[str, Any]:
-    """Spearman's correlation of accuracies, from hits (items, test images) on two sides; with p-value and interval.
+    """Spearman's rank correlation of the accuracies of kernels and networks, with p-value and 95 % interval.
+
+    Both arguments are hits, (architectures, test images): 1 where a test image is predicted right, or the share of
+    trials. The p-value is one-sided, by permutation; the interval is by resampling the test images.
 
     >>> hits = np.array([[0, 0, 0, 1], [0, 0, 1, 1], [0, 1, 1, 1]], float)
     >>> round(rank_correlation(hits, hits)["spearman"], 9)
@@ -226,7 +229,7 @@ def rank_correlation(kernels: Array, networks: Array, *, seed: int = 0) -> dict[
 
 
 def spearman(left: Array, right: Array) -> Any:
-    """The correlation of ranks along the last axis; NaN where all of one side are equal.
+    """The rank correlation along the last axis; NaN where all values of one side are equal.
 
     >>> round(float(spearman(np.array([1.0, 2, 3, 4]), np.array([1.0, 3, 2, 4]))), 9)
     0.8

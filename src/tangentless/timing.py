@@ -1,7 +1,7 @@
-"""How fast and how exact a backend is on this machine, what a matrix will cost, and where a result was computed.
+"""Measures speed and error of a backend on this machine, predicts the cost of a matrix, and describes the machine.
 
-A speed is measured on random images in blocks that grow until they take long enough to time; nothing is remembered
-between runs. Predictions multiply it by the pairs of a matrix.
+The speed is measured on blocks of random images, which grow until they take long enough to time. Nothing is saved
+between runs. The predicted time of a matrix is its number of pairs over that speed.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from .graph import EmbedNode, Graph, PoolNode
 from .kernel import CompositionalKernel
 
 Array = NDArray[np.float64]
-_SOLVED = 2048  # rows of the matrix that the solver is timed on; smaller ones are slower per row
+_SOLVER_ROWS = 2048  # rows of the matrix that the solver is timed on; smaller ones reach fewer operations per second
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cupy-cuda13x", "torch")
 _MISSING = "not installed"
-_PLACES = ("--data", "--output", "-o", "--store", "--work", "--report")  # options that say where files are
-_FEW_IMAGES, _MOST_IMAGES = 16, 2048  # a block with fewer images than SIMD lanes says little about larger ones
+_PATH_OPTIONS = ("--data", "--output", "-o", "--store", "--work", "--report")  # options whose value is a path
+_FEW_IMAGES, _MOST_IMAGES = 16, 2048  # rows of a block: with fewer than 16 (SIMD lanes), its rate is not typical
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What a backend did, per second, and how many of the entries it computed were not finite."""
+    """Rates of a backend per second, and the number of entries that were not finite."""
 
     pairs: float
-    images: float  # prepared
+    images: float  # images prepared
     elements: float
     not_finite: int
-    lanes: int = 1  # images that were computed together
-    stored: float = math.inf  # pairs, on either side of a matrix's diagonal
+    lanes: int = 1  # images that the backend computes together
+    stored: float = math.inf  # pairs copied into a symmetric matrix, to both sides of the diagonal
 
     def matrix_seconds(self, count: int) -> float:
-        """Predicted time of the symmetric matrix of so many images."""
+        """The predicted seconds of a symmetric matrix of `count` images, without preparing them."""
         return computed_pairs(count, self.lanes) / self.pairs + count**2 / 2 / self.stored
 
     @property
@@ -57,7 +57,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that a symmetric matrix needs; training works inside `result`."""
+    """Bytes that computing a symmetric matrix needs; training then works in place, in `result`."""
 
     result: int
     images: int
@@ -65,20 +65,20 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum."""
         return self.result + self.images + self.tiles
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The largest differences from the reference, as they are and relative to 1 - K of the normalised kernel."""
+    """The largest errors of the normalised kernel against the reference: absolute, and relative to 1 - K."""
 
     absolute: float
     relative: float
 
 
 def random_images(graph: Graph, count: int, seed: int = 0) -> NDArray[Any]:
-    """Float32 images of the graph's shape: mixtures of a few patterns and noise, neither equal nor unrelated."""
+    """Float32 images of the graph's shape: random mixtures of four patterns plus noise, hence correlated."""
     generator = np.random.default_rng(seed)
     shape = (*graph.grid, graph.channels)
     patterns = generator.standard_normal((4, *shape), dtype=np.float32)
@@ -88,7 +88,7 @@ def random_images(graph: Graph, count: int, seed: int = 0) -> NDArray[Any]:
 
 
 def warm_up(backend: Backend, graph: Graph) -> float:
-    """Run every path once, so that compilation is not timed later; returns the seconds it took."""
+    """Prepare and compute one block, so that compilation is not timed later; returns the seconds it took."""
     start = time.perf_counter()
     prepared = backend.prepare(graph, random_images(graph, 2))
     backend.block(graph, prepared, prepared)
@@ -98,8 +98,8 @@ def warm_up(backend: Backend, graph: Graph) -> float:
 def measure(backend: Backend, graph: Graph, seconds: float = 1.0) -> Speed:
     """Measure the speed of a warm backend for about `seconds`.
 
-    The first block has a single row, and as many columns as it takes to fill the SIMD lanes of all threads: of large
-    images, one pair takes as long as that. Blocks then grow until they take long enough to time.
+    The first block has one row, and as many columns as fill the SIMD lanes of all threads: with large images, a single
+    pair would take as long. Blocks then grow until they take long enough to time.
 
     >>> from .backends import get_backend
     >>> from .kernel import kernel
@@ -120,13 +120,14 @@ def measure(backend: Backend, graph: Graph, seconds: float = 1.0) -> Speed:
         rows, columns = 2 * rows, max(columns, 2 * rows)
     for _ in range(2 if 2 * taken < seconds else 0):
         taken = min(taken, timed(run)[1])
-    pairs, stored = rows * columns / taken, rows * columns / max(1e-9, timed(functools.partial(_store, values))[1])
+    pairs, copying = rows * columns, timed(functools.partial(_copy_to_matrix, values))[1]
     wrong = int(np.sum(~np.isfinite(values)))
-    return Speed(pairs, len(images) / preparing, pairs * graph.elements, wrong, lanes, stored)
+    rate, stored = pairs / taken, pairs / max(1e-9, copying)
+    return Speed(rate, len(images) / preparing, rate * graph.elements, wrong, lanes, stored)
 
 
-def _store(values: Any) -> Any:
-    """A block in a matrix of its own, above and below the diagonal: of small images on a GPU, that takes longest."""
+def _copy_to_matrix(values: Any) -> Any:
+    """Copy a block above and below the diagonal of a new matrix. For small images on a GPU this is the slowest step."""
     rows, columns = values.shape
     whole = np.empty_like(values, shape=(rows + columns, rows + columns))
     whole[:rows, rows:] = values
@@ -135,14 +136,14 @@ def _store(values: Any) -> Any:
 
 
 def lanes_of(prepared: Prepared) -> int:
-    """Images of one side that a backend computes together: a block of fewer takes as long."""
+    """Images of one side that a backend computes together; a block with fewer images takes as long."""
     return int(getattr(prepared, "lanes", 1))
 
 
 def computed_pairs(count: int, lanes: int) -> int:
-    """Pairs that a symmetric matrix makes a backend compute: unordered ones, and those that fill up lanes.
+    """Pairs that a backend computes for a symmetric matrix: the unordered ones, plus those that fill up lanes.
 
-    >>> computed_pairs(3, 1), computed_pairs(48, 16)  # of 6, and of 1,176
+    >>> computed_pairs(3, 1), computed_pairs(48, 16)  # where 6 and 1,176 are needed
     (6, 1536)
     """
     return sum(min(count, start + lanes) * lanes for start in range(0, count, lanes))
@@ -151,7 +152,7 @@ def computed_pairs(count: int, lanes: int) -> int:
 def compare_with_reference(
     kernel: CompositionalKernel, backend: Backend, shape: tuple[int, ...], count: int
 ) -> Accuracy:
-    """The error of a backend on the pairs of a few images."""
+    """The error of a backend on all pairs of `count` random images."""
     images = random_images(kernel.graph(shape), count)
     exact, values = kernel(images, backend="reference"), kernel(images, backend=backend)
     norms = np.sqrt(np.diag(exact))
@@ -162,42 +163,43 @@ def compare_with_reference(
 
 
 def solver_seconds(rows: int) -> float:
-    """Predicted time of an exact solution with leave-one-out: cubic in the rows, from one of 2,048."""
+    """The predicted seconds of an exact solution with leave-one-out: cubic in the rows, timed at 2,048 rows."""
     from .solve import solve_ridge
 
-    matrix, targets = 0.5 * np.ones((_SOLVED, _SOLVED)) + 0.5 * np.eye(_SOLVED), np.ones((_SOLVED, 10))
+    matrix = 0.5 * np.ones((_SOLVER_ROWS, _SOLVER_ROWS)) + 0.5 * np.eye(_SOLVER_ROWS)
+    targets = np.ones((_SOLVER_ROWS, 10))
     solve_ridge(matrix[:64, :64], targets[:64])
     _, taken = timed(lambda: solve_ridge(matrix, targets, overwrite=True))
-    return taken * (rows / _SOLVED) ** 3
+    return taken * (rows / _SOLVER_ROWS) ** 3
 
 
 def predict_memory(graph: Graph, prepared: Prepared, count: int, itemsize: int = 4) -> Memory:
-    """Bytes for the matrix of `count` images of `itemsize` bytes a value, from what a backend says of a few of them."""
+    """Bytes for the matrix of `count` images of `itemsize` bytes a value; `prepared`: a few images on the backend."""
     pixels = math.prod(graph.grid) * graph.channels
     nodes = [graph.nodes[place] for place in graph.body]
     norms = sum(math.prod(node.grid) for node in nodes if isinstance(node, EmbedNode))
     pooled = sum(math.prod(node.grid) for node in nodes if isinstance(node, PoolNode))
     tile = min(prepared.tile, count)
     expanded = (pixels + 2 * norms) * 4
-    # Both sides expanded, one of them also in the backend's layout and, on the way, in float64; then the entries.
+    # Both sides with norms and inverses; one side also in the backend's layout and, in between, float64; the entries.
     tiles = tile * (3 * expanded + 8 * (pixels + norms)) + 3 * 8 * tile * tile
     return Memory(8 * count * count, count * (itemsize * pixels + 4 * pooled), tiles)
 
 
 def symmetric_pairs(count: int) -> int:
-    """Unordered pairs of so many images, each with itself included."""
+    """The number of unordered pairs of `count` images, including each image with itself."""
     return count * (count + 1) // 2
 
 
 def timed(action: Callable[[], Any]) -> tuple[Any, float]:
-    """What an action returns, and the seconds it took, without those of compiling."""
+    """Run an action; returns its result, and the seconds it took, without those of compiling."""
     start = time.perf_counter() - seconds_compiling()
     result = action()
     return result, time.perf_counter() - seconds_compiling() - start
 
 
 def environment() -> dict[str, Any]:
-    """When, where and with which versions something was computed."""
+    """The date, the machine and the versions of packages, for records."""
     from . import __version__
     from .backends.workers import count_workers
 
@@ -214,7 +216,7 @@ def environment() -> dict[str, Any]:
 
 
 def describe_machine(backend: str = "cpu") -> str:
-    """The processor that does the work, in words; for the backend "cuda", the GPU.
+    """The processor in words; for the backend "cuda", the GPU.
 
     >>> describe_machine().endswith(("core", "cores"))
     True
@@ -230,7 +232,7 @@ def describe_machine(backend: str = "cpu") -> str:
 
 
 def command(arguments: Sequence[str]) -> str:
-    """The command line of a run, without the options that say where its files are; other paths keep their last part.
+    """The command line of a run, without the options for places of files; other paths are cut to their last part.
 
     >>> command(["/usr/bin/tangentless", "reproduce", "mnist", "--data", "my data", "--train", "100", "-o", "here"])
     'tangentless reproduce mnist --train 100'
@@ -242,7 +244,7 @@ def command(arguments: Sequence[str]) -> str:
     rest = iter(arguments[1:])
     for word in rest:
         name, *values = word.split("=")
-        if name not in _PLACES:
+        if name not in _PATH_OPTIONS:
             kept.append("=".join(Path(part).name if "/" in part else part for part in (name, *values)))
         elif not values:
             next(rest, None)
@@ -250,12 +252,12 @@ def command(arguments: Sequence[str]) -> str:
 
 
 def today() -> str:
-    """The time, to the minute."""
+    """The date and time in UTC, to the minute."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def package_version(package: str) -> str:
-    """The version of a package, or that it is not installed."""
+    """The version of a package, or "not installed"."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -263,7 +265,7 @@ def package_version(package: str) -> str:
 
 
 def processor_name() -> str:
-    """The name of the processor, where the system tells it."""
+    """The name of the processor, or its architecture if the system does not tell the name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -272,7 +274,7 @@ def processor_name() -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration as people say it.
+    """A duration in the unit that reads best.
 
     >>> [format_seconds(s) for s in (0.0123, 4.2, 75, 7500, 200_000, 1e9)]
     ['12 ms', '4.2 s', '75 s', '2.1 h', '2.3 days', '32 years']

@@ -1,1 +1,1 @@
-"""Benchmarks that need more than a clock: GPUs, held against their own ceilings and against PyTorch, in one run."""
+"""Benchmarks of the cuda backend, which compare it with the limits of the GPU and with PyTorch in the same run."""

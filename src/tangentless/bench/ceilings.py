@@ -1,7 +1,7 @@
-"""The ceilings of a GPU, measured on the GPU itself: special functions and issued instructions per second.
+"""Measured upper limits of a GPU: special functions per second, and issued instructions per second.
 
-A kernel evaluates one nonlinearity for every element, so one special function per element bounds its rate. The other
-ceiling says how many instructions may go into an element before issuing them becomes the tighter bound.
+A kernel evaluates one nonlinearity for every element, so the rate of special functions bounds the rate of elements. The
+rate of instructions, over the rate of elements, is the number of instructions that there is time for per element.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ OPTIONS = ("-std=c++17",)
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Operations of all threads per second, where nothing else is done."""
+    """Operations per second of all threads together, in a kernel that does nothing else."""
 
     special_functions: float
     instructions: float
 
 
 def source() -> str:
-    """The text of the kernels."""
+    """The CUDA source of the two kernels."""
     return (resources.files(__package__) / "ceilings.cu").read_text(encoding="utf-8")
 
 
 def measure_ceilings() -> Ceilings:
-    """The ceilings of the current GPU, the best of three runs each."""
+    """Measure the ceilings of the current GPU; each is the best of three runs."""
     cupy = import_cupy()
     blocks = BLOCKS_PER_MULTIPROCESSOR * int(cupy.cuda.Device().attributes["MultiProcessorCount"])
     output = cupy.zeros(blocks * THREADS, dtype=cupy.float32)
@@ -49,7 +49,7 @@ def measure_ceilings() -> Ceilings:
 
 
 def gpu_seconds(work: Any) -> float:
-    """The time between two marks in the GPU's queue, before and after the work."""
+    """Run `work`; returns the seconds between CUDA events recorded before and after it."""
     event = import_cupy().cuda.Event
     start, end = event(), event()
     start.record()

@@ -1,12 +1,14 @@
-"""How fast and how exact the cuda backend is on this GPU, beside its ceilings and PyTorch, in one run.
+"""Measures speed and error of the cuda backend on this GPU, beside the GPU's ceilings and PyTorch.
 
-Every case is a block between two sets of distinct images, timed warm, with preparation apart. Turns of both contenders
-alternate, so that whatever else happens to the machine hits both. Entries are held against float64 on random pairs, a
-few of which the reference computes too, and against themselves in smaller tiles, where they must have the same bits.
+A case is a block between two sets of distinct images, timed after warm-up and without preparation. The backend and
+PyTorch run in turns, so that other work on the machine slows both. Entries of random pairs are compared with float64 on
+the GPU, and a few of these with the reference. A part of the block is computed again in smaller tiles and must have the
+same bits.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import multiprocessing
@@ -31,15 +33,15 @@ from ..kernel import CompositionalKernel, kernel
 from ..layers import format_grid
 from ..timing import environment, package_version, random_images, symmetric_pairs, timed
 from .ceilings import Ceilings, gpu_seconds, measure_ceilings
-from .rival import Rival, RivalTurns, why_no_rival
+from .rival import open_rival
 
 Images = NDArray[Any]
-Question = tuple[str, Images, Images, Images]  # an architecture, images of both sides, and entries by float64
+Question = tuple[str, Images, Images, Images]  # an architecture, images of both sides, and their entries in float64
 
-GPUS = (0,)  # the ceilings are those of one
+GPUS = (0,)  # one GPU, since the ceilings are those of one
 SIDE = 528  # images of either side: 278,784 pairs
-FEWEST_TURNS = 3  # of a contender: a median needs them
-COMPARED = 15  # images of either side whose 225 pairs are held against float64
+FEWEST_TURNS = 3  # of each contender, for a median
+COMPARED = 15  # images of either side whose 225 pairs are compared with float64
 TILED, TILE_ROWS, TILE_COLUMNS = 48, 7, 11
 PROCESSES = 8
 SMALL = "conv3 gaussian conv3 gaussian conv3 gaussian pool2 conv3 gaussian conv3 gaussian globalpool normalize gaussian"
@@ -54,50 +56,49 @@ STANDARD: tuple[tuple[str, tuple[int, ...]], ...] = (
 )
 
 
-class BesideRival:
-    """A rate, and that of a rival on the same machine, if there was one."""
+@dataclass(frozen=True)
+class Measurement:
+    """The measurements of one architecture on images of one shape."""
 
-    pairs_per_second: float
-    rival_pairs_per_second: float | None
+    architecture: str
+    shape: tuple[int, ...]
+    images: str  # their source
+    path: str  # of the backend
+    pairs: int  # of a turn
+    turns: int
+    pairs_per_second: float  # the median turn
+    elements_per_second: float
+    compared_pairs: int
+    error: float  # largest relative error, against float64
+    error_relative_to_distance: float  # largest error over 1 - K of the normalised kernel
+    not_finite: int  # entries
+    same_bits: bool
+    rival_pairs_per_second: float | None  # the median turn
+    rival_difference: float | None  # the largest relative difference of its entries from ours
+    rival_missing: str | None  # why there is no rival
+    seconds: float  # for all measurements
 
     @property
     def ratio(self) -> float | None:
-        """How many times faster than the rival."""
+        """How many times faster than the rival it is."""
         return None if self.rival_pairs_per_second is None else self.pairs_per_second / self.rival_pairs_per_second
 
 
 @dataclass(frozen=True)
-class GpuCase(BesideRival):
-    """What was measured of one architecture on images of one shape."""
+class GpuCase(Measurement):
+    """A case of `bench_gpu`."""
 
-    architecture: str
-    shape: tuple[int, ...]
-    images: str
-    path: str
-    pairs: int  # of a turn
-    turns: int
-    pairs_per_second: float  # the median turn
     best_pairs_per_second: float
-    elements_per_second: float
     share_of_special_functions: float
-    issue_slots_per_element: float  # instructions of a thread that the GPU could issue in an element's time
+    issue_slots_per_element: float  # instructions that the GPU could issue in the time of one element
     preparation_microseconds: float  # of an image
-    compared_pairs: int
-    error: float  # relative, against float64
-    error_relative_to_distance: float
-    not_finite: int
-    same_bits: bool
-    rival_pairs_per_second: float | None  # the median turn
-    rival_difference: float | None  # of its entries from ours, relative
-    rival_missing: str | None
-    seconds: float  # that all of this took
     reference_pairs: int = 0
     reference_error: float | None = None  # of float64 on the GPU, against the reference
 
 
 @dataclass(frozen=True)
 class GpuMatrix:
-    """A symmetric matrix through `k(X)`, with preparation, copies and the head."""
+    """The measurements of a symmetric matrix by `k(X)`, with preparation, copies and the head."""
 
     architecture: str
     shape: tuple[int, ...]
@@ -105,17 +106,17 @@ class GpuMatrix:
     count: int
     seconds: float
     pairs_per_second: float
-    share_of_block_rate: float
+    share_of_block_rate: float  # its rate over that of the block of the same architecture
     symmetric: bool
     not_finite: int
 
 
 @dataclass(frozen=True)
 class GpuRecord:
-    """All of a run."""
+    """The results of a run."""
 
     environment: dict[str, Any]
-    build_seconds: float
+    build_seconds: float  # to compile all kernels
     ceilings: Ceilings
     cases: tuple[GpuCase, ...]
     matrix: GpuMatrix | None
@@ -135,11 +136,12 @@ def bench_gpu(
     rival: bool = True,
     report: Callable[[GpuRecord], None] = lambda record: None,
 ) -> GpuRecord:
-    """Measure cases of (architecture, shape), on given images where they have a case's shape.
+    """Measure cases, pairs of (architecture, shape).
 
-    Each contender has turns for so many `seconds`. The first case also computes a symmetric matrix of `matrix` images.
-    `references` images of either side are held against the reference, in processes of their own. `report` is given the
-    record whenever there is more in it.
+    Images of a case's shape are taken from `given`, if any have that shape. Each contender runs for about `seconds`.
+    With the first case, a symmetric matrix of `matrix` images is computed too. The pairs of `references` images of
+    either side are compared with the reference, in other processes. `report` is called with the record after every
+    case.
     """
     sources = {images.shape[1:]: images for images in map(as_images, given)}
     backend = CudaBackend(gpus=GPUS)
@@ -175,7 +177,9 @@ def summary(case: GpuCase) -> str:
 
 
 def take_turns(contenders: Sequence[Callable[[], float]], seconds: float) -> list[list[float]]:
-    """The seconds of every turn of every contender; each takes turns for `seconds`, and FEWEST_TURNS in any case.
+    """Run contenders in turns. Each runs until its turns took `seconds`, and at least FEWEST_TURNS times.
+
+    A contender is a function that returns the seconds of one turn. Returns those of every turn, by contender.
 
     >>> take_turns([lambda: 0.5, lambda: 3.0], seconds=2.0)
     [[0.5, 0.5, 0.5, 0.5], [3.0, 3.0, 3.0]]
@@ -189,7 +193,7 @@ def take_turns(contenders: Sequence[Callable[[], float]], seconds: float) -> lis
 
 @dataclass(frozen=True)
 class _Bench:
-    """What all cases of a run share."""
+    """The settings that all cases of a run share, and the measurements."""
 
     backend: CudaBackend
     sources: Mapping[tuple[int, ...], Images]
@@ -199,7 +203,7 @@ class _Bench:
     references: int
 
     def measure(self, architecture: str, shape: tuple[int, ...]) -> tuple[GpuCase, Question]:
-        """A case, and some of the pairs that were compared, for the reference."""
+        """Measure a case; also returns the pairs to compare with the reference."""
         start = time.perf_counter()
         k, backend = kernel(architecture), self.backend
         graph = k.graph(shape)
@@ -208,51 +212,33 @@ class _Bench:
         first, second = images[:side], images[side : 2 * side]
         backend.prepare(graph, first)
         (left, right), preparing = timed(lambda: (backend.prepare(graph, first), backend.prepare(graph, second)))
-        values = backend.block(graph, left, right)
-        missing = why_no_rival(graph) if self.rival else "left out"
-        other = None
-        if missing is None:
-            try:
-                import_cupy().get_default_memory_pool().free_all_blocks()
-                other = RivalTurns(Rival(graph), first, second)
-            except Exception as error:  # its compiler may fail in any way, and ours is measured all the same
-                missing = f"PyTorch failed: {type(error).__name__}: {error}"[:500]
-        contenders = [lambda: gpu_seconds(lambda: backend.block(graph, left, right))]
-        if other is not None:
-            contenders.append(other.turn)
-        ours, *theirs = take_turns(contenders, self.seconds)
-        rate = side * side / statistics.median(ours)
-        rows, columns = chosen(side)
-        wanted, norms = _exact(graph, first[rows], second[columns])
-        found = values[np.ix_(rows, columns)]
+        found, turns, compared = measure_block(
+            backend,
+            graph,
+            (first, second),
+            (left, right),
+            functools.partial(_exact, graph),
+            side=side,
+            seconds=self.seconds,
+            rival=self.rival,
+        )
         case = GpuCase(
+            **found,
             architecture=k.architecture.short_name,
             shape=shape,
             images=origin,
-            path=backend.describe(graph),
-            pairs=side * side,
-            turns=len(ours),
-            pairs_per_second=rate,
-            best_pairs_per_second=side * side / min(ours),
-            elements_per_second=rate * graph.elements,
-            share_of_special_functions=rate * graph.elements / self.ceilings.special_functions,
-            issue_slots_per_element=self.ceilings.instructions / (rate * graph.elements),
+            best_pairs_per_second=side * side / min(turns),
+            share_of_special_functions=found["elements_per_second"] / self.ceilings.special_functions,
+            issue_slots_per_element=self.ceilings.instructions / found["elements_per_second"],
             preparation_microseconds=preparing / (2 * side) * 1e6,
-            compared_pairs=wanted.size,
-            error=relative_error(found, wanted),
-            error_relative_to_distance=float((np.abs(found - wanted) / (norms - wanted)).max()),
-            not_finite=int(np.sum(~np.isfinite(values))),
-            same_bits=same_bits(backend, graph, left, right, values),
-            rival_pairs_per_second=None if other is None else other.values.size / statistics.median(theirs[0]),
-            rival_difference=None if other is None else relative_error(other.values, values[other.part]),
-            rival_missing=missing,
             seconds=time.perf_counter() - start,
         )
         few = slice(self.references)
-        return case, (architecture, first[rows[few]], second[columns[few]], wanted[few, few])
+        rows, columns, wanted = compared
+        return case, (architecture, rows[few], columns[few], wanted[few, few])
 
     def matrix(self, architecture: str, shape: tuple[int, ...], count: int, case: GpuCase) -> GpuMatrix:
-        """A symmetric matrix of so many images, beside the case of the same architecture."""
+        """Measure a symmetric matrix of `count` images; `case` is the block of the same architecture."""
         k: CompositionalKernel = kernel(architecture)
         images, origin = _images(k.graph(shape), count, self.sources)
         values, seconds = timed(lambda: k(images, backend=self.backend))
@@ -270,15 +256,61 @@ class _Bench:
         )
 
 
+def measure_block(
+    backend: CudaBackend,
+    graph: Graph,
+    images: tuple[Images, Images],
+    prepared: tuple[Any, Any],
+    exact: Callable[[Images, Images], tuple[Images, Images]],
+    *,
+    side: int,
+    seconds: float,
+    rival: bool,
+) -> tuple[dict[str, Any], list[float], tuple[Images, Images, Images]]:
+    """Compute the block between images of both sides, and time it for the first `side` of each, in turns with PyTorch.
+
+    `exact` returns exact entries and the products of norms. Returns fields of a `Measurement`, the seconds of our
+    turns, and what was compared: images of both sides and their exact entries.
+    """
+    (first, second), (left, right) = images, prepared
+    values = backend.block(graph, left, right)
+    other, missing = open_rival(graph, backend.precision, first, second) if rival else (None, "left out")
+    near, far = left[:side], right[:side]
+    contenders = [lambda: gpu_seconds(lambda: backend.block(graph, near, far))]
+    if other is not None:
+        contenders.append(other.turn)
+    ours, *theirs = take_turns(contenders, seconds)
+    rate = side * side / statistics.median(ours)
+    rows, columns = sample_pairs(len(first))
+    wanted, norms = exact(first[rows], second[columns])
+    found = values[np.ix_(rows, columns)]
+    fields = {
+        "path": backend.describe(graph),
+        "pairs": side * side,
+        "turns": len(ours),
+        "pairs_per_second": rate,
+        "elements_per_second": rate * graph.elements,
+        "compared_pairs": wanted.size,
+        "error": relative_error(found, wanted),
+        "error_relative_to_distance": float((np.abs(found - wanted) / (norms - wanted)).max()),
+        "not_finite": int(np.sum(~np.isfinite(values))),
+        "same_bits": same_bits(backend, graph, left, right, values),
+        "rival_pairs_per_second": None if other is None else other.values.size / statistics.median(theirs[0]),
+        "rival_difference": None if other is None else relative_error(other.values, values[other.part]),
+        "rival_missing": missing,
+    }
+    return fields, ours, (first[rows], second[columns], wanted)
+
+
 def _exact(graph: Graph, *images: Images) -> tuple[Images, Images]:
-    """Entries by float64 on the GPU, and the products of norms."""
+    """The entries in float64 on the GPU, and the products of norms, both (left, right)."""
     exact = CudaBackend("float64", GPUS)
     left, right = (exact.prepare(graph, side) for side in images)
     return exact.block(graph, left, right), np.sqrt(np.multiply.outer(left.diagonal, right.diagonal))
 
 
-def chosen(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which rows and columns are compared."""
+def sample_pairs(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Random rows and columns whose pairs are compared with float64."""
     generator = np.random.default_rng(3)
     rows, columns = (generator.choice(count, min(COMPARED, count), replace=False) for _ in range(2))
     return rows, columns
@@ -289,7 +321,7 @@ def _reference_error(architecture: str, left: Images, right: Images, values: Ima
 
 
 def same_bits(backend: CudaBackend, graph: Graph, left: Any, right: Any, values: Images) -> bool:
-    """Whether a corner of the block has the same bits when it is computed in small tiles."""
+    """Whether the corner of the block has the same bits when it is computed in small tiles."""
     rows, columns = (spans(min(TILED, len(left)), tile) for tile in (TILE_ROWS, TILE_COLUMNS))
     tiles = itertools.product(rows, columns)
     return all(np.array_equal(backend.block(graph, left[a], right[b]), values[a, b]) for a, b in tiles)
@@ -298,7 +330,10 @@ def same_bits(backend: CudaBackend, graph: Graph, left: Any, right: Any, values:
 def _images(
     graph: Graph, count: int, sources: Mapping[tuple[int, ...], Images], *, fewer: bool = False
 ) -> tuple[Images, str]:
-    """So many images of a graph's shape, or fewer if all are to be distinct, and where they come from."""
+    """`count` images of a graph's shape, and their source in words.
+
+    If a source has fewer images, shifted copies are added; with `fewer`, fewer but distinct images are returned.
+    """
     shape = (*graph.grid, graph.channels)
     if shape not in sources and shape != (8, 8, 1):
         return random_images(graph, count), "synthetic"
@@ -316,7 +351,7 @@ def _images(
 
 
 def as_images(images: Images) -> Images:
-    """Checked, with a channel axis; without one they are grey."""
+    """Check images, and add a channel axis to grey ones (N, H, W)."""
     images = images[..., None] if images.ndim == 3 else images
     check_images(images, "images")
     if images.ndim != 4 or len(images) < 2:
@@ -325,7 +360,7 @@ def as_images(images: Images) -> Images:
 
 
 def build_kernels(architecture: str, shape: tuple[int, ...]) -> None:
-    """Compile all kernels that a case needs, in a process of its own; CuPy keeps them on disk for this one."""
+    """Compile all kernels of a case. Runs in a worker process, which leaves them in CuPy's cache on disk."""
     graph = kernel(architecture).graph(shape)
     backend = CudaBackend(gpus=GPUS)
     prepared = backend.prepare(graph, random_images(graph, 1))
@@ -333,7 +368,7 @@ def build_kernels(architecture: str, shape: tuple[int, ...]) -> None:
 
 
 def gpu_environment() -> dict[str, Any]:
-    """When, on which GPU and with which versions something was measured."""
+    """The date, the GPU and the versions of software, for records."""
     cupy = import_cupy()
     properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
     return {
@@ -349,5 +384,5 @@ def gpu_environment() -> dict[str, Any]:
 
 
 def relative_error(found: Images, wanted: Images) -> float:
-    """The largest difference of entries, relative to each."""
+    """The largest relative error of entries."""
     return float(np.abs(found / wanted - 1).max())

@@ -1,4 +1,4 @@
-"""Pieces of photographs: real images of any size, cut from the two samples that scikit-learn has.
+"""Pieces of photographs: real images of any size, cut from the two sample photographs of scikit-learn.
 
     python -m tangentless.bench.photographs FILE.npy
 
@@ -24,16 +24,16 @@ GREY_ROWS = 4  # channels of a sequence: neighbouring rows of grey
 
 
 def load_photographs() -> Photographs:
-    """Those of scikit-learn: a temple in China and a flower, 427×640 pixels each."""
+    """The photographs of scikit-learn, (2, 427, 640, 3): a temple in China and a flower."""
     from sklearn.datasets import load_sample_images
 
     return np.stack(load_sample_images().images)
 
 
 def cut(photographs: Photographs, size: tuple[int, int], count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """At least `count` pieces at the places of a regular grid, and the number of the photograph of each.
+    """At least `count` pieces on a regular grid, and for each piece the index of its photograph.
 
-    They lie as far apart as so many can, and overlap where there are not enough otherwise.
+    The step of the grid is the largest that gives so many pieces; they overlap if it is smaller than their size.
 
     >>> pieces, numbers = cut(np.zeros((2, 8, 9, 3)), (4, 4), 8)
     >>> pieces.shape, numbers
@@ -50,15 +50,16 @@ def cut(photographs: Photographs, size: tuple[int, int], count: int) -> tuple[ND
 
 
 def has_pieces(shape: tuple[int, ...]) -> bool:
-    """Whether `pieces` has some of this shape."""
+    """Whether `pieces` can make images of this shape."""
     block = math.isqrt(shape[-1] // 3)
     return (len(shape) == 3 and shape[-1] == 3 * block**2 > 0) or (len(shape) == 2 and shape[-1] == GREY_ROWS)
 
 
 def pieces(photographs: Photographs, shape: tuple[int, ...], count: int, seed: int = 0) -> NDArray[np.float32]:
-    """So many pieces in random order, every channel standardised.
+    """`count` pieces in random order, every channel standardised.
 
-    Images of 12 or 48 channels are made of blocks of 2×2 or 4×4 pixels; sequences of 4 channels are neighbouring rows.
+    Images of 12 or 48 channels have blocks of 2×2 or 4×4 pixels as positions. Sequences of 4 channels are four
+    neighbouring rows of a grey photograph.
 
     >>> random = np.random.default_rng(0).integers(0, 256, (2, 64, 80, 3))
     >>> [pieces(random, shape, 5).shape for shape in ((8, 8, 3), (8, 6, 12), (32, 4))]
@@ -76,7 +77,7 @@ def pieces(photographs: Photographs, shape: tuple[int, ...], count: int, seed: i
 
 
 def standardize(images: NDArray[Any]) -> NDArray[np.float32]:
-    """Mean zero and deviation one in every channel, over all images."""
+    """Scale every channel to mean 0 and deviation 1 over all images."""
     axes = tuple(range(images.ndim - 1))
     scaled: NDArray[np.float32] = ((images - images.mean(axis=axes)) / images.std(axis=axes)).astype(np.float32)
     return scaled

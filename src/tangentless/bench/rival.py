@@ -1,7 +1,8 @@
-"""The rival on a GPU: the same graphs in PyTorch, each layer through torch.compile, with norms prepared.
+"""The rival on a GPU: the same graphs in PyTorch, each layer compiled by torch.compile, with norms prepared.
 
-The kernel of a batch of pairs is one tensor (pairs, H, W, H, W), which every layer reads and writes once: this is as
-fast as code gets that treats layers one by one. A layer is an embedding with the windows and sums before it, or a pool.
+The kernel of a batch of pairs is one tensor (pairs, H, W, H, W), which every layer reads and writes once. Code that
+runs layers one by one cannot do less. A layer is a pool, or an embedding together with the windows and sums before
+it.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backends.cuda.machine import import_cupy
 from ..backends.cuda.portable import exact_form
 from ..forms import Arc, Exponential, Form, polynomial
 from ..graph import EmbedNode, Graph, PoolNode, SumNode, WindowNode
 from ..layers import Nonlinearity, Windows
 from ..timing import timed
 
-INSTALL = "pip install torch, 2.6 or newer, built for CUDA"
-TENSOR_BYTES = 1 << 30  # of a batch, at most: beyond it nothing gets faster
-TENSORS_AT_ONCE = 8  # in memory, of a batch
-SHARE_OF_MEMORY = 1 / 8  # for these: several processes compile at the same time
-TURN_BATCHES = 16  # of a turn
+INSTALL = "pip install torch (2.6 or newer, built for CUDA)"
+TENSOR_BYTES = 1 << 30  # at most, of the tensor of a batch: larger batches are not faster
+TENSORS_AT_ONCE = 8  # tensors of a batch in memory at the same time
+SHARE_OF_MEMORY = 1 / 8  # of the GPU, for these tensors: several processes compile at the same time
+TURN_BATCHES = 16  # batches of a turn
 
 torch: Any = None
 with contextlib.suppress(ImportError):
@@ -37,30 +39,32 @@ Function = Callable[..., Any]
 
 
 def why_no_rival(graph: Graph) -> str | None:
-    """What keeps PyTorch from running a graph here, and what to do about it; None if nothing does."""
+    """Why PyTorch cannot run a graph here, and what to do about it; None if it can."""
     if torch is None:
         return f"PyTorch is not installed; {INSTALL}"
     if not torch.cuda.is_available():
         return f"PyTorch {torch.__version__} sees no GPU; {INSTALL}"
-    return why_not_written(graph)
+    return why_unsupported(graph)
 
 
-def why_not_written(graph: Graph) -> str | None:
-    """What in a graph was not written in PyTorch; None if all of it was."""
+def why_unsupported(graph: Graph) -> str | None:
+    """What in a graph is not implemented in PyTorch; None if all of it is."""
     if graph.tangent:
-        return "tangent kernels were not written in PyTorch"
+        return "tangent kernels are not implemented in PyTorch here"
     layers = [node.layer for node in (graph.nodes[place] for place in graph.body) if isinstance(node, EmbedNode)]
     tables = [str(one) for one in layers if isinstance(one, Nonlinearity) and exact_form(one) is None]
-    return f"nonlinearities without a closed form were not written in PyTorch: {', '.join(tables)}" if tables else None
+    if tables:
+        return f"nonlinearities without a closed form are not implemented in PyTorch here: {', '.join(tables)}"
+    return None
 
 
 @dataclass(frozen=True)
 class RivalImages:
-    """Images, norms before every embedding with their inverses, and squared norms at the outputs."""
+    """Prepared images: pixels, norms before every embedding, and squared norms at the outputs."""
 
     images: Any  # (N, H, W, C)
-    norms: Mapping[int, Any]  # (2, N, H, W) by node
-    totals: list[NDArray[np.float64]]
+    norms: Mapping[int, Any]  # by node, (2, N, H, W): norms, then inverses
+    totals: list[NDArray[np.float64]]  # squared norms by output, (N,)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -68,7 +72,7 @@ class RivalImages:
 
 @dataclass(frozen=True)
 class _Layer:
-    """Nodes that are computed together: the last of them, which others they read, and how."""
+    """Nodes that are computed together: the last of them (`end`), the nodes they read, and the function of them."""
 
     end: int
     reads: tuple[int, ...]
@@ -77,35 +81,36 @@ class _Layer:
 
 
 class Rival:
-    """Blocks of a kernel by PyTorch."""
+    """Computes blocks of a kernel with PyTorch."""
 
     def __init__(self, graph: Graph, precision: str = "float32", device: str = "cuda") -> None:
-        # Every shape is one more compilation; past the limit layers would silently run without it. What was compiled
-        # for another graph is forgotten: at every call it would be looked at, whether it fits.
+        # Every shape is one more compilation; beyond the limit, layers would silently run uncompiled. Compilations for
+        # earlier graphs are dropped, since PyTorch would check at every call whether one of them fits.
         dynamo: Any = importlib.import_module("torch._dynamo")
         dynamo.config.recompile_limit = 1024
         dynamo.reset()
-        # Processes that compile at the same time disturb each other: each one tunes for itself what it runs.
+        # Processes that compile at the same time disturb each other's timings: tuning results are not shared.
         inductor: Any = importlib.import_module("torch._inductor.config")
         inductor.autotune_local_cache = False
         self.graph, self.device = graph, device
         self.dtype = getattr(torch, precision)
         self.batch = _largest_batch(graph, self.dtype.itemsize, device)
         self.layers = _layers(graph)
-        self._last = {place: layer.end for layer in self.layers for place in layer.reads}  # who reads a value last
+        # By node: the layer that reads it last.
+        self._last = {place: layer.end for layer in self.layers for place in layer.reads}
 
     def prepare(self, images: NDArray[Any]) -> RivalImages:
-        """All that is known of each image alone; not compiled, since other numbers of pairs would be compiled anew."""
+        """Compute what depends on each image alone. Not compiled: other numbers of pairs would need compiling again."""
         x = torch.tensor(np.asarray(images, dtype=np.float64)).to(self.device, self.dtype)
         x = x.reshape(len(x), *self.graph.nodes[0].grid, self.graph.channels)
         with torch.inference_mode():
-            parts = [self._alone(some) for some in x.split(max(1, self.batch // 4))]
+            parts = [self._prepare_batch(some) for some in x.split(max(1, self.batch // 4))]
         norms = {place: torch.cat([part[0][place] for part in parts], 1) for place in parts[0][0]}
         totals = [np.concatenate(some) for some in zip(*(part[1] for part in parts), strict=True)]
         return RivalImages(x, norms, totals)
 
     def block(self, left: RivalImages, right: RivalImages) -> NDArray[np.float64]:
-        """Kernel entries between two prepared sets."""
+        """The kernel entries between two prepared sets, (left, right)."""
         pairs = torch.cartesian_prod(torch.arange(len(left)), torch.arange(len(right))).to(self.device)
         with torch.inference_mode():
             batches = [self._pairs(left, right, *some.unbind(1)) for some in pairs.split(self.batch)]
@@ -114,14 +119,14 @@ class Rival:
         return self.graph.apply_head(values, left.totals, right.totals)
 
     def gradient(self, left: RivalImages, right: RivalImages, cotangent: NDArray[Any]) -> tuple[Any, Any]:
-        """Gradients by the pixels of both sides of the outputs times a cotangent, norms held fixed, by autograd.
+        """Gradients of the outputs times a cotangent by the pixels of both sides, by autograd.
 
-        Those by norms, which the gradients by pixels of images alone need, are computed too.
+        Norms count as inputs: gradients by norms are computed too, but not carried on to the pixels.
         """
-        sides = [_leaves(side) for side in (left, right)]
+        sides = [_with_gradients(side) for side in (left, right)]
         pairs = torch.cartesian_prod(torch.arange(len(left)), torch.arange(len(right))).to(self.device)
         by = torch.from_numpy(cotangent.reshape(-1)).to(self.device)
-        batch = max(1, self.batch // 4)  # every layer keeps what its way back needs
+        batch = max(1, self.batch // 4)  # every layer keeps tensors for its backward pass
         for some, weights in zip(pairs.split(batch), by.split(batch), strict=True):
             values = self._pairs(*sides, *some.unbind(1))
             sum((weights * value).sum() for value in values).backward()
@@ -133,8 +138,8 @@ class Rival:
 
         return self._run(_products(left.images[i], right.images[j]), norms, compiled=True)
 
-    def _alone(self, x: Any) -> tuple[dict[int, Any], list[NDArray[np.float64]]]:
-        """Norms and their inverses, and totals, from the kernels of images with themselves."""
+    def _prepare_batch(self, x: Any) -> tuple[dict[int, Any], list[NDArray[np.float64]]]:
+        """`RivalImages.norms` and `totals` of some images, from the kernels of images with themselves."""
         known = {0: (x.double() ** 2).sum(-1).cpu().numpy()}
         found: dict[int, Any] = {}
 
@@ -156,7 +161,7 @@ class Rival:
     def _run(
         self, products: Any, norms: Function, *, compiled: bool, seen: Function = lambda place, value: None
     ) -> list[Any]:
-        """The values at the outputs, of every pair."""
+        """The values at the outputs, each (pairs,). `seen(node, value)` is called after every layer."""
         found, outputs = {0: products}, self.graph.outputs
         for layer in self.layers:
             node = self.graph.nodes[layer.end]
@@ -171,7 +176,7 @@ class Rival:
 
 
 class RivalTurns:
-    """PyTorch's turns on the first of the images of two sides: a power of two of each, so that all batches are full."""
+    """PyTorch's turns on the first images of both sides: powers of two of them, so that all batches are full."""
 
     def __init__(self, rival: Rival, first: NDArray[Any], second: NDArray[Any], batches: int = TURN_BATCHES) -> None:
         rows = _power_of_two(min(len(first), math.sqrt(batches * rival.batch)))
@@ -183,37 +188,60 @@ class RivalTurns:
         self.turn()
 
     def turn(self) -> float:
-        """The seconds it took; it ends with a copy to the host, so a clock is enough."""
+        """Run once; returns the seconds. It ends with a copy to the host, so no other synchronisation is needed."""
         self.values, taken = timed(lambda: self.rival.block(*self.sides))
         return float(taken)
 
     @property
     def part(self) -> tuple[slice, slice]:
-        """Of a block between both sides, what it computed."""
+        """The rows and columns of the whole block that it computed."""
         rows, columns = map(slice, self.values.shape)
         return rows, columns
 
 
-def _leaves(side: RivalImages) -> RivalImages:
-    """Images and norms as what gradients are wanted by."""
+def open_rival(
+    graph: Graph, precision: str, first: NDArray[Any], second: NDArray[Any]
+) -> tuple[RivalTurns | None, str | None]:
+    """PyTorch, ready for its turns; or None, and why it is not."""
+    missing = why_no_rival(graph)
+    if missing is not None:
+        return None, missing
+    free_memory()
+    try:
+        return RivalTurns(Rival(graph, precision), first, second), None
+    except Exception as error:  # its compiler may fail in any way; ours is measured all the same
+        return None, f"PyTorch failed: {type(error).__name__}: {error}"[:500]
+
+
+def free_memory() -> None:
+    """Free the GPU memory that CuPy and PyTorch hold without using it."""
+    import_cupy().get_default_memory_pool().free_all_blocks()
+    torch.cuda.empty_cache()
+
+
+def _with_gradients(side: RivalImages) -> RivalImages:
+    """Copies of images and norms that collect gradients (leaves of autograd)."""
     norms = {place: some.clone().requires_grad_() for place, some in side.norms.items()}
     return RivalImages(side.images.clone().requires_grad_(), norms, side.totals)
 
 
 def _largest_batch(graph: Graph, itemsize: int, device: str) -> int:
-    """A power of two, the same in every process of a machine, so that what one compiles serves the others."""
+    """The largest batch of pairs, a power of two.
+
+    It is the same in every process on a machine, so that all of them can use what one has compiled.
+    """
     total = torch.cuda.mem_get_info()[1] if device == "cuda" else 1 << 36
     tensor = itemsize * max(math.prod(node.grid) for node in graph.nodes) ** 2
     return _power_of_two(min(TENSOR_BYTES, total * SHARE_OF_MEMORY / TENSORS_AT_ONCE) / tensor)
 
 
 def _power_of_two(most: float) -> int:
-    """The largest up to a number, at least one."""
+    """The largest power of two that is at most a number, but at least 1."""
     return 1 << max(0, math.floor(math.log2(most)))
 
 
 def _layers(graph: Graph) -> list[_Layer]:
-    """A window or a sum that one other node reads is part of that node's layer."""
+    """The layers of a graph. A window or sum that only one node reads belongs to that node's layer."""
     reads = [source for place in graph.body for source in graph.nodes[place].sources]
     inside = {
         place
@@ -227,21 +255,24 @@ def _layers(graph: Graph) -> list[_Layer]:
 
 def _layer(graph: Graph, end: int, inside: set[int]) -> _Layer:
     reads: list[int] = []
-    function = _written(graph, end, inside, reads)
+    function = _layer_function(graph, end, inside, reads)
 
-    def plain(*arguments: Any) -> Any:  # a compiler takes functions, and no partial ones
+    def plain(*arguments: Any) -> Any:  # torch.compile does not take functools.partial objects
         return function(*arguments)
 
     return _Layer(end, tuple(reads), plain, torch.compile(plain, dynamic=False))
 
 
-def _written(graph: Graph, place: int, inside: set[int], reads: list[int]) -> Function:
-    """A function of the values that a layer reads, whose numbers join `reads`, and of the norms of its embedding."""
+def _layer_function(graph: Graph, place: int, inside: set[int], reads: list[int]) -> Function:
+    """The function that computes a node from a list of values and, if it embeds, the norms of both sides.
+
+    The nodes whose values it needs are appended to `reads`, in the order of that list.
+    """
     node = graph.nodes[place]
     sources: list[Function] = []
     for source in node.sources:
         if source in inside:
-            sources.append(_written(graph, source, inside, reads))
+            sources.append(_layer_function(graph, source, inside, reads))
         else:
             if source not in reads:
                 reads.append(source)
@@ -253,14 +284,14 @@ def _written(graph: Graph, place: int, inside: set[int], reads: list[int]) -> Fu
     if isinstance(node, WindowNode):
         return functools.partial(_windows, before, _shifts(node.axes, grid), node.scale)
     if isinstance(node, PoolNode):
-        return _written_pool(before, node, grid)
+        return _pool_function(before, node, grid)
     assert isinstance(node, EmbedNode), node
     if isinstance(node.layer, Nonlinearity):
         return functools.partial(_embed, before, _dual(exact_form(node.layer)))
     return functools.partial(_normalize, before)
 
 
-def _written_pool(before: Function, node: PoolNode, grid: tuple[int, int]) -> Function:
+def _pool_function(before: Function, node: PoolNode, grid: tuple[int, int]) -> Function:
     if all(windows.count == 1 and windows.size == length for windows, length in zip(node.axes, grid, strict=True)):
         return functools.partial(_global_pool, before)
     if all(windows.count * windows.size == length for windows, length in zip(node.axes, grid, strict=True)):
@@ -272,19 +303,22 @@ def _written_pool(before: Function, node: PoolNode, grid: tuple[int, int]) -> Fu
 
 
 def _shifts(axes: tuple[Windows, Windows], grid: tuple[int, int]) -> tuple[tuple[int, list[int], list[slice]], ...]:
-    """For rows and columns, where windows do anything: the axis of x, zeros around all axes, and slices of windows."""
+    """How to compute windows, for rows and for columns: (axis of x, padding of all axes, slices of the positions).
+
+    Axes whose windows hold one position, without stride or padding, are left out.
+    """
     found = []
     for axis, windows, length in zip((1, 2), axes, grid, strict=True):
         if windows != Windows(1, length):
             before = max(0, -windows.start)
             after = max(0, windows.positions(windows.count - 1)[-1] - length + 1)
-            beside = [0, 0, before, after] * 2 if axis == 1 else [before, after, 0, 0] * 2  # the last axis first
-            found.append((axis, beside, _parts(windows, before)))
+            padding = [0, 0, before, after] * 2 if axis == 1 else [before, after, 0, 0] * 2  # the last axis first
+            found.append((axis, padding, _parts(windows, before)))
     return tuple(found)
 
 
 def _parts(windows: Windows, padding: int) -> list[slice]:
-    """For every place in a window, the positions that all windows along an axis have there."""
+    """One slice for every place within a window: the positions at this place of all windows along an axis."""
     reach = (windows.count - 1) * windows.stride + 1
     starts = [position + padding for position in windows.positions(0)]
     return [slice(start, start + reach, windows.stride) for start in starts]
@@ -312,10 +346,10 @@ def _sum(sources: tuple[Function, ...], weights: tuple[float, ...], values: list
 
 
 def _windows(before: Function, shifts: Any, scale: float, values: list[Any]) -> Any:
-    """Shifts along both rows, then along both columns."""
+    """Sum over windows: shifts along the rows of both images, then along their columns."""
     kernels = before(values)
-    for axis, beside, parts in shifts:
-        padded = torch.nn.functional.pad(kernels, beside)
+    for axis, padding, parts in shifts:
+        padded = torch.nn.functional.pad(kernels, padding)
         kernels = sum(_along(_along(padded, axis, part), axis + 2, part) for part in parts)
     return kernels if scale == 1.0 else kernels * scale
 
@@ -340,7 +374,7 @@ def _global_pool(before: Function, values: list[Any]) -> Any:
 
 
 def _embed(before: Function, dual: Function, values: list[Any], left: Any, right: Any) -> Any:
-    """Norms of either side come with their inverses."""
+    """`left` and `right` hold norms and their inverses."""
     return dual(_normalize(before, values, left, right)) * (left[0] * right[0])
 
 

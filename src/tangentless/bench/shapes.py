@@ -1,19 +1,19 @@
-"""Shapes off the tuned path of the cuda backend: how fast they are beside Myrtle5, which is on it, and beside PyTorch.
+"""Speed of the cuda backend on shapes it is not tuned for, compared with Myrtle5, for which it is, and with PyTorch.
 
     python -m tangentless.bench.shapes --output shapes.json [--images cifar.npz:white] [--photographs photographs.npy]
 
-Rates are in elements, embeddings of a pair of positions, so that images of all sizes compare. Errors are those against
-the general path, which computes node by node in float64 and shares no kernel with the others; some of its entries are
-held against the reference. The record is written after every row, and no row is begun after `--seconds`.
+Rates are in elements (embeddings of a pair of positions), so that images of different sizes can be compared. Errors are
+against the general path, which computes node by node in float64 and shares no CUDA kernel with the others; some of its
+entries are compared with the reference. The record is written after every row, and no row is started after `--seconds`.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import multiprocessing
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,35 +38,33 @@ from ..graph import Graph
 from ..kernel import CompositionalKernel, kernel
 from ..layers import format_grid
 from ..timing import command, random_images, timed
-from .ceilings import gpu_seconds
-from .gpu import GPUS, BesideRival, as_images, chosen, gpu_environment, relative_error, same_bits, take_turns
+from .gpu import GPUS, Measurement, as_images, gpu_environment, measure_block, relative_error
 from .photographs import has_pieces, load_photographs, pieces
-from .rival import Rival, RivalTurns, why_no_rival
+from .rival import Rival, RivalTurns, free_memory, why_no_rival
 
 Images = NDArray[Any]
 Sources = Mapping[tuple[int, ...], Images]
 
 PROCESSES = 12  # that compile at the same time
 BLOCK_SECONDS = 0.3
-EXPECTED = {"float32": 4e11, "float64": 1e11}  # elements a second, to choose how many pairs take so long
+EXPECTED = {"float32": 4e11, "float64": 1e11}  # elements per second, to choose blocks of BLOCK_SECONDS
 FEWEST, MOST = 64, 528  # images of either side of a timed block
-FINITE = 512  # of a block whose 262,144 entries must be finite
+FINITE = 512  # images of either side of a block whose 262,144 entries must be finite
 REFERENCES = 2  # images of either side whose pairs the reference computes
-REFERENCE_ELEMENTS = 5_000_000  # of a pair, at most: more take it minutes
-TARGETS = {"float32": 0.25, "float64": 0.05}  # shares of the element rate of the tuned path
+REFERENCE_ELEMENTS = 5_000_000  # elements of a pair, at most; more would take the reference minutes
 HEAD = "globalpool normalize relu"
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A row to be measured."""
+    """A row to measure: an architecture on images of one shape."""
 
     name: str
     architecture: str
     shape: tuple[int, ...] = (32, 32, 3)
     precision: Precision = "float32"
     tangent: bool = False
-    finite: bool = False  # whether FINITE images of either side are computed
+    finite: bool = False  # whether a block of FINITE images of either side is computed
 
     @property
     def kernel(self) -> CompositionalKernel:
@@ -105,38 +103,21 @@ STANDARD: tuple[Shape, ...] = (
 
 
 @dataclass(frozen=True)
-class ShapeRow(BesideRival):
-    """What was measured of one shape."""
+class ShapeRow(Measurement):
+    """The measurements of a shape; errors are against the general path in float64."""
 
     name: str
-    architecture: str
-    shape: tuple[int, ...]
     precision: str
-    images: str
-    path: str
-    elements: int  # of a pair
-    pairs: int  # of a turn
-    turns: int
-    pairs_per_second: float  # the median turn
-    elements_per_second: float
-    share: float  # of the element rate of the first row
+    elements: int  # elements of a pair
+    share: float  # element rate over that of the first row
     prepared_per_second: float
-    compared_pairs: int
-    error: float  # relative, against the general path in float64
-    error_relative_to_distance: float
-    finite_pairs: int  # that were looked at
-    not_finite: int
-    same_bits: bool
-    rival_pairs_per_second: float | None  # the median turn
-    rival_difference: float | None  # of its entries from ours, relative
-    rival_missing: str | None
-    seconds: float  # that all of this took
+    finite_pairs: int  # entries that were checked to be finite
     reference_error: float | None = None  # of the general path, against the reference
 
 
 @dataclass(frozen=True)
 class ShapeRecord:
-    """All of a run."""
+    """The results of a run."""
 
     command: str
     environment: dict[str, Any]
@@ -160,12 +141,12 @@ def bench_shapes(
     processes: int = PROCESSES,
     report: Callable[[ShapeRecord], None] = lambda record: None,
 ) -> ShapeRecord:
-    """Measure shapes, the first of which is what the others are held against; a row is begun within `seconds`.
+    """Measure shapes and compare them with the first one; no row is started after `seconds`.
 
-    Given images serve rows of their shape, pieces of photographs others. Without `processes`, nothing is compiled ahead
-    and the reference computes nothing.
+    Rows use the images in `given` that have their shape, otherwise pieces of `photographs`, otherwise synthetic images.
+    With `processes` 0, nothing is compiled ahead and nothing is compared with the reference.
     """
-    # Every process that compiles ahead has one thread: PyTorch would start as many as there are cores in each.
+    # One compile thread for each process; by default, PyTorch would start one for every core in each of them.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     start = time.perf_counter()
     sources = {images.shape[1:]: images for images in map(as_images, given)}
@@ -195,7 +176,7 @@ def _bench(
             continue
         try:
             row, question = _measure(shape, *_images(shape, sources, photographs), base, rival)
-        except Exception as error:  # other rows are measured all the same
+        except Exception as error:  # the other rows are measured all the same
             why = f"{type(error).__name__}: {error}"[:500]
             record = replace(record, left_out={**record.left_out, shape.name: why})
             report(record)
@@ -205,10 +186,9 @@ def _bench(
         record = replace(record, rows=(*record.rows, row), seconds=time.perf_counter() - start)
         report(record)
     if pool is not None and time.perf_counter() - start < seconds:
-        asked = {shape: questions[shape.name] for shape in shapes if shape.name in questions}
-        asked = {shape: some for shape, some in asked.items() if shape.graph.elements <= REFERENCE_ELEMENTS}
-        errors = pool.map(reference_error, asked, *zip(*asked.values(), strict=True)) if asked else iter(())
-        found = {shape.name: error for shape, error in zip(asked, errors, strict=True)}
+        small = [shape for shape in shapes if shape.name in questions and shape.graph.elements <= REFERENCE_ELEMENTS]
+        tasks = {shape.name: pool.submit(reference_error, shape, *questions[shape.name]) for shape in small}
+        found = {name: task.result() for name, task in tasks.items()}
         rows = tuple(replace(row, reference_error=found.get(row.name)) for row in record.rows)
         record = replace(record, rows=rows, seconds=time.perf_counter() - start)
     report(record)
@@ -218,61 +198,49 @@ def _bench(
 def _measure(
     shape: Shape, first: Images, second: Images, origin: str, base: float, rival: bool
 ) -> tuple[ShapeRow, tuple[Images, Images, Images]]:
-    """A row, and what the reference is to compute: images of both sides, and entries of the general path."""
+    """Measure a row; also returns the images of both sides and their exact entries, to compare with the reference."""
     start = time.perf_counter()
     graph, backend = shape.graph, CudaBackend(shape.precision, GPUS)
     with backend.machines[0].active():
         left, right = backend.prepare(graph, first), backend.prepare(graph, second)
-        values = backend.block(graph, left, right)
         side = min(_side(shape), len(first))
         _, preparing = timed(lambda: backend.prepare(graph, second[:side]))
-        other, missing = _rival(shape, first, second) if rival else (None, "left out")
-        contenders = [lambda: gpu_seconds(lambda: backend.block(graph, left[:side], right[:side]))]
-        if other is not None:
-            contenders.append(other.turn)
-        ours, *theirs = take_turns(contenders, BLOCK_SECONDS)
-        bits = same_bits(backend, graph, left, right, values)
-        rows, columns = chosen(len(first))
-        wanted, norms = _exact(graph, backend, first[rows], second[columns])
-    found = values[np.ix_(rows, columns)]
-    rate = side * side / statistics.median(ours)
+        found, _, compared = measure_block(
+            backend,
+            graph,
+            (first, second),
+            (left, right),
+            functools.partial(_exact, graph, backend),
+            side=side,
+            seconds=BLOCK_SECONDS,
+            rival=rival,
+        )
     row = ShapeRow(
+        **found,
         name=shape.name,
         architecture=str(shape.kernel.architecture),
         shape=shape.shape,
         precision=shape.precision,
         images=origin,
-        path=backend.describe(graph),
         elements=graph.elements,
-        pairs=side * side,
-        turns=len(ours),
-        pairs_per_second=rate,
-        elements_per_second=rate * graph.elements,
-        share=rate * graph.elements / base if base else 1.0,
+        share=found["elements_per_second"] / base if base else 1.0,
         prepared_per_second=side / preparing,
-        compared_pairs=wanted.size,
-        error=relative_error(found, wanted),
-        error_relative_to_distance=float((np.abs(found - wanted) / (norms - wanted)).max()),
-        finite_pairs=values.size,
-        not_finite=int(np.sum(~np.isfinite(values))),
-        same_bits=bits,
-        rival_pairs_per_second=None if other is None else other.values.size / statistics.median(theirs[0]),
-        rival_difference=None if other is None else relative_error(other.values, values[other.part]),
-        rival_missing=missing,
+        finite_pairs=len(first) * len(second),
         seconds=time.perf_counter() - start,
     )
     few = slice(0, REFERENCES)
-    return row, (first[rows[few]], second[columns[few]], wanted[few, few])
+    rows, columns, wanted = compared
+    return row, (rows[few], columns[few], wanted[few, few])
 
 
 def _side(shape: Shape) -> int:
-    """Images of either side of a timed block."""
+    """The number of images of either side of a timed block."""
     side = math.isqrt(int(BLOCK_SECONDS * EXPECTED[shape.precision] / shape.graph.elements))
     return MOST if shape == BASE else min(MOST, max(FEWEST, side))
 
 
 def _images(shape: Shape, sources: Sources, photographs: Images | None) -> tuple[Images, Images, str]:
-    """Those of both sides, and where they come from."""
+    """The images of both sides, and their source in words."""
     count = 2 * max(_side(shape), FINITE if shape.finite else 0)
     if shape.shape in sources:
         images, origin = sources[shape.shape][:count], "given"
@@ -284,29 +252,8 @@ def _images(shape: Shape, sources: Sources, photographs: Images | None) -> tuple
     return images[:half], images[half : 2 * half], origin
 
 
-def _rival(shape: Shape, first: Images, second: Images) -> tuple[RivalTurns | None, str | None]:
-    """PyTorch, ready for its turns, or why it is not."""
-    missing = why_no_rival(shape.graph)
-    if missing is not None:
-        return None, missing
-    _give_memory_back()
-    try:
-        return RivalTurns(Rival(shape.graph, shape.precision), first, second), None
-    except Exception as error:  # its compiler may fail in any way, and ours is measured all the same
-        return None, f"PyTorch failed: {type(error).__name__}: {error}"[:500]
-
-
-def _give_memory_back() -> None:
-    """What CuPy and PyTorch hold without using it."""
-    from ..backends.cuda.machine import import_cupy
-    from .rival import torch
-
-    import_cupy().get_default_memory_pool().free_all_blocks()
-    torch.cuda.empty_cache()
-
-
 def _exact(graph: Graph, backend: CudaBackend, *images: Images) -> tuple[Images, Images]:
-    """Entries by the general path, and the products of norms."""
+    """The entries by the general path in float64, and the products of norms, both (left, right)."""
     machine = backend.machines[0]
     path = GeneralPath(graph, machine)
     batch = math.prod(map(len, images))
@@ -316,10 +263,10 @@ def _exact(graph: Graph, backend: CudaBackend, *images: Images) -> tuple[Images,
 
 
 def build_shape(shape: Shape, rival: bool) -> None:
-    """Compile all that a row needs, in a process of its own; CuPy and PyTorch keep it on disk for this one."""
+    """Compile all that a row needs. Runs in a worker process, which leaves it in the caches of CuPy and PyTorch."""
     try:
         _build(shape, rival)
-    except Exception as error:  # the row says so when its turn comes
+    except Exception as error:  # the row will report it
         print(f"{shape.name}: compiling ahead failed: {type(error).__name__}: {error}"[:500], file=sys.stderr)
 
 
@@ -332,11 +279,11 @@ def _build(shape: Shape, rival: bool) -> None:
         _exact(graph, backend, images[:1], images[:1])
         if rival and why_no_rival(graph) is None:
             RivalTurns(Rival(graph, shape.precision), images, images, batches=1)
-            _give_memory_back()
+            free_memory()
 
 
 def reference_error(shape: Shape, left: Images, right: Images, values: Images) -> float:
-    """Of the general path's entries, relative."""
+    """The largest relative error of the general path's entries, `values`."""
     return relative_error(values, shape.kernel(left, right, backend=ReferenceBackend()))
 
 
@@ -348,7 +295,7 @@ def summary(row: ShapeRow) -> str:
 
 
 def shapes_table(rows: Sequence[ShapeRow]) -> str:
-    """All rows as Markdown; errors are the largest, of K and of 1 - K."""
+    """A table of all rows in Markdown; errors are the largest of K, and relative to 1 - K."""
     columns = (
         "shape",
         "images",
@@ -391,7 +338,10 @@ def run_shapes(
     rival: bool,
     only: Sequence[str] = (),
 ) -> ShapeRecord:
-    """Read files, measure, and show what came out; without a file of photographs, those of scikit-learn serve."""
+    """Read the files of images, measure, print the results, and write them to `output`.
+
+    Without a file of photographs, those of scikit-learn are used.
+    """
     if output is not None:
         check_output(output, force=True)
     if unknown := set(only) - {shape.name for shape in STANDARD}:
@@ -399,7 +349,7 @@ def run_shapes(
         raise ParameterError(f"there is no shape {', '.join(map(repr, unknown))} in this benchmark; there are {names}")
 
     def show(record: ShapeRecord) -> None:
-        if output is not None:  # after every row: what was measured stays, whatever stops the run
+        if output is not None:  # after every row, so that a run that is stopped keeps its rows
             write_json(output, record.to_json())
         for row in record.rows[len(shown) :]:
             print(summary(row), flush=True)
@@ -428,7 +378,7 @@ def _photographs(source: str | None) -> Images | None:
 
 
 def main() -> None:
-    """The command line of this module alone, which needs neither typer nor rich."""
+    """The command line of this module, which needs neither typer nor rich."""
     parser = argparse.ArgumentParser(prog="python -m tangentless.bench.shapes", description=__doc__)
     parser.add_argument("only", nargs="*", metavar="NAME", help="rows to measure, beside the tuned one; default: all")
     parser.add_argument("--images", action="append", default=[], help="images of one shape, FILE.npy or FILE.npz:NAME")

@@ -1,7 +1,7 @@
 """Claim: Myrtle5, Myrtle7 and Myrtle10 are lists of 3×3 convolutions, ReLUs and 2×2 average pools, and nothing else.
 
-The diagrams are drawn from the architectures that the kernels are computed from. Each is a column, from the pixels at
-the top to the single number of a pair at the bottom, with the grid that is left after each pool.
+The diagrams are drawn from the same objects that the kernels are computed from. Each is a column of boxes, from the
+pixels at the top to the single number of a pair at the bottom, with the size of the grid after each pool.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def draw(folder: Path) -> list[Path]:
 
 
 def _labels(architecture: Architecture, grid: Grid) -> list[tuple[str, str]]:
-    """A text and a colour for the input and for each layer."""
+    """The text and the colour of each box: the input, then the layers."""
     labels = [(f"pixels, {format_grid(grid)}", "#eef1f4")]
     for layer, after in zip(architecture, architecture.grids(grid)[1:], strict=True):
         match layer:

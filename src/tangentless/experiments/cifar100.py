@@ -12,7 +12,7 @@ _BEST = "myrtle10-gaussian"
 
 
 def table(copies: int = 0) -> Table:
-    """The table, with ZCA fitted to so many augmented copies of the training images besides them."""
+    """The table; ZCA is fitted to the training images and to `copies` augmented copies of each."""
     zca = Whitening(epsilon=1e-4, copies=copies)
     return Table(
         "cifar100",

@@ -1,20 +1,21 @@
 """Claim: from 10 to 1,280 training images of CIFAR-10, compositional kernels are far ahead of a linear classifier.
 
 The paper's table has means and deviations of the accuracy on all 10,000 test images over 20 trials of each size. It
-calls the subsets class-balanced in one place and uniform in another, and does not say on which labels the ridge was
-chosen. So both draws are reported, and three choices of the ridge from the paper's grid and 0. Two use no test labels:
-one ridge for each subset, by its own leave-one-out accuracy, or one ridge for all trials of a size, by the mean of that
-accuracy. The third is what the paper seems to have done: one ridge for all trials, the best on the test images, which
-is optimistic.
+calls the subsets class-balanced in one place and uniform in another, and does not say by which labels the ridge was
+chosen. So both kinds of subsets are reported, with three choices of the ridge from the paper's grid and 0. Two use no
+test labels: a ridge for each subset, by its own leave-one-out accuracy, or one ridge for all trials of a size, by their
+mean leave-one-out accuracy. The third is what the paper seems to have done: one ridge for all trials of a size, the one
+with the best mean accuracy on the test images. It is optimistic.
 
-A trial is one permutation of the training images. The uniform draw of n is its first n images, the balanced one the
-first n / 10 of each class, so that sizes nest and one kernel matrix serves all sizes and both draws.
+A trial is one permutation of the training images. The uniform subset of size n is its first n images, the balanced one
+the first n / 10 of each class. So smaller subsets are part of larger ones, and one kernel matrix serves all sizes and
+both kinds.
 
 The paper whitens with epsilon 1e-5 for kernels and 1e-4 for networks. Its linear classifier is on the networks' side:
 with 1e-4 the ridge regression here gives its 25.6 % at 1,280 images, with 1e-5 only 21.3 %.
 
-Any other architecture may stand beside these kernels; it gets the whitening of the kernels and a record of its own. So
-may a recipe by its name, which brings its own whitening, flips and tilt.
+Other architectures can be run too; they are whitened as the paper's kernels and get a record of their own. So can a
+recipe, by its name, with its own whitening, flips and tilt.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from .whitening import Whitening
 EXPERIMENT = "cifar10-subsets"
 KERNELS = ("myrtle5", "myrtle10-gaussian", "linear")  # the paper's
 DRAWS = ("balanced", "uniform")
-RIDGES = (0.0, *(10.0**power for power in range(-4, 7)))  # the paper's grid, and none
+RIDGES = (0.0, *(10.0**power for power in range(-4, 7)))  # the paper's grid, and no ridge
 WAYS = ("by leave-one-out", "by pooled leave-one-out", "by test mean")  # how the ridge is chosen
 WHITENING = Whitening(epsilon=1e-5)
 LINEAR_WHITENING = Whitening(epsilon=1e-4)
@@ -64,7 +65,7 @@ Draws = Mapping[str, Mapping[int, Indices]]
 
 @dataclass(frozen=True)
 class Subsets:
-    """What to run: the sizes of subsets, how they are drawn, with which kernels, and how often."""
+    """The sizes of subsets, kinds of draws, kernels and ridges to run, and the number of trials."""
 
     sizes: tuple[int, ...]
     kernels: tuple[str, ...] = KERNELS
@@ -83,18 +84,21 @@ def reproduce(
     folder: Path,
     record: str | None = None,
 ) -> Outcome:
-    """Run what is not there yet, and write the record and the plot; other kernels have another record by default."""
+    """Run the trials that are not saved yet, and write the record and the plot.
+
+    By default, the record with other kernels than the paper's is named differently, so that both can be kept.
+    """
     backend, tested = backend_name(backend), dataset.test.take(slice(test))
     for name in subsets.kernels:
         for leaf in (leaf for one in _kernels(name) for leaf in one.leaves()):
-            leaf.elements(dataset.train.images.shape[1:])  # refuses architectures that do not fit the images
-    asked = {**asdict(subsets), "test images": len(tested)}
-    common = {name: value for name, value in asked.items() if name not in ("kernels", "trials")}
+            leaf.elements(dataset.train.images.shape[1:])  # raises if the architecture does not fit the images
+    settings = {**asdict(subsets), "test images": len(tested)}
+    common = {name: value for name, value in settings.items() if name not in ("kernels", "trials")}
     whitenings = {**WHITENING.to_json(), "zca of linear": LINEAR_WHITENING.to_json()["zca"]}
     run = Run(
         EXPERIMENT,
         folder,
-        configuration={**asked, **whitenings, "backend": backend},
+        configuration={**settings, **whitenings, "backend": backend},
         data={dataset.name: dict(dataset.hashes)},
         machine=functools.partial(describe_machine, backend),
     )
@@ -104,7 +108,7 @@ def reproduce(
         for name in subsets.kernels:
             whitening = _whitening(name)
             of = {**common, **whitening.to_json(), "kernel": name, "backend": "cpu" if name == "linear" else backend}
-            if name in RECIPES:  # its name may come to mean something else
+            if name in RECIPES:  # the recipe behind a name may change in a later version
                 of["recipe"] = RECIPES[name].to_json()
             scorer = _Scorer(name, whitening, dataset, tested, subsets.ridges, backend, folder / "pieces")
             values = []
@@ -150,7 +154,7 @@ def _check_sizes(labels: NDArray[np.int64], subsets: Subsets) -> None:
     counts = np.unique(labels, return_counts=True)[1]
     if subsets.sizes[-1] > len(labels):
         raise ParameterError(
-            f"there are {len(labels):,} training images, and a subset of {subsets.sizes[-1]:,} is more"
+            f"a subset of {subsets.sizes[-1]:,} images is too large: there are {len(labels):,} training images"
         )
     if "balanced" in subsets.draws:
         uneven = [size for size in subsets.sizes if size % len(counts) or size // len(counts) > counts.min()]
@@ -163,7 +167,7 @@ def _check_sizes(labels: NDArray[np.int64], subsets: Subsets) -> None:
 
 @dataclass(eq=False)
 class _Scorer:
-    """Scores the trials of one kernel. They have images in common: no pair with a test image is computed twice."""
+    """Scores the trials of one kernel. Trials share training images; kernel rows with test images are computed once."""
 
     name: str
     whitening: Whitening
@@ -172,12 +176,12 @@ class _Scorer:
     ridges: Sequence[float]
     backend: str
     folder: Path
-    # Values of the kernels with the test images, by training image.
-    beside: dict[int, list[Array]] = field(default_factory=dict)
+    # By index of a training image: its kernel values with all test images, (test,), for each member of the recipe.
+    test_rows: dict[int, list[Array]] = field(default_factory=dict)
 
     @functools.cached_property
     def zca(self) -> ZCA:
-        """Fitted when the first image is to be whitened."""
+        """The whitening, fitted on first use."""
         return self.whitening.fit(self.dataset, self.folder, self.backend)
 
     @functools.cached_property
@@ -186,27 +190,30 @@ class _Scorer:
         return self._whiten(self.test.images)
 
     def score(self, draws: Draws) -> dict[str, Any]:
-        """For every draw, size and ridge: how many test images come out right, and the leave-one-out scores."""
+        """For every draw, size and ridge: the number of test images predicted right, and the leave-one-out scores."""
         union = np.unique(np.concatenate([indices for sizes in draws.values() for indices in sizes.values()]))
         images = self._whiten(self.dataset.train.images[union])
         matrices = self._matrices("among themselves", images)
-        new = np.array([index not in self.beside for index in union.tolist()])
+        new = np.array([index not in self.test_rows for index in union.tolist()])
         if new.any():
             rows = zip(*self._matrices("with test images", images[new], self.tested), strict=True)
-            self.beside.update(zip(union[new].tolist(), map(list, rows), strict=True))
-        beside = [np.stack(rows) for rows in zip(*(self.beside[index] for index in union.tolist()), strict=True)]
+            self.test_rows.update(zip(union[new].tolist(), map(list, rows), strict=True))
+        across = [np.stack(rows) for rows in zip(*(self.test_rows[index] for index in union.tolist()), strict=True)]
         targets = np.eye(len(self.dataset.classes))[self.dataset.train.labels]
 
         def fit(indices: Indices) -> dict[str, list[Any]]:
             at = np.searchsorted(union, indices)
             return self._fit(
-                [(K[np.ix_(at, at)], rows[at]) for K, rows in zip(matrices, beside, strict=True)], targets[indices]
+                [(K[np.ix_(at, at)], rows[at]) for K, rows in zip(matrices, across, strict=True)], targets[indices]
             )
 
         return {kind: {str(size): fit(indices) for size, indices in sizes.items()} for kind, sizes in draws.items()}
 
     def _fit(self, members: Sequence[tuple[Array, Array]], targets: Array) -> dict[str, list[Any]]:
-        """Scores of the members' mean at each ridge; None where a matrix is not positive definite."""
+        """Scores of the members' weighted mean, a list over ridges; None where a matrix is not positive definite.
+
+        `members` are pairs of kernel matrices: (size, size), and (size, test).
+        """
         recipe, found = RECIPES.get(self.name), list[tuple[Any, ...]]()
         for ridge in self.ridges:
             solutions, tilt = list[RidgeSolution](), 0.0 if recipe is None else recipe.tilt
@@ -219,7 +226,7 @@ class _Scorer:
                 continue
             left_out = [solution.leave_one_out for solution in solutions]
             shares = member_shares(targets, left_out, [None] if recipe is None else recipe.views)
-            values = [beside.T @ one.coefficients for one, (_, beside) in zip(solutions, members, strict=True)]
+            values = [across.T @ one.coefficients for one, (_, across) in zip(solutions, members, strict=True)]
             right = np.tensordot(shares, values, axes=1).argmax(axis=1) == self.test.labels
             loo = np.tensordot(shares, left_out, axes=1)
             found.append((int(right.sum()), accuracy(targets, loo), squared_error(targets, loo)))
@@ -229,7 +236,7 @@ class _Scorer:
         return self.zca.transform(images).astype(np.float32)
 
     def _matrices(self, label: str, *images: NDArray[np.float32]) -> list[Array]:
-        """One for each member."""
+        """The kernel matrices between images, one for each member."""
         found = []
         for one in _kernels(self.name):
             with progress_bar(f"{self.name}, {label}") as progress:
@@ -250,7 +257,7 @@ def _whitening(name: str) -> Whitening:
 
 
 def _choose(trials: Sequence[Mapping[str, Sequence[Any]]]) -> int:
-    """The place of the ridge with the best mean leave-one-out accuracy over trials, equal ones by squared error."""
+    """The index of the ridge with the best mean leave-one-out accuracy over trials; ties by least squared error."""
 
     def rank(place: int) -> tuple[float, float]:
         share, error = (float(np.mean([trial[name][place] for trial in trials])) for name in _SCORES)
@@ -260,12 +267,12 @@ def _choose(trials: Sequence[Mapping[str, Sequence[Any]]]) -> int:
 
 
 def _usable(trials: Sequence[Mapping[str, Sequence[Any]]]) -> list[int]:
-    """The places of the ridges at which every trial was solved."""
+    """The indices of the ridges at which every trial was solved."""
     return [at for at in range(len(trials[0]["right"])) if all(trial["right"][at] is not None for trial in trials)]
 
 
 def _summarise(name: str, values: Sequence[Any], subsets: Subsets, rows: int) -> Iterator[Row]:
-    """A row for each draw and size: all choices of the ridge, and the paper's numbers."""
+    """The rows of one kernel, one for each draw and size: accuracies by every choice of the ridge, and the paper's."""
     for kind in subsets.draws:
         for size in subsets.sizes:
             trials = [value[kind][str(size)] for value in values]
@@ -285,7 +292,7 @@ def _summarise(name: str, values: Sequence[Any], subsets: Subsets, rows: int) ->
 
 
 def _spread(trials: Sequence[Mapping[str, Any]], places: Sequence[int], rows: int) -> dict[str, Any]:
-    """Accuracies at a ridge for each trial, their mean and deviation, and the 95 % interval of the mean."""
+    """Accuracies of the trials, each at the ridge of its index in `places`: mean, deviation and 95 % interval."""
     accuracies = [trial["right"][place] / rows for trial, place in zip(trials, places, strict=True)]
     interval = list(mean_interval(accuracies)) if len(accuracies) > 1 else None
     mean = float(np.mean(accuracies))
@@ -293,7 +300,10 @@ def _spread(trials: Sequence[Mapping[str, Any]], places: Sequence[int], rows: in
 
 
 def plot(rows: Sequence[Row], folder: Path, name: str = EXPERIMENT) -> list[Path]:
-    """Accuracy against size: ours with deviations, the ridge by pooled leave-one-out, and the paper's beside it."""
+    """Draw accuracy against size, with deviations, beside the paper's; returns the files.
+
+    Our ridge is the one for all trials of a size, by mean leave-one-out accuracy.
+    """
     figure, axes = new_axes(6.4, 4.4, "CIFAR-10 from few images", "training images", "test accuracy, %")
     kind = DRAWS[0] if any(row["draw"] == DRAWS[0] for row in rows) else DRAWS[1]
     sizes = sorted({row["size"] for row in rows})
@@ -309,9 +319,9 @@ def plot(rows: Sequence[Row], folder: Path, name: str = EXPERIMENT) -> list[Path
         theirs = {size: values for size, values in SUBSETS.get(label, {}).items() if size in sizes}
         if theirs and (mine or label == "cntk"):
             means, reach = zip(*theirs.values(), strict=True)
-            beside = [1.06 * size for size in theirs]  # beside ours, not on top
+            shifted = [1.06 * size for size in theirs]  # so as not to cover ours
             style = {"markerfacecolor": "white", "markersize": 4.5, "elinewidth": 0.9, "capsize": 2.5}
-            axes.errorbar(beside, means, reach, fmt="o", color=colour, label=f"{NAMES[label]}, paper", **style)
+            axes.errorbar(shifted, means, reach, fmt="o", color=colour, label=f"{NAMES[label]}, paper", **style)
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.legend(frameon=False, fontsize=8.5)

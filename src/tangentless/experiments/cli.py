@@ -1,6 +1,6 @@
-"""`tangentless reproduce NAME`: every experiment is one command, with options in a shared style.
+"""`tangentless reproduce NAME`: one command for every experiment, with options in a shared style.
 
-A command turns texts into plain values and calls its experiment, which is imported when it is run. To add an
+A command parses its options into plain values and calls its experiment, whose module is imported only then. To add an
 experiment, add a command here, and the paper's numbers to `paper.csv`.
 """
 
@@ -23,12 +23,14 @@ from .options import (
     DataOption,
     DeviceOption,
     KernelsOption,
+    MinutesOption,
     OutputOption,
     RecordOption,
     ReportOption,
     RidgeOption,
     SeedOption,
     SizesOption,
+    StopAfterOption,
     StoreOption,
     TestOption,
     TrainOption,
@@ -42,7 +44,7 @@ from .options import (
 
 app = typer.Typer(
     help="The paper's experiments, at any scale: numbers beside the paper's, a JSON record, and pictures. "
-    "A run that was stopped goes on where it was when it is started again.",
+    "Start a run that was stopped again to resume it.",
     no_args_is_help=True,
 )
 
@@ -81,7 +83,7 @@ def cifar10_subsets(
 
 
 def _add_table(name: str, text: str) -> None:
-    """Add the command of a table, which the module of the same name declares, with the options of all tables."""
+    """Add the command `name`. The module of that name declares the table; all tables have the same options."""
 
     def run(
         kernels: KernelsOption = "",
@@ -102,12 +104,12 @@ def _add_table(name: str, text: str) -> None:
             str,
             typer.Option(
                 metavar="TEXT",
-                help="Train on random copies, views or both: crop=2,flips,cutout=8,edges; in place of what best has.",
+                help="Train on random copies, views or both: crop=2,flips,cutout=8,edges; replaces those of best.",
             ),
         ] = "",
         ensemble: Annotated[int, typer.Option(min=1, help="Fits to random copies or views to average.")] = 1,
         average: Annotated[
-            str, typer.Option(metavar="TEXT", help="Average predictions over copies: mirror shifts1, for example.")
+            str, typer.Option(metavar="TEXT", help="Average predictions over moved copies of images: mirror shifts1.")
         ] = "",
         report: ReportOption = None,
     ) -> Answer:
@@ -123,13 +125,13 @@ def _add_table(name: str, text: str) -> None:
         copies = Augmentation.parse(augment) if augment else None
         if copies is None and ensemble > 1:
             raise ParameterError(
-                "--ensemble averages fits to random copies or views; say which by --augment flips,crop=2"
+                "--ensemble averages fits to random copies or views; choose these too, by --augment flips,crop=2"
             )
         extras = Extras(copies, ensemble, str(Symmetry.parse(average)) if average else None)
 
         module = importlib.import_module(f".{name}", __package__)
         table, others = module.table(zca_copies) if zca_copies else module.table(), []
-        methods = parse_names(kernels, table.names())  # a wrong name is refused before anything is downloaded
+        methods = parse_names(kernels, table.names())  # refuses a wrong name before anything is downloaded
         dataset = load(name, data)
         for other in table.also:
             try:
@@ -142,7 +144,7 @@ def _add_table(name: str, text: str) -> None:
         outcome = reproduce(table, dataset, settings, backend=backend, folder=output, others=others)
         return report_outcome(report, outcome)
 
-    if name == "mnist":  # it is not whitened, so the option would do nothing
+    if name == "mnist":  # MNIST is not whitened, so --zca-copies would do nothing: hide it
         shown = inspect.signature(run, eval_str=True)
         kept = [parameter for key, parameter in shown.parameters.items() if key != "zca_copies"]
         run.__signature__ = shown.replace(parameters=kept)  # type: ignore[attr-defined]
@@ -158,14 +160,12 @@ _add_table("cifar100", "Table of CIFAR-100: Myrtle10-Gaussian with and without f
 @answers_json
 def recipe(
     train: Annotated[int, typer.Option(min=2, help="Training images.")] = 5000,
-    validation: Annotated[int, typer.Option(min=1, help="More training images, to validate by.")] = 2000,
-    minutes: Annotated[
-        float | None, typer.Option(min=0, help="Start nothing new then; the same command goes on.")
-    ] = None,
+    validation: Annotated[int, typer.Option(min=1, help="Further training images, held out for validation.")] = 2000,
+    minutes: MinutesOption = None,
     ingredients: Annotated[
-        str, typer.Option(metavar="NAME;NAME;...", help="Some of them, in that order; all by default.")
+        str, typer.Option(metavar="NAME;NAME;...", help="Ingredients to try, in this order; all by default.")
     ] = "",
-    combine: Annotated[bool, typer.Option(help="Add up what helped, in the end.")] = True,
+    combine: Annotated[bool, typer.Option(help="Combine the ingredients that helped, at the end.")] = True,
     list_ingredients: Annotated[bool, typer.Option("--list", help="Show the ingredients and do nothing else.")] = False,
     seed: SeedOption = 0,
     backend: BackendOption = "auto",
@@ -228,7 +228,8 @@ def distillation(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="mnist or cifar10.")] = "mnist",
     images: Annotated[int, typer.Option(min=1, help="How many images to learn.")] = 10,
     kernel: Annotated[
-        str | None, typer.Option(help="A name, such as myrtle5, or layers in quotes; a flat network by default.")
+        str | None,
+        typer.Option(help="A name, such as myrtle5, or layers in quotes; by default one without a global pool."),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps of Adam.")] = 500,
     batch: Annotated[int, typer.Option(min=2, help="Training images of a step.")] = 500,
@@ -236,12 +237,10 @@ def distillation(
     ridge: Annotated[float, typer.Option(help="Relative to the mean of the diagonal.")] = 1e-6,
     start: Annotated[str, typer.Option(help="images or noise.")] = "images",
     labels: Annotated[bool, typer.Option("--labels", help="Learn the targets of the images too.")] = False,
-    epsilon: Annotated[float, typer.Option(help="The epsilon of ZCA, which CIFAR-10 is whitened with.")] = 1e-4,
+    epsilon: Annotated[float, typer.Option(help="Epsilon of the ZCA that whitens CIFAR-10.")] = 1e-4,
     test: TestOption = None,
     seed: SeedOption = 0,
-    minutes: Annotated[
-        float | None, typer.Option(help="Test what is there after so many; the same command goes on.")
-    ] = None,
+    minutes: MinutesOption = None,
     backend: BackendOption = "auto",
     data: DataOption = None,
     output: OutputOption = OUTPUT,
@@ -250,13 +249,13 @@ def distillation(
     """Whole data sets distilled to few images, whose kernel classifier is nearly as good."""
     from ..datasets import load
     from ..distillation import Settings
-    from .distillation import KERNELS, reproduce
+    from .distillation import check_dataset, reproduce
 
-    (name,) = parse_names(dataset, tuple(KERNELS))
-    flips = name == "cifar10"
+    check_dataset(dataset)  # before anything is downloaded
+    flips = dataset == "cifar10"
     settings = Settings(images, steps, batch, rate, ridge, start, labels, flips, seed)
     return reproduce(
-        load(name, data),
+        load(dataset, data),
         settings,
         kernel=kernel,
         epsilon=epsilon,
@@ -281,12 +280,10 @@ def networks(
         int | None, typer.Option(min=2, help="Training images, balanced; the recipe's by default.")
     ] = None,
     test: TestOption = None,
-    trials: Annotated[int, typer.Option(min=1, help="Networks of each recipe, from seeds one apart.")] = 1,
+    trials: Annotated[int, typer.Option(min=1, help="Networks of each recipe, with consecutive seeds.")] = 1,
     test_every: Annotated[int, typer.Option(min=1, help="Epochs between tests.")] = 1,
     seed: SeedOption = 0,
-    stop_after: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Stop between epochs; the same command goes on.")
-    ] = None,
+    stop_after: StopAfterOption = None,
     device: DeviceOption = "auto",
     precision: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     compiled: Annotated[
@@ -331,12 +328,10 @@ def uci(
     data: DataOption = None,
     output: OutputOption = OUTPUT,
     jobs: Annotated[int | None, typer.Option(help="Processes; all cores by default.")] = None,
-    finished: Annotated[
-        bool, typer.Option("--finished", help="Report what is there already; compute nothing.")
-    ] = False,
+    finished: Annotated[bool, typer.Option("--finished", help="Report the saved answers; compute nothing.")] = False,
     report: ReportOption = None,
 ) -> Answer:
-    """Tune machines on 90 tables, three ways, beside the paper's."""
+    """Classifiers on 90 tables of the UCI repository, tuned in three ways, beside the paper's."""
     from ..backends.workers import count_workers
     from .uci_report import run_study
 
@@ -354,16 +349,16 @@ def compare(
     train: Annotated[int | None, typer.Option(min=2, help="Training images, balanced; all by default.")] = None,
     test: TestOption = None,
     inputs: Annotated[str, typer.Option(help="pixels, standardize or zca.")] = "zca",
-    ridge: Annotated[str, typer.Option(help="Of the kernels: a number, or loo to choose by leave-one-out.")] = "loo",
+    ridge: Annotated[
+        str, typer.Option(help="Ridge of the kernels: a number, or loo to choose by leave-one-out.")
+    ] = "loo",
     width: Annotated[int, typer.Option(min=1, help="Filters of the networks.")] = 64,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 30,
-    learning_rate: Annotated[float, typer.Option(help="Of the networks, by Adam.")] = 3e-3,
+    learning_rate: Annotated[float, typer.Option(help="Learning rate of the networks, for Adam.")] = 3e-3,
     batch_norm: Annotated[bool, typer.Option("--batch-norm", help="Normalise batches in the networks.")] = False,
     trials: Annotated[int, typer.Option(min=1, help="Networks of each architecture.")] = 3,
     seed: SeedOption = 0,
-    stop_after: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Start nothing new then; the same command goes on.")
-    ] = None,
+    stop_after: StopAfterOption = None,
     backend: BackendOption = "auto",
     device: DeviceOption = "auto",
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the record and the picture.")] = Path(

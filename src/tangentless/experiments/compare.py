@@ -1,8 +1,8 @@
 """Claim: architectures that make good networks make good kernels: their accuracies have the same order.
 
-Every architecture is both a kernel, with ridge regression, and a network, trained in three trials. Both see the same
-training images and are tested on the same test images. The figure has a point for each architecture, with 95 %
-intervals, and the rank correlation, with an interval from resampling the test images.
+Every architecture is run as a kernel, by ridge regression, and as a network, trained in three trials. Both get the same
+training and test images. The figure has a point for each architecture, with 95 % intervals, and states the rank
+correlation, with an interval from resampling the test images.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ ARCHITECTURES = (  # of different depth and pooling; all fit images of 8Ã—8, 28Ã
 )
 COLUMNS = ("architecture", "kernel, %", "95 % interval", "network, %", "95 % interval", "over seeds")
 EXPERIMENT = "compare"
-_MARKERS = "os^D"  # told apart with colours, of which there are fewer than architectures
+_MARKERS = "os^D"  # the next marker is used when the colours are used up: there are fewer than architectures
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is trained on, and how; the same for all architectures."""
+    """Data and training, the same for all architectures."""
 
     train: int | None = None
     test: int | None = None
@@ -68,7 +68,7 @@ class Settings:
     seed: int = 0
 
     def recipe(self, data: str, architecture: str) -> Recipe:
-        """How the networks are trained: Adam, whose steps do not depend on the scale that an architecture has."""
+        """How networks are trained: by Adam, whose steps do not depend on the scale of an architecture's outputs."""
         return Recipe(
             data,
             architecture,
@@ -99,7 +99,7 @@ def compare(
 ) -> Outcome:
     """Train kernel and network of every architecture, and write record and pictures.
 
-    After `stop_after` seconds nothing new is started, and networks stop between epochs; the same call goes on.
+    After `stop_after` seconds nothing new is started and training stops between epochs; the same call resumes.
     """
     shapes = {Architecture.parse(text).short_name: Architecture.parse(text) for text in architectures}
     if len(shapes) < 2:
@@ -118,9 +118,9 @@ def compare(
     images = len(dataset.test.labels[: settings.test])
 
     def rows() -> Iterator[Row]:
-        asked = ("ridge", "seed", "test", "inputs", "epsilon", "train")
+        kernel_settings = ("ridge", "seed", "test", "inputs", "epsilon", "train")
         for name, recipe in recipes.items():
-            of: Row = {"kernel": {"architecture": name, **{key: run.configuration[key] for key in asked}}}
+            of: Row = {"kernel": {"architecture": name, **{key: run.configuration[key] for key in kernel_settings}}}
             fit = functools.partial(_fit_kernel, name, settings.ridge, backend, data, clock)
             kernel = run.piece(of, fit, machine=functools.partial(describe_machine, backend)).value
             trials = []
@@ -147,7 +147,7 @@ def compare(
 def _fit_kernel(
     name: str, ridge: float | str, backend: str, data: Callable[[], Prepared], clock: Clock
 ) -> dict[str, Any]:
-    """Ridge regression with the kernel, in JSON values."""
+    """Fit and test ridge regression with the kernel; returns JSON values."""
     from ..estimators import KernelRidgeClassifier
 
     (images, labels), (test_images, truth) = data().train, data().test
@@ -166,7 +166,10 @@ def describe_correlation(correlation: Row) -> str:
 
 
 def draw(rows: Sequence[Row], about: Row, folder: Path) -> list[Path]:
-    """The figure: network against kernel, numbered in the order of the legend; `about` is a record, or part of one."""
+    """Draw accuracy of the kernel against that of the network, one numbered point per architecture; returns the files.
+
+    `about` is a record, or a mapping with its fields `dataset` and `correlation`.
+    """
     title = f"{about['dataset']}, {rows[0]['train']:,} training and {rows[0]['rows']:,} test images"
     figure, axes = new_axes(9.6, 5.0, title, "accuracy of the network, %", "accuracy of the kernel, %")
     for number, row in enumerate(rows, start=1):
@@ -182,7 +185,7 @@ def draw(rows: Sequence[Row], about: Row, folder: Path) -> list[Path]:
         axes.annotate(f"{number}", (across, up), xytext=(5, 5), textcoords="offset points", fontsize=9, color=colour)
         axes.plot([], [], marker, color=colour, markersize=5, label=f"{number}  {row['architecture']}")
     limits = axes.axis()
-    axes.axline((0, 0), slope=1, color="#c3ccd4", linewidth=0.8, zorder=0)  # where kernel and network are equally good
+    axes.axline((0, 0), slope=1, color="#c3ccd4", linewidth=0.8, zorder=0)  # kernel and network equally accurate
     axes.axis(limits)
     axes.legend(frameon=False, fontsize=7.5, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     axes.text(0.98, 0.03, describe_correlation(about["correlation"]), transform=axes.transAxes, ha="right", fontsize=9)
@@ -190,7 +193,7 @@ def draw(rows: Sequence[Row], about: Row, folder: Path) -> list[Path]:
 
 
 def _hits(trials: Sequence[Row], images: int) -> Array:
-    """How often each test image was right; a network that diverged has none right."""
+    """The share of trials that classify each test image right, (images,); a network that diverged has none right."""
     hits = np.ones((len(trials), images))
     for row, trial in zip(hits, trials, strict=True):
         row[slice(None) if trial["wrong"] is None else trial["wrong"]] = 0.0

@@ -1,8 +1,9 @@
 """Claim: ten learned images classify MNIST and CIFAR-10 far better than ten of the training images.
 
-Kernel inducing points (Nguyen et al., 2021), of flat networks as there. MNIST is standardised; CIFAR-10 is whitened,
-and its training images are mirrored at random. One trial, the whole test set. Beside the record come the model, which
-predicts at the cost of as many kernel evaluations as it has images, and a picture of these before and after.
+The method is kernel inducing points (Nguyen et al., 2021), with the kernels of networks that end in a flattened grid,
+as there. MNIST is standardised; CIFAR-10 is whitened, and its training images are mirrored at random. One trial, the
+whole test set. Written are the record, the model, and a picture of the images before and after. A prediction costs one
+kernel entry for each learned image.
 """
 
 from __future__ import annotations
@@ -28,13 +29,19 @@ from ..timing import command, describe_machine, environment, timed, today
 from .records import report_record
 from .whitening import Whitening
 
-# They end in a patch of the whole grid: ten images say more with it than with a pool.
+# Both end in a patch as large as the grid, not in a pool: positions stay distinct, so ten images can hold more.
 KERNELS = {
     "mnist": "conv3 relu conv3 relu pool2 conv3 relu conv3 relu pool2 conv3 relu patch7 normalize gaussian(4)",
     "cifar10": "conv3 relu pool2 conv3 relu pool2 conv3 relu pool2 patch4",
 }
 
 _PIXELS = (0.1307,), (0.3081,)  # mean and deviation of MNIST's pixels in [0, 1]
+
+
+def check_dataset(name: str) -> None:
+    """Refuse data sets that have no kernel here."""
+    if name not in KERNELS:
+        raise ParameterError(f"distillation is for the data sets {' and '.join(KERNELS)}, not for {name!r}")
 
 
 def reproduce(
@@ -50,12 +57,11 @@ def reproduce(
     precision: Precision = "float32",
     report: Path | None = None,
 ) -> dict[str, Any]:
-    """Distil a data set, test what came out, and leave model, picture and record in a folder.
+    """Distil a data set, test the result, and write model, picture and record to a folder.
 
-    After so many minutes it tests what it has by then; the same call goes on from there.
+    After `minutes`, distillation stops and its current state is tested; the same call then resumes it.
     """
-    if dataset.name not in KERNELS:
-        raise ParameterError(f"distillation knows {' and '.join(KERNELS)}, not {dataset.name}")
+    check_dataset(dataset.name)
     kernel = kernel or KERNELS[dataset.name]
     make_folder(folder)
     name = f"distillation-{dataset.name}-{settings.images}"

@@ -1,8 +1,8 @@
 """Claim: networks of the kernels' shapes, trained by the paper's recipes, reach the accuracies of its tables.
 
-A row is a recipe, trained in one trial or several from seeds one apart. Each trial is a piece, so that a stopped run
-goes on with the next trial; within a trial it goes on from a checkpoint. Recipes that were changed, to be narrower or
-shorter, are labelled so in the record, and do not count as rows of the paper.
+A row is a recipe, trained in one or more trials with consecutive seeds. Each trial is a piece, so that a stopped run
+resumes with the next trial; within a trial it resumes from a checkpoint. Recipes with changed settings, such as fewer
+filters or epochs, are labelled so in the record and do not count as rows of the paper.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Load = Callable[[str], Dataset]
 
 @dataclass(frozen=True)
 class Settings:
-    """Recipes by name, what is changed in them, and how often each is trained, from which seed on."""
+    """Recipes by name, fields to change in them, and trials: networks per recipe, from seeds `seed`, `seed` + 1, ..."""
 
     recipes: tuple[str, ...]
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -43,11 +43,11 @@ class Settings:
     test: int | None = None
     test_every: int = 1
     seed: int = 0
-    stop_after: float | None = None  # seconds in all; the same call goes on from there
+    stop_after: float | None = None  # seconds of the whole call; the same call then resumes
 
 
 def reproduce(load: Load, settings: Settings, *, machine: Machine, folder: Path) -> Outcome:
-    """Train every recipe, or go on with it; when all are finished, write the record."""
+    """Train every recipe, resuming where an earlier call stopped; when all are finished, write the record."""
     recipes = {name: recipe_of(name) for name in settings.recipes}
     if settings.changes:
         recipes = {name: recipe.change(**settings.changes) for name, recipe in recipes.items()}
@@ -75,7 +75,7 @@ def reproduce(load: Load, settings: Settings, *, machine: Machine, folder: Path)
 
 
 def record_name(recipes: Sequence[str], changes: Mapping[str, Any]) -> str:
-    """The name of a record: it tells the recipe, if there is one, and what is changed in it.
+    """The name of a record: with the recipe, if there is only one, and its changes.
 
     >>> record_name(["mnist-myrtle5"], {"width": 64, "epochs": 2})
     'networks-mnist-myrtle5-width-64-epochs-2'
@@ -87,7 +87,7 @@ def record_name(recipes: Sequence[str], changes: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Inputs and labels to train on and to test with, and the number of classes."""
+    """Preprocessed images and labels of the training and test sets, and the number of classes."""
 
     train: tuple[Images, NDArray[np.int64]]
     test: tuple[Images, NDArray[np.int64]]
@@ -97,7 +97,10 @@ class Prepared:
 def prepare(
     dataset: Dataset, fitted: Callable[[], Transform], train: int | None, test: int | None, seed: int
 ) -> Prepared:
-    """A balanced subset of the training images, drawn by the seed, and the first test images, as inputs."""
+    """A random, balanced subset of `train` training images and the first `test` test images, preprocessed.
+
+    `fitted` returns the preprocessing, fitted to all training images.
+    """
     transform = fitted()
     split, held_out = dataset.train.take(balanced(dataset.train.labels, train, seed)), dataset.test.take(slice(test))
     return Prepared(
@@ -107,7 +110,7 @@ def prepare(
 
 @dataclass(frozen=True)
 class Task:
-    """One network to train and test, as a piece of a run; while it is trained, a checkpoint is kept."""
+    """One network to train and test: a piece of a run, with a checkpoint while it is trained."""
 
     run: Run
     name: str
@@ -120,7 +123,10 @@ class Task:
     label: str
 
     def piece(self, fetch: Callable[[], Prepared], **options: Any) -> Piece:
-        """The result, from its file or trained on data that are fetched for it; `options` are those of `Run.piece`."""
+        """The result: read from its file, or trained on the data that `fetch` returns.
+
+        `options` are passed to `Run.piece`.
+        """
         of = {**self.of, **({} if self.machine.precision == "auto" else {"precision": self.machine.precision})}
         hashes = options.get("data", self.run.data)
         checkpoint = self.run.folder / "checkpoints" / f"{self.name}-{digest([of, hashes])}.npz"
@@ -130,7 +136,7 @@ class Task:
         return piece
 
     def _train(self, data: Prepared, checkpoint: Path) -> dict[str, Any]:
-        """In JSON values."""
+        """Train and test the network; returns JSON values."""
         from ..networks.training import DivergedError, network_of, predict, train
 
         make_folder(checkpoint.parent)
@@ -156,7 +162,7 @@ class Task:
             return {"diverged": str(error), "accuracy": None, "wrong": None, **about}
         if not training.complete:
             done = f"{len(training.history)} of {self.recipe.epochs} epochs are done"
-            raise Unfinished(f"{self.label}: {done}; run it again to go on")
+            raise Unfinished(f"{self.label}: {done}; run the same command again to resume")
         predicted = predict(network, test_images, precision=training.precision)
         return {
             "accuracy": Score.of(predicted, truth).accuracy,
@@ -172,14 +178,14 @@ class Task:
 
 
 def mean_score(accuracies: Sequence[float], rows: int) -> dict[str, Any]:
-    """The mean accuracy over trials, its interval for so many test images, and the deviation over trials."""
+    """The mean accuracy over trials, its 95 % interval for `rows` test images, and the deviation over trials."""
     mean = float(np.mean(accuracies)) if accuracies else None
     interval = None if mean is None else list(Score(round(mean * rows), rows).interval)
     return {"accuracy": mean, "interval": interval, "deviation": deviation(accuracies)}
 
 
 def _row(name: str, recipe: Recipe, pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Trials, summed up."""
+    """A row of the record: the trials of a recipe, summarised."""
     trials = [piece.value for piece in pieces]
     finished = [trial for trial in trials if trial["accuracy"] is not None]
     accuracies = [trial["accuracy"] for trial in finished]

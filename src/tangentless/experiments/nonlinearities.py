@@ -1,7 +1,7 @@
-"""Claim: seen as functions of the angle between features, the duals of ReLU and of the Gaussian are much alike.
+"""Claim: as functions of the angle between features, the duals of ReLU and of the Gaussian are similar.
 
-Both are 1 at angle 0. At opposite directions ReLU's dual reaches 0, the Gaussian's exp(-2). The figure draws the duals
-that the kernels are computed with (`layers.py`), and the cosine, which is the dual of no nonlinearity at all.
+Both are 1 at angle 0. At angle π, ReLU's dual is 0 and the Gaussian's exp(-2). The figure draws the duals that the
+kernels are computed with (`layers/`), and for comparison the cosine: the dual of the identity.
 """
 
 from __future__ import annotations

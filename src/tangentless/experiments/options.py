@@ -1,4 +1,4 @@
-"""Options of the experiments' commands, and how their texts are read."""
+"""The options that commands of experiments share, and the parsers of their texts."""
 
 from __future__ import annotations
 
@@ -14,31 +14,37 @@ KernelsOption = Annotated[str, typer.Option(metavar="NAME,NAME,...", help="Rows 
 TrialsOption = Annotated[int, typer.Option(min=1, help="Random draws of each size.")]
 TrainOption = Annotated[int | None, typer.Option(min=2, help="Training images, drawn by --seed; all by default.")]
 TestOption = Annotated[int | None, typer.Option(min=1, help="Test images, the first ones; all by default.")]
-SeedOption = Annotated[int, typer.Option(min=0, help="What random draws start from.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Seed of random draws.")]
 BackendOption = Annotated[str, typer.Option(help="What computes kernels: auto, cpu, cuda or reference.")]
 DataOption = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="The data sets; $TANGENTLESS_DATA or a download by default.")
 ]
 OutputOption = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where record, pieces and pictures go.")
+    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for record, pieces and pictures.")
 ]
 StoreOption = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Keep kernel matrices here, tile by tile; in memory by default.")
 ]
 CopiesOption = Annotated[
-    int, typer.Option("--zca-copies", min=0, help="Augmented copies that ZCA is fitted to as well; the paper's are 20.")
+    int,
+    typer.Option(
+        "--zca-copies", min=0, help="Augmented copies of each image to fit ZCA to as well; the paper uses 20."
+    ),
 ]
+_STOP = "Stop after this; the same command resumes."
+MinutesOption = Annotated[float | None, typer.Option(min=0, help=_STOP)]
+StopAfterOption = Annotated[float | None, typer.Option(metavar="SECONDS", min=0, help=_STOP)]
 RidgeOption = Annotated[float | None, typer.Option(min=0, help="A ridge for all rows, in place of the paper's.")]
 
 
 def check_record(name: str | None) -> str | None:
-    """Refuse what is not the name of a file, before hours are spent on what goes into it.
+    """Refuse a name that is not a plain file name, before hours are spent on the record.
 
     >>> check_record("mnist-10000-gaussian")
     'mnist-10000-gaussian'
     """
     if name is not None and (not name or name.startswith(".") or Path(name).name != name):
-        raise ParameterError(f"a record has the name of a file, without folders, such as mnist-10000; not {name!r}")
+        raise ParameterError(f"a record needs a plain file name without folders, such as mnist-10000, not {name!r}")
     return name
 
 
@@ -51,7 +57,7 @@ RecordOption = Annotated[
 
 
 def check_report(path: Path | None) -> Path | None:
-    """Refuse a place that cannot be written before hours are spent on what goes there."""
+    """Refuse a file that cannot be written, before hours are spent on the report."""
     from ..files import check_output
 
     if path is not None:
@@ -63,7 +69,7 @@ ReportOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Write an HTML report of tables and pictures too; one that is there is replaced.",
+        help="Also write an HTML report with tables and pictures; replaces an existing file.",
         callback=check_report,
     ),
 ]
@@ -72,7 +78,7 @@ OUTPUT = Path("out/reproduce")
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Numbers, in rising order.
+    """Distinct whole numbers from 2 on, in rising order.
 
     >>> parse_sizes("10,1_280,20")
     (10, 20, 1280)
@@ -87,7 +93,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def parse_names(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The known names that a text lists, in the order of `known`; all of them for an empty text.
+    """The names that a text lists, in the order of `known`; all known names for an empty text.
 
     >>> parse_names("linear,myrtle5", ("myrtle5", "myrtle10", "linear"))
     ('myrtle5', 'linear')
@@ -99,14 +105,16 @@ def parse_names(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def split_names(text: str) -> list[str]:
-    """The parts of a text between its commas; commas in parentheses do not count."""
+    """Split a text at its commas, except those in parentheses."""
     from ..architecture import split_text
 
     return [part.strip() for part in split_text(text, ",") if part.strip()]
 
 
 def parse_kernels(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Kernels by name: known ones, recipes, or architectures by name or text form; all known ones for an empty text.
+    """The kernels that a text lists; all known ones for an empty text.
+
+    Each is a known name, a recipe, or an architecture by name or text form.
 
     >>> parse_kernels("myrtle7,linear", ("myrtle5", "linear"))
     ('myrtle7', 'linear')

@@ -1,12 +1,13 @@
 """Claim: what makes kernels more accurate at a given number of images can be found without test labels.
 
-A few thousand training images of CIFAR-10, another few held out of the training set for validation, and no test image.
-Every row adds one ingredient to a base, Myrtle10-Gaussian with flips and ZCA of epsilon 1e-4, and is scored by the
-leave-one-out accuracy; ingredients that act on new images only are scored on the validation images. Then ingredients
-that helped are added one after the other, the most helpful first, as long as the score rises.
+The data are a few thousand training images of CIFAR-10 and a few thousand other training images for validation; no test
+image is used. Every row adds one ingredient to a base, Myrtle10-Gaussian with flips and ZCA of epsilon 1e-4, and is
+scored by its leave-one-out accuracy. Ingredients that change how new images are predicted are scored on the validation
+images. At the end, the ingredients that helped are added one after the other, the most helpful first; each is kept if
+it raises the score.
 
-Matrices of parts are kept while the process lives, and with a folder also beyond it: sums, products, ridges, tilts and
-the gamma of the last layer then cost no kernel entry.
+The matrices of the kernels in a sum or product are kept in memory, and with `Settings.store` also in files. Sums,
+products, ridges, tilts and the gamma of the last layer then need no new kernel entries.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ Change = Callable[[KernelRecipe], KernelRecipe]
 
 @dataclass(frozen=True)
 class Ingredient:
-    """A change to a recipe. `share` of the images suffice where it is dear; `new` where only new images tell."""
+    """A change to a recipe.
+
+    `share` is the share of the training images used, below 1 for expensive changes. `new` marks changes that only show
+    on new images; they are scored on the validation images.
+    """
 
     name: str
     change: Change
@@ -59,13 +64,13 @@ def _set(**changes: Any) -> Change:
 
 
 def _plus(name: str, weight: float = 1.0) -> Change:
-    """A sum with another kernel."""
+    """Add another kernel, times a weight."""
     other = kernel(name) if weight == 1.0 else weight * kernel(name)
     return lambda recipe: replace(recipe, kernel=recipe.kernel + other)
 
 
 def _shape(text: str) -> Change:
-    """Another architecture for the first part of the kernel."""
+    """Replace the architecture of the first kernel in the sum."""
 
     def change(recipe: KernelRecipe) -> KernelRecipe:
         changed: Kernel = kernel(text)
@@ -79,12 +84,12 @@ def _shape(text: str) -> Change:
 
 
 def _head(gamma: float) -> Change:
-    """Another gamma in the last layer of every part that has one."""
+    """Set the gamma of the last layer, in every part that ends in a Gaussian."""
     return lambda recipe: replace(recipe, kernel=with_head(recipe.kernel, gamma))
 
 
 def with_head(k: Kernel, gamma: float) -> Kernel:
-    """The kernel with another gamma in the last layers.
+    """The kernel with another gamma in the last layer of every part that ends in a Gaussian.
 
     >>> with_head(kernel("conv3 globalpool normalize gaussian") + kernel("myrtle5"), 2.0)
     kernel('conv3 globalpool normalize gaussian(2)') + kernel('myrtle5')
@@ -105,7 +110,11 @@ def _groups(
     pool: str = "pool2",
     last: str = "globalpool",
 ) -> str:
-    """A Myrtle of Gaussians, with a gamma for each group of convolutions and one for the head."""
+    """The text of a Myrtle with Gaussian layers: a gamma for each group of convolutions, then one for the head.
+
+    `sizes` are the numbers of convolutions in the groups, which a `pool` separates. `first` replaces the first
+    convolution, `last` the global pool.
+    """
     words = [f"gaussian({gamma:g})" for gamma in gammas]
     groups = [" ".join([f"conv3 {word}"] * size) for word, size in zip(words, sizes, strict=False)]
     groups[0] = groups[0].replace("conv3", first, 1)
@@ -138,7 +147,7 @@ INGREDIENTS = (
     Ingredient("depth 13", _shape(_groups(1, 1, 1, 1, sizes=(4, 4, 4)))),
     Ingredient("more convolutions early", _shape(_groups(1, 1, 1, 1, sizes=(5, 3, 2)))),
     Ingredient("more convolutions late", _shape(_groups(1, 1, 1, 1, sizes=(2, 3, 4)))),
-    # Gammas above 1 multiply rounding errors, so that larger ones would run in float64, ten times slower.
+    # Gammas above 1 amplify rounding errors; with larger ones, kernels would run in float64, ten times slower.
     Ingredient("gammas 1.15", _shape(_groups(1.15, 1.15, 1.15, 1))),
     Ingredient("gammas 0.5", _shape(_groups(0.5, 0.5, 0.5, 1))),
     Ingredient("gammas falling 1.5, 1, 0.5", _shape(_groups(1.5, 1, 0.5, 1))),
@@ -149,7 +158,7 @@ INGREDIENTS = (
     Ingredient("three pools", _shape(_groups(1, 1, 1, 1, 1, sizes=(2, 2, 2, 2)))),
     Ingredient("4 draws, holes of 8", _set(augmentation=Augmentation(cutout=8), ensemble=4), share=0.6, new=True),
     Ingredient("averaging over shifts by 2", _set(averaging="shifts2"), share=0.4, new=True),
-    # What is no chain of 3×3 windows and 2×2 pools takes three to five times as long on a GPU.
+    # Architectures other than chains of 3×3 windows and 2×2 pools take three to five times as long on a GPU.
     Ingredient("residuals", _shape(RESIDUAL), share=0.5),
     Ingredient("first patches 5×5", _shape(_groups(1, 1, 1, 1, first="conv5")), share=0.5),
     Ingredient("wide pools", _shape(_groups(1, 1, 1, pool="pool4", sizes=(4, 4))), share=0.5),
@@ -163,7 +172,7 @@ INGREDIENTS = (
 
 @dataclass(frozen=True)
 class Settings:
-    """How many images to train on and to validate by, how long to work, and which ingredients; all if None."""
+    """Numbers of images, a time limit, and the names of the ingredients to try; all of them if none are named."""
 
     train: int = 5000
     validation: int = 2000
@@ -171,7 +180,7 @@ class Settings:
     ingredients: tuple[str, ...] = ()
     combine: bool = True
     seed: int = 0
-    store: Path | None = None  # for matrices
+    store: Path | None = None  # folder for kernel matrices
 
 
 def reproduce(
@@ -184,7 +193,7 @@ def reproduce(
     base: KernelRecipe = BASE,
     ingredients: tuple[Ingredient, ...] = INGREDIENTS,
 ) -> Outcome:
-    """Score the ingredients, then combinations; a run that is out of time or cut off goes on where it was."""
+    """Score the ingredients, then combinations. A run that was stopped resumes where it was."""
     backend = backend_name(backend)
     work = _Work(dataset, settings, backend, folder / "pieces")
     known = {one.name: one for one in ingredients}
@@ -214,9 +223,9 @@ def reproduce(
 
 def cells(row: Row) -> tuple[str, ...]:
     """A row of the table, under COLUMNS."""
-    gain, error = (f"{100 * row[name]:+.2f}" if row[name] is not None else "" for name in ("gain", "gain error"))
+    gain, error = f"{100 * row['gain']:+.2f}", f"{100 * row['gain error']:.2f}"
     pairs, seconds = f"{row['pairs'] / 1e6:.1f}", f"{row['seconds']:.0f}"
-    shares = percent(row["leave-one-out accuracy"]), gain, error.lstrip("+"), percent(row["validation accuracy"])
+    shares = percent(row["leave-one-out accuracy"]), gain, error, percent(row["validation accuracy"])
     return row["ingredient"], f"{row['train']:,}", *shares, pairs, seconds
 
 
@@ -237,7 +246,7 @@ class _Rows:
             try:
                 recipe = one.change(self.base)
                 row = self.row(one.name, recipe, share=one.share, new=one.new)
-            except NotPositiveDefinite as error:  # a ridge of 0 is not for every kernel
+            except NotPositiveDefinite as error:  # the ridge is too small for this kernel
                 say(f"{one.name}: {error}")
                 continue
             yield row
@@ -249,7 +258,7 @@ class _Rows:
         recipe, name, best = self.base, "base", 0.0
         for gain, one in found:
             if gain <= 0 or one.share < 1.0 or one.new:
-                continue  # what is dear, or told by new images only, is added by hand
+                continue  # ingredients that are expensive or scored on new images are combined by hand
             row = self.row(f"{name}, {one.name}", one.change(recipe))
             yield row
             if row["gain"] > best:
@@ -257,7 +266,7 @@ class _Rows:
         yield self.row(f"chosen: {name}", recipe, new=True)
 
     def row(self, name: str, recipe: KernelRecipe, share: float = 1.0, *, new: bool = False) -> Row:
-        """A recipe, scored, beside the base."""
+        """Score a recipe, and compare it with the base at the same number of images."""
         size = round(share * self.work.settings.train)
         mine = self._score(recipe, size, new)
         base = mine if recipe == self.base and not new else self._score(self.base, size, new)
@@ -271,7 +280,7 @@ class _Rows:
             "validation accuracy": mine["validation"]["accuracy"] if mine["validation"] else None,
             "gain by": what,
             "gain": float(gains.mean()),
-            "gain error": float(gains.std() / np.sqrt(len(gains))),  # of pairs of predictions for the same images
+            "gain error": float(gains.std() / np.sqrt(len(gains))),  # the standard error of the paired difference
             "tilt": mine["tilt"],
             "pairs": mine["pairs"],
             "seconds": mine["seconds"],
@@ -283,7 +292,7 @@ class _Rows:
         of |= {"seed": settings.seed, "backend": self.work.backend}
 
         def compute() -> Any:
-            self.clock.left()  # raises where none is
+            self.clock.left()  # raises Unfinished when the time is over
             return self.work.score(recipe, size, new=new)
 
         piece = self.run.piece(of, compute)
@@ -292,7 +301,7 @@ class _Rows:
 
 @dataclass(eq=False)
 class _Work:
-    """Images and matrices of parts, each computed once."""
+    """Holds the images and the matrices of the summed kernels, each computed once, and scores recipes with them."""
 
     dataset: Dataset
     settings: Settings
@@ -300,7 +309,7 @@ class _Work:
     folder: Path
     matrices: dict[Any, Array] = field(default_factory=dict)
     whitened: dict[float, NDArray[np.float32]] = field(default_factory=dict)
-    pairs: int = 0  # computed so far
+    pairs: int = 0  # kernel entries computed so far
 
     def __post_init__(self) -> None:
         count = self.settings.train + self.settings.validation
@@ -308,7 +317,7 @@ class _Work:
         self.targets = np.eye(len(self.dataset.classes))[self.split.labels]
 
     def score(self, recipe: KernelRecipe, size: int, *, new: bool) -> dict[str, Any]:
-        """Leave-one-out on the first images and, if `new`, the accuracy on those held out."""
+        """Leave-one-out accuracy on the first `size` images and, if `new`, accuracy on the validation images."""
         before, labels = self.pairs, self.split.labels[:size]
         if recipe.augmentation is None:
             loo, guesses, tilt = self._solve(recipe, size, new)
@@ -322,18 +331,18 @@ class _Work:
         return {**found, "pairs": self.pairs - before}
 
     def _solve(self, recipe: KernelRecipe, size: int, new: bool) -> tuple[Array, Array | None, float]:
-        K = self._value(recipe, None, size)
+        K = self._matrix(recipe, None, size)
         where = "cuda" if self.backend == "cuda" else "cpu"
         factor = factorise(K, recipe.ridge, backend=where, overwrite=True)
         solution = factor.tilted(self.targets[:size], recipe.tilt, criterion="accuracy")
         if not new:
             return solution.leave_one_out, None, solution.tilt
         moves = (Transform(),) if recipe.averaging is None else Symmetry.parse(recipe.averaging).transforms
-        beside = sum(self._value(recipe, move, size) for move in moves) / len(moves)
-        return solution.leave_one_out, np.asarray(beside).T @ solution.coefficients, solution.tilt
+        across = sum(self._matrix(recipe, move, size) for move in moves) / len(moves)
+        return solution.leave_one_out, np.asarray(across).T @ solution.coefficients, solution.tilt
 
     def _ensemble(self, recipe: KernelRecipe, size: int, new: bool) -> tuple[Array, Array | None, float]:
-        """By the estimator: random copies share no matrix with anything."""
+        """As `_solve`, but by the estimator: matrices of random copies cannot be shared between recipes."""
         images = self._images(recipe.epsilon)
         held_out = images[self.settings.train :]
         model = recipe.estimator(backend=self.backend, verbose=True).fit(images[:size], self.split.labels[:size])
@@ -342,32 +351,36 @@ class _Work:
         self.pairs += views * (symmetric_pairs(size) + (size * len(held_out) if new else 0))
         return model.loo_decision_, guesses, model.tilt_
 
-    def _value(self, recipe: KernelRecipe, move: Transform | None, size: int) -> Array:
-        """The matrix of the first images among themselves, or with copies of those held out; with flips K + M."""
+    def _matrix(self, recipe: KernelRecipe, move: Transform | None, size: int) -> Array:
+        """The kernel matrix of a recipe, with flips K + M, where M is the matrix against mirror images.
+
+        Without `move` it is that of the first `size` images, (size, size). With `move` it is that of these images and
+        the validation images, moved: (size, validation).
+        """
         halves = (recipe.kernel, Crossed(recipe.kernel)) if recipe.flips else (recipe.kernel,)
-        found = [self._half(half, recipe.epsilon, move, size) for half in halves]
+        found = [self._assemble(half, recipe.epsilon, move, size) for half in halves]
         return found[0] if len(found) == 1 else found[0] + found[1]
 
-    def _half(self, k: Kernel, epsilon: float, move: Transform | None, size: int) -> Array:
-        """A matrix, from those of its parts."""
+    def _assemble(self, k: Kernel, epsilon: float, move: Transform | None, size: int) -> Array:
+        """The matrix of a kernel, assembled from those of the kernels it is made of."""
         base = k.base if isinstance(k, Crossed) else k
-        part = functools.partial(self._half, epsilon=epsilon, move=move, size=size)
+        part = functools.partial(self._assemble, epsilon=epsilon, move=move, size=size)
 
-        def beside(other: Kernel) -> Kernel:
+        def alike(other: Kernel) -> Kernel:  # crossed, if k is
             return Crossed(other) if isinstance(k, Crossed) else other
 
         if isinstance(base, Sum | Product):
-            return np.asarray(type(base).combine(part(beside(base.first)), part(beside(base.second))))
+            return np.asarray(type(base).combine(part(alike(base.first)), part(alike(base.second))))
         if isinstance(base, Scaled):
-            return base.factor * part(beside(base.base))
+            return base.factor * part(alike(base.base))
         head = base.architecture.layers[-1] if isinstance(base, CompositionalKernel) else None
         if isinstance(head, Gaussian) and head.gamma != 1.0:
-            power: Array = part(beside(with_head(base, 1.0))) ** head.gamma  # exp(gamma (c - 1)), from exp(c - 1)
+            power: Array = part(alike(with_head(base, 1.0))) ** head.gamma  # exp(gamma (c - 1)), from exp(c - 1)
             return power
         return self._leaf(k, epsilon, move, size)
 
     def _leaf(self, k: Kernel, epsilon: float, move: Transform | None, rows: int) -> Array:
-        """What has to be computed; a matrix of more images serves for fewer."""
+        """The matrix of a kernel that is no combination: cached, and cut to size if the cached one has more rows."""
         key = (repr(k), epsilon, move)
         whole = self.matrices.get(key)
         if whole is None or len(whole) < rows:
@@ -402,7 +415,10 @@ def _share(hits: NDArray[np.bool_]) -> dict[str, Any]:
 
 
 def _pack(hits: NDArray[np.bool_]) -> str:
-    """Right and wrong predictions, four to a letter: differences of two recipes are told by images they share."""
+    """Which predictions are right, as hexadecimal digits of four images each; `_hits` is the inverse.
+
+    Two recipes are compared image by image, so that the error of their difference is small.
+    """
     return np.packbits(hits).tobytes().hex()
 
 

@@ -1,8 +1,8 @@
-"""The runner: it keeps pieces while an experiment works, and in the end one JSON record, tables, pictures and a report.
+"""The runner of experiments: it saves partial results on the way, and a JSON record, tables and pictures at the end.
 
-An experiment yields rows. A piece is the result of a part of its work that is worth keeping, such as one kernel in one
-trial. The file of a piece is named after everything that the result depends on, the data included, so that a run picks
-up exactly the pieces that answer its own questions, whoever computed them. Files are written at once or not at all.
+An experiment yields rows. A piece is a partial result that is worth saving, such as one kernel in one trial. The name
+of its file is a hash of everything that the result depends on, the data included, so a run reuses exactly the pieces
+that match its settings, whichever run computed them. Files appear whole or not at all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Table = tuple[str, Sequence[str], Iterable[Sequence[str]]]  # title, columns, ro
 
 @dataclass(frozen=True)
 class Piece:
-    """The result of a part of a run: JSON values, the seconds they took, and where, when and with what."""
+    """A partial result of a run: JSON values, the seconds they took, and the machine, date and versions."""
 
     value: Any
     seconds: float
@@ -43,7 +43,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class View:
-    """How rows are shown: a table with a title, whose cells come from a row each, and pictures drawn into a folder."""
+    """How rows are shown: as a table with a title, and as pictures.
+
+    `cells(row)` returns the texts of a row, one for each column. `draw(rows, folder)` writes the pictures and returns
+    their files.
+    """
 
     title: str
     columns: tuple[str, ...]
@@ -57,37 +61,37 @@ class View:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out: rows and how they are shown, the files written, and why the run stopped early, if it did."""
+    """The outcome of a run: its rows and how to show them, the files written, and why it stopped early, if it did."""
 
     rows: list[Row]
     view: View
     files: list[Path] = field(default_factory=list)  # the record, then pictures
-    unfinished: str = ""
+    unfinished: str = ""  # why the run stopped early; empty if it is complete
 
     def to_json(self) -> dict[str, Any]:
-        """As values of JSON; the first of the files is the record."""
+        """As JSON values; the first file is the record."""
         return {"results": self.rows, "files": list(map(str, self.files)), "unfinished": self.unfinished or None}
 
 
-class Unfinished(Exception):  # noqa: N818 (no error: pieces and checkpoints are there to go on from)
-    """Raised by an experiment whose time is up."""
+class Unfinished(Exception):  # noqa: N818 (not an error: the next run resumes from pieces and checkpoints)
+    """Raised by an experiment that has used up its time."""
 
 
 class Clock:
-    """How long may still be computed. The first to ask is always granted some time, so that every call gets on."""
+    """A time limit. The first caller of `left` is always let through, so that every run makes some progress."""
 
     def __init__(self, seconds: float | None) -> None:
         self._ends = None if seconds is None else time.perf_counter() + seconds
-        self._asked = False
+        self._started = False
 
     def left(self) -> float | None:
-        """Seconds, or None for as many as it takes."""
+        """The seconds left, None without a limit; raises `Unfinished` from the second call on if none are left."""
         if self._ends is None:
             return None
         seconds = max(self._ends - time.perf_counter(), 0.0)
-        if self._asked and seconds == 0.0:
-            raise Unfinished("there was no time to start it; run it again to go on")
-        self._asked = True
+        if self._started and seconds == 0.0:
+            raise Unfinished("the time is over; run the same command again to resume")
+        self._started = True
         return seconds
 
 
@@ -95,16 +99,16 @@ class Clock:
 class Run:
     """One run of an experiment, in a folder.
 
-    `data` are the hashes of the data sets used, by name. `configuration` is what the user asked for; it goes into the
-    record, but a piece depends only on what `piece` is told and on the data. `machine` says in words what computes, or
-    is a function that does, called when something is computed.
+    `data` are the hashes of the data sets used, by name. `configuration` holds the user's settings. It goes into the
+    record only: the key of a piece is made of the arguments of `piece` and of `data`. `machine` names the machine in
+    words, or is a function that returns this name, called when something is computed.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> run = Run("sums", folder, configuration={"terms": 3}, data={})
     >>> run.piece({"terms": 3}, lambda: sum(range(3))).value
     3
-    >>> run.piece({"terms": 3}, lambda: 1 / 0).value  # it is there already
+    >>> run.piece({"terms": 3}, lambda: 1 / 0).value  # saved already, so nothing is computed
     3
     >>> run.finish([{"sum": 3}]).name
     'sums.json'
@@ -129,10 +133,10 @@ class Run:
     def piece(
         self, of: Row, compute: Callable[[], Any], *, data: Row | None = None, machine: Machine | None = None
     ) -> Piece:
-        """The result of a part of this experiment, from its file where it is there, or else computed and kept.
+        """A partial result: read from its file if there is one, otherwise computed and saved.
 
-        `of` says in JSON values everything that the result depends on; the name of the experiment and the hashes of the
-        data are added to it. `data` and `machine` are those of the run unless given.
+        `of` is the key of the piece: JSON values that name everything the result depends on. The experiment's name and
+        the hashes of the data are added to it. `data` and `machine` default to those of the run.
         """
         about = self.data if data is None else data
         key = {"experiment": self.experiment, "of": dict(of), "data": dict(about), "format": FORMAT}
@@ -143,14 +147,14 @@ class Run:
             where = self.machine if machine is None else machine
             piece = Piece(value, seconds, where() if callable(where) else where, today(), environment())
             write_json(path, {**key, **asdict(piece)})
-            piece = _read_piece(path, key) or piece  # as it will read after a restart
-        if path not in self._counted:  # a base that many rows are compared with is computed once
+            piece = _read_piece(path, key) or piece  # exactly what a later run will read
+        if path not in self._counted:  # rows may share a piece, such as the base they are compared with: count it once
             self._counted.add(path)
             self.count(piece)
         return piece
 
     def count(self, piece: Piece) -> None:
-        """Add a piece to the times of this run, with what earlier calls spent on it."""
+        """Add the time of a piece to this run, including what earlier, interrupted calls spent on it."""
         earlier = piece.value.get("earlier seconds", 0.0) if isinstance(piece.value, dict) else 0.0
         self._seconds[piece.machine] = self._seconds.get(piece.machine, 0.0) + piece.seconds + earlier
         self._environments[piece.machine] = dict(piece.environment)
@@ -164,10 +168,10 @@ class Run:
         summarise: Callable[[Sequence[Row]], Row] = lambda rows: {},
         keep: bool = False,
     ) -> Outcome:
-        """Take all rows, write the record and the pictures, and print the table; no record if the time was up.
+        """Compute all rows, write the record and the pictures, and print the table.
 
-        `summarise` tells from all rows what else the record says. With `keep` the record is written after every row,
-        so that a run that is cut off leaves one of what it had.
+        If `rows` raises `Unfinished`, only the table is printed. `summarise(rows)` returns more fields of the record.
+        With `keep`, the record is also written after every row, so that a run that is killed leaves what it had.
         """
         found: list[Row] = []
         try:
@@ -186,7 +190,7 @@ class Run:
         return Outcome(found, view, files)
 
     def finish(self, results: Sequence[Row], *, name: str | None = None, **more: Any) -> Path:
-        """Write the record, `NAME.json`, with the rows of results; returns where it is."""
+        """Write the record `NAME.json` with the rows of results, and `more` as further fields; returns its path."""
         record = {
             "experiment": self.experiment,
             "format": FORMAT,
@@ -205,7 +209,7 @@ class Run:
 
 
 def report_outcome(path: Path | None, outcome: Outcome) -> Answer:
-    """The report of a run through `Run.conduct`, where one is asked for and the run came to its end; returns JSON."""
+    """Write the HTML report of an outcome, if `path` is given and the run is complete; returns it as JSON values."""
     if path is not None and not outcome.unfinished:
         view, record = outcome.view, read_record(outcome.files[0])
         table = view.title, view.columns, map(view.cells, outcome.rows)
@@ -216,7 +220,10 @@ def report_outcome(path: Path | None, outcome: Outcome) -> Answer:
 def report_record(
     path: Path | None, title: str, record: Mapping[str, Any], tables: Iterable[Table], files: Iterable[Path]
 ) -> None:
-    """A report of tables and of the pictures among the files: SVG, or PNG where there is no SVG of the same name."""
+    """Write an HTML report, if `path` is given: the tables, then the pictures among the files.
+
+    Of a picture that exists as both SVG and PNG, the SVG is taken.
+    """
     if path is None:
         return
     from ..report import Page, Section, drawing, sortable_table, write_page
@@ -237,7 +244,7 @@ def report_record(
 
 
 def _machines(record: Mapping[str, Any]) -> dict[str, str]:
-    """A line for each machine that computed: its system and versions.
+    """The system and versions of each machine that computed, as text.
 
     >>> _machines({"environments": {"a laptop": {"python": "3.13", "numpy": "2.4"}}})
     {'computed on a laptop': 'python 3.13, numpy 2.4'}
@@ -250,12 +257,12 @@ def _machines(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def digest(key: Any) -> str:
-    """A short name for JSON values."""
+    """A hash of JSON values, short enough for the name of a file."""
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
 
 
 def backend_name(backend: str) -> str:
-    """The name of a backend. Only "auto" makes one: a run whose pieces are all there needs no GPU.
+    """The name of a backend, with "auto" resolved. Only "auto" creates one: reading saved pieces needs no GPU.
 
     >>> backend_name("cuda")
     'cuda'
@@ -264,17 +271,17 @@ def backend_name(backend: str) -> str:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """A record, or an error that says why the file is none."""
+    """Read a record; refuses files that are not records of this format."""
     content: dict[str, Any] = _read_json(path)
     if not _is_record(content):
         raise InputError(f"{path} is not the record of an experiment; `tangentless reproduce` writes those")
     if content.get("format") != FORMAT:
-        raise InputError(f"{path} is a record in format {content.get('format')}, and this version reads {FORMAT}")
+        raise InputError(f"{path} is a record in format {content.get('format')}, but this version reads only {FORMAT}")
     return content
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """All records of a folder, by the names of their files; other JSON files are passed over."""
+    """All records of a folder, sorted by file name; other JSON files are skipped."""
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder} to read records from")
     return [read_record(path) for path in sorted(folder.glob("*.json")) if _is_record(_read_json(path))]
@@ -288,9 +295,9 @@ def _read_piece(path: Path, key: Mapping[str, Any]) -> Piece | None:
     if not path.exists():
         return None
     content = _read_json(path)
-    expected = json.loads(json.dumps(key))  # as a file says it
+    expected = json.loads(json.dumps(key))  # tuples become lists, as in the file
     if not isinstance(content, dict) or any(content.get(name) != expected[name] for name in key):
-        raise InputError(f"{path} is not the piece its name says; remove it, and it is computed again")
+        raise InputError(f"{path} does not hold the piece that its name stands for; remove it to compute it again")
     return Piece(**{entry.name: content[entry.name] for entry in fields(Piece) if entry.name in content})
 
 

@@ -1,9 +1,10 @@
 """The page of results: every row of the paper's image tables beside ours, written from stored records alone.
 
-A record counts here if its results name a `table` and a `method` of `paper.csv`, with the fields of `tables.py`
-(train, test set, rows, accuracy, interval, seconds, machine, date, and where they apply tilt, ridge, leave-one-out
-accuracy), or if it is that of subsets, of networks or of a comparison. Of several results for a row, that from the most
-training images is shown. Kernels that are not in the paper have a table of their own.
+Two kinds of records are used. In the first, results name a `table` and a `method` of `paper.csv` and have the fields of
+`tables.py`: train, test set, rows, accuracy, interval, seconds, machine, date and, where they apply, tilt, ridge and
+leave-one-out accuracy. The second are the records of subsets, of networks, of the recipe and of a comparison. Of
+several results for a row of the paper, the one from the most training images is shown. Kernels that are not in the
+paper have a table of their own.
 """
 
 from __future__ import annotations
@@ -36,41 +37,41 @@ _FIGURES = (
     (architectures.draw, "Layers of Myrtle5, Myrtle7 and Myrtle10"),
 )
 _NOT_RUN = "not run yet"
-_NO_RECORD = "There is no record of it yet. Where its files are at hand, the same commands test on it too."
-_SMALLEST, _ENOUGH = 2000, 4  # images, and sizes, of a curve that a law is fitted to
+_NO_RECORD = "There is no record of it yet; `tangentless reproduce {name}` makes one if it finds the files."
+_SMALLEST, _ENOUGH = 2000, 4  # a power law is fitted to curves of at least 4 sizes, from 2,000 training images on
 _COLUMNS = ("method", "paper", "ours", "trained on", "tested on", "leave-one-out", "tilt 0.3", "tilt by loo", "took")
-_RUN = ("table", "test set", "train", "rows", "machine", "date")  # the same for all tilts of a run
-_CHOICES = """The ridge is chosen from the paper's grid and 0, without test labels: *own*, for each subset by its
-leave-one-out accuracy; *one*, for all subsets of a size by the mean of that. Or, as the paper seems to have
-done, *best*, that of the best mean on the test images. *Apart* is how far *one*, of balanced draws, lies
-from the paper's mean, in the paper's deviations."""
+_RUN = ("table", "test set", "train", "rows", "machine", "date")  # results that agree in these are of one run
+_CHOICES = """The ridge is chosen from the paper's grid and 0, in three ways. Two use no test labels: *own* is chosen
+for each subset by its leave-one-out accuracy, *one* for all subsets of a size by their mean leave-one-out accuracy.
+The third is what the paper seems to have done: *best* has the best mean accuracy on the test images. *Apart* is the
+distance of *one* (balanced draws) from the paper's mean, in the paper's standard deviations."""
 _HEAD = """# Results
 
 Accuracies in per cent, on test images. `tangentless reproduce report` writes this page from the records in
 [benchmarks/results](../benchmarks/results), which also hold configurations, hashes of the data, versions and times.
-`tangentless reproduce NAME` makes such records at any size: the paper trains on whole sets, and the rows below say on
-how many images ours were trained. Intervals are of 95 %. Rows marked *cited* the paper takes from others.
+`tangentless reproduce NAME` makes such records at any size. The paper trains on whole data sets; the rows below state
+on how many images ours are trained. Intervals are of 95 %. The paper takes the rows marked *cited* from other work.
 """
 _NOTES = {
     "mnist": "Pixels only. Bandwidth, order, depth and ridge of the kernels without convolutions, and width, contrast "
-    "and ridge of the convolutional kernel network, are chosen by leave-one-out on 4,000 training images; in newer "
-    "records the ridge is chosen again on all of them.",
-    "cifar10": "Ridge 0 and ZCA, as in the paper, fitted to all training images and their mirror images, however many "
-    "of them are trained on. The paper's figures include tilting with t = 0.3, picked on the test set, and ZCA of "
-    "augmented images; ours have neither but where a column says so, and *tilt by loo* picks t without test labels. "
-    "The features of CKN and Coates-NG are learnt from the training images; with flips they are averaged over an image "
-    "and its mirror image.",
+    "and ridge of the convolutional kernel network, are chosen by leave-one-out on 4,000 training images. In newer "
+    "records, the ridge is then chosen again on all training images.",
+    "cifar10": "Ridge 0 and ZCA, as in the paper. ZCA is fitted to all training images and their mirror images, "
+    "however many of them are trained on. The paper's figures include tilting with t = 0.3, picked on the test set, "
+    "and ZCA fitted to augmented images. Ours do without augmented images, and are tilted only in the columns that say "
+    "so; *tilt by loo* picks t without test labels. The features of CKN and Coates-NG are learnt from the training "
+    "images; with flips they are averaged over an image and its mirror image.",
     "cifar100": "Ridge 1e-4 and ZCA, as in the paper.",
 }
 
 
 def write_report(records: Path, page: Path, *, pictures: str = "images") -> list[Path]:
-    """Write the page and its pictures, in a folder beside it; returns the files."""
+    """Write the page, and its pictures to a folder beside it; returns the files."""
     found = read_records(records)
     rows = [row for record in found for row in record["results"] if {"table", "method", "test set"} <= row.keys()]
     mine = _records(found, cifar10_subsets.EXPERIMENT)
     others = [record for record in mine if any(row["kernel"] not in SUBSETS for row in record["results"])]
-    # Of the paper's subsets, the record with the most trials, and of those the newest.
+    # Of the records with the paper's kernels only, show the one with the most trials; of several, the newest.
     ranked = sorted((r for r in mine if r not in others), key=lambda r: (r["configuration"]["trials"], r["date"]))
     subsets = ranked[-1]["results"] if ranked else []
     folder, files = page.parent / pictures, [page]
@@ -103,18 +104,22 @@ def write_report(records: Path, page: Path, *, pictures: str = "images") -> list
     parts += [picture(draw(folder), words) for draw, words in _FIGURES]
     with atomic_file(page) as stream:
         stream.write("\n".join(parts).encode())
-    for record in _records(found, "uci"):  # a page of its own: it has a row for each of 90 tables
+    for record in _records(found, "uci"):  # on a page of its own, since it has a row for each of 90 tables
         files += write_page(record, page.with_name("uci.md"), pictures=pictures)
     return files
 
 
 def learning_curve(rows: Iterable[Row], subsets: Iterable[Row], folder: Path) -> list[Path]:
-    """Accuracy on CIFAR-10 against the number of training images, with the paper's points; nothing without results."""
+    """Draw accuracy on CIFAR-10 against the number of training images, with the paper's points; returns the files.
+
+    Without results, nothing is drawn.
+    """
     points: dict[str, dict[int, float]] = {method: {} for method in CURVES}
     for row in subsets:
         if row["kernel"] in points and row["draw"] == "balanced":
             points[row["kernel"]][row["size"]] = row["by pooled leave-one-out"]["mean"]
-    for row in sorted(_plain(rows, "cifar10", "cifar10"), key=lambda row: row["rows"]):  # the most test images win
+    # In this order, a result on more test images replaces one on fewer.
+    for row in sorted(_plain(rows, "cifar10", "cifar10"), key=lambda row: row["rows"]):
         if row["method"] in points:
             points[row["method"]][row["train"]] = row["accuracy"]
     if not any(points.values()):
@@ -136,7 +141,7 @@ def learning_curve(rows: Iterable[Row], subsets: Iterable[Row], folder: Path) ->
 
 
 def _curves(rows: Sequence[Row]) -> list[list[Row]]:
-    """Of every method of CIFAR-10, the results of one machine and test at four sizes or more, from 2,000 images on."""
+    """Learning curves of CIFAR-10: of one method, machine and test set, 4 sizes or more, from 2,000 images on."""
     found: dict[tuple[Any, ...], dict[int, Row]] = {}
     for row in _plain(rows, "cifar10", "cifar10"):
         if row["method"] in CURVES and row["train"] >= _SMALLEST and "pairs" in row:
@@ -145,7 +150,7 @@ def _curves(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _plain(rows: Iterable[Row], table: str, test_set: str) -> list[Row]:
-    """Results on a test set without tilting."""
+    """The results of a table on a test set, without tilting."""
     mine = [row for row in rows if row["table"] == table and row["test set"] == test_set]
     return [row for row in mine if row.get("tilt asked", 0.0) == 0.0]
 
@@ -159,16 +164,16 @@ def _table(name: str, rows: Sequence[Row]) -> str:
         if any(row["test set"] == test_set for row in rows):
             lines += markdown(_COLUMNS, (_cells(row, name, test_set, rows) for row in shown))
         else:
-            lines.append(f"{_NO_RECORD}\n")
+            lines.append(f"{_NO_RECORD.format(name=name)}\n")
             lines += markdown(_COLUMNS[:2], ((row.label, f"{row.accuracies[test_set]:.1f}") for row in shown))
     return _section(TITLES[name], _NOTES[name], *lines)
 
 
 def _cells(paper: PaperRow, table: str, test_set: str, rows: Sequence[Row]) -> list[str]:
-    """A row of the paper, with the best that records say of it."""
+    """A row of the paper, with the best of our results for it."""
     theirs = [paper.label, f"{paper.accuracies[test_set]:.1f}"]
     mine = [row for row in rows if paper.method in (row["method"], row.get("recipe"))]
-    # The result from the most training images; of those from the most test images; of those the newest.
+    # The best is the one from the most training images; of several, from the most test images; then the newest.
     plain = _plain(mine, table, test_set)
     best = max(plain, key=lambda row: (row["train"], row["rows"], row["date"]), default=None)
     if paper.method is None or best is None:
@@ -189,7 +194,7 @@ def _cells(paper: PaperRow, table: str, test_set: str, rows: Sequence[Row]) -> l
 
 
 def _subsets(record: Row, words: str) -> str:
-    """A table with a line for every kernel and size, after what was run and some words on the columns."""
+    """A table with a line for every kernel and size, after a sentence on what was run and `words` on the columns."""
     trials, images = record["configuration"]["trials"], record["configuration"]["test images"]
     spent = (f"{format_seconds(taken)} on {machine}" for machine, taken in record["seconds_by_machine"].items())
     start = f"Means and standard deviations over {trials} random subsets of each size, {images:,} test images"
@@ -216,12 +221,13 @@ def _against_paper(row: Row | None) -> tuple[str, str]:
 
 
 def _beyond(records: Iterable[Row], rows: Iterable[Row]) -> Iterator[str]:
-    """The recipe `best` and rows with augmentation or averaging, and what each ingredient brings."""
+    """Sections on what is not in the paper: the recipe `best`, augmentation, averaging, and gains by ingredient."""
     known = {row.method for name in TABLES for row in TABLES[name]}
     own = [row for row in rows if row["method"] not in known and "recipe" not in row]
     if own:
         words = (
-            "The recipe `best`, chosen on training images alone, and rows with augmentation or averaging (*extras*)."
+            "The recipe `best`, which was chosen on training images alone, and methods with augmentation or averaging "
+            "(*extras*)."
         )
         lines = ((*tables.cells(row)[:-1], _took(row)) for row in own)
         yield _section("Beyond the paper", words, *markdown((*tables.COLUMNS[:-1], "took"), lines))
@@ -229,24 +235,25 @@ def _beyond(records: Iterable[Row], rows: Iterable[Row]) -> Iterator[str]:
     if found:
         machines = sorted({machine for record in found for machine in record["seconds_by_machine"]})
         words = (
-            f"What ingredients bring, each added to Myrtle10-Gaussian with flips and ZCA of epsilon 1e-4, on "
-            f"training images of CIFAR-10 alone ({', '.join(machines)}). The gain is that of leave-one-out or, for "
-            "what acts on new images, of validation; its error is that of paired predictions."
+            f"The gain from each ingredient, added to Myrtle10-Gaussian with flips and ZCA of epsilon 1e-4, on "
+            f"training images of CIFAR-10 alone ({', '.join(machines)}). It is the gain in leave-one-out accuracy or, "
+            "for ingredients that act on new images, in validation accuracy. Its error is that of the paired "
+            "difference."
         )
         lines = (recipe.cells(row) for record in found for row in record["results"])
         yield _section("The recipe", words, *markdown(recipe.COLUMNS, lines))
 
 
 def _networks(records: Iterable[Row]) -> Iterator[str]:
-    """What was trained besides the rows of the tables: subsets, and recipes with something changed."""
+    """The section on networks that are no rows of the paper's tables: subsets, and recipes with changed settings."""
     rows = [row for record in _records(records, networks.EXPERIMENT) for row in record["results"]]
     others = [(*networks.cells(row), row["describe"], _took(row)) for row in rows if "table" not in row]
     if others:
         words = (
-            "Networks trained on subsets, and by recipes of which something was changed, so that they are no rows of "
-            "the tables above. The accuracy is that after the last epoch; *best epoch* is chosen on the test images, "
-            "as in the paper. With *±*, means and standard deviations over the trials, some of which may have stayed "
-            "at chance; the interval tells of the choice of test images only."
+            "Networks trained on subsets or by changed recipes, which are no rows of the tables above. The accuracy is "
+            "that after the last epoch; *best epoch* is chosen on the test images, as in the paper. Numbers with *±* "
+            "are means and standard deviations over trials, some of which may have stayed at chance. Intervals cover "
+            "the choice of test images only."
         )
         yield _section("Networks beside the tables", words, *markdown((*networks.COLUMNS, "how", "took"), others))
 
@@ -254,10 +261,10 @@ def _networks(records: Iterable[Row]) -> Iterator[str]:
 def _comparison(record: Row, picture: str) -> str:
     rows, correlation, settings = record["results"], record["correlation"], record["configuration"]
     words = (
-        f"Kernel and network of {len(rows)} architectures, trained on the same {rows[0]['train']:,} images of "
+        f"Kernels and networks of {len(rows)} architectures, trained on the same {rows[0]['train']:,} images of "
         f"{record['dataset']} and tested on the same {rows[0]['rows']:,}: {compare.describe_correlation(correlation)}. "
-        f"Networks have {settings['width']} filters and {settings['epochs']} epochs; their accuracies are means over "
-        f"{settings['trials']} seeds."
+        f"Networks have {settings['width']} filters and are trained for {settings['epochs']} epochs; their accuracies "
+        f"are means over {settings['trials']} seeds."
     )
     lines = markdown(compare.COLUMNS, map(compare.cells, rows))
     return _section(f"Kernel against network, {record['dataset']}", words, picture, *lines)

@@ -1,13 +1,14 @@
 """Tables of accuracies: every row is a method, trained on the same images by exact ridge regression.
 
 A method is a preprocessing, a kernel (or several, of which leave-one-out on training images picks one) and a ridge.
-Four matrices serve all variants of a kernel: among training images and with test images, each with the images as they
-are (K) and with one of the two mirrored (M). Training on K + M is training on the images and all their mirror images.
-Each matrix is computed once, in memory, or in a store that outlives the process. A learning curve takes one matrix too:
-it grows from size to size, and each leading block is solved when it is complete.
+Four matrices serve all variants of a kernel: training × training and training × test images, each between the images
+as they are (K) and with the images of one side mirrored (M). Training on K + M is training on the images and all their
+mirror images. Each matrix is computed once, in memory, or in a store on disk. A learning curve uses one matrix too: it
+is extended from size to size, and each leading block is solved when it is complete.
 
-With an augmentation, a method is an ensemble over random draws (see `regression`). Its members are pieces of their own,
-with what each says of every image: a run that is cut off goes on with the next one, and a larger ensemble has them too.
+With an augmentation, a method is an ensemble over random draws (see `regression`). Each member is a piece of its own,
+with its predictions for all images. So an interrupted run resumes with the next member, and a larger ensemble reuses
+the members of a smaller one.
 """
 
 from __future__ import annotations
@@ -50,15 +51,16 @@ Choice = tuple[Kernel, float, list[Any]]  # a kernel, a ridge, and what was trie
 
 TILTS: tuple[Tilt, ...] = (0.0, 0.3, "loo")
 CHOSEN_ON = 4000  # training images that choose the kernel or ridge, where a method leaves it open
-REFINED = (1.0, 0.25, 0.0625, 0.015625)  # shares of that ridge, of which all training images choose one
+REFINED = (1.0, 0.25, 0.0625, 0.015625)  # factors of the chosen ridge; leave-one-out on all training images picks one
 COLUMNS = ("method", "train", "test set", "images", "tilt", "accuracy", "95 % interval", "leave-one-out", "paper")
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What is done to pixels: in words for records, and how to fit it to data, with a folder for files and a backend.
+    """A preprocessing of images.
 
-    What is fitted has `transform`, as scikit-learn's transformers do.
+    `describe` states it in records, as JSON values. `fit(dataset, folder, backend)` returns a fitted object with
+    `transform`, as scikit-learn's transformers have; `folder` is for files it keeps.
     """
 
     describe: Any
@@ -67,16 +69,18 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Kernels to choose from: what they are, for records, and how to make them from preprocessed training images."""
+    """Kernels to choose from: `describe` states them in records, `make` builds them from preprocessed images."""
 
     describe: Any
     make: Callable[[Images], Sequence[Kernel]]
 
 
-def learnt(kind: type[PatchFeatures], variants: Sequence[dict[str, Any]], images_a_filter: int = 0) -> Candidates:
+def learnt_features(
+    kind: type[PatchFeatures], variants: Sequence[dict[str, Any]], images_a_filter: int = 0
+) -> Candidates:
     """Kernels of features that are learnt from the training images, one for each variant of the options.
 
-    With `images_a_filter`, there is a filter for so many training images.
+    With `images_a_filter`, the number of filters is that of the training images divided by it.
     """
 
     def make(images: Images) -> Sequence[Kernel]:
@@ -88,14 +92,14 @@ def learnt(kind: type[PatchFeatures], variants: Sequence[dict[str, Any]], images
 
 @dataclass(frozen=True)
 class Extras:
-    """What a method has besides: random copies or a view to train on too, and copies to average predictions over."""
+    """Options of a method: random copies or views to train on, and transforms to average predictions over."""
 
     augmentation: Augmentation | None = None
     ensemble: int = 1
     averaging: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, empty where there is nothing."""
+        """As JSON values; empty without any options."""
         if self == Extras():
             return {}
         about = None if self.augmentation is None else self.augmentation.to_json()
@@ -104,7 +108,7 @@ class Extras:
 
 @dataclass(frozen=True)
 class Method:
-    """A row: a kernel, by its text or as an object, or candidates to choose from; a ridge of None is chosen too."""
+    """A row of a table: a preprocessing, a kernel or candidates to choose from, and a ridge; None: chosen too."""
 
     name: str
     preprocessing: str
@@ -114,16 +118,16 @@ class Method:
     extras: Extras = Extras()
 
     def candidates(self, images: Images) -> Sequence[Kernel]:
-        """The kernels, of which there may be one."""
+        """The kernels to choose from; a single one if the kernel is given."""
         if isinstance(self.kernels, Candidates):
             return self.kernels.make(images)
         return [kernel(self.kernels) if isinstance(self.kernels, str) else self.kernels]
 
     def choice(self, ridge: float | None) -> dict[str, Any]:
-        """What a result depends on where something is left open; empty where nothing is."""
+        """The part of a piece's key that says what kernel and ridge are chosen from; empty if both are given."""
         if isinstance(self.kernels, str) and ridge is not None:
             return {}
-        if isinstance(self.kernels, Kernel):  # its name may come to mean another kernel
+        if isinstance(self.kernels, Kernel):  # the kernel behind the method's name may change in a later version
             return {"kernel": repr(self.kernels), "flips": self.flips}
         kernels = self.kernels if isinstance(self.kernels, str) else self.kernels.describe
         ridges = {"decades of the mean of the diagonal": DECADES.tolist()} if ridge is None else [ridge]
@@ -133,16 +137,16 @@ class Method:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the paper: its methods and their preprocessings, by name."""
+    """A table of the paper: its methods, and their preprocessings by name."""
 
     name: str
     methods: tuple[Method, ...]
     preprocessings: Mapping[str, Preprocessing]
     tilts: tuple[Tilt, ...] = (0.0,)
-    also: tuple[str, ...] = ()  # more data sets to test on, where they are found
+    also: tuple[str, ...] = ()  # more data sets to test on, if their files are found
 
     def method(self, name: str) -> Method:
-        """The method of a name."""
+        """The method with a name."""
         return next(method for method in self.methods if method.name == name)
 
     def names(self) -> tuple[str, ...]:
@@ -152,7 +156,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Draw(Augmentation):
-    """One draw of an augmentation, for a member that is fitted alone."""
+    """Draw `number` of the augmentation `of`: lets the estimator fit one member of an ensemble alone."""
 
     of: Augmentation = field(default_factory=Augmentation)
     number: int = 0
@@ -166,7 +170,7 @@ class Draw(Augmentation):
 
 @dataclass(frozen=True)
 class Settings:
-    """What to run of a table."""
+    """Which methods of a table to run, and on what."""
 
     methods: tuple[str, ...]
     train: int | None = None
@@ -176,7 +180,7 @@ class Settings:
     record: str | None = None
     store: Path | None = None
     sizes: tuple[int, ...] = ()  # numbers of training images, in place of `train`
-    extras: Extras = Extras()  # where they are asked for, in place of the methods' own
+    extras: Extras = Extras()  # from the command line; they replace those of the methods
 
 
 def reproduce(
@@ -188,7 +192,7 @@ def reproduce(
     folder: Path,
     others: Sequence[Dataset] = (),
 ) -> Outcome:
-    """Run the methods that are not there yet, and write the record; `others` are tested on besides."""
+    """Run the methods that are not saved yet, and write the record; `others` are further data sets to test on."""
     backend = backend_name(backend)
     work = _Work(table, dataset, settings, backend, folder / "pieces", others)
     for method in map(table.method, settings.methods):
@@ -226,7 +230,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def choose(count: int, train: int | None, seed: int) -> NDArray[np.intp]:
-    """Which training images: the first of a random order, so that smaller sets are parts of larger ones.
+    """Indices of random training images: the first of a random order, so smaller sets are part of larger ones.
 
     >>> bool(np.all(choose(100, 10, seed=0) == choose(100, None, seed=0)[:10]))
     True
@@ -238,7 +242,7 @@ def choose(count: int, train: int | None, seed: int) -> NDArray[np.intp]:
 
 @dataclass(eq=False)
 class _Work:
-    """Computes rows, and keeps in memory what the next row may need: the images and matrices of the last kernel."""
+    """Computes rows. The images and matrices of the last kernel stay in memory, since the next row may need them."""
 
     table: Table
     dataset: Dataset
@@ -248,7 +252,8 @@ class _Work:
     others: Sequence[Dataset]
     images: dict[str | None, Images] = field(default_factory=dict)  # by test set; None: training images
     matrices: dict[str, Array] = field(default_factory=dict)
-    kept: tuple[str, str] = ("", "")  # the preprocessing of those images, and the kernel of those matrices
+    preprocessing: str = ""  # by which `images` were made
+    kernel: str = ""  # of `matrices`
 
     def __post_init__(self) -> None:
         whole, settings = self.dataset.train, self.settings
@@ -262,7 +267,7 @@ class _Work:
         for name, size in itertools.product(self.settings.methods, sizes):
             method = self.table.method(name)
             ridge = method.ridge if self.settings.ridge is None else self.settings.ridge
-            asked, extras = self.settings.extras != Extras(), self.extras(method).to_json()
+            extras = self.extras(method).to_json()
             of = {
                 **common,
                 "train": size,
@@ -277,8 +282,9 @@ class _Work:
                 piece = self.ensemble(run, of, method, ridge, size)
             else:
                 piece = run.piece(of, functools.partial(self.evaluate, method, ridge, size))
-            # With extras that were asked for it is no row of the paper's any more.
-            about = {"table": self.table.name, "method": f"{name}+extras" if asked else name, "train": size, **extras}
+            # Extras from the command line make it another method than the paper's.
+            label = name if self.settings.extras == Extras() else f"{name}+extras"
+            about = {"table": self.table.name, "method": label, "train": size, **extras}
             about |= {"preprocessing": of["preprocessing"], "seconds": piece.seconds}
             about |= {"machine": piece.machine, "date": piece.date}
             about |= {key: value for key, value in piece.value.items() if key != "scores"}
@@ -287,7 +293,7 @@ class _Work:
                 yield {**about, **result, "paper": None if theirs is None else theirs / 100}
 
     def evaluate(self, method: Method, ridge: float | None, size: int) -> dict[str, Any]:
-        """Train and test a method: its scores for every tilt and test set, and what was chosen and spent."""
+        """Train and test a method; returns its scores for every tilt and test set, the choices made, and the times."""
         self._preprocess(method.preprocessing)
         given = ridge
         (kernel, ridge, candidates), choosing = timed(lambda: self._choose(method, given, size))
@@ -321,7 +327,7 @@ class _Work:
         }
 
     def ensemble(self, run: Run, of: Row, method: Method, ridge: float | None, size: int) -> Piece:
-        """The same with random copies and averaged predictions; tilted by the leave-one-out of the first member."""
+        """As `evaluate`, with random copies and averaged predictions; the first member chooses the tilt."""
         members, tilt = list[Piece](), "loo"
         alone = {**of, "extras": {**of["extras"], "ensemble": 1}}
         choose = functools.cache(lambda: self._choose(method, ridge, size))  # once for all members
@@ -350,7 +356,11 @@ class _Work:
     def _member(
         self, method: Method, choose: Callable[[], Choice], size: int, number: int, tilt: Tilt
     ) -> dict[str, Any]:
-        """What a member of an ensemble says of all images: of training images ("") with their copies left out."""
+        """Fit a member of an ensemble and predict all images.
+
+        The values are by test set; under "" are leave-one-out values of the training images, with all copies of an
+        image left out.
+        """
         self._preprocess(method.preprocessing)
         (kernel, ridge, candidates), choosing = timed(choose)
         extras = self.extras(method)
@@ -375,27 +385,30 @@ class _Work:
         }
 
     def extras(self, method: Method) -> Extras:
-        """What was asked for, and where nothing was, what the method has."""
-        asked, own = self.settings.extras, method.extras
-        copies = own if asked.augmentation is None else asked
-        return Extras(copies.augmentation, copies.ensemble, asked.averaging or own.averaging)
+        """The extras from the command line; where they leave something out, those of the method."""
+        given, own = self.settings.extras, method.extras
+        copies = own if given.augmentation is None else given
+        return Extras(copies.augmentation, copies.ensemble, given.averaging or own.averaging)
 
     def _by_class(self, values: Array, classes: NDArray[np.intp]) -> Array:
-        """A column for every class of the data, also those without a training image; two classes may share one."""
+        """Decision values with a column for every class of the data, also for classes without a training image.
+
+        With two classes, the estimator has one column v; theirs are -v/2 and v/2.
+        """
         by_class = np.zeros((len(values), len(self.dataset.classes)))
         by_class[:, classes] = values if values.ndim == 2 else np.stack([-values, values], axis=1) / 2
         return by_class
 
     def _preprocess(self, name: str) -> None:
-        if self.kept[0] == name:
+        if self.preprocessing == name:
             return
         self.fitted = self.table.preprocessings[name].fit(self.dataset, self.folder, self.backend)
         splits: dict[Any, Split] = {None: self.train, **self.tests}
         self.images = {place: self.fitted.transform(split.images).astype(np.float32) for place, split in splits.items()}
-        self.kept, self.matrices = (name, ""), {}
+        self.preprocessing, self.kernel, self.matrices = name, "", {}
 
     def _choose(self, method: Method, ridge: float | None, size: int) -> Choice:
-        """The kernel and ridge of the best leave-one-out accuracy on some of the training images."""
+        """The kernel and ridge with the best leave-one-out accuracy on the first CHOSEN_ON training images."""
         kernels = method.candidates(self.images[None])
         if len(kernels) == 1 and ridge is not None:
             return kernels[0], ridge, []
@@ -404,9 +417,9 @@ class _Work:
         found = search(kernels, images, labels, ridges=ridges, subset=some, backend=self.backend)
         tried = {repr(trial.kernel): trial for trial in found.trials}
         if failed := [name for name, trial in tried.items() if trial.accuracy is None]:
-            asked = "any ridge that was tried" if ridge is None else f"ridge {ridge:g}"
+            tried_at = "any ridge that was tried" if ridge is None else f"ridge {ridge:g}"
             raise NotPositiveDefinite(
-                f"the matrix of {failed[0]} is not positive definite at {asked}; give a larger one"
+                f"the matrix of {failed[0]} is not positive definite at {tried_at}; give a larger one by --ridge"
             )
         report = [
             {"kernel": name, "ridge": tried[name].ridge, "leave-one-out accuracy": tried[name].accuracy}
@@ -415,37 +428,37 @@ class _Work:
         return found.best.kernel, found.best.ridge, report
 
     def _refine(self, K: Array, ridge: float, targets: Array) -> tuple[float, list[Any]]:
-        """The share of a ridge, chosen on some images, that has the best leave-one-out accuracy on all of them."""
+        """Refine a ridge that was chosen on CHOSEN_ON images: the best of its REFINED shares on all of them."""
         on, found = Device(self.backend).algebra, []
         there = on.upload(K)
         for share in REFINED:
             try:
                 left_out = to_host(factorise(there, share * ridge).leave_one_out(targets))
-            except NotPositiveDefinite:  # and so are all smaller ones
+            except NotPositiveDefinite:  # smaller ridges would fail too
                 break
             found.append({"ridge": share * ridge, "leave-one-out accuracy": accuracy(targets, left_out)})
         best = max(found, key=lambda one: one["leave-one-out accuracy"], default={"ridge": ridge})
         return best["ridge"], found
 
     def _matrix(self, method: Method, kernel: Kernel, tested: str | None, size: int) -> Array:
-        """K among the first training images, or with a test set; K + M with flips."""
-        if self.kept[1] != repr(kernel):
-            self.kept, self.matrices = (self.kept[0], repr(kernel)), {}
+        """K, or K + M with flips, of the first `size` training images: among themselves, or with the set `tested`."""
+        if self.kernel != repr(kernel):
+            self.kernel, self.matrices = repr(kernel), {}
         halves = []
         for half in (kernel, Crossed(kernel)) if method.flips else (kernel,):
             label = f"{half!r} {'among training images' if tested is None else f'with {tested}'}"
             known = self.matrices.get(label)
             if known is None or len(known) < size:
-                known = self.matrices[label] = self._grow(method, half, tested, label, known, size)
+                known = self.matrices[label] = self._extend(method, half, tested, label, known, size)
             halves.append(known[:size, :size] if tested is None else known[:size])
         return halves[0] + halves[1] if method.flips else halves[0]
 
-    def _grow(
+    def _extend(
         self, method: Method, kernel: Kernel, tested: str | None, label: str, known: Array | None, size: int
     ) -> Array:
-        """A matrix with more rows; of those that are there nothing is computed again."""
+        """Extend the matrix `known` to `size` rows; entries that it has are not computed again."""
         if self.settings.store is not None:
-            return self._open(self.settings.store, method, kernel, tested, label, size)
+            return self._extend_store(self.settings.store, method, kernel, tested, label, size)
         images, done = self.images[None][:size], 0 if known is None else len(known)
         with progress_bar(label) as progress:
             compute = functools.partial(kernel, backend=self.backend, progress=progress)
@@ -455,11 +468,16 @@ class _Work:
             corner: Array = compute(images[done:])
             if known is None:
                 return corner
-            beside = compute(images[done:], images[:done])
-        return np.block([[known, beside.T], [beside, corner]])
+            below = compute(images[done:], images[:done])
+        return np.block([[known, below.T], [below, corner]])
 
-    def _open(self, store: Path, method: Method, kernel: Kernel, tested: str | None, label: str, size: int) -> Array:
-        """The same from stores. That of training images is extended; test images have one for each step of a curve."""
+    def _extend_store(
+        self, store: Path, method: Method, kernel: Kernel, tested: str | None, label: str, size: int
+    ) -> Array:
+        """As `_extend`, but kept in stores.
+
+        The training matrix is one store, which is extended. A test matrix has a store for each step of a curve.
+        """
         from ..gram import gram, open_gram
 
         images, others = self.images[None], None if tested is None else self.images[tested]
@@ -471,7 +489,7 @@ class _Work:
             key = digest([label, about, self.settings.seed, self.backend, sizes])[:12]
             place = store / f"{self.table.name}-{method.name.partition('+')[0]}-{key}.zarr"
             options: dict[str, Any] = {"preprocessing": about, "extend": others is None, "backend": self.backend}
-            if others is None and place.exists():  # it may have grown further
+            if others is None and place.exists():  # an earlier run may have extended it further
                 end = min(max(end, len(open_gram(place))), len(images))
             return np.asarray(gram(kernel, images[start:end], others, store=place, **options))
 

@@ -1,13 +1,13 @@
 """Claim: on 90 small tables of the UCI repository, a well tuned Gaussian kernel does as well as the tangent kernel.
 
-Support vector machines are tried over a grid of kernels and costs, on the four splits that Fernández-Delgado et al.
-(2014) fixed. The grid is tuned by three protocols:
+Support vector machines are trained for a grid of kernels and costs C, on the four splits that Fernández-Delgado et al.
+(2014) fixed. A cell of the grid is chosen by three protocols:
 
 - *four folds*, the paper's: the cell with the best mean accuracy over the four test parts; that accuracy is reported.
-- *one fold*: the best cell on another split, in halves, is reported on the four test parts, whose rows tuned it in
-  part.
-- *nested*: for each of the four splits, the best cell in cross-validation of its training rows alone is reported on its
-  test rows. Nothing that is tested is seen before: this is the accuracy to expect.
+- *one fold*: the best cell on a fifth split of the same rows, in halves. The mean accuracy over the four test parts is
+  reported; some of their rows were used for tuning.
+- *nested*: for each of the four splits, the best cell in cross-validation of its training rows alone; the accuracy on
+  its test rows is reported. No test row is used for tuning: this is the accuracy to expect on new data.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ from .uci_methods import FOREST, MACHINES, METHODS
 PROTOCOLS = ("four folds", "one fold", "nested")
 PAPER = ("gaussian", "ntk")  # methods with a column in the paper
 THOROUGH = 850  # rows: tables up to this size, 60 of the 90, have every cell tried
-Question = tuple[str, str]  # a table and a method: what a piece of the study answers
-Cell = tuple[int, ...]  # places of a kernel and a cost; for forests, of a number of features
-_FOLDS, _INNER = 4, 4  # splits to report, and parts of their training rows in cross-validation
-_REPORT = slice(0, _FOLDS)  # their places among the splits of a board
-_TUNING = slice(_FOLDS, _FOLDS + 1)  # the inner parts follow
+Question = tuple[str, str]  # a table and a method; the study has a piece for each
+Cell = tuple[int, ...]  # indices of a kernel and a cost; for forests, the index of a number of features
+_FOLDS, _INNER = 4, 4  # splits whose test parts are reported; folds of the cross-validation within each
+# The splits of a board, in order: four to report, one to tune on, then 4 × 4 of the inner cross-validations.
+_REPORT = slice(0, _FOLDS)
+_TUNING = slice(_FOLDS, _FOLDS + 1)
 
 
 def inner_folds(labels: Any, train: Any, seed: int) -> list[Rowsets]:
-    """Training rows in four stratified parts; each is tested by a machine trained on the others.
+    """Four stratified folds of some training rows, for cross-validation: each fold is tested on, the others train.
 
     >>> parts = inner_folds(np.array([0, 1] * 8), np.arange(12), seed=0)
     >>> [len(part.test) for part in parts], sorted(int(row) for part in parts for row in part.test) == list(range(12))
@@ -49,7 +50,7 @@ def inner_folds(labels: Any, train: Any, seed: int) -> list[Rowsets]:
     """
     shuffled = np.random.default_rng(seed).permutation(train)
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    part = np.arange(len(train)) % _INNER  # in turn, so that parts differ by one row at most, in each class too
+    part = np.arange(len(train)) % _INNER  # dealt in turn: sizes of parts differ by at most one, also within each class
     return [Rowsets(np.sort(by_class[part != p]), np.sort(by_class[part == p])) for p in range(_INNER)]
 
 
@@ -71,7 +72,7 @@ def answer(table: Table, method: str, threads: int = 1) -> dict[str, Any]:
 
 
 def make_board(table: Table, method: str, splits: Sequence[Rowsets], threads: int = 1) -> Board:
-    """The board of a method on a table, of which nothing was tried."""
+    """A board of the method's grid on some splits of a table, with nothing trained yet."""
     return Board(MACHINES[method], MACHINES[method].kernels(table), table.labels, splits, threads)
 
 
@@ -85,16 +86,19 @@ def _machine(table: Table, method: str, threads: int) -> dict[str, Any]:
     if not thorough:
         board.search(_REPORT)
         board.search(_TUNING)
-    one = _best_on_one(board)
-    best = _first_best(board.accuracies(_REPORT))
-    nested = [_best_within(board, fold) for fold in range(_FOLDS)]
+    one = _best_tuned(board)
+    best = _best_cell(board.accuracies(_REPORT))
+    nested = [_best_nested(board, fold) for fold in range(_FOLDS)]
     report = board.right[_REPORT]
     found = {**_chosen(report, best, one, nested), **_counts(report), "cells": coarse.size}
     return {**found, "thorough": thorough, "board": report.tolist()}
 
 
 def _chosen(right: Any, best: Cell, one: Cell, nested: Sequence[Cell]) -> dict[str, Any]:
-    """The cells that the protocols choose, and how many rows of each fold are right there."""
+    """The cell that each protocol chooses, and how many test rows of each fold it predicts right.
+
+    `right` is (splits, kernels, costs), or (splits, numbers of features) for forests.
+    """
     return {
         "right": {
             "four folds": right[:, *best].tolist(),
@@ -113,12 +117,15 @@ def _counts(right: Any) -> dict[str, int]:
 
 
 def persist(table: Table, method: str, found: Mapping[str, Any], threads: int = 1) -> dict[str, Any]:
-    """What the paper's protocol finds with more steps: it has no limit, and machines next to the best may need them."""
+    """The paper's protocol with more steps for the machines near the best cell; the paper has no limit of steps.
+
+    `found` is what `answer` returned; its board is the starting point.
+    """
     started = time.process_time()
     board = make_board(table, method, table.folds, threads)
     board.right[:] = found["board"]
     again = board.persist()
-    best = _first_best(board.accuracies(_REPORT))
+    best = _best_cell(board.accuracies(_REPORT))
     return {
         "right": board.right[:, *best].tolist(),
         "chosen": best,
@@ -128,11 +135,14 @@ def persist(table: Table, method: str, found: Mapping[str, Any], threads: int = 
     }
 
 
-def _best_on_one(board: Board) -> Cell:
-    """The best cell on the tuning split among those that are solved on the four others, which may be to be tried."""
+def _best_tuned(board: Board) -> Cell:
+    """The best cell on the tuning split that is also solved on all four splits to report.
+
+    The candidates are trained on those splits here, best first, where that was not done yet.
+    """
     accuracies = board.accuracies(_TUNING)
     while True:
-        cell = _first_best(accuracies)
+        cell = _best_cell(accuracies)
         wanted: Any = np.zeros(board.right.shape, bool)
         wanted[_REPORT, *cell] = True
         board.fill(wanted)
@@ -141,12 +151,15 @@ def _best_on_one(board: Board) -> Cell:
         accuracies[cell] = np.nan
 
 
-def _best_within(board: Board, fold: int) -> Cell:
-    """The best coarse cell in cross-validation of a fold's training rows, of those that are solved on all of them."""
+def _best_nested(board: Board, fold: int) -> Cell:
+    """The coarse cell that is best in cross-validation of a fold's training rows.
+
+    Only cells count that are solved on all inner parts and on the fold itself.
+    """
     start = _TUNING.stop + fold * _INNER
     right = board.right[start : start + _INNER]
     usable = board.cells.coarse() & (right >= 0).all(axis=0) & (board.right[fold] >= 0)
-    return _first_best(np.where(usable, right.sum(axis=0), np.nan))
+    return _best_cell(np.where(usable, right.sum(axis=0), np.nan))
 
 
 def _forest(table: Table, threads: int) -> dict[str, Any]:
@@ -161,8 +174,8 @@ def _forest(table: Table, threads: int) -> dict[str, Any]:
     return {**found, "cells": len(choices), "tried": len(choices), "unsolved": 0, "thorough": True}
 
 
-def _first_best(values: Any) -> Cell:
-    """The first of the best: of like accuracies, the widest kernel, then the smallest C."""
+def _best_cell(values: Any) -> Cell:
+    """The cell with the best accuracy; of several, the first: the widest kernel, then the smallest C."""
     if not np.isfinite(values).any():
         raise InputError(f"no machine was solved within {MOST_STEPS:,} steps, even at the smallest C")
     kernel, cost = np.unravel_index(np.nanargmax(values), values.shape)
@@ -170,7 +183,7 @@ def _first_best(values: Any) -> Cell:
 
 
 def settings(method: str, rows: int) -> dict[str, Any]:
-    """What the answer depends on, besides the table."""
+    """What the answer of a method depends on, besides the table: the key of its piece."""
     if method == "forest":
         return {"method": method, "trees": FOREST.trees, "factors": FOREST.factors}
     machine = MACHINES[method]
@@ -180,7 +193,10 @@ def settings(method: str, rows: int) -> dict[str, Any]:
 
 
 def solve(question: Question, tables: Path, folder: Path, threads: int = 1, *, finished: bool = False) -> Piece:
-    """The answer to a question, from its piece if it is there already. Runs in a process of its own."""
+    """The answer for a table and a method, read from its piece if there is one. Runs in a worker process.
+
+    With `finished`, nothing is computed: `UnansweredError` is raised where there is no piece.
+    """
     table, method = read_table(question[0], tables), question[1]
     run = Run("uci", folder, configuration={}, data={table.name: table.digest})
 
@@ -204,14 +220,14 @@ def solve(question: Question, tables: Path, folder: Path, threads: int = 1, *, f
 
 
 def _join(first: Row, second: Row) -> Row:
-    """An answer with what more steps have changed."""
+    """An answer, updated by the result of `persist`."""
     four = {name: {**first[name], "four folds": second[name]} for name in ("right", "chosen")}
     counts = {name: second[name] for name in ("again", "tried", "unsolved")}
     return {**first, **four, **counts, "processor_seconds": first["processor_seconds"] + second["processor_seconds"]}
 
 
 class UnansweredError(TangentlessError):
-    """A question whose answer was asked for, but not computed yet."""
+    """There is no saved answer, and none was to be computed."""
 
 
 Outcome = tuple[Question, Piece | TangentlessError]
@@ -220,9 +236,9 @@ Outcome = tuple[Question, Piece | TangentlessError]
 def study(
     names: Sequence[str], methods: Sequence[str], tables: Path, folder: Path, jobs: int, *, finished: bool = False
 ) -> Iterator[Outcome]:
-    """Answer all questions, small tables first; yields each as it is done, or the reason why it is not.
+    """Answer for all tables and methods, small tables first; yields each answer when it is done, or the error.
 
-    With `finished`, only answers that are there already are looked up.
+    With `finished`, only saved answers are read.
     """
     files = {name: tables / name / f"{name}_R.dat" for name in names}
     order = sorted(names, key=lambda name: files[name].stat().st_size if files[name].is_file() else 0)
@@ -241,7 +257,7 @@ def study(
         }
         for future in as_completed(waiting):
             yield waiting[future], _outcome(future.result)
-    finally:  # answers that are being computed are finished and kept
+    finally:  # answers that are being computed are still finished and saved
         pool.shutdown(wait=True, cancel_futures=True)
 
 

@@ -1,4 +1,4 @@
-"""The classifiers of the UCI study: support vector machines on families of kernels, and a forest of random trees."""
+"""The classifiers of the UCI study: support vector machines with families of kernels, and random forests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POLYNOMIALS = [(degree, scale) for degree in (1, 2, 3) for scale in (0.001, 0.0
 
 @dataclass(frozen=True)
 class Machine(Cells):
-    """Support vector machines on a board: how they are called, and the kernels of a table."""
+    """A grid of support vector machines: its title, and a function from a table to its kernel matrices."""
 
     title: str
     kernels: Callable[[Table], Kernels]
@@ -42,7 +42,7 @@ def _tangent(table: Table) -> Kernels:
 
     def kernel(place: int) -> Array:
         depth, fixed = _PAIRS[place]
-        # Arora et al. do not scale ReLUs; C counts in units of their kernel.
+        # Arora et al. use ReLUs without the factor √2; C has the scale of their kernel.
         return family(depth)[depth, fixed] / 2.0 ** (depth - 1)
 
     return kernel
@@ -71,26 +71,29 @@ MACHINES = {
 
 @dataclass(frozen=True)
 class Forest:
-    """Random forests, with some numbers of features to choose among at each branch; rows out of the bag tune them."""
+    """Random forests. The number of features tried at each split is tuned.
+
+    Nested tuning uses the out-of-bag accuracy in place of cross-validation.
+    """
 
     title: str = "random forest"
     trees: int = 500
-    factors: tuple[float, ...] = (0.5, 1.0, 2.0)  # of the square root of the number of features
+    factors: tuple[float, ...] = (0.5, 1.0, 2.0)  # features tried at a split, over the root of their number
 
     def features(self, table: Table) -> list[int]:
-        """Numbers of features to choose among: half the root of all, the root, and twice the root."""
+        """Numbers of features to try at a split: `factors` times the square root of the number of features."""
         root, most = np.sqrt(table.features.shape[1]), table.features.shape[1]
         return sorted({int(np.clip(round(factor * root), 1, most)) for factor in self.factors})
 
     def try_split(self, table: Table, split: Rowsets, features: int, threads: int) -> tuple[int, float]:
-        """Right answers on the test rows, and the accuracy out of the bag."""
+        """The number of test rows predicted right, and the out-of-bag accuracy."""
         from sklearn.ensemble import RandomForestClassifier
 
         forest: Any = RandomForestClassifier(
             self.trees, max_features=features, oob_score=True, random_state=0, n_jobs=threads
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # in tiny tables some rows are in every bag, and count as wrong
+            warnings.simplefilter("ignore")  # tiny tables have rows that are in every bag: no out-of-bag prediction
             forest.fit(table.features[split.train], table.labels[split.train])
         predicted = forest.predict(table.features[split.test])
         return int((predicted == table.labels[split.test]).sum()), float(forest.oob_score_)

@@ -1,4 +1,4 @@
-"""The UCI study as a record, a table in the terminal and a page of Markdown, each number beside the paper's."""
+"""The UCI study as a record, a table in the terminal and a page of Markdown, beside the paper's numbers."""
 
 from __future__ import annotations
 
@@ -38,19 +38,20 @@ PAPER_STANDINGS = {
 }
 _HEAD = """# Tables of the UCI repository
 
-Written by `tangentless reproduce uci`; numbers of the paper are in brackets. Accuracies are means over four
-fixed splits, in percent. *Four folds*, the paper's protocol, tunes on the test rows it reports; *one fold*
-tunes on another split of the same rows; *nested* tunes on training rows only: it is the accuracy to expect.
+Written by `tangentless reproduce uci`; numbers in brackets are the paper's. Accuracies are means over four
+fixed splits, in per cent. There are three protocols of tuning. *Four folds*, the paper's, tunes on the test rows
+that it reports. *One fold* tunes on another split of the same rows. *Nested* tunes on training rows only, and
+gives the accuracy to expect on new rows.
 
-The Gaussian kernel has 40 widths, gamma from 2^-19 to 2^20 times the median squared distance of two rows,
-and 40 costs C from 2^-19 to 2^20; nested tuning has every other one. The NTK has depths 1 to 5, any number
-of first layers fixed, and the costs of Arora et al. (2020), 10^-2 to 10^4: with these, and not with 40, the
-paper's column comes out.
+The Gaussian kernel has 40 values of gamma, 2^-19 to 2^20 times the median squared distance of two rows, and 40
+costs C, 2^-19 to 2^20; nested tuning uses every other value of both. The NTK has depths 1 to 5, any number of
+first layers fixed, and the costs of Arora et al. (2020), 10^-2 to 10^4. With these costs, not with the 40, the
+paper's column is reproduced.
 """
-_SEARCH = f"""Tables of up to {THOROUGH} rows have every cell of the grid tried. Larger ones are searched from coarse to
-fine, around all cells within {MARGIN:g} standard errors of the best. A machine that needs more than
-{MOST_STEPS:,} steps is given up, with all larger C at that kernel, but in the paper's protocol granted
-{PATIENCE:,} steps where it is next to such a cell."""
+_SEARCH = f"""For tables of up to {THOROUGH} rows, every cell of the grid (a kernel and a C) is tried. For larger
+ones, the grid is searched from coarse to fine, around all cells within {MARGIN:g} standard errors of the best. A
+machine that needs more than {MOST_STEPS:,} steps is given up, and with it all larger C for that kernel. In the
+paper's protocol, machines in or next to cells within that margin are then granted {PATIENCE:,} steps."""
 _MARKED = "An asterisk marks accuracies outside the paper's interval (Clopper and Pearson, each test row counted half)."
 
 
@@ -75,7 +76,7 @@ def run_study(
     finished: bool = False,
     report: Path | None = None,
 ) -> dict[str, Any]:
-    """Run the study, or look up what is finished of it, and write record, page and picture."""
+    """Run the study and write record, page and picture; with `finished`, only from the answers saved so far."""
     if unknown := [method for method in methods if method not in METHODS]:
         raise ParameterError(f"there is no method {', '.join(unknown)}; there are {', '.join(METHODS)}")
     tables = find_tables(data)
@@ -108,7 +109,7 @@ def run_study(
 
 
 def write_page(record: Mapping[str, Any], page: Path, *, pictures: str = "images") -> list[Path]:
-    """Write a record as a page of Markdown, and its picture in a folder beside it; returns the files."""
+    """Write a record as a page of Markdown, and its picture to a folder beside it; returns the files."""
     folder = page.parent / pictures
     make_folder(folder)
     drawn = _draw_profiles(record, folder) if record["summary"]["tables"] else []
@@ -121,7 +122,11 @@ def write_page(record: Mapping[str, Any], page: Path, *, pictures: str = "images
 def summarise(
     answers: Sequence[Mapping[str, Any]], methods: Sequence[str], published: Results | None
 ) -> dict[str, Any]:
-    """Standings by protocol over the tables that all methods have, the paper's columns on them, and comparisons."""
+    """Standings and pairwise comparisons by protocol, over the tables for which all methods have an answer.
+
+    `published` are accuracies of other classifiers, which the methods are ranked among. The paper's columns are ranked
+    too, if it has all these tables.
+    """
     found = {(value["table"], value["method"]): value for value in answers}
     tables = sorted({table for table, _ in found if all((table, method) in found for method in methods)})
     summary: dict[str, Any] = {"tables": len(tables), "standings": [], "duels": [], "critical_difference": None}
@@ -153,7 +158,10 @@ def summarise(
 
 
 def search_check(answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the search from coarse to fine would have missed, and tried, where every cell was tried."""
+    """How much accuracy the search from coarse to fine would lose, and the share of cells it would try.
+
+    It is replayed on the answers for which every cell was tried.
+    """
     checks: dict[str, list[tuple[str, float, float]]] = {}
     for value in answers:
         machine = MACHINES.get(value["method"])
@@ -176,33 +184,35 @@ def search_check(answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _page(record: Row, picture: str | None) -> str:
-    summary, rows, asked = record["summary"], record["results"], record["configuration"]
-    titles = ", ".join(TITLES[method] for method in asked["methods"])
+    summary, rows, settings = record["summary"], record["results"], record["configuration"]
+    titles = "; ".join(TITLES[method] for method in settings["methods"])  # titles contain commas
     processor = sum(row["processor_seconds"] for row in rows)
     waited = "; ".join(f"{format_seconds(taken)} on {name}" for name, taken in record["seconds_by_machine"].items())
     lines = [
         _HEAD,
-        f"Of {len(asked['tables'])} tables {summary['tables']} are finished ({titles}). That took "
-        f"{format_seconds(processor)} of processor time; answers took {waited or 'nothing'} by the clock, one by one.",
+        f"{summary['tables']} of {len(settings['tables'])} tables are finished ({titles}). That took "
+        f"{format_seconds(processor)} of processor time; wall-clock times of all answers add up to {waited or '0 s'}.",
         "",
     ]
     if summary["tables"]:
-        ranked = f"Ranks are among these methods and {summary['others']} published classifiers."
-        alone = "The published results of other classifiers were not found: ranks are among these methods alone."
+        ranked = f"Methods are ranked among {summary['others']} published classifiers."
+        alone = "Methods are ranked among themselves, because the published results of others were not found."
         lines += [ranked if summary["others"] else alone, "", *markdown(COLUMNS, _standing_cells(summary))]
     if summary["duels"]:
         apart = f"{summary['critical_difference']:.2f}"
-        words = f"Mean ranks of these methods among themselves differ by more than chance (Nemenyi) from {apart} on."
+        words = (
+            f"Ranked among themselves, methods differ significantly if their mean ranks are {apart} apart (Nemenyi)."
+        )
         lines += [*markdown(DUELS, _duel_cells(summary)), words, ""]
     lines += _agreement_lines(rows)
     if picture is not None:
         lines += [f"![Performance profiles of {titles}]({picture})", ""]
     lines += [*_search_lines(summary, rows), *_left_out_lines(record["left_out"])]
-    return "\n".join([*lines, _MARKED, "", *_table_lines(rows, asked["methods"])])
+    return "\n".join([*lines, _MARKED, "", *_table_lines(rows, settings["methods"])])
 
 
 def _standing_cells(summary: Row) -> Iterator[list[str]]:
-    """Rows under COLUMNS, with what the paper prints in brackets."""
+    """Rows under COLUMNS, with the paper's numbers in brackets."""
     for row in summary["standings"]:
         cells = _numbers([row[name] for name in _STANDING])
         printed = PAPER_STANDINGS.get((row["method"], row["protocol"])) if row["of"] == "here" else None
@@ -225,7 +235,7 @@ def _duel_cells(summary: Row) -> Iterator[tuple[str, ...]]:
 
 
 def _agreement_lines(rows: Sequence[Row]) -> list[str]:
-    """How many answers are the paper's."""
+    """How many accuracies agree with the paper's, by method."""
     lines = []
     for method in PAPER:
         printed = [row for row in rows if row["method"] == method and row["paper"] is not None]
@@ -244,11 +254,12 @@ def _search_lines(summary: Row, rows: Sequence[Row]) -> list[str]:
     lines = [_SEARCH]
     if waiting := [row for row in rows if row.get("again", 0) is None]:
         names = ", ".join(dict.fromkeys(row["table"] for row in waiting))
-        lines.append(f"That was not done yet for {len(waiting)} answers, on {names}.")
+        lines.append(f"This last step is not done yet for {len(waiting)} answers, on {names}.")
     for check in summary["search"]:
         lines.append(
-            f"Where every cell was tried, {TITLES[check['method']]} on {check['tables']} tables, the search would have "
-            f"missed at most {check['worst_loss']:.2f} points, trying {100 * check['share_of_cells']:.0f} % of cells."
+            f"{TITLES[check['method']]}: on the {check['tables']} tables for which every cell was tried, the search "
+            f"would lose at most {check['worst_loss']:.2f} points and would try "
+            f"{100 * check['share_of_cells']:.0f} % of the cells."
         )
     return [*lines, ""]
 
@@ -290,7 +301,7 @@ def _cell(row: Mapping[str, Any] | None, protocol: str) -> str:
 
 
 def _row(piece: Piece) -> dict[str, Any]:
-    """What the record keeps of an answer: all but the board."""
+    """A row of the record: an answer without its board, with the paper's accuracy."""
     value = {key: item for key, item in piece.value.items() if key not in ("board", "tests")}
     accuracies = {protocol: 100 * accuracy(piece.value, protocol) for protocol in PROTOCOLS}
     in_paper = paper_rows().get(value["table"], {}) if value["method"] in PAPER else {}
@@ -307,7 +318,7 @@ def _row(piece: Piece) -> dict[str, Any]:
 
 
 def _published(tables: Path, names: Sequence[str]) -> Results | None:
-    """The published results; a study of other tables, or where they cannot be had, goes without, and says so."""
+    """The published results of other classifiers; None for other tables, or if the results cannot be found."""
     if not set(names) <= set(known_tables()):
         return None
     try:
@@ -324,7 +335,7 @@ def _line(piece: Piece) -> str:
 
 
 def _tables(record: Row) -> list[Table]:
-    """The summary: how methods stand over all tables, and against each other."""
+    """The summary as two tables: standings over all UCI tables, and pairwise comparisons."""
     summary = record["summary"]
     count = summary["tables"]
     standings = f"{count} table{'s' if count != 1 else ''}", COLUMNS, _standing_cells(summary)
@@ -332,7 +343,7 @@ def _tables(record: Row) -> list[Table]:
 
 
 def _show(record: Row) -> None:
-    """The summary in the terminal."""
+    """Print the summary."""
     for table in _tables(record):
         show_table(*table)
     for line in _left_out_lines(record["left_out"]):
@@ -343,12 +354,12 @@ def _show(record: Row) -> None:
 
 
 def _draw_profiles(record: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Performance profiles of the methods, under the paper's protocol and nested."""
+    """Draw performance profiles of the methods, by the protocols *four folds* and *nested*."""
     methods = record["configuration"]["methods"]
     found = {(row["table"], row["method"]): row["accuracy"] for row in record["results"]}
     tables = sorted({table for table, _ in found if all((table, method) in found for method in methods)})
     within = np.linspace(0, 10, 401)
-    figure, axes = new_axes(5.4, 3.6, "Performance profiles", "within so many points of the best", "share of tables")
+    figure, axes = new_axes(5.4, 3.6, "Performance profiles", "points below the best accuracy", "share of tables")
     for protocol, dash in (("four folds", "-"), ("nested", ":")):
         columns = {method: [found[table, method][protocol] for table in tables] for method in methods}
         for (method, shares), colour in zip(performance_profile(columns, within).items(), COLOURS, strict=False):

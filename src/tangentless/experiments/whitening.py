@@ -1,7 +1,8 @@
-"""ZCA of a whole training set, fitted once and kept in a file, since every run of an experiment needs the same one.
+"""ZCA of a whole training set, fitted once and saved to a file, since every run of an experiment needs the same one.
 
-It is fitted to the images and their mirror images, so that it commutes with mirroring, and to all training images
-whatever share of them a run trains on: whitening uses no labels, and one kernel matrix then serves every size.
+It is fitted to the images and their mirror images, so that it commutes with mirroring. It is always fitted to all
+training images, however many of them a run trains on: whitening uses no labels, and one kernel matrix then serves every
+size of training set.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .records import digest
 
 @dataclass(frozen=True)
 class Whitening:
-    """Which ZCA: its epsilon, and how many augmented copies of every training image it is fitted to besides."""
+    """The options of a ZCA: its epsilon, and the number of augmented copies of every image to fit it to as well."""
 
     epsilon: float
     copies: int = 0
@@ -35,7 +36,7 @@ class Whitening:
         return {"zca": {**about, "copies": self.copies} if self.copies else about}
 
     def fit(self, dataset: Dataset, folder: Path, backend: str = "cpu") -> ZCA:
-        """The whitening of a data set, from a folder where it has been kept, or else fitted and kept there."""
+        """The ZCA of a data set: read from its file in `folder`, or fitted and saved there."""
         make_folder(folder)
         path = folder / f"{dataset.name}-zca-{digest([self.to_json(), dict(dataset.hashes)])}.npy"
         zca = ZCA(self.epsilon, mirrors=True, copies=self.copies, verbose=True)
@@ -46,18 +47,16 @@ class Whitening:
             shape = dataset.train.images.shape[1:]
             kept = cast(ZCA, restore_step(zca.get_params(deep=False), lambda name: load_array(path), shape))
         except InputError as error:
-            raise InputError(
-                f"{path} does not hold this whitening; remove it, and it is fitted again: {error}"
-            ) from None
+            raise InputError(f"{path} does not hold this whitening; remove it to fit it again: {error}") from None
         kept.backend = zca.backend
         return kept
 
 
 @dataclass(frozen=True, eq=False)
 class BytesFirst(Augmentation):
-    """An augmentation of whitened images whose RandAugment changes their bytes, before whitening."""
+    """An augmentation of whitened images whose RandAugment is applied to the bytes, before whitening."""
 
-    rows: Any = None  # the bytes of the images that are given whitened, in the same order
+    rows: Any = None  # the images as bytes, in the order of the whitened ones
     whiten: Callable[[Any], Any] = np.asarray
 
     def copy(self, images: NDArray[Any], *key: int) -> NDArray[Any]:

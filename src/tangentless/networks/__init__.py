@@ -1,8 +1,8 @@
-"""Networks of the same shape as the kernels, in PyTorch: one architecture gives both sides of a comparison.
+"""PyTorch networks of the same architectures as the kernels, to compare both.
 
-`Architecture.to_torch` is a network whose kernel, at random weights, approaches that of the architecture as it grows
-wider. `train` trains it by a `Recipe`, which is data; the paper's recipes are in `RECIPES`. PyTorch comes with the
-extra `tangentless[networks]` and is imported when something here needs it.
+`Architecture.to_torch` builds a network. At random weights its kernel approaches that of the architecture as its width
+grows. `train` trains it by a `Recipe`, which is plain data; the paper's recipes are in `RECIPES`. PyTorch comes with
+the extra `tangentless[networks]` and is imported only when something here needs it.
 
 >>> from tangentless.networks import RECIPES
 >>> RECIPES["cifar10-myrtle5"].epochs
@@ -38,7 +38,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What imports PyTorch, once it is asked for."""
+    """Import the names that need PyTorch on first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = {"LeNet5": "baselines", "Network": "model", "ResNet32": "baselines"}.get(name, "training")

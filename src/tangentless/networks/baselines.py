@@ -1,4 +1,4 @@
-"""Two networks the paper compares with that are not architectures of this package: LeNet-5 and ResNet-32."""
+"""LeNet-5 and ResNet-32: networks that the paper compares with, and that this package has no kernels of."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Shape = tuple[int, int, int]
 
 
 class Baseline(nn.Module):
-    """A network for images (N, H, W, C) of one shape."""
+    """Base class of networks for images (N, H, W, C) of one shape."""
 
     def __init__(self, classes: int, shape: Shape, seed: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class LeNet5(Baseline):
             raise ParameterError(f"LeNet-5 needs images of 12×12 pixels or more, not {height}×{width}")
         padding = 2 if min(height, width) < 32 else 0  # the original network takes images of 32×32
         rows, columns = (((side + 2 * padding - 4) // 2 - 4) // 2 for side in (height, width))
-        with torch.random.fork_rng(devices=[]):  # leaves the global generator as it was
+        with torch.random.fork_rng(devices=[]):  # keeps the state of the global generator
             torch.manual_seed(seed)
             self.layers = nn.Sequential(
                 *(nn.Conv2d(channels, 6, 5, padding=padding), nn.ReLU(), nn.AvgPool2d(2)),
@@ -60,7 +60,7 @@ class LeNet5(Baseline):
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions, and a shortcut that drops positions and pads channels where the shape changes."""
+    """Two convolutions with a shortcut; where the shape changes, it skips positions and adds channels of zeros."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class ResNet32(Baseline):
 
     def __init__(self, classes: int, *, shape: Shape = (32, 32, 3), seed: int = 0) -> None:
         super().__init__(classes, shape, seed)
-        with torch.random.fork_rng(devices=[]):  # leaves the global generator as it was
+        with torch.random.fork_rng(devices=[]):  # keeps the state of the global generator
             torch.manual_seed(seed)
             self.entrance = nn.Sequential(
                 nn.Conv2d(self.shape[-1], 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()

@@ -1,9 +1,12 @@
-"""From layers to modules: where weights stand, which branches add up, and the scale of the kernel.
+"""Builds the modules of a network from layers, and tracks the factor between its inner products and the kernel.
 
-A convolution and the nonlinearity after it are one module. A nonlinearity of features gets a 1×1 convolution, and one
-of outputs of weights gets none. A sum adds branches whose outputs come from weights of their own, an identity of
-outputs among them: inner products of outputs of different weights vanish as networks grow wider. Where branches have
-no weights, or share them, it puts features side by side.
+A value between layers is either *features* (after a nonlinearity, or pixels) or *outputs* of weights (linear in the
+weights of a convolution). A convolution and the nonlinearity after it become one module. A nonlinearity applied to
+features gets a 1×1 convolution of its own; one applied to outputs needs none.
+
+The kernel of a sum of branches is the sum of their kernels. The network adds the branches if they are outputs of
+different weights, because inner products between these vanish as the width grows. Otherwise, where branches have no
+weights or share some, it concatenates their channels.
 """
 
 from __future__ import annotations
@@ -25,28 +28,28 @@ from .pytorch import Tensor, nn, torch
 
 @dataclass(frozen=True)
 class Value:
-    """What flows between layers; `kernel_scale` times inner products of it approach the kernel there."""
+    """A value between layers; `kernel_scale` times its inner products approaches the kernel at this place."""
 
     grid: Pair
     channels: int
     kernel_scale: float = 1.0
-    weights: frozenset[int] = frozenset()  # the convolutions whose outputs it is linear in; none for features
-    ready: bool = False  # whether a nonlinearity takes it as it is, without more weights
+    weights: frozenset[int] = frozenset()  # convolutions whose outputs it is linear in; none for features
+    ready: bool = False  # whether a nonlinearity applies to it directly, without another convolution
 
 
 @dataclass
 class Builder:
-    """Adds the modules of one layer after the other."""
+    """Builds the modules of layers, one after the other."""
 
     rank: int
     widths: Widths
     batch_norm: Callable[[int], nn.BatchNorm2d | None]
     usual_activations: bool
     shortest: float
-    mismatch: str | None = None  # of the first sum whose branches differ in width
+    mismatch: str | None = None  # message for the first sum whose branches differ in width
 
     def build(self, layers: Sequence[Layer], value: Value) -> tuple[nn.Sequential, Value]:
-        """The modules of a network, and what they make of a value, with all widths checked."""
+        """The modules of a network and the value after them; checks that all widths are used and fit."""
         found = self.layers(layers, value)
         self.widths.check_all_taken()
         if self.mismatch is not None:
@@ -54,7 +57,7 @@ class Builder:
         return found
 
     def layers(self, layers: Sequence[Layer], value: Value, inside: bool = False) -> tuple[nn.Sequential, Value]:
-        """The modules of layers in a row, and what they make of a value; `inside` sums, windows average."""
+        """The modules of consecutive layers and the value after them; `inside` a sum, windows average, not add."""
         modules: list[nn.Module] = []
         rest = list(layers)
         while rest:
@@ -66,34 +69,36 @@ class Builder:
                 module, value = self._nonlinearity(layer, value, inside)
             elif isinstance(layer, Average):
                 axes = axes_of(layer, value.grid, self.rank)
-                module, value = AveragePool(axes, value.grid), replace(value, grid=_counts(axes))
+                module, value = AveragePool(axes, value.grid), replace(value, grid=_grid_of(axes))
             elif isinstance(layer, Normalize):
                 module, value = UnitLength(self.shortest), replace(value, kernel_scale=1.0)
             elif isinstance(layer, Sum | Residual):
                 module, value = self._sum(layer.as_sum() if isinstance(layer, Residual) else layer, value)
             else:
-                raise ArchitectureError(f"{layer} has no network; a layer is a Stack, an Average or a Nonlinearity")
+                raise ArchitectureError(
+                    f"a network cannot be built from {layer}; its layers must be a Stack, an Average or a Nonlinearity"
+                )
             modules.append(module)
         return nn.Sequential(*modules), value
 
     def _convolution(self, axes: Axes, layer: Layer | None, value: Value, inside: bool) -> tuple[nn.Module, Value]:
         number, filters = self.widths.take()
-        layer, norm = (None, None) if layer is None else (trainable(layer), self.batch_norm(filters))
+        layer, norm = (None, None) if layer is None else (check_trainable(layer), self.batch_norm(filters))
         module = Convolution(value.channels, filters, axes, value.grid, layer, norm, self.usual_activations)
         size = 1 if inside else math.prod(module.window)
         scale = value.kernel_scale * size * value.channels / filters * self._factor(layer)
         weights = frozenset({number} if layer is None else ())
-        return module, Value(_counts(axes), filters, scale, weights)
+        return module, Value(_grid_of(axes), filters, scale, weights)
 
     def _nonlinearity(self, layer: Nonlinearity, value: Value, inside: bool) -> tuple[nn.Module, Value]:
         if not value.ready:
             rows, columns = (Windows(1, length) for length in value.grid)
             return self._convolution((rows, columns), layer, value, inside)
-        module = Activation(trainable(layer), self.batch_norm(value.channels), self.usual_activations)
+        module = Activation(check_trainable(layer), self.batch_norm(value.channels), self.usual_activations)
         return module, Value(value.grid, value.channels, value.kernel_scale * self._factor(layer))
 
     def _factor(self, layer: Nonlinearity | None) -> float:
-        """By what a kernel is larger than that of usual activations."""
+        """The factor of the kernel over that of the usual activation (2 for ReLU); 1 unless those are used."""
         if layer is None or not self.usual_activations:
             return 1.0
         points = np.linspace(-2.0, 2.0, 9)
@@ -122,7 +127,7 @@ class Builder:
 
 
 class Widths:
-    """Filters of one convolution after the other."""
+    """Hands out the numbers of filters, one convolution after the other."""
 
     def __init__(self, width: int | Sequence[int]) -> None:
         self.several = isinstance(width, Sequence | np.ndarray)
@@ -132,7 +137,7 @@ class Widths:
         check_counts(**{"the number of widths": len(self.widths)}, **counts)
 
     def take(self) -> Pair:
-        """The number of the next convolution, and its filters."""
+        """The number of the next convolution (from 1), and how many filters it has."""
         self.taken += 1
         return self.taken, int(self.widths[min(self.taken, len(self.widths)) - 1])
 
@@ -145,8 +150,8 @@ class Widths:
             )
 
 
-def trainable(layer: Layer) -> Nonlinearity:
-    """The layer, if its activation takes tensors and has a gradient."""
+def check_trainable(layer: Layer) -> Nonlinearity:
+    """Return the layer if its activation takes tensors and has a gradient; raises otherwise."""
     assert isinstance(layer, Nonlinearity)
     probe = torch.linspace(-1.0, 1.0, 5, requires_grad=True)
     try:
@@ -163,5 +168,5 @@ def trainable(layer: Layer) -> Nonlinearity:
     )
 
 
-def _counts(axes: Axes) -> Pair:
+def _grid_of(axes: Axes) -> Pair:
     return axes[0].count, axes[1].count

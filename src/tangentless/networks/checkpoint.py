@@ -1,7 +1,8 @@
-"""Checkpoints of training: an archive (see `files`), written at once, and never unpickled.
+"""Checkpoints of training: archives (see `files`), which appear whole or not at all and are read without pickle.
 
-What a checkpoint belongs to is part of it. Training goes on only from one of the same recipe, seed, data, network and
-precision; everything random is drawn from the seed and the number of the epoch, so weights are all the state there is.
+A checkpoint states what run it belongs to. Training resumes only from one of the same recipe, seed, data, network and
+precision. Random numbers depend on the seed and the number of the epoch only, so the state is the weights and the
+moments of the optimizer.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ FORMAT, VERSION = "tangentless checkpoint", 2
 
 
 class CheckpointError(TangentlessError, OSError):
-    """A checkpoint that is not one, or belongs to another run."""
+    """The file is not a checkpoint, or belongs to another run."""
 
 
 @dataclass(frozen=True)
 class State:
-    """Epochs done with what they showed, and the arrays of network and optimizer."""
+    """The results of all finished epochs, and the arrays of network and optimizer."""
 
     history: list[dict[str, Any]]
     arrays: Arrays
@@ -40,7 +41,7 @@ def save_checkpoint(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
 ) -> None:
-    """Write the state after an epoch; until the whole file is there, the last one stays."""
+    """Write the state after an epoch; the previous file stays until the new one is complete."""
     header = {"belongs_to": dict(belongs_to), "history": history}
     arrays = {f"network/{name}": _array(value) for name, value in network.state_dict().items()}
     for number, values in optimizer.state_dict()["state"].items():
@@ -51,7 +52,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, belongs_to: Mapping[str, Any]) -> State | None:
-    """The state at `path`, checked to be of this run; None where there is no file."""
+    """Read the state at `path` and check that it belongs to this run; None if there is no file."""
     if not path.exists():
         return None
     try:
@@ -69,7 +70,7 @@ def load_checkpoint(path: Path, belongs_to: Mapping[str, Any]) -> State | None:
 
 
 def restore(state: State, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Put the arrays of a state back where they were."""
+    """Load the arrays of a state into network and optimizer."""
     network.load_state_dict(
         {name: torch.from_numpy(state.arrays[f"network/{name}"]) for name in network.state_dict()}, strict=True
     )
@@ -80,7 +81,7 @@ def restore(state: State, network: nn.Module, optimizer: torch.optim.Optimizer) 
             number, _, part = rest.partition("/")
             values.setdefault(int(number), {})[part] = torch.from_numpy(array)
     optimizer.load_state_dict({"state": values, "param_groups": optimizer.state_dict()["param_groups"]})
-    with torch.no_grad():  # fused steps want moments laid out in memory as the weights are, with channels last
+    with torch.no_grad():  # fused steps need moments in the memory layout of the weights (channels last)
         for parameter, moments in optimizer.state.items():
             for name, value in moments.items():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
@@ -88,15 +89,15 @@ def restore(state: State, network: nn.Module, optimizer: torch.optim.Optimizer) 
 
 
 def _header_of_version_1(arrays: Arrays) -> Header:
-    """What version 0.1.0 of this package wrote had no checksums."""
+    """The header of a checkpoint by version 0.1.0 of this package, which had no checksums."""
     header = json.loads(str(arrays.pop("header", None)))
     if not isinstance(header, dict) or header.get("format") != 1:
-        raise InputError("its header is of something else")
+        raise InputError("its header is that of another kind of file")
     return header
 
 
 def _differences(found: Any, wanted: Any, name: str = "") -> list[str]:
-    """What is not the same in two nested mappings, in words."""
+    """The differences between two nested mappings, in words."""
     if isinstance(found, dict) and isinstance(wanted, dict):
         keys = sorted(found.keys() | wanted.keys())
         return [line for key in keys for line in _differences(found.get(key), wanted.get(key), key)]

@@ -1,4 +1,4 @@
-"""Inputs of networks: pixels from 0 to 1, standardised channels or whitened images; and balanced subsets."""
+"""Preprocessing for networks (pixels from 0 to 1, standardised channels or ZCA), and balanced subsets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Transform = Callable[[NDArray[np.uint8]], Images]
 
 
 def make_transform(inputs: Inputs, images: NDArray[np.uint8], epsilon: float = 1e-4) -> Transform:
-    """The preprocessing that turns pixels into inputs, fitted to the training images.
+    """A function from pixels to inputs: the preprocessing `inputs`, fitted to the training images.
 
     >>> pixels = make_transform("pixels", np.array([[0, 255]], np.uint8).reshape(1, 1, 2, 1))
     >>> pixels(np.full((1, 1, 2, 1), 51, np.uint8)).ravel()
@@ -33,7 +33,7 @@ def make_transform(inputs: Inputs, images: NDArray[np.uint8], epsilon: float = 1
 
 
 def balanced(labels: NDArray[np.int64], count: int | None, seed: int | list[int]) -> NDArray[np.intp]:
-    """Indices of `count` images; class counts differ by at most one. With None, all images in order.
+    """Indices of `count` random images whose class counts differ by at most one. With None, all images in order.
 
     >>> labels = np.arange(100) % 3
     >>> np.bincount(labels[balanced(labels, 31, seed=0)])

@@ -1,11 +1,11 @@
-"""The network of an architecture: what its layers say, with random weights that can be trained.
+"""The network of an architecture: its layers with random weights, which can be trained.
 
-Inner products of its features approach the architecture's kernel, up to a constant that is known. What follows the
-last `normalize` is the kernel's head: networks have a linear layer to the classes there, without bias, on the
-normalised features.
+Inner products of its features approach the architecture's kernel, up to a known constant, `kernel_scale`. The layers
+after the last `normalize` are the head of the kernel. The network has no random layers for it: a linear layer without
+bias maps the normalised features to the classes.
 
-ReLUs keep the mean square by a factor of √2. Networks elsewhere leave it out, and so may ours, which then are theirs to
-the last bit; the constant takes it in, and in a sum the factors of branches do.
+ReLUs here have a factor of √2, which keeps the mean square. With `usual_activations` they have not, as in other
+networks, and outputs are bit for bit those of such networks; `kernel_scale` and the factors of branches account for it.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class Network(nn.Module):
     classes
         Outputs.
     batch_norm
-        Normalise over the batch before each nonlinearity, after its convolution or the sum it follows.
+        Normalise over the batch before each nonlinearity, that is after the convolution or the sum before it.
     batch_norm_parameters
-        Whether batch normalisation has a scale and a shift of its own to learn.
+        Whether batch normalisation has a scale and a shift that are trained.
     usual_activations
-        ReLUs as networks elsewhere have them, without the factor of √2 that keeps norms.
+        Use ReLUs as in other networks, without the factor of √2 that keeps norms.
     shortest
-        Feature vectors below this length are divided by it, and stay shorter than one.
+        `normalize` divides feature vectors by their length, or by this number if they are shorter.
     shape
-        Of one image: (H, W, C); sequences (L, C) and vectors (C,) too.
+        The shape of one image (H, W, C), sequence (L, C) or vector (C,).
     seed
-        Of the random weights.
+        The seed of the random weights.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class Network(nn.Module):
         self.architecture, self.shape = Architecture.of(architecture), check_shape(shape)
         check_counts(classes=classes)
         check_seed(seed)
-        self.architecture.grids(self.shape[:-1])  # says where a layer does not fit
+        self.architecture.grids(self.shape[:-1])  # raises if a layer does not fit
         body, self.head = split_head(self.architecture)
         rank, channels = len(self.shape) - 1, self.shape[-1]
         rows, columns = (1,) * (2 - rank) + self.shape[:-1]  # sequences are images of height one
@@ -94,7 +94,7 @@ class Network(nn.Module):
         self.draw_weights(seed)
 
     def draw_weights(self, seed: int) -> None:
-        """Random weights, the same on every device: the kernel of the network then approaches the architecture's."""
+        """Draw Gaussian weights of variance 1 / fan-in, the same on every device."""
         generator = torch.Generator().manual_seed(int(seed))
         with torch.no_grad():
             for weight in self.weights():
@@ -102,7 +102,7 @@ class Network(nn.Module):
                 weight.copy_(drawn / math.sqrt(weight[0].numel()))
 
     def weights(self) -> list[Tensor]:
-        """Of the convolutions and the linear layer, in order."""
+        """The weights of the convolutions, in order, and of the linear layer."""
         return [*(convolution.weight for convolution in self._convolutions()), self.linear.weight]
 
     def _convolutions(self) -> list[Convolution]:
@@ -111,7 +111,7 @@ class Network(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """The last feature vector of every image, float32: (N, H, W, C) to (N, width)."""
         check_fit(x, self.shape)
-        # Channels that are last in memory are where fast convolutions want them: this moves nothing.
+        # A view with channels last in memory, which fast convolutions want; nothing is copied.
         x = x.reshape(len(x), *self.canvas, self.shape[-1]).permute(0, 3, 1, 2)
         features: Tensor = self.body(x)
         return features.flatten(start_dim=1).float()
@@ -122,9 +122,9 @@ class Network(nn.Module):
         return scores
 
     def kernel(self, X: Any, Z: Any = None) -> NDArray[np.float64]:
-        """Inner products of features, at the scale of the architecture's kernel, which they approach with the width.
+        """The kernel of the network: scaled inner products of features, which approach the architecture's kernel.
 
-        The head has no layer of random weights here; it acts on the inner products as it does on the kernel.
+        The head has no random weights; it is applied to the inner products in closed form, as in the kernel.
         """
         if any(isinstance(module, nn.BatchNorm2d) for module in self.modules()):
             raise ParameterError("with batch normalisation, inner products depend on the batch and approach no kernel")
@@ -143,7 +143,7 @@ class Network(nn.Module):
         return torch.as_tensor(check_images(to_numpy(images)[0]), dtype=weight.dtype, device=weight.device)
 
     def operations(self) -> int:
-        """Multiplications and additions of one image, forwards; training takes three times as many.
+        """Multiplications and additions of one image in the forward pass; training takes three times as many.
 
         >>> f"{Network('myrtle5', 1024, 10).operations():.3g}"
         '2.54e+10'
@@ -152,7 +152,7 @@ class Network(nn.Module):
 
 
 def split_head(architecture: Architecture) -> tuple[tuple[Layer, ...], tuple[Nonlinearity, ...]]:
-    """The layers that a network has, and the nonlinearities after the last `normalize`, which stand for its head.
+    """Split layers into the body, which the network builds, and the head: nonlinearities after the last `normalize`.
 
     >>> body, head = split_head(Architecture.parse("conv3 relu globalpool normalize relu"))
     >>> len(body), head
@@ -168,7 +168,7 @@ def split_head(architecture: Architecture) -> tuple[tuple[Layer, ...], tuple[Non
 
 
 def check_shape(shape: Any) -> tuple[int, ...]:
-    """The shape of one image, sequence or vector."""
+    """Check the shape of one image, sequence or vector, and return it."""
     fits = isinstance(shape, tuple | list) and 1 <= len(shape) <= 3
     require(fits, "shape", "that of one image, such as (32, 32, 3)", shape)
     check_counts(**{f"number {place} of the shape": count for place, count in enumerate(shape, start=1)})

@@ -1,11 +1,11 @@
 """The modules that networks are made of: convolutions, activations, pools, sums of branches, and the last layer.
 
-Weights are Gaussian with variance 1 / fan-in, so a pre-activation u has the mean square m² of the patch it is computed
-from. Activations keep it:
+Weights are Gaussian with variance 1 / fan-in, so the mean square of a pre-activation u is m², that of the patch it is
+computed from. Activations a are applied so that they keep it:
 
-    y = m a(u / m),    which is a(u) where a(s u) = s a(u), as for ReLU.
+    y = m a(u / m),    which is a(u) for homogeneous a (a(s u) = s a(u), s > 0), such as ReLU.
 
-So `E[y y'] = m m' f(c)`, with f the dual of a.
+So `E[y y'] = m m' f(c)`, where f is the dual of a and c the cosine of the two patches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TINY = 1e-30  # below the mean square of any patch that is not zero
 
 
 class Activation(nn.Module):
-    """Batch normalisation if wanted, then an activation (None: linear)."""
+    """Optional batch normalisation, then an activation (`layer` None: linear)."""
 
     def __init__(
         self, layer: Nonlinearity | None, batch_norm: nn.BatchNorm2d | None = None, usual_activation: bool = False
@@ -34,11 +34,11 @@ class Activation(nn.Module):
         self.keeps_scale = layer is None or is_homogeneous(layer)
 
     def forward(self, u: Tensor) -> Tensor:
-        """Sums or pools of outputs (N, C, H, W): over many channels, their mean square is that of their patches."""
+        """Apply to sums or pools of outputs, (N, C, H, W): over many channels, their mean square is that of patches."""
         return self.activate(u, lambda: mean_squares(u))
 
     def activate(self, u: Tensor, squares_of: Callable[[], Tensor]) -> Tensor:
-        """The activation of u; `squares_of` gives the mean squares of patches (N, 1, H, W), where they are needed."""
+        """The activation of u; `squares_of()` returns mean squares of patches (N, 1, H, W), called only if needed."""
         if self.batch_norm is not None:
             return self._activated(self.batch_norm(u))
         if self.keeps_scale:
@@ -59,7 +59,7 @@ class Activation(nn.Module):
 
 
 class Convolution(Activation):
-    """Filters without bias on the windows of a grid, then what an `Activation` does."""
+    """A convolution without bias over the windows of a grid, then an `Activation`."""
 
     def __init__(
         self,
@@ -79,12 +79,13 @@ class Convolution(Activation):
         even = [
             before >= 0 and 0 <= before - after < w.stride for w, (before, after) in zip(axes, reaches, strict=True)
         ]
-        self.padding = (reaches[0][0], reaches[1][0]) if all(even) else None  # alike on both sides, or made explicit
+        # conv2d pads both sides alike; where windows need other zeros, `pad` adds them.
+        self.padding = (reaches[0][0], reaches[1][0]) if all(even) else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Images (N, channels, H, W) to (N, width, H', W')."""
         if self.weight.dtype == torch.float16:
-            x = x.half()  # after a `UnitLength` it is not
+            x = x.half()  # `UnitLength` returns float32
         padded = x if self.padding is not None else pad(x, self.axes)
         u = functional.conv2d(padded, self.weight, None, self.stride, self.padding or 0, self.dilation)
         return self.activate(u, lambda: window_means(mean_squares(x), self.axes))
@@ -120,7 +121,7 @@ class AveragePool(nn.Module):
 
 
 class UnitLength(nn.Module):
-    """Every feature vector divided by its length, or by a shortest one if it is shorter, in float32."""
+    """Divide every feature vector by its length, or by `shortest` if it is shorter, in float32."""
 
     def __init__(self, shortest: float) -> None:
         super().__init__()
@@ -132,7 +133,7 @@ class UnitLength(nn.Module):
 
 
 class Branches(nn.Module):
-    """Branches with a factor each: their outputs added up, or their features side by side."""
+    """Branches, each times a factor: added, or concatenated along channels."""
 
     def __init__(self, branches: Sequence[nn.Module], factors: Sequence[float], adds: bool) -> None:
         super().__init__()
@@ -150,7 +151,7 @@ class Branches(nn.Module):
 
 
 class Scores(nn.Linear):
-    """The last linear layer, in float32 even where the layers before it have fewer bits, which scores would show."""
+    """The last linear layer, in float32 whatever the precision of the layers before: rounding would show in scores."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Features (N, width) to one number for each class."""
@@ -160,7 +161,9 @@ class Scores(nn.Linear):
 
 
 def reach(windows: Windows, length: int) -> Pair:
-    """Zeros that windows need before and after an axis; below zero: positions at its ends that no window reaches.
+    """Zeros that windows need before and after an axis.
+
+    A negative number counts positions at that end that no window reaches.
 
     >>> reach(Windows(size=3, count=4, stride=2, start=-1), length=8)
     (1, 0)
@@ -170,7 +173,7 @@ def reach(windows: Windows, length: int) -> Pair:
 
 
 def pad(x: Tensor, axes: Axes) -> Tensor:
-    """Images with the zeros around them that windows need, and without what none reaches."""
+    """Add the zeros around images that windows need, and cut positions that no window reaches."""
     rows, columns = (reach(windows, length) for windows, length in zip(axes, x.shape[-2:], strict=True))
     return functional.pad(x, (*columns, *rows))
 
@@ -187,11 +190,11 @@ def window_means(x: Tensor, axes: Axes) -> Tensor:
 
 
 def mean_squares(x: Tensor) -> Tensor:
-    """Over channels, in float32: (N, C, H, W) to (N, 1, H, W)."""
+    """Mean squares over channels, in float32: (N, C, H, W) to (N, 1, H, W)."""
     return x.float().square().mean(dim=1, keepdim=True)
 
 
 def is_homogeneous(layer: Nonlinearity) -> bool:
-    """Whether a(s u) = s a(u) for s > 0, so that the scale of its input needs no care."""
+    """Whether a(s u) = s a(u) for s > 0, so that y = m a(u / m) is a(u)."""
     u = torch.linspace(-2.0, 2.0, 9, dtype=torch.float64)
     return torch.allclose(layer.activation(4.0 * u), 4.0 * layer.activation(u), rtol=1e-12)

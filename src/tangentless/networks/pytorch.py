@@ -1,4 +1,4 @@
-"""PyTorch, or an error that says how to get it."""
+"""Imports PyTorch, or raises an error that says how to install it."""
 
 from ..errors import BackendError
 

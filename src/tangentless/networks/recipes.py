@@ -1,13 +1,14 @@
-"""Recipes of training, as data: what the paper's appendix says, and what its published configuration adds.
+"""Recipes of training, as data: from the paper's appendix, completed by its published configuration.
 
-The text leaves out: batches of 128 for MNIST too, initial weights of variance 1 / (3 fan-in), ReLUs without a factor,
-crops from a border of 4 zeros and holes of 16×16 for CIFAR-10, ZCA with epsilon 1e-4, and everything about networks on
-subsets (widths that double at every pool, 400 epochs, a learning rate that rises for a fifth of them and falls to 0
-again, features that are not normalised, batch normalisation without parameters).
+The paper's text does not mention: batches of 128 for MNIST too, initial weights of variance 1 / (3 fan-in), ReLUs
+without a factor, crops from a border of 4 zeros and holes of 16×16 for CIFAR-10, ZCA with epsilon 1e-4, and everything
+about networks on subsets (widths that double at every pool, 400 epochs, a learning rate that rises for a fifth of them
+and then falls to 0, features that are not normalised, batch normalisation without parameters).
 
-For Myrtle5 on CIFAR-10, which the paper trains in half precision, that configuration does not bring features shorter
-than 1e-3 to length one. It matters: otherwise nothing depends on how long they are, and weight decay, which shortens
-them, does not keep the network from fitting every image.
+For Myrtle5 on CIFAR-10, which the paper trains in half precision, that configuration normalises features only down to a
+length of 1e-3: shorter ones stay shorter than 1. This matters. If all features had length 1, the output would not
+depend on their length before, and weight decay, which shortens them, would not keep the network from fitting every
+image.
 
 >>> RECIPES["cifar10-myrtle5"].schedule.rate(epoch=20.0, epochs=60)
 0.1
@@ -31,11 +32,11 @@ from .checks import check_choice, check_counts, require
 Loss = Literal["mse", "squares", "cross-entropy"]
 Inputs = Literal["pixels", "standardize", "zca"]
 LOSSES, OPTIMIZERS, INPUTS = ("mse", "squares", "cross-entropy"), ("sgd", "adam"), ("pixels", "standardize", "zca")
-PYTORCH_GAIN = 3**-0.5  # its own initial weights are uniform with variance 1 / (3 fan-in)
+PYTORCH_GAIN = 3**-0.5  # PyTorch's default initial weights have variance 1 / (3 fan-in)
 
 
 def as_python(value: Any) -> Any:
-    """NumPy numbers as Python numbers, which JSON accepts; lists and arrays as tuples; other values unchanged.
+    """Convert NumPy numbers to Python numbers, which JSON accepts, and lists and arrays to tuples.
 
     >>> as_python([np.int64(4), np.float32(0.5)])
     (4, 0.5)
@@ -70,11 +71,11 @@ class Steps:
         _set(self, milestones=as_python(self.milestones), factor=float(self.factor))
 
     def rate(self, epoch: float, epochs: int) -> float:
-        """The share of the learning rate at a time, in epochs."""
+        """The factor of the learning rate at a time, in epochs."""
         return float(self.factor ** sum(epoch >= milestone for milestone in self.milestones))
 
     def stretch(self, share: float) -> Steps:
-        """The schedule of a training that is longer or shorter by a factor."""
+        """The schedule for `share` times the epochs."""
         return Steps(tuple(milestone * share for milestone in self.milestones), self.factor)
 
 
@@ -93,19 +94,21 @@ class Ramp:
         _set(self, rise=float(self.rise))
 
     def rate(self, epoch: float, epochs: int) -> float:
-        """The share of the learning rate at a time, in epochs."""
+        """The factor of the learning rate at a time, in epochs."""
         peak = int(epochs * self.rise) or 1
         return epoch / peak if epoch < peak else max(epochs - epoch, 0.0) / max(epochs - peak, 1)
 
     def stretch(self, share: float) -> Ramp:
-        """The same: it is defined by shares of the epochs."""
+        """The schedule for `share` times the epochs: the same, since it is defined by shares."""
         return self
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained. Losses: `mse` is the mean over images and classes; `squares` the sum over both, over
-    the size of a batch, so that a smaller batch counts less; both with targets of 0 and 1.
+    """How a network is trained.
+
+    Two losses are squared errors with targets 0 and 1. `mse` is the mean over images and classes. `squares` is the sum
+    over both, divided by the full size of a batch, so that a smaller last batch counts less.
     """
 
     data: str
@@ -115,7 +118,7 @@ class Recipe:
     batch_norm: bool = False
     batch_norm_parameters: bool = True
     usual_activations: bool = False  # ReLUs without the factor that keeps norms
-    shortest: float = 1e-12  # shorter features are not scaled to length one
+    shortest: float = 1e-12  # feature vectors shorter than this are divided by it, not by their length
     loss: Loss = "mse"
     optimizer: Literal["sgd", "adam"] = "sgd"  # sgd has Nesterov momentum
     learning_rate: float = 0.1
@@ -153,13 +156,13 @@ class Recipe:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Filters of each convolution, or of all."""
+        """The numbers of filters of each convolution, or one number for all."""
         return self.width if isinstance(self.width, tuple) else (self.width,)
 
     def change(self, **changes: Any) -> Recipe:
-        """The recipe with some of its fields replaced; the paper's figure goes, since it was measured otherwise.
+        """The recipe with some of its fields replaced, and without the paper's accuracy, which is of the original.
 
-        With other epochs the schedule is stretched to them, unless it is given too.
+        If `epochs` changes, the schedule is stretched accordingly, unless it is given too.
 
         >>> RECIPES["cifar10-myrtle5"].change(width=32, epochs=20).schedule.milestones
         (5.0, 10.0, 15.0)
@@ -173,11 +176,11 @@ class Recipe:
         return replace(changed, schedule=self.schedule.stretch(changed.epochs / self.epochs))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, with the kind of schedule by name."""
+        """As JSON values, with the class of the schedule by name."""
         return asdict(self) | {"schedule": {"kind": type(self.schedule).__name__, **vars(self.schedule)}}
 
     def describe(self) -> str:
-        """One line."""
+        """The recipe in one line."""
         body = f"{self.architecture}, {'/'.join(f'{w:,}' for w in self.widths)} filters"
         extras = {
             "batch norm": self.batch_norm,
@@ -223,7 +226,7 @@ _SUBSET = replace(
     output_scale=0.125,
     batch_norm_parameters=False,
 )
-_FULL = {  # on whole data sets
+_FULL = {  # recipes for whole data sets
     "mnist-myrtle5": _MNIST,
     "cifar10-myrtle5": _DECAYED,
     "cifar10-myrtle5-no-zca": replace(_DECAYED, inputs="standardize"),
@@ -247,7 +250,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def recipe_of(name: str) -> Recipe:
-    """A recipe by name.
+    """The recipe with a name.
 
     >>> recipe_of("cifar-myrtle5")
     Traceback (most recent call last):

@@ -1,11 +1,11 @@
-"""Training by a recipe: on a CPU in float32, on a GPU in mixed precision, compiled, with channels last.
+"""Training by a recipe: by default on a CPU in float32, on a GPU compiled and in mixed precision, with channels last.
 
-Mixed precision is bfloat16 for what convolutions take and give, and float32 for weights and the rest. In float16,
-which may be asked for, everything up to the features has 16 bits, and numbers below 6e-8 vanish.
+Mixed precision means bfloat16 for inputs and outputs of convolutions, and float32 for weights and everything else.
+Precision float16 is an option: weights and values up to the features then have 16 bits, and numbers below 6e-8 vanish.
 
-Images stay on the device and are shuffled, cropped, flipped and cut there. What is random in an epoch is drawn from the
-seed and the number of the epoch alone, so that a run that goes on from a checkpoint is the run that was not stopped: to
-the last bit on a CPU, up to the order of the GPU's sums on a GPU.
+Images stay on the device and are shuffled, cropped, flipped and cut there. Random numbers of an epoch depend on the
+seed and the number of the epoch only. So a run that resumes from a checkpoint equals one that was never stopped: bit
+for bit on a CPU, up to the order of sums on a GPU.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class DivergedError(TangentlessError, ArithmeticError):
-    """The loss of a training is no longer finite."""
+    """The training loss is no longer finite."""
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """The results of one epoch. `accuracy` is that of the training images, measured while they are trained on."""
+    """The results of one epoch. `accuracy` is on training images, measured on each batch just before its step."""
 
     loss: float
     accuracy: float
@@ -69,7 +69,7 @@ class Training:
     device: str
     precision: str
     compiled: str
-    resumed: int = 0  # epochs that came with the checkpoint
+    resumed: int = 0  # epochs that were read from the checkpoint
 
     @property
     def complete(self) -> bool:
@@ -78,28 +78,28 @@ class Training:
 
     @property
     def test_accuracy(self) -> float | None:
-        """After the last epoch."""
+        """The test accuracy after the last epoch."""
         return self.history[-1].test_accuracy
 
     @property
     def best_test_accuracy(self) -> float | None:
-        """Of the best epoch on the test images: optimistic, but what the paper's code reports."""
+        """The best test accuracy of any epoch: optimistic, but what the paper's code reports."""
         return max((e.test_accuracy for e in self.history if e.test_accuracy is not None), default=None)
 
     @property
     def seconds(self) -> float:
-        """Of all epochs, without tests and checkpoints."""
+        """Seconds of all epochs, without tests and checkpoints."""
         return sum(epoch.seconds for epoch in self.history)
 
     @property
     def earlier_seconds(self) -> float:
-        """Of the epochs that came with the checkpoint."""
+        """Seconds of the epochs that were read from the checkpoint."""
         return sum(epoch.seconds for epoch in self.history[: self.resumed])
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and how to train; "auto" is a GPU if there is one, and there compilation and bfloat16."""
+    """Device, precision and compilation. "auto": a GPU if there is one, with bfloat16 and compilation; else a CPU."""
 
     device: str = "auto"
     precision: str = "auto"
@@ -169,9 +169,10 @@ def train(
 ) -> Training:
     """Train a network, in place, on preprocessed images (N, H, W, C) and their classes 0, 1, 2, ...
 
-    `test_every` epochs, and after the last, the accuracy on `test` is taken. With a `checkpoint`, the state is written
-    there when `checkpoint_seconds` have passed since the last time, and at the end; a run that finds it goes on from
-    it. `stop_after` seconds, training stops between epochs, with a checkpoint.
+    The accuracy on `test` is measured every `test_every` epochs and after the last one. With a path `checkpoint`, the
+    state is written there after an epoch, if `checkpoint_seconds` have passed since the last time, and at the end; a
+    run that finds the file resumes from it. After `stop_after` seconds, training stops between epochs and saves the
+    state.
 
     >>> recipe = Recipe("digits", "conv3 relu globalpool normalize", 8, epochs=2, batch=16)
     >>> images, labels = np.random.default_rng(0).random((32, 8, 8, 1), np.float32), np.arange(32) % 10
@@ -196,13 +197,13 @@ def train(
     if run.precision == "float16" and recipe.optimizer == "adam":
         raise ParameterError("squares of gradients vanish in float16, and adam divides by them; use bfloat16, or sgd")
     started = time.perf_counter()
-    held = _Held.of(images, labels, run.device)
-    held_test = None if test is None else _Held.of(*test, run.device)
+    held = _DeviceData.of(images, labels, run.device)
+    held_test = None if test is None else _DeviceData.of(*test, run.device)
     trains = isinstance(network, nn.Module) and any(True for _ in network.parameters())
     require(trains, "network", "a PyTorch module with weights, such as network_of(...)", network)
     network.to(run.device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch leaves this one out
     if run.precision == "float16":
-        _halve(network)
+        _to_float16(network)
     elif _dtype(network) == torch.float16:
         network.float()  # an earlier training may have left it in float16
     optimizer = _optimizer(network, recipe, run)
@@ -220,7 +221,7 @@ def train(
     objective, scores = _compiled(network, recipe, run, batch=min(recipe.batch, len(labels)))
     _check_classes(network, scores, held, *([] if held_test is None else [held_test]))
     saved = time.perf_counter()
-    with progress_bar(label, unit="images", after=0.0) as report, _tuned(run):
+    with progress_bar(label, unit="images", after=0.0) as report, _fast_settings(run):
         while len(history) < recipe.epochs:
             number = len(history)
             epoch = _train_epoch(network, held, recipe, optimizer, objective, number, seed, report)
@@ -245,24 +246,24 @@ def train(
 
 
 def predict(network: nn.Module, images: NDArray[Any], precision: str = "float32") -> NDArray[np.int64]:
-    """The class of every preprocessed image; `precision` is that of the training."""
+    """The predicted classes of preprocessed images, (N,); use the `precision` of the training."""
     check_choice("precision", precision, PRECISIONS)
-    held = _Held.of(images, np.zeros(len(images), np.int64), str(next(network.parameters()).device))
+    held = _DeviceData.of(images, np.zeros(len(images), np.int64), str(next(network.parameters()).device))
     classes = _classes(network, functools.partial(_scores, network, precision), held)
     predicted: NDArray[np.int64] = classes.cpu().numpy()
     return predicted
 
 
 @dataclass(frozen=True)
-class _Held:
-    """Images and labels on a device."""
+class _DeviceData:
+    """Images and labels on a device, with a hash of both."""
 
     images: Tensor
     labels: Tensor
     digest: str
 
     @classmethod
-    def of(cls, images: NDArray[Any], labels: NDArray[Any], device: str) -> _Held:
+    def of(cls, images: NDArray[Any], labels: NDArray[Any], device: str) -> _DeviceData:
         try:
             images = np.ascontiguousarray(to_numpy(images)[0], np.float32)
         except (ValueError, TypeError) as error:
@@ -283,7 +284,7 @@ class _Held:
         return cls(torch.tensor(images, device=device), torch.tensor(labels, device=device), digest.hexdigest())
 
     def parts(self) -> Iterator[tuple[Tensor, int]]:
-        """Batches of one size, the last one padded with zeros, and how many images in each are real."""
+        """Batches of one size, the last one padded with zeros, and the number of images in each without padding."""
         for start in range(0, len(self.images), _TEST_BATCH):
             part = self.images[start : start + _TEST_BATCH]
             count = len(part)
@@ -294,22 +295,22 @@ class _Held:
 
 @dataclass(frozen=True)
 class TorchDraws:
-    """Draws of PyTorch, on the generator's device."""
+    """The random numbers that `augmentation` needs, from a PyTorch generator, on its device."""
 
     generator: torch.Generator
     xp: Any = torch
 
     def below(self, end: int, count: int) -> Tensor:
-        """Numbers from 0 to below the end, (count, 1)."""
+        """Random whole numbers from 0 to `end` - 1, (count, 1)."""
         return torch.randint(end, (count, 1), generator=self.generator, device=self.generator.device)
 
     def positions(self, length: int) -> Tensor:
-        """0, 1, ... below the length."""
+        """0, 1, ..., `length` - 1."""
         return torch.arange(length, device=self.generator.device)
 
 
 def augment(images: Tensor, recipe: Recipe, generator: torch.Generator) -> Tensor:
-    """The images (N, H, W, C) of one step, changed as the recipe says; without augmentation, the same tensor.
+    """Augment the images (N, H, W, C) of one step by the recipe; without augmentation, returns the same tensor.
 
     >>> images = torch.arange(1.0, 9.0).reshape(1, 2, 4, 1)
     >>> augment(images, Recipe("", "myrtle5", 1, 1), torch.Generator()) is images
@@ -321,7 +322,7 @@ def augment(images: Tensor, recipe: Recipe, generator: torch.Generator) -> Tenso
 
 def _train_epoch(
     network: nn.Module,
-    held: _Held,
+    held: _DeviceData,
     recipe: Recipe,
     optimizer: torch.optim.Optimizer,
     objective: Objective,
@@ -342,16 +343,16 @@ def _train_epoch(
         for group in optimizer.param_groups:
             group["lr"] = rate
         batch = augment(held.images[index], recipe, generator)
-        optimizer.zero_grad(set_to_none=True)  # now, so that the forward pass can reuse the memory of the gradients
+        optimizer.zero_grad(set_to_none=True)  # before the forward pass, which can then reuse the memory
         loss, hits = objective(batch, held.labels[index])
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        loss.backward()  # type: ignore[no-untyped-call]  # untyped in torch
         optimizer.step()
         loss_sum += loss.detach() * len(index)
         right += hits
         done = min((step + 1) * recipe.batch, count)
         state = functools.partial(_describe_state, loss_sum, right, done)
         report(epoch * count + done, recipe.epochs * count, state)
-    totals = float(loss_sum) / count, float(right) / count  # waits for the device
+    totals = float(loss_sum) / count, float(right) / count  # float() waits for the device
     return Epoch(*totals, seconds=time.perf_counter() - started)
 
 
@@ -360,20 +361,20 @@ def _describe_state(loss_sum: Tensor, right: Tensor, done: int) -> str:
 
 
 def _scores(network: nn.Module, precision: str, x: Tensor) -> Tensor:
-    """In float32, whatever the precision of the layers."""
+    """The outputs of the network, in float32 whatever the precision of its layers."""
     with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
         scores: Tensor = network(x.to(_dtype(network)))
     return scores.float()
 
 
-def _classes(network: nn.Module, scores: Callable[[Tensor], Tensor], held: _Held) -> Tensor:
+def _classes(network: nn.Module, scores: Callable[[Tensor], Tensor], held: _DeviceData) -> Tensor:
     """The class with the largest score, for every image."""
     with _evaluating(network):
         return torch.cat([scores(part)[:count].argmax(dim=1) for part, count in held.parts()])
 
 
-def _check_classes(network: nn.Module, scores: Callable[[Tensor], Tensor], *parts: _Held) -> None:
-    """Refuse labels beyond the outputs of the network: a GPU would stop at them without a useful message."""
+def _check_classes(network: nn.Module, scores: Callable[[Tensor], Tensor], *parts: _DeviceData) -> None:
+    """Refuse labels that the network has no output for: a GPU would fail without a useful message."""
     with _evaluating(network):
         outputs = scores(parts[0].images[:1]).shape[1]
     for part in parts:
@@ -388,7 +389,10 @@ def _check_classes(network: nn.Module, scores: Callable[[Tensor], Tensor], *part
 def _compiled(
     network: nn.Module, recipe: Recipe, run: Machine, batch: int
 ) -> tuple[Objective, Callable[[Tensor], Tensor]]:
-    """The loss and the number of hits of a batch, compiled for batches of one size, and the scores of one."""
+    """Two functions: from a batch to its loss and number of hits, and from images to scores.
+
+    The first is compiled, if the machine asks for it, for batches of the size `batch`.
+    """
 
     def scores(x: Tensor) -> Tensor:
         return _scores(network, run.precision, x) * recipe.output_scale
@@ -401,7 +405,7 @@ def _compiled(
         return objective, scores
     mode = None if run.compile == "default" else run.compile
     compiled = torch.compile(objective, mode=mode, dynamic=False)
-    # The last batch of an epoch and tests have other sizes, and are too rare to compile for.
+    # Tests and the last batch of an epoch have other sizes; they are too rare to compile for.
     return lambda x, labels: (compiled if len(x) == batch else objective)(x, labels), scores
 
 
@@ -420,7 +424,7 @@ def loss_of(scores: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
 
 
 def _optimizer(network: nn.Module, recipe: Recipe, run: Machine) -> torch.optim.Optimizer:
-    # Fused steps compute in float32, but float16 throughout was asked for.
+    # Fused steps would compute in float32; in float16, everything is to be computed in 16 bits.
     fused = run.device.startswith("cuda") and run.precision != "float16"
     options: dict[str, Any] = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay, "fused": fused}
     if recipe.optimizer == "adam":
@@ -428,7 +432,7 @@ def _optimizer(network: nn.Module, recipe: Recipe, run: Machine) -> torch.optim.
     return torch.optim.SGD(network.parameters(), momentum=recipe.momentum, nesterov=recipe.momentum > 0, **options)
 
 
-def _halve(network: nn.Module) -> None:
+def _to_float16(network: nn.Module) -> None:
     """Convert weights to float16, except batch normalisation, whose variances need the range of float32."""
     network.half()
     for module in network.modules():
@@ -437,7 +441,7 @@ def _halve(network: nn.Module) -> None:
 
 
 def _dtype(network: nn.Module) -> torch.dtype:
-    """What the first layer takes."""
+    """The data type of the weights, and so of the input of the first layer."""
     return next(network.parameters()).dtype
 
 
@@ -453,10 +457,10 @@ def _evaluating(network: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _tuned(run: Machine) -> Iterator[None]:
-    """Convolutions and compilation set up for speed."""
+def _fast_settings(run: Machine) -> Iterator[None]:
+    """Set cuDNN and the compiler up for speed."""
     with contextlib.ExitStack() as settings:
-        if run.device.startswith("cuda"):  # cuDNN tries its algorithms once per shape, and keeps the fastest
+        if run.device.startswith("cuda"):  # benchmark: cuDNN tries its algorithms once for each shape
             flags = {"enabled": True, "benchmark": True, "deterministic": False, "allow_tf32": True}
             settings.enter_context(torch.backends.cudnn.flags(**flags))
         if run.compile != "off":  # PyTorch counts all networks of a process as one function: it would stop after eight
