@@ -9,7 +9,8 @@ Parts, in this order:
 - `subsets`: 1,280 images, five trials, with and without batch norm,
 - `mnist`,
 - `compare`: kernels against networks on 1,280 images of CIFAR-10,
-- `myrtle10`: with flips; 256 filters and a tenth of the epochs, and labelled so.
+- `myrtle10`: with flips; 256 filters and 20 epochs, and labelled so,
+- `shorter`: the other networks of CIFAR-10, with as many filters and epochs.
 
 Training stops before `--seconds` are over, with checkpoints in WORK, and the same call resumes it. Records are copied
 to OUTPUT. All of WORK except checkpoints goes into OUTPUT/networks_gpu.tgz; another machine with it unpacked in its
@@ -53,6 +54,7 @@ COMPARED = (  # of different depth and pooling, all of which run fused on the GP
 SHORTER = {"width": 256, "epochs": 20}
 SUBSETS = ("subset-bn-1280", "subset-1280")
 RESERVE = 15.0  # seconds kept for tests, checkpoints and copies
+SHORTENED = ("cifar10-myrtle5-no-zca", "cifar10-myrtle7", "cifar10-myrtle10", "cifar10-myrtle10-augmented")
 TO_START = 60.0  # seconds that a part needs at least, with compiling
 
 
@@ -168,7 +170,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of the data sets")
     parser.add_argument("--work", type=Path, default=Path("out/networks_gpu"), help="folder of pieces and checkpoints")
     parser.add_argument("--seconds", type=float, default=560.0)
-    parser.add_argument("--parts", default="speed,myrtle5,subsets,mnist,compare,myrtle10")
+    parser.add_argument("--parts", default="speed,myrtle5,subsets,mnist,compare,myrtle10,shorter")
     parser.add_argument("--modes", default="default", help="compilation modes to measure: default,max-autotune,off")
     parser.add_argument("--toy", action="store_true")
     options = parser.parse_args()
@@ -188,6 +190,7 @@ def main() -> None:
         "mnist": lambda: run_recipes(("mnist-myrtle5",), toy, clock, data, options.work, **many),
         "compare": lambda: run_comparison(options.toy, clock, data, options.work),
         "myrtle10": lambda: run_recipes(("cifar10-myrtle10-flips",), toy or SHORTER, clock, data, options.work, **many),
+        "shorter": lambda: run_recipes(SHORTENED, toy or SHORTER, clock, data, options.work, **many),
     }
     for name in options.parts.split(","):
         finished = clock.may_start() and parts[name]()

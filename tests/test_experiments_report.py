@@ -13,6 +13,8 @@ from tangentless.experiments import cifar10, cifar100, mnist
 from tangentless.experiments.report import write_report
 from test_experiments import OTHER, QUICK, run_subsets, run_table
 
+RECORDS = Path(__file__).parents[1] / "benchmarks" / "results"
+
 
 class TestReport:
     def test_page_has_every_row_and_says_what_was_not_run(self, tmp_path):
@@ -33,6 +35,22 @@ class TestReport:
         assert {path.name for path in files} >= {"results.md", "learning-curve.png", "cifar10-subsets.png"}
         assert all(path.exists() for path in files)
 
+    def test_a_network_that_was_cut_short_stands_in_its_row_and_says_so(self, tmp_path):
+        name = "networks-cifar10-myrtle10-flips-width-256-epochs-20.json"
+        stored = json.loads((RECORDS / name).read_text())
+        (tmp_path / name).write_text(json.dumps(stored))
+        stored["configuration"]["changes"] = {"learning_rate": 1.0}  # another recipe: no row of the table
+        stored["results"][0]["recipe"] = "cifar10-myrtle10"
+        (tmp_path / "networks-other.json").write_text(json.dumps(stored))
+        # Without any other result, a table has the paper's numbers alone.
+        run_table(tmp_path, "myrtle5", ridge=1e-2)
+        write_report(tmp_path, tmp_path / "results.md")
+        page = (tmp_path / "results.md").read_text()
+        assert (
+            "| Myrtle10 CNN + Flips | 93.4 | 89.1 (88.4 to 89.7), cut to 256 filters and 20 epochs | 50,000 |" in page
+        )
+        assert "| Myrtle10 CNN | 91.2 | not run yet |" in page
+
     def test_page_of_an_empty_folder_claims_nothing(self, tmp_path):
         (tmp_path / "records").mkdir()
         files = write_report(tmp_path / "records", tmp_path / "results.md")
@@ -43,10 +61,9 @@ class TestReport:
         assert "**" not in page  # our figures are bold
 
     def test_stored_records_render_to_the_pages_of_the_documentation(self, tmp_path):
-        root = Path(__file__).parents[1]
-        write_report(root / "benchmarks" / "results", tmp_path / "results.md")
+        write_report(RECORDS, tmp_path / "results.md")
         for name in ("results.md", "uci.md"):
-            assert (tmp_path / name).read_text() == (root / "docs" / name).read_text()
+            assert (tmp_path / name).read_text() == (RECORDS.parents[1] / "docs" / name).read_text()
 
     def test_other_kernels_have_a_table_of_their_own(self, tmp_path):
         run_subsets(tmp_path / "records")
