@@ -227,7 +227,7 @@ def test_members_that_would_be_the_same_are_refused(data):
     [
         (KERNEL, (4, 4, 1), "gray", "sees gray: .* one channel"),
         (KERNEL, (5, 4, 3), "edges", "sees edges: .* not even"),
-        (KERNEL, (5, 3), "edges", "sees edges: .* leave the view out"),
+        (KERNEL, (5, 3), "edges", "sees edges: .* leave it out"),
         ("conv3 relu pool2 pool2 pool2 globalpool", (8, 8, 3), "edges", "sees edges: .* does not divide"),
     ],
 )
