@@ -159,9 +159,12 @@ def test_vectors_have_no_mirror_image():
         tl.kernel("relu").mirrored()(np.ones((2, 3)))
 
 
-def test_square_sequences_are_taken_with_a_warning():
-    with pytest.warns(UserWarning, match="for grey images add a channel axis"):
-        tl.kernel(SMALL)(np.random.default_rng(0).standard_normal((3, 8, 8)))
+def test_square_sequences_are_taken_with_a_warning_at_the_line_of_the_caller():
+    k, X = tl.kernel(SMALL), np.random.default_rng(0).standard_normal((3, 8, 8))
+    for call in (lambda: k(X), lambda: k(X, X), lambda: k.diag(X), lambda: k.vjp(X, None, np.ones((3, 3)))):
+        with pytest.warns(UserWarning, match="for grey images add a channel axis") as caught:
+            call()
+        assert {warning.filename for warning in caught} == {__file__}
 
 
 @pytest.mark.parametrize(
