@@ -51,6 +51,12 @@ def test_an_array_beside_a_tensor_that_requires_gradients_becomes_one():
     assert Z.grad.abs().max() > 0
 
 
+def test_tensors_whose_gradients_are_computed_cause_no_warning(recwarn):
+    X = tensor(3, requires_grad=True)
+    KERNELS[0](X, backend="cpu").sum().backward()
+    assert not [warning for warning in recwarn if "requires gradients" in str(warning.message)]
+
+
 def test_without_gradients_nothing_is_tracked():
     X = tensor(2, requires_grad=True)
     with torch.no_grad():

@@ -22,6 +22,12 @@ def test_tensors_are_diagnosed_as_arrays_are():
     assert str(found) == str(diagnose(K, labels, near=1.0))
 
 
+def test_tensors_that_numpy_cannot_hold_are_refused_for_that_reason():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(InputError, match=r"bfloat16.* a dtype that NumPy has"):
+        solve_ridge(np.eye(3), torch.ones(3, dtype=torch.bfloat16), 1.0)
+
+
 @pytest.mark.parametrize("rows", [1, 2, 5, 30])
 def test_on_few_rows_eigenvalues_are_exact(rows):
     values = np.geomspace(1e-4, 10, rows)

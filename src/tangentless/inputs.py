@@ -21,6 +21,7 @@ from .errors import InputError, ParameterError
 from .layers import format_grid
 
 Array = NDArray[Any]
+_PACKAGE = __name__.partition(".")[0]
 _ROWS_AT_ONCE = 4096
 _LARGEST, _SMALLEST = 1e100, 1e-100  # sizes of values beyond which products of several may leave the range of float64
 _COLOURS = (1, 3, 4)  # numbers of channels of usual images: grey, RGB, RGBA
@@ -114,9 +115,7 @@ def check_images(values: Any, name: str = "X") -> Any:
     if 0 in values.shape:
         raise InputError(f"{name} is empty: its shape is {values.shape}")
     if mistake := _likely_mistake(values, name):
-        warnings.warn(
-            f"{name} of shape {values.shape} is read as {_interpretation(values.shape)}; {mistake}", stacklevel=4
-        )
+        _warn_caller(f"{name} of shape {values.shape} is read as {_interpretation(values.shape)}; {mistake}")
     for part in spans(len(values), _ROWS_AT_ONCE):
         _check_values(values[part], name, part.start)
     return values
@@ -201,8 +200,8 @@ def _check_values(rows: Any, name: str, start: int) -> None:
 
 def _take_tensor(values: Any, on_gpu: bool) -> tuple[Any, Callable[[Any], Any]]:
     torch, tensor = sys.modules["torch"], values.detach()
-    if values.requires_grad:
-        warnings.warn("a tensor requires gradients, but results here carry none: pass X.detach()", stacklevel=6)
+    if values.requires_grad and torch.is_grad_enabled():  # disabled inside the matrices that have a backward pass
+        _warn_caller("a tensor requires gradients, but results here carry none: pass X.detach()")
     try:
         if on_gpu and values.is_cuda:
             import cupy
@@ -215,6 +214,14 @@ def _take_tensor(values: Any, on_gpu: bool) -> tuple[Any, Callable[[Any], Any]]:
             f"a tensor of {values.dtype}, {values.layout}, cannot become an array ({error}); "
             "make it dense, of a dtype that NumPy has"
         ) from None
+
+
+def _warn_caller(text: str) -> None:
+    """Warn with the line outside this package that led here, however many calls inside it lie between."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
 
 
 def _module(values: Any) -> str:

@@ -116,7 +116,7 @@ def _lock(files: LocalFiles, held: contextlib.ExitStack) -> bool:
 
 
 class _Claim:
-    """Writes the file that names this process as the owner, and a thread that renews it every `_RENEWED` seconds."""
+    """The file that names this process as the owner, and the thread that renews it every `_RENEWED` seconds."""
 
     def __init__(self, files: Files, *, locked: bool, force: bool) -> None:
         self._files, self._locked, self._owner = files, locked, Owner.me()

@@ -152,8 +152,9 @@ def check_kernel(K: Any) -> Any:
 
 def as_numbers(values: Any, name: str) -> NDArray[Any]:
     """The values as a NumPy array, wherever they are; raises `InputError` unless they are real numbers."""
+    values = to_host(values)
     try:
-        array = np.asarray(to_host(values))
+        array = np.asarray(values)
     except ValueError:
         raise InputError(f"{name} has rows of different lengths") from None
     if array.dtype.kind not in "fiub":
