@@ -270,8 +270,7 @@ class Factor:
 
     def pack(self) -> Array:
         """The lower triangle of L, row by row, as n (n + 1) / 2 numbers for a file."""
-        packed: Array = self.on.download(self.work)[np.tri(len(self), dtype=bool)]
-        return packed
+        return np.concatenate([self.on.download(self.work[row, : row + 1]) for row in range(len(self))])
 
     @classmethod
     def unpack(cls, packed: Array, added: Array, ridge: float, *, weights: Any = None, backend: Any = "cpu") -> Factor:
