@@ -199,7 +199,7 @@ def main() -> None:
 
 
 def copy_results(work: Path, output: Path) -> None:
-    """Copy the records, at most one for each part and two for subsets; pack them with the rest into one archive."""
+    """Copy the records to `output`; pack them with pictures and pieces into one archive there."""
     records = sorted(work.glob("*.json"))
     for path in records:
         shutil.copy(path, output / path.name)

@@ -155,7 +155,7 @@ def gpu_table(cases: Sequence[GpuCase]) -> Table:
     """Speeds and errors on a GPU, a row for each case.
 
     `of ceiling` is the rate of special functions as a share of the GPU's peak. `slots` is the number of instructions
-    that the GPU can issue in the time of one element. Errors are the largest against float64: `error` is absolute,
+    that the GPU can issue in the time of one element. Errors are the largest against float64: `error` is relative to K,
     `of 1-K` relative to 1 - K.
     """
     measured = "pairs/s", "elements/s", "of ceiling", "slots", "PyTorch", "ratio", "prepare", "error", "of 1-K", "NaN"

@@ -1,8 +1,7 @@
 """The rival on a GPU: the same graphs in PyTorch, each layer compiled by torch.compile, with norms prepared.
 
 The kernel of a batch of pairs is one tensor (pairs, H, W, H, W), which every layer reads and writes once. Code that
-runs layers one by one cannot do less. A layer is a pool, or an embedding together with the windows and sums before
-it.
+runs layers one by one cannot do less. A layer is a pool, or an embedding together with the windows and sums before it.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from .options import (
 
 app = typer.Typer(
     help="The paper's experiments, at any scale: numbers beside the paper's, a JSON record, and pictures. "
-    "Start a run that was stopped again to resume it.",
+    "To resume a run that was stopped, start it again.",
     no_args_is_help=True,
 )
 

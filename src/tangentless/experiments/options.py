@@ -31,9 +31,13 @@ CopiesOption = Annotated[
         "--zca-copies", min=0, help="Augmented copies of each image to fit ZCA to as well; the paper uses 20."
     ),
 ]
-_STOP = "Stop after this; the same command resumes."
-MinutesOption = Annotated[float | None, typer.Option(min=0, help=_STOP)]
-StopAfterOption = Annotated[float | None, typer.Option(metavar="SECONDS", min=0, help=_STOP)]
+MinutesOption = Annotated[
+    float | None, typer.Option(min=0, help="Stop after so many minutes; the same command resumes.")
+]
+StopAfterOption = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", min=0, help="Stop after so many seconds; the same command resumes."),
+]
 RidgeOption = Annotated[float | None, typer.Option(min=0, help="A ridge for all rows, in place of the paper's.")]
 
 

@@ -163,7 +163,7 @@ def _shortened_networks(records: Iterable[Row]) -> dict[str, Row]:
     found = [
         row
         for record in _records(records, networks.EXPERIMENT)
-        if record["configuration"]["changes"].keys() <= {"width", "epochs"}
+        if (changes := record["configuration"].get("changes")) is not None and changes.keys() <= {"width", "epochs"}
         for row in record["results"]
         if row["recipe"] in printed and "table" not in row and row["accuracy"] is not None
     ]
