@@ -49,6 +49,7 @@ GRAPHS = [
     ("conv3 relu conv3 gaussian pool3(stride=1) pool2(stride=2) globalpool", (9, 7, 2)),
     ("pool3(stride=1) globalpool", (6, 5, 2)),
     ("conv3 relu halfpool conv3 relu halfpool globalpool", (7, 6, 2)),
+    ("conv3 relu conv7 relu conv3(dilation=4) relu globalpool", (9, 8, 2)),  # windows wider than a ring's margins
 ]
 # Chains that the fused kernels of the GPU take. With MORE_LAYOUTS, their grids cover all ways to assign threads.
 LAYOUTS = [

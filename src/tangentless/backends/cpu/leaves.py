@@ -359,10 +359,11 @@ def pixels(lanes: Any, widened: bool) -> Leaf:
                     before, now = now, value
                 else:
                     store(ring, out + k * width, value)
-            if widened:
+            if widened:  # into a ring, whose rows have no room for the zeros of a line
                 store(ring, out + (count - 1) * width, before + now)
-            for k in range(count, count + integer(frame, PADDING)):
-                store(ring, out + k * width, zero(lanes))
+            else:
+                for k in range(count, count + integer(frame, PADDING)):
+                    store(ring, out + k * width, zero(lanes))
 
     return run
 
