@@ -51,19 +51,31 @@ class Smooth(tl.Average):
         return tl.Windows(self.size, length - self.size + 1)
 
 
+@dataclass(frozen=True)
+class Sparse(tl.Average):
+    """A pool of windows with gaps, from the second position on."""
+
+    size: int = 2
+    name: ClassVar[str] = "sparse"
+
+    def windows(self, length):
+        return tl.Windows(self.size, (length - 2 * self.size) // 2 + 1, stride=2, dilation=2, start=1)
+
+
 TEXTS = [
     "conv3 swish globalpool normalize swish(beta=0.5)",
     "causal2 relu causal3(dilation=2) relu globalpool",
     "conv3 relu smooth3 residual(swish causal2) relu globalpool normalize relu",
+    "conv3 relu causal4 relu sparse2 relu globalpool normalize relu",
 ]
 
 
 @pytest.fixture(autouse=True)
 def registered():
-    for layer in (Swish, Causal, Smooth):
+    for layer in (Swish, Causal, Smooth, Sparse):
         tl.register(layer)
     yield
-    for layer in (Swish, Causal, Smooth):
+    for layer in (Swish, Causal, Smooth, Sparse):
         LAYERS.pop(layer.name, None)
 
 
@@ -92,6 +104,33 @@ def test_an_emulated_gpu_agrees(text, monkeypatch):
     for kernel in (tl.kernel(text), ConvolutionalNTK(text)):
         exact = kernel(X, Z, backend="reference")
         assert relative_error(kernel(X, Z, backend=CudaBackend()), exact) < 3e-7
+
+
+def test_gradients_agree(monkeypatch):
+    X, Z = images((6, 5, 2), 2), images((6, 5, 2), 3, seed=1)
+    k, G = tl.kernel(TEXTS[3]), images((3,), 2, seed=2)
+    exact = k.vjp(X, Z, G, backend="reference")
+    for found, right in zip(k.vjp(X, Z, G, backend="cpu", precision="float64"), exact, strict=True):
+        assert relative_error(found, right) < 1e-9
+    if COMPILER is not None:
+        emulate(monkeypatch)
+        for found, right in zip(k.vjp(X, Z, G, backend=CudaBackend()), exact, strict=True):
+            assert relative_error(found, right) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("kind", "windows", "message"),
+    [
+        (tl.Average, tl.Windows(3, 6, start=-1), "reads the positions -1 to 6 of an axis of 6"),
+        (tl.Average, tl.Windows(2, 3, stride=2, dilation=2), "reads the positions 0 to 6 of an axis of 6"),
+        (tl.Stack, tl.Windows(3, 7, start=-1), "has 7 windows, 1 apart, on an axis of 6; .* at most 6"),
+        (tl.Stack, tl.Windows(1, 4, stride=2), "has 4 windows, 2 apart, on an axis of 6; .* at most 3"),
+    ],
+)
+def test_windows_that_do_not_fit_are_refused(kind, windows, message):
+    layer = type("Odd", (kind,), {"name": "odd", "windows": lambda self, length: windows})()
+    with pytest.raises(ArchitectureError, match=f"layer 1 of 2: odd {message}"):
+        tl.kernel([layer, tl.GlobalPool()])(images((6, 6, 2), 2))
 
 
 def test_a_model_file_and_a_store_know_it(tmp_path):

@@ -95,7 +95,7 @@ class Back(Run):
             if not isinstance(own, float):
                 pulled[0] = add_both(pulled.get(0), self.squares_as_value(place, own))
         for u in sorted(self.graph.offsets[source][0]):
-            targets = [U for U in sorted(pulled) if abs(u - U * rows.stride) < rows.size]
+            targets = [U for U in sorted(pulled) if abs(u - U * rows.stride) <= (rows.size - 1) * rows.dilation]
             if targets:
                 self._pull_nodes(source, u, self.spread(place, node, u, {U: pulled[U] for U in targets}))
 

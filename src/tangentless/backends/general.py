@@ -106,7 +106,9 @@ class Run(ABC):
         (source,), rows = node.sources, node.axes[0]
         found: dict[int, Value] = {}
         for u in sorted(self.graph.offsets[source][0]):
-            targets = [U for U in self.graph.offsets[place][0] if abs(u - U * rows.stride) < rows.size]
+            targets = [
+                U for U in self.graph.offsets[place][0] if abs(u - U * rows.stride) <= (rows.size - 1) * rows.dilation
+            ]
             if targets:
                 self.collect(place, node, self.value(source, u, {}), u, targets, found)
         self._pooled[place] = found
@@ -384,10 +386,20 @@ def _add_rows(values: Any, total: Any, node: PoolNode, u: int, target: int) -> A
 def pooled_rows(node: PoolNode, u: int, target: int) -> Iterator[slice]:
     """Rows of a pool's source at offset u that belong to the pool's rows at the target offset: a slice per addition."""
     rows, count = node.axes[0], node.grid[0] - abs(target)
-    start = max(0, -target) * rows.stride - max(0, -u)
-    for a in range(rows.size):
-        if 0 <= u + a - target * rows.stride < rows.size:
-            yield slice(start + a, start + a + (count - 1) * rows.stride + 1, rows.stride)
+    start, first, last = pool_rows(node, u, target)
+    for begin in range(start + first * rows.dilation, start + last * rows.dilation, rows.dilation):
+        yield slice(begin, begin + (count - 1) * rows.stride + 1, rows.stride)
+
+
+def pool_rows(node: PoolNode, u: int, target: int) -> tuple[int, int, int]:
+    """Which rows of its source at offset u a pool reads for a target offset: (start, first, last).
+
+    Row r of the pool reads the rows start + r stride + a dilation, for a in [first, last).
+    """
+    rows = node.axes[0]
+    apart, rest = divmod(u - target * rows.stride, rows.dilation)
+    first, last = max(0, -apart), min(rows.size, rows.size - apart)
+    return rows.positions(max(0, -target))[0] - max(0, -u), first, first if rest else last
 
 
 def each(function: Callable[[Any], Any], value: Value) -> Value:

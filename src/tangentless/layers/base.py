@@ -84,11 +84,35 @@ class Windowed(Layer):
 
 
 class Stack(Windowed):
-    """Concatenate the features of each window: K' is the sum over the window, or the average inside a `Sum`."""
+    """Concatenate the features of each window: K' is the sum over the window, or the average inside a `Sum`.
+
+    Window j belongs to position `j * stride`, which must lie inside the grid; the window itself may reach beyond it.
+    """
+
+    def output_grid(self, grid: Grid) -> Grid:
+        for length in grid:
+            windows = self.windows(length)
+            if (windows.count - 1) * windows.stride >= length:
+                raise ArchitectureError(
+                    f"{self} has {windows.count} windows, {windows.stride} apart, on an axis of {length}; the last of "
+                    f"them must belong to a position inside it, so there are at most {-(-length // windows.stride)}"
+                )
+        return super().output_grid(grid)
 
 
 class Average(Windowed):
     """Average the features of each window, which must lie inside the grid."""
+
+    def output_grid(self, grid: Grid) -> Grid:
+        for length in grid:
+            windows = self.windows(length)
+            first, last = windows.positions(0)[0], windows.positions(windows.count - 1)[-1]
+            if first < 0 or last >= length:
+                raise ArchitectureError(
+                    f"{self} reads the positions {first} to {last} of an axis of {length}; windows of a layer that "
+                    "averages must lie inside the grid"
+                )
+        return super().output_grid(grid)
 
 
 class Nonlinearity(Layer):

@@ -21,11 +21,11 @@ from ...graph import EmbedNode, Graph, PoolNode, SumNode, WeightsNode, WindowNod
 from ...layers import Nonlinearity, Normalize
 from ...pullback import Key, add_all
 from ..backward import Back, Place
-from ..general import each, node_pairs, own_columns, places, window_taps
+from ..general import each, node_pairs, own_columns, places, pool_rows, window_taps
 from .compile import source as device_source
 from .duals import curve_lines, dual_lines, real, slope_lines
 from .fused import Machine
-from .nodes import KeptNode, NodeKernels, NodeRun, NodeWriter, kernels_of, pool_rows, pool_taps
+from .nodes import KeptNode, NodeKernels, NodeRun, NodeWriter, kernels_of, pool_taps
 from .portable import table_of
 
 
@@ -260,7 +260,7 @@ class NodeBack(NodeRun, Back):
 
     def spread(self, place: int, node: PoolNode, u: int, pulled: Mapping[int, Both]) -> Both:
         rows, (source,) = node.axes[0], node.sources
-        parts = [((rows.stride, 1, *pool_rows(node, u, U), node.scale), both) for U, both in pulled.items()]
+        parts = [((rows.stride, rows.dilation, *pool_rows(node, u, U), node.scale), both) for U, both in pulled.items()]
         return self._spread(source, u, self.kernels.readers[place][0], parts)
 
     def output_as_value(self, place: int, cotangent: Both) -> Both:

@@ -101,13 +101,13 @@ extern "C" __global__ void products(const real* left, const real* right, const i
 // Adds to a pool's values at one target offset what its source has at offset u: of each window the rows [first, last),
 // and the pairs of columns in the table taps[t][column].
 extern "C" __global__ void pool(const real* source, const int* taps, real* out, index elements, int rows, int count,
-                                int source_rows, int source_count, int windows, int stride, int start, int first,
-                                int last, real scale) {
+                                int source_rows, int source_count, int windows, int stride, int dilation,
+                                int start, int first, int last, real scale) {
     for (index i = first_element(); i < elements; i += element_step()) {
         const Place place = place_of(i, rows, count);
         real total = 0;
         for (int a = first; a < last; ++a) {
-            const index line = (place.pair * source_rows + place.row * stride + start + a) * source_count;
+            const index line = (place.pair * source_rows + place.row * stride + start + a * dilation) * source_count;
             for (int t = 0; t < windows; ++t) {
                 const int column = taps[t * count + place.column];
                 if (column >= 0) total += source[line + column];
@@ -120,13 +120,14 @@ extern "C" __global__ void pool(const real* source, const int* taps, real* out, 
 // The first half of a pool into one pair of columns: sums over the rows [first, last) of each window, for each of its
 // pairs of columns.
 extern "C" __global__ void add_rows(const real* source, const int* taps, real* out, index elements, int rows, int count,
-                                    int source_rows, int source_count, int stride, int start, int first, int last) {
+                                    int source_rows, int source_count, int stride, int dilation, int start,
+                                    int first, int last) {
     for (index i = first_element(); i < elements; i += element_step()) {
         const Place place = place_of(i, rows, count);
         const int column = taps[place.column];
         real total = 0;
         for (int a = first; a < last && column >= 0; ++a)
-            total += source[(place.pair * source_rows + place.row * stride + start + a) * source_count + column];
+            total += source[(place.pair * source_rows + place.row * stride + start + a * dilation) * source_count + column];
         out[i] = total;
     }
 }

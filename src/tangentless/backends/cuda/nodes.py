@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...graph import EmbedNode, Graph, Pair, PoolNode, SumNode, WeightsNode, WindowNode
-from ..general import Run, Value, index_of, node_pairs, places, window_taps
+from ..general import Run, Value, index_of, node_pairs, places, pool_rows, window_taps
 from .compile import source as device_source
 from .duals import dual_lines, indented, real, tables_for
 from .fused import Machine, walk
@@ -266,11 +266,12 @@ class NodeRun(Run):
         start, first, last = pool_rows(node, u, target)
         windows = len(taps)
         if total.shape[2] > 1 or windows <= _FEW_TAPS:
-            sizes = *value.shape[1:], windows, rows.stride, start, first, last, np.float64(node.scale)
+            sizes = *value.shape[1:], windows, rows.stride, rows.dilation, start, first, last, np.float64(node.scale)
             self._launch("pool", total, value, taps, sizes=sizes)
             return
         part = np.empty_like(value, shape=(*total.shape[:2], windows), order="C")
-        self._launch("add_rows", part, value, taps, sizes=(*value.shape[1:], rows.stride, start, first, last))
+        steps = rows.stride, rows.dilation
+        self._launch("add_rows", part, value, taps, sizes=(*value.shape[1:], *steps, start, first, last))
         total += node.scale * self._folded(part)
 
     def _folded(self, part: Any) -> Any:
@@ -281,16 +282,6 @@ class NodeRun(Run):
             self.kernels.launch("fold", folded.size, [part, folded, np.int64(folded.size), count, half])
             part = folded
         return part
-
-
-def pool_rows(node: PoolNode, u: int, target: int) -> tuple[int, int, int]:
-    """Which rows of its source at offset u a pool reads for a target offset: (start, first, last).
-
-    Row r of the pool reads rows r stride + start + a, for a in [first, last).
-    """
-    rows = node.axes[0]
-    first, last = max(0, target * rows.stride - u), min(rows.size, rows.size + target * rows.stride - u)
-    return max(0, -target) * rows.stride - max(0, -u), first, last
 
 
 def pool_taps(graph: Graph, place: int) -> NDArray[np.int32]:
