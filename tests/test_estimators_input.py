@@ -206,6 +206,18 @@ def test_bad_sample_weights_are_refused(estimator, weights, complaint):
         estimator(SMALL).fit(random_images(4), [0, 1, 0, 1], sample_weight=weights)
 
 
+@pytest.mark.parametrize("estimator", [KernelRidgeClassifier, KernelSVC])
+@pytest.mark.parametrize("weights", [None, [1.0, 1.0, 1.0, 1.0, 0.0]])
+def test_an_asymmetric_matrix_is_refused_unless_the_row_has_no_weight(estimator, weights):
+    K, labels = np.eye(5), [0, 1, 0, 1, 0]
+    K[4, 1] = 0.5
+    if weights is not None:
+        estimator("precomputed").fit(K, labels, weights)
+        K[3, 1] = 0.4
+    with pytest.raises(InputError, match=r"K is not symmetric: K\[\d, \d\] = 0"):
+        estimator("precomputed").fit(K, labels, weights)
+
+
 @pytest.mark.parametrize("targets", [np.full(4, 3.0), np.full((4, 2), [1.0, 2.0])])
 def test_a_constant_target_is_refused(targets):
     with pytest.raises(InputError, match="all rows have the same target"):
