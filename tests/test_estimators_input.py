@@ -227,9 +227,9 @@ def test_a_constant_target_is_refused(targets):
 @pytest.mark.parametrize(
     ("parameters", "complaint"),
     [
-        ({"landmarks": 0}, "from 1 to 4 can be chosen, not 0"),
-        ({"landmarks": 5}, "from 1 to 4 can be chosen, not 5"),
-        ({"landmarks": 2.0}, "from 1 to 4 can be chosen, not 2.0"),
+        ({"landmarks": 0}, "from 1 to 4 can be chosen as landmarks, not 0"),
+        ({"landmarks": 5}, "from 1 to 4 can be chosen as landmarks, not 5"),
+        ({"landmarks": 2.0}, "from 1 to 4 can be chosen as landmarks, not 2.0"),
         ({"landmarks": 2, "landmarks_by": "luck"}, "landmarks_by is 'variance' or 'random', not 'luck'"),
         ({"landmarks": 2, "tilt": 0.3}, "tilt does not work with landmarks"),
         ({"landmarks": 2, "ridge": 0.0}, "landmarks need a ridge above 0"),

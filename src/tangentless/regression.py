@@ -214,7 +214,7 @@ class KernelRidge(KernelEstimator):
         return solution.leave_one_out
 
     def _choose_landmarks(self, device: Device, X: NDArray[Any], kept: NDArray[np.intp]) -> NDArray[np.intp]:
-        check_count(self.landmarks, len(kept))
+        check_count(self.landmarks, len(kept), " as landmarks")
         count = int(self.landmarks or 0)
         if self.landmarks_by == "random":
             return choose_landmarks(len(kept), count)
