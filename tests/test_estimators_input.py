@@ -180,7 +180,7 @@ def test_tensors_are_read_and_wrong_axes_are_named():
         (KernelSVC(SMALL, C=0.0), ParameterError, "C must be a finite number above 0 or 'scale', not 0.0"),
         (KernelSVC(SMALL, C="1"), ParameterError, "C must be"),
         (KernelRidgeClassifier(SMALL, tilt="much"), ParameterError, "tilt must be"),
-        (KernelRidgeClassifier(SMALL, ridge="cv"), ParameterError, "ridge must be"),
+        (KernelRidgeClassifier(SMALL, ridge="lo"), ParameterError, "ridge must be .* at least 0, or 'loo', not 'lo'"),
         (KernelRidgeClassifier(SMALL, class_weight={0: 1, 1: -1}), ParameterError, "class weights must be finite"),
         (KernelRidgeClassifier(SMALL, class_weight="even"), InputError, "balanced"),
     ],
