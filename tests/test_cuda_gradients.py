@@ -107,6 +107,17 @@ def test_fused_gradients_of_chains_agree_with_the_reference(case, precision, bou
     assert relative(one, expected) < bound
 
 
+@pytest.mark.parametrize("weight", [2.0**200, 2.0**-200])
+def test_sizes_of_cotangents_change_no_bit_of_fused_gradients(weight, monkeypatch):
+    backend = use("emulated", monkeypatch)
+    kernel, X, G = tl.kernel("conv3 relu pool2 conv3 relu globalpool"), images((4, 4, 2), 3), np.ones((3, 3))
+    assert isinstance(backend.gradient(kernel.graph((4, 4, 2)), X), PulledGradient)
+    for Z in (None, images((4, 4, 2), 3, seed=1)):
+        found, expected = (as_tuple(kernel.vjp(X, Z, G * scale, backend=backend)) for scale in (weight, 1.0))
+        for some, one in zip(found, expected, strict=True):
+            assert np.array_equal(some / weight, one)
+
+
 def test_fused_gradients_of_channels_that_the_first_stage_does_not_multiply(monkeypatch):
     backend, shape = use("emulated", monkeypatch), (6, 18, 320)
     kernel = tl.kernel("conv3 relu conv3 relu pool2 conv3 relu globalpool")

@@ -180,7 +180,7 @@ def test_tensors_are_read_and_wrong_axes_are_named():
         (KernelSVC(SMALL, C=0.0), ParameterError, "C must be a finite number above 0 or 'scale', not 0.0"),
         (KernelSVC(SMALL, C="1"), ParameterError, "C must be"),
         (KernelRidgeClassifier(SMALL, tilt="much"), ParameterError, "tilt must be"),
-        (KernelRidgeClassifier(SMALL, ridge="cv"), ParameterError, "ridge must be"),
+        (KernelRidgeClassifier(SMALL, ridge="lo"), ParameterError, "ridge must be .* at least 0, or 'loo', not 'lo'"),
         (KernelRidgeClassifier(SMALL, class_weight={0: 1, 1: -1}), ParameterError, "class weights must be finite"),
         (KernelRidgeClassifier(SMALL, class_weight="even"), InputError, "balanced"),
     ],
@@ -206,6 +206,18 @@ def test_bad_sample_weights_are_refused(estimator, weights, complaint):
         estimator(SMALL).fit(random_images(4), [0, 1, 0, 1], sample_weight=weights)
 
 
+@pytest.mark.parametrize("estimator", [KernelRidgeClassifier, KernelSVC])
+@pytest.mark.parametrize("weights", [None, [1.0, 1.0, 1.0, 1.0, 0.0]])
+def test_an_asymmetric_matrix_is_refused_unless_the_row_has_no_weight(estimator, weights):
+    K, labels = np.eye(5), [0, 1, 0, 1, 0]
+    K[4, 1] = 0.5
+    if weights is not None:
+        estimator("precomputed").fit(K, labels, weights)
+        K[3, 1] = 0.4
+    with pytest.raises(InputError, match=r"K is not symmetric: K\[\d, \d\] = 0"):
+        estimator("precomputed").fit(K, labels, weights)
+
+
 @pytest.mark.parametrize("targets", [np.full(4, 3.0), np.full((4, 2), [1.0, 2.0])])
 def test_a_constant_target_is_refused(targets):
     with pytest.raises(InputError, match="all rows have the same target"):
@@ -215,9 +227,9 @@ def test_a_constant_target_is_refused(targets):
 @pytest.mark.parametrize(
     ("parameters", "complaint"),
     [
-        ({"landmarks": 0}, "from 1 to 4 can be chosen, not 0"),
-        ({"landmarks": 5}, "from 1 to 4 can be chosen, not 5"),
-        ({"landmarks": 2.0}, "from 1 to 4 can be chosen, not 2.0"),
+        ({"landmarks": 0}, "from 1 to 4 can be chosen as landmarks, not 0"),
+        ({"landmarks": 5}, "from 1 to 4 can be chosen as landmarks, not 5"),
+        ({"landmarks": 2.0}, "from 1 to 4 can be chosen as landmarks, not 2.0"),
         ({"landmarks": 2, "landmarks_by": "luck"}, "landmarks_by is 'variance' or 'random', not 'luck'"),
         ({"landmarks": 2, "tilt": 0.3}, "tilt does not work with landmarks"),
         ({"landmarks": 2, "ridge": 0.0}, "landmarks need a ridge above 0"),

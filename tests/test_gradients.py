@@ -235,6 +235,18 @@ def test_hostile_images_have_finite_gradients(kernel, precision):
     assert not gradient[8].any()  # a black image: where a nonlinearity has no derivative, zero is taken
 
 
+@pytest.mark.parametrize("text", ["conv3 relu globalpool", "conv3 relu pool2 conv3 relu globalpool normalize relu"])
+@pytest.mark.parametrize(("size", "weight"), [(2.0**300, 1.0), (2.0**-300, 1.0), (1.0, 2.0**200), (1.0, 2.0**-200)])
+def test_sizes_of_images_and_of_cotangents_change_no_bit_of_float32_gradients(text, size, weight):
+    kernel, X, G = tl.kernel(text), images((8, 8, 2), 5), np.ones((5, 5))
+    factor = weight / size if "normalize" in text else weight * size  # of all gradients
+    for Z, other in ((None, None), (X[::-1] + 1.0, (X[::-1] + 1.0) * size)):
+        expected = as_tuple(kernel.vjp(X, Z, G, backend="cpu"))
+        found = as_tuple(kernel.vjp(X * size, other, G * weight, backend="cpu"))
+        for some, one in zip(found, expected, strict=True):
+            assert np.array_equal(some / factor, one)
+
+
 def test_duplicates_have_the_gradient_that_an_image_has_with_itself():
     X = images((6, 6, 2), 1)
     kernel = tl.kernel("conv3 relu pool2 conv3 relu globalpool")

@@ -141,8 +141,11 @@ def test_at_noise_zero_training_images_have_no_deviation():
     np.testing.assert_allclose(mean, model.y_fit_, atol=1e-3)
     assert std.max() < 1e-2  # kernels in float32: sqrt(1e-7 times a condition number of 100)
     images[7] = images[2]
-    with pytest.raises(NotPositiveDefinite, match=r"duplicates \(2 and 7\)"):
+    refused = pytest.raises(NotPositiveDefinite, match=r"at noise=0: .*duplicates \(2 and 7\).*; noise=\S+ would work")
+    with refused:
         clone(model).fit(images, images.mean(axis=(1, 2, 3)))
+    with refused:
+        clone(model).fit(images[:7], images[:7].mean(axis=(1, 2, 3))).partial_fit(images[7:], np.arange(5.0))
 
 
 @pytest.mark.parametrize("criterion", ["mle", "loo"])

@@ -195,7 +195,7 @@ def test_the_suggested_ridge_works(rows, rank, noise, scale, seed):
 
 @pytest.mark.parametrize("ridge", [-1e-9, float("nan"), float("inf"), "0.1", None, True, [0.1]])
 def test_a_ridge_that_is_no_number_of_at_least_zero_is_refused(ridge):
-    with pytest.raises(ParameterError, match="ridge must be a finite number of at least 0, not"):
+    with pytest.raises(ParameterError, match="ridge must be a finite number of at least 0, or 'loo', not"):
         solve_ridge(np.eye(2), np.ones(2), ridge)
 
 

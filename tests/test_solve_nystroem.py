@@ -63,5 +63,5 @@ def test_bad_input_is_refused():
         solve_nystroem(K, K, np.ones(3), 1.0)
     with pytest.raises(NotPositiveDefinite, match="kernel W of the landmarks"):
         solve_nystroem(K, -K, np.ones(4), 1.0)
-    with pytest.raises(ParameterError, match="from 1 to 4 can be chosen, not 5"):
+    with pytest.raises(ParameterError, match="from 1 to 4 can be chosen as landmarks, not 5"):
         choose_landmarks(4, 5)

@@ -33,6 +33,7 @@ from .preprocessing import Augmentation
 from .preprocessing.rows import input_errors
 from .regression import KernelRidge
 from .solve import Separators, fit_scale, is_number, probabilities, scaled_price
+from .solve.matrices import check_kernel
 from .symmetries import Symmetry
 
 Array = NDArray[np.float64]
@@ -245,8 +246,8 @@ class KernelRidgeRegressor(NumberEstimator, KernelRidge):
 class KernelSVC(_Classifier):
     """Classification by a support vector machine (hinge loss) on any kernel of this package, fitted by libsvm.
 
-    The matrix need not be positive definite. There is no closed-form leave-one-out; for probabilities wrap the model in
-    scikit-learn's `CalibratedClassifierCV`.
+    The matrix must be symmetric, but need not be positive definite. There is no closed-form leave-one-out; for
+    probabilities wrap the model in scikit-learn's `CalibratedClassifierCV`.
 
     Parameters
     ----------
@@ -303,6 +304,8 @@ class KernelSVC(_Classifier):
         kept = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
         K = np.asarray(to_host(self._training_matrix(self._device(), X)))  # libsvm runs on the host
         K = K[np.ix_(kept, kept)]
+        if self._precomputed:
+            check_kernel(K)  # libsvm may never end on one that is not symmetric
         self.C_ = scaled_price(K) if self.C == "scale" else float(self.C)
         with self._shown("support vectors"):
             machine = SVC(C=self.C_, kernel="precomputed").fit(

@@ -17,6 +17,7 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -52,6 +53,15 @@ def _has_images(model: KernelEstimator) -> bool:
             "to images with a kernel"
         )
     return True
+
+
+@contextmanager
+def _advising_noise() -> Iterator[None]:
+    """Call the ridge noise, as the parameter of the regressor is called, in the error for a singular matrix."""
+    try:
+        yield
+    except NotPositiveDefinite as error:
+        raise NotPositiveDefinite(str(error).replace("ridge", "noise")) from None
 
 
 class _Process(KernelEstimator):
@@ -189,7 +199,9 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
         K = self._training_matrix(device, X)
         self.X_fit_ = None if self._precomputed else X
         self.noise_ = self._pick_noise(K, targets, device)
-        self._attach(factorise(K, self.noise_, overwrite=not self._precomputed, backend=device), targets)
+        with _advising_noise():
+            factor = factorise(K, self.noise_, overwrite=not self._precomputed, backend=device)
+        self._attach(factor, targets)
         return self
 
     @available_if(_has_images)  # type: ignore[untyped-decorator]
@@ -205,7 +217,9 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
         targets = check_targets(y, len(rows))
         if targets.shape[1:] != self.y_fit_.shape[1:]:
             raise InputError(f"y has the shape {targets.shape}, but the model was fitted to {self.y_fit_.shape}")
-        factor = self.factor_.update(*self._covariances(rows))
+        covariances = self._covariances(rows)
+        with _advising_noise():
+            factor = self.factor_.update(*covariances)
         self.X_fit_ = np.concatenate([self.X_fit_, rows])
         self._attach(factor, np.concatenate([self.y_fit_, targets]))
         return self

@@ -33,12 +33,12 @@ from .preprocessing import Augmentation, mirror
 from .solve import (
     Criterion,
     RidgeSolution,
-    check_ridge,
     check_tilt,
     choose_landmarks,
     solve_nystroem,
     solve_ridge,
 )
+from .solve.checks import fixed_ridge
 from .solve.pivoted import check_count, choose_rows
 from .solve.scores import member_shares
 from .symmetries import Symmetry, Transform
@@ -84,8 +84,7 @@ class KernelRidge(KernelEstimator):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        if not (isinstance(self.ridge, str) and self.ridge == "loo"):
-            check_ridge(self.ridge)
+        fixed_ridge(self.ridge)
         check_tilt(self.tilt)
         if self.landmarks_by not in ("variance", "random"):
             raise ParameterError(f"landmarks_by is 'variance' or 'random', not {self.landmarks_by!r}")
@@ -214,7 +213,7 @@ class KernelRidge(KernelEstimator):
         return solution.leave_one_out
 
     def _choose_landmarks(self, device: Device, X: NDArray[Any], kept: NDArray[np.intp]) -> NDArray[np.intp]:
-        check_count(self.landmarks, len(kept))
+        check_count(self.landmarks, len(kept), " as landmarks")
         count = int(self.landmarks or 0)
         if self.landmarks_by == "random":
             return choose_landmarks(len(kept), count)

@@ -64,3 +64,12 @@ def power_of_two(values: Any) -> float:
     """The power of two at or below the largest absolute value (1 if all are zero): scaling by it rounds nothing."""
     largest = float(np.abs(values).max())
     return 2.0 ** math.floor(math.log2(largest)) if largest > 0 else 1.0
+
+
+def powers_of_two(xp: Any, squares: Any, *found: Any) -> Any:
+    """The same for each image, (N,), of its cotangents: `squares`, (N,), and `found`, (N, numbers) each.
+
+    `xp` is NumPy or CuPy.
+    """
+    largest = abs(xp.concatenate([squares.reshape(-1, 1), *found], axis=1)).max(axis=1)
+    return xp.ldexp(xp.ones(len(largest)), xp.where(largest > 0, xp.frexp(largest)[1] - 1, 0))

@@ -40,6 +40,21 @@ def check_ridge(ridge: Any) -> float:
     return float(ridge)
 
 
+def fixed_ridge(ridge: Any) -> float | None:
+    """As `check_ridge`; None for "loo", where leave-one-out will choose the ridge.
+
+    >>> fixed_ridge("lo")
+    Traceback (most recent call last):
+        ...
+    tangentless.errors.ParameterError: ridge must be a finite number of at least 0, or 'loo', not 'lo'
+    """
+    if isinstance(ridge, str) and ridge == "loo":
+        return None
+    if not is_number(ridge) or ridge < 0:
+        raise ParameterError(f"ridge must be a finite number of at least 0, or 'loo', not {ridge!r}")
+    return float(ridge)
+
+
 def check_targets(Y: Any, rows: int) -> Array:
     """Y as a float64 array, (rows,) or (rows, targets); raises `InputError` unless it has this shape and is finite.
 

@@ -29,7 +29,7 @@ from ..chunks import spans
 from ..devices import Device
 from ..errors import InputError, NotPositiveDefinite, ParameterError
 from . import blocked
-from .checks import check_ridge, check_targets, check_weights
+from .checks import check_ridge, check_targets, check_weights, fixed_ridge
 from .diagnosis import explain
 from .matrices import bring, check_fits, check_kernel, load, receive, send
 from .path import score_path
@@ -105,7 +105,7 @@ def solve_ridge(
     >>> solution.leave_one_out.round(6)  # without the first row: 1 * 6 / (2 + 1); without the second: 1 * 3 / (2 + 1)
     array([2., 1.])
     """
-    fixed = None if isinstance(ridge, str) and ridge == "loo" else check_ridge(ridge)
+    fixed = fixed_ridge(ridge)
     check_tilt(tilt)
     on, matrix, kind = receive(K, backend)
     with on.working():

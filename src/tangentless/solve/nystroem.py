@@ -83,7 +83,7 @@ def choose_landmarks(rows: int, count: int, *, seed: int = 0) -> NDArray[np.intp
     >>> choose_landmarks(10, 3)
     array([5, 6, 9])
     """
-    check_count(count, rows)
+    check_count(count, rows, " as landmarks")
     return np.sort(np.random.default_rng(seed).choice(rows, count, replace=False))
 
 

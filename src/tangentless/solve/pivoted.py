@@ -57,10 +57,10 @@ def choose_rows(covariances: Columns, variances: Any, count: int, *, block: int 
     return np.array(chosen, dtype=np.intp)
 
 
-def check_count(count: Any, rows: int) -> None:
-    """Raise `ParameterError` unless `count` is a whole number from 1 to `rows`."""
+def check_count(count: Any, rows: int, purpose: str = "") -> None:
+    """Raise `ParameterError` unless `count` is a whole number from 1 to `rows`; `purpose` is like " as landmarks"."""
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= rows:
-        raise ParameterError(f"of {rows} rows, from 1 to {rows} can be chosen, not {count!r}")
+        raise ParameterError(f"of {rows} rows, from 1 to {rows} can be chosen{purpose}, not {count!r}")
 
 
 def _batch(covariances: Columns, left: Array, roots: Array, size: int, floor: float) -> Indices:

@@ -19,7 +19,7 @@ from ..chunks import spans
 from ..devices import Device
 from ..errors import InputError, NotPositiveDefinite, ParameterError
 from .blocked import EPSILON, rounding
-from .checks import check_ridge, check_targets
+from .checks import check_targets, fixed_ridge
 from .matrices import as_numbers, bring, receive
 from .path import DECADES
 from .scores import Criterion, check_criterion, rank
@@ -83,7 +83,7 @@ def solve_panels(
     scale: float | None = None,
 ) -> PrimalSolution:
     """As `solve_primal`. "loo" tries ridges relative to `scale`, by default the mean squared length of rows."""
-    fixed = None if isinstance(ridge, str) and ridge == "loo" else check_ridge(ridge)
+    fixed = fixed_ridge(ridge)
     if fixed == 0:
         raise ParameterError(
             "features and landmarks need a ridge above 0; for a ridge of 0 use solve_ridge on all rows"

@@ -24,7 +24,7 @@ from ...layers import Normalize
 from ...pullback import check_gradient, pull_head_diagonal
 from .. import Advance
 from ..backward import InOrder
-from ..chains import power_of_two, pull_norms, pull_totals
+from ..chains import power_of_two, powers_of_two, pull_norms, pull_totals
 from ..segments import Embedding, Segment, chain
 from ..workers import run_parallel
 from .compiling import compiling
@@ -334,12 +334,12 @@ def _pull_alone(gradient: FusedGradient, part: slice, squares: Array, space: _Wo
     cotangents[-1] = 0
     entrances = _entrances(plan, images)
     pixels, norms = np.split(gradient.found[part], [plan.pixel_count], axis=1)
-    by, end, top = squares.reshape(count, 1), plan.norm_count, power_of_two(squares)
+    by, end, top = squares.reshape(count, 1), plan.norm_count, powers_of_two(np, squares, gradient.found[part])
 
     def own(first: int, end: int) -> Array:
         """Cotangents from these pairs of the numbers [first, end) of an image, pixels then norms, both sides added."""
         both = space.left_found.reshape(-1, lanes)[first:end] + space.right_found.reshape(-1, lanes)[first:end]
-        return np.asarray(both.T[:count] * top, dtype=np.float64)
+        return np.asarray(both.T[:count] * top[:, None], dtype=np.float64)
 
     for place in reversed(range(last + 1)):
         stage = plan.stages[place]

@@ -17,7 +17,7 @@ from ...chunks import spans
 from ...graph import Graph
 from ...pullback import pull_head_diagonal
 from .. import Advance, OfImages
-from ..chains import pull_norms, pull_totals
+from ..chains import powers_of_two, pull_norms, pull_totals
 from ..general import pixel_squares
 from .first_stage import FirstStage
 from .following import OffsetImages, OffsetPath
@@ -144,7 +144,7 @@ class PullPath:
         (output,), count, last = plan.graph.outputs, len(images), len(self.plan.shapes) - 1
         head = pull_head_diagonal(self.graph, [own.squares], [], images.diagonal, parameters=False)
         by = (images.squares + head.left.get(output, 0.0)) * own.gains**2 * plan.total_scale()
-        top = _power_of_two(by, xp)
+        top = powers_of_two(xp, by, *images.found)
         by = (by / top).reshape(count, 1, 1)
         x, a = self.forward.interleaved(own.pixels), self.forward.interleaved(own.norms)
         units = self.machine.upload(self_units(count))
@@ -156,7 +156,7 @@ class PullPath:
             walk(self.launch, "add_own", by.size, [given, by, np.int64(by.size), math.prod(segment.exits[0].grid)])
             given, _, rights = self._back(place, x, a, own, units, exits, given, itself=True)
             both = 2.0 * rights.reshape(count, self.plan.shapes[place].groups, -1).astype(np.float64).sum(axis=1)
-            found = (images.found[place] / top + both).reshape(count, -1, *segment.grid)
+            found = (images.found[place] / top[:, None] + both).reshape(count, -1, *segment.grid)
             embeddings = [number for number, step in enumerate(segment.steps) if step.embedding is not None]
             pixels, norms = np.split(found, [found.shape[1] - len(embeddings)], axis=1)
             scales = {number: norms[:, i] for i, number in enumerate(embeddings)}
@@ -167,7 +167,7 @@ class PullPath:
             by = pull_norms(segment, entrance, scales, self.forward.window_sums)
             by = by * plan.exit_scale(place - 1, plan.segments[place - 1].exits[0]) if place else by
         scaled = own.pixels.astype(np.float64).reshape(pixels.shape)
-        return (pixels + 2.0 * scaled * by[:, None]) * top
+        return (pixels + 2.0 * scaled * by[:, None]) * top[:, None, None, None]
 
 
 def _power_of_two(values: Any, xp: Any) -> Any:
