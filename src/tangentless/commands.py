@@ -60,12 +60,13 @@ def fit(
         ),
     ] = None,
     ridge: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Number added to the diagonal of the kernel matrix. 0 interpolates the training images; loo chooses "
-            "the ridge by leave-one-out."
+            "the ridge by leave-one-out.",
+            show_default="1e-4, or the recipe's",
         ),
-    ] = "1e-4",
+    ] = None,
     flips: Annotated[
         bool, typer.Option("--flips", help="Train as if the mirror images of all training images were there too.")
     ] = False,
@@ -102,7 +103,7 @@ def fit(
     from .timing import command, format_bytes, format_seconds, timed
 
     check_outputs(output, report, force=force)
-    added: Any = parse_ridge(ridge)
+    added: dict[str, Any] = {} if ridge is None else {"ridge": parse_ridge(ridge)}
     device = device_of(backend, precision, jobs)
     if Path(x).is_dir():
         if y is not None or regression:
@@ -119,11 +120,11 @@ def fit(
             raise ParameterError(
                 f"{architecture} is a recipe, which sets flips and whitening: leave out --flips, --zca and --patch"
             )
-        model = recipe(architecture, regression=regression, backend=device)
+        model = recipe(architecture, regression=regression, backend=device, **added)
         estimator = model[-1]
     else:
         estimator = (KernelRidgeRegressor if regression else KernelRidgeClassifier)(
-            architecture, ridge=added, flips=flips, backend=device
+            architecture, flips=flips, backend=device, **added
         )
         whitening = [ZCA(mirrors=flips, patch=patch, verbose=True)] if zca or patch is not None else []
         model = make_pipeline(*whitening, estimator) if whitening else estimator
