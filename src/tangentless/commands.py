@@ -76,12 +76,18 @@ def fit(
     patch: Annotated[
         int | None,
         typer.Option(
-            help="Whiten patches of so many pixels a side, not whole images: for few images, or large ones. Implies "
+            help="Whiten patches of so many pixels a side, not whole images: for few images, or large ones. Replaces "
             "--zca."
         ),
     ] = None,
-    size: Annotated[str, typer.Option(help="Height and width that photographs are scaled to: 32, or 32x48.")] = "32",
-    colour: Annotated[str, typer.Option("--colour", "--color", help="Channels of photographs: rgb or grey.")] = "rgb",
+    size: Annotated[
+        str | None,
+        typer.Option(help="Height and width that photographs are scaled to: 32, or 32x48.", show_default="32"),
+    ] = None,
+    colour: Annotated[
+        str | None,
+        typer.Option("--colour", "--color", help="Channels of photographs: rgb or grey.", show_default="rgb"),
+    ] = None,
     skip: SkipOption = False,
     regression: Annotated[bool, typer.Option("--regression", help="Predict numbers instead of classes.")] = False,
     key: KeyOption = None,
@@ -105,15 +111,19 @@ def fit(
     check_outputs(output, report, force=force)
     added: dict[str, Any] = {} if ridge is None else {"ridge": parse_ridge(ridge)}
     device = device_of(backend, precision, jobs)
+    if zca and patch is not None:
+        raise ParameterError("--zca whitens whole images and --patch parts of them; give one of the two")
     if Path(x).is_dir():
         if y is not None or regression:
             raise ParameterError(
                 f"{x} is a folder, and the folders in it name the classes: leave out Y and --regression"
             )
-        images, targets = _read_labelled(x, parse_size(size), colour, skip)
+        colours = "rgb" if colour is None else colour
+        images, targets = _read_labelled(x, parse_size("32" if size is None else size), colours, skip)
     elif y is None:
         raise ParameterError(_missing_labels(architecture, x))
     else:
+        _refuse_for_arrays(x, {"--size": size, "--colour": colour, "--skip": skip})
         images, targets = load_images(x, key), load_array(y)
     if architecture in RECIPES:
         if flips or zca or patch is not None:
@@ -133,7 +143,7 @@ def fit(
         try:
             _, taken = timed(lambda: model.fit(images, targets))
         except ArchitectureError as error:
-            hint = f"; or choose another --size than {size}" if Path(x).is_dir() else ""
+            hint = f"; or choose another --size than {size or 32}" if Path(x).is_dir() else ""
             raise ArchitectureError(f"{error}{hint}") from error
     save_model(output, model, force=force)
     found = f", ridge {estimator.ridge_:.1g}" if ridge == "loo" else ""
@@ -196,6 +206,7 @@ def predict(
         folder = Path(x) if Path(x).is_dir() else Path(x).parent
         images, names = photographs.images, [file.relative_to(folder).as_posix() for file in photographs.files]
     else:
+        _refuse_for_arrays(x, {"--skip": skip})
         images = load_images(x, key)
         names = [str(row) for row in range(len(images))]
     truth = _folder_labels(x, names, estimator) if labels is None else _check_truth(load_array(labels), len(images))
@@ -346,6 +357,12 @@ def _missing_labels(architecture: str, x: str) -> str:
     if not Path(x).exists() and ":" not in x:
         return f"there is no {x}; give a folder with a folder of photographs for each class, or images and labels: X Y"
     return f"{x} is no folder of photographs, so give labels too: fit ARCH X Y"
+
+
+def _refuse_for_arrays(x: str, options: dict[str, Any]) -> None:
+    """Raise if an option for photographs is given although X is an array."""
+    if given := [name for name, value in options.items() if value not in (None, False)]:
+        raise ParameterError(f"{x} is an array, not photographs: leave out {' and '.join(given)}")
 
 
 def _are_photographs(place: Path) -> bool:
