@@ -34,6 +34,8 @@ PREDICT = ("predict", "model", "x.npy")
         (("fit", TEXT, "photos", "--patch", "3", "--zca", "-o", "new"), "give one of the two"),
         ((*FIT, "--size", "32"), "x.npy is an array, not photographs: leave out --size"),
         ((*FIT, "--color", "grey", "--skip"), "x.npy is an array, not photographs: leave out --colour and --skip"),
+        ((*FIT, "--report", "photos/../new"), "two outputs have the name"),
+        ((*PREDICT, "--csv", "a.csv", "--output", "a.csv"), "two outputs have the name a.csv; choose another"),
         ((*PREDICT, "--skip"), "x.npy is an array, not photographs: leave out --skip"),
     ],
 )

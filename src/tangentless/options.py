@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from .errors import InputError
+from .errors import InputError, ParameterError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,12 +63,14 @@ SkipOption = Annotated[bool, typer.Option("--skip", help="Skip photographs that 
 
 
 def check_outputs(*places: Path | None, force: bool = True) -> None:
-    """Raise if an output cannot be written, or exists without `force`; called before anything is computed."""
+    """Raise if an output cannot be written, is named twice, or exists without `force`; before any computation."""
     from .files import check_output
 
-    for place in places:
-        if place is not None:
-            check_output(place, force=force, option="--force")
+    named = [place for place in places if place is not None]
+    for number, place in enumerate(named):
+        check_output(place, force=force, option="--force")
+        if place.resolve() in [other.resolve() for other in named[:number]]:
+            raise ParameterError(f"two outputs have the name {place}; choose another name for one of them")
 
 
 def device_of(name: str, precision: str, jobs: int | None) -> Device:
