@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shell import run
+from shell import run, succeed
 from tangentless import commands
 
 TEXT = "conv3 relu pool2 conv3 relu globalpool normalize relu"
@@ -43,3 +43,15 @@ def test_what_would_do_nothing_is_refused(folder, arguments, complaint):
     refused = run(*arguments)
     assert refused.exit_code == 2
     assert complaint in refused.output
+
+
+def test_errors_name_options_and_not_parameters(folder):
+    np.save("more.npy", np.concatenate([np.load("x.npy"), np.ones((2, 4, 4, 3))]))
+    succeed("gram", "run", TEXT, "x.npy", "store", "--backend", "reference")
+    refused = run("gram", "run", TEXT, "more.npy", "store", "--backend", "reference")
+    assert refused.exit_code == 2
+    assert "to add the new ones, pass --extend." in refused.output
+
+
+def test_help_says_which_names_are_recipes():
+    assert "best or paper" in " ".join(succeed("fit", "--help").replace("│", " ").split())

@@ -16,7 +16,6 @@ from .console import percent, say, say_aside, show_table
 from .errors import ArchitectureError, DatasetDamagedError, InputError, ParameterError, TangentlessError
 from .experiments.options import parse_ridge
 from .options import (
-    ArchitectureArgument,
     BackendOption,
     ForceOption,
     ImagesArgument,
@@ -24,6 +23,7 @@ from .options import (
     KeyOption,
     OutputOption,
     PrecisionOption,
+    RecipeArgument,
     ReportOption,
     SkipOption,
     check_outputs,
@@ -43,7 +43,7 @@ _SCORES = {True: "r2", False: "accuracy"}  # by whether the model is a regressio
 
 @answers_json
 def fit(
-    architecture: ArchitectureArgument,
+    architecture: RecipeArgument,
     x: Annotated[
         str,
         typer.Argument(

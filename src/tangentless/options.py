@@ -45,6 +45,15 @@ SymmetryOption = Annotated[
     ),
 ]
 KeyOption = Annotated[str | None, typer.Option(help="Name of the array of images, if X is an .npz file.")]
+RecipeArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="ARCH",
+        help="Architecture: a name, such as myrtle5, or layers in quotes. Or a recipe: best or paper, for images whose "
+        "sides are multiples of 4; only fit takes recipes.",
+        autocompletion=architecture_names,
+    ),
+]
 BackendOption = Annotated[
     str,
     typer.Option(help="What computes the kernel: auto, cpu, cuda or reference.", autocompletion=backend_names),
