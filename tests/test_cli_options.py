@@ -45,6 +45,16 @@ def test_what_would_do_nothing_is_refused(folder, arguments, complaint):
     assert complaint in refused.output
 
 
+def test_photographs_in_no_class_are_counted_in_a_note(folder, monkeypatch):
+    Image.new("RGB", (8, 8)).save("photos/stray.jpg")
+    monkeypatch.setattr(commands, "then_solving", lambda progress: progress, raising=False)
+    fitted = run("fit", TEXT, "photos", "--size", "8", "--ridge", "1", "-o", "new", "--backend", "reference")
+    assert (fitted.exit_code, "Note: images in photos that are in no class are left out: 1, such" in fitted.stderr) == (
+        0,
+        True,
+    )
+
+
 def test_errors_name_options_and_not_parameters(folder):
     np.save("more.npy", np.concatenate([np.load("x.npy"), np.ones((2, 4, 4, 3))]))
     succeed("gram", "run", TEXT, "x.npy", "store", "--backend", "reference")
