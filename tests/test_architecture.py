@@ -87,6 +87,7 @@ def test_a_list_a_text_and_an_architecture_give_the_same_kernel():
         ("", "empty"),
         ("conv3 rely globalpool", "layer 2 of 3, 'rely': unknown layer; did you mean 'relu'"),
         ("mirtle5", "did you mean 'myrtle5'"),
+        ("best", "best is a recipe, not a list of layers"),
         ("conv4 relu", "layer 1 of 2, 'conv4': conv needs an odd size"),
         ("conv3 relu(0.1)", "takes no parameter"),
         ("conv3 leakyrelu(abc)", "slope must be a number, not 'abc'"),

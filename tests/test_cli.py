@@ -175,7 +175,7 @@ def test_a_new_file_has_ordinary_permissions(data: Path):
         ((TEXT, "x.npy", "other.npy"), "differ in shape"),
         ((TEXT, "x.npy", "--backend", "abacus"), "unknown backend"),
         ((TEXT, "x.npy", "--precision", "float16"), "precision"),
-        ((TEXT, "x.npy", "--jobs", "0", "--backend", "cpu"), "n_jobs"),
+        ((TEXT, "x.npy", "--jobs", "0", "--backend", "cpu"), "--jobs is a number"),
         ((TEXT, "x.npy", "--output", "no/folder/K.npy"), "no folder"),
         ((TEXT, "x.npy", "--output", "."), "is a folder"),
     ],

@@ -93,6 +93,14 @@ def test_images_in_a_folder_within_a_class_are_not_left_out_in_silence(folder):
         from_folder(folder)
 
 
+def test_images_beside_the_classes_are_left_out_with_a_warning(folder):
+    for name in ("1.PNG", "2.jpg"):
+        Image.new("RGB", (8, 8)).save(folder / name)
+    with pytest.warns(UserWarning, match=r"in no class are left out: 2, such as 1\.PNG") as told:
+        images, *_ = from_folder(folder)
+    assert (len(images), len(told)) == (3, 1)
+
+
 @pytest.mark.parametrize(
     "options",
     [

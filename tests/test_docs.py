@@ -53,6 +53,7 @@ def names_for_data():
     for folder in ("photos/cat", "photos/dog", "photos-new"):
         Path(folder).mkdir(parents=True)
         Image.new("RGB", (40, 30), "red").save(Path(folder, "one.png"))
+    Path("report.html").touch()  # of the command `fit`, on the same page
     return names_for_images()
 
 
@@ -76,7 +77,7 @@ def names_for_uncertainty():
     X, more, rng = images(20), images(3), np.random.default_rng(0)
     X_test, K = rng.standard_normal((4, 8, 8, 3)), Gaussian(0.1)(rng.standard_normal((12, 3)))
     names = {"X": X, "Y": X.mean(axis=(1, 2)), "y": np.arange(20) % 2, "X_test": X_test, "y_test": np.arange(4) % 2}
-    names |= {"X_more": more, "Y_more": more.mean(axis=(1, 2)), "Path": Path}
+    names |= {"X_more": more, "Y_more": more.mean(axis=(1, 2))}
     names |= {"vectors": vectors[:200] / 16, "labels": labels[:200]}
     return names | {"K": K[:9, :9], "C": K[9:, :9], "S": K[9:, 9:], "d": K.diagonal()[9:], "T": rng.random((9, 2))}
 

@@ -104,6 +104,18 @@ def test_the_command_line_knows_recipes(tmp_path):
     assert refused.exit_code != 0
 
 
+@pytest.mark.parametrize("regression", [(), ("--regression",)])
+def test_the_command_line_sets_the_ridge_of_a_recipe(tmp_path, regression):
+    data, files = toy(), [tmp_path / name for name in ("x.npy", "y.npy", "model.npz")]
+    np.save(files[0], data.train.images[:20])
+    np.save(files[1], data.train.labels[:20].astype(float if regression else int))
+    arguments = ["fit", "best", *files[:2], "-o", files[2], "--backend", CPU, "--force", *regression]
+    assert run(*arguments, "--ridge", "0.5").exit_code == 0
+    assert load_model(files[2])[1].ridge_ == 0.5
+    assert ", ridge" in run(*arguments, "--ridge", "loo").output
+    assert load_model(files[2])[1].ridge == "loo"
+
+
 @pytest.mark.parametrize("errors", [[0.4, 0.2, 0.0], [1.0, 0.5, 0.2]])
 def test_a_law_is_not_fitted_to_predictions_that_are_all_right_or_all_wrong(errors):
     with pytest.raises(InputError, match="above 0 and below 1"):

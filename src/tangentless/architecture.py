@@ -241,6 +241,12 @@ def _parse_layer(word: str, where: str, alone: bool) -> Layer:
 def _layer_class(name: str, word: str, alone: bool) -> type[Layer]:
     if name in LAYERS:
         return LAYERS[name]
+    from .recipes import RECIPES  # here, because recipes need this module
+
+    if alone and word in RECIPES:
+        raise ArchitectureError(
+            f"{word} is a recipe, not a list of layers; `tangentless fit` takes it, and in Python tangentless.recipe"
+        )
     names = [*LAYERS, Sum.name, Residual.name]
     known = [*names, *NAMED] if alone else names
     hint = closest(word if alone else name, known, cutoff=0.4)

@@ -39,6 +39,15 @@ from .options import (
     symmetry_text,
 )
 
+_OPTIONS = {  # what errors advise in Python, and the option that does it here
+    "force_unlock=True": "--force-unlock",
+    "force=True": "--force",
+    "extend=True": "--extend",
+    "mixed=True": "--mixed",
+    "mirrors=True": "--flips",
+    "n_jobs is": "--jobs is",
+}
+
 
 class _Commands(TyperGroup):
     """A group of commands that prints the package's errors, warnings and interrupts as one line each."""
@@ -49,7 +58,10 @@ class _Commands(TyperGroup):
             try:
                 return super().invoke(ctx)
             except TangentlessError as error:
-                say_aside(f"Error: {error}")
+                text = str(error)
+                for advice, option in _OPTIONS.items():
+                    text = text.replace(advice, option)
+                say_aside(f"Error: {text}")
                 raise typer.Exit(2) from None
             except PermissionError as error:
                 say_aside(f"Error: {error.filename}: {error.strerror}; choose a place that you may read and write")

@@ -16,7 +16,6 @@ from .console import percent, say, say_aside, show_table
 from .errors import ArchitectureError, DatasetDamagedError, InputError, ParameterError, TangentlessError
 from .experiments.options import parse_ridge
 from .options import (
-    ArchitectureArgument,
     BackendOption,
     ForceOption,
     ImagesArgument,
@@ -24,6 +23,7 @@ from .options import (
     KeyOption,
     OutputOption,
     PrecisionOption,
+    RecipeArgument,
     ReportOption,
     SkipOption,
     check_outputs,
@@ -43,7 +43,7 @@ _SCORES = {True: "r2", False: "accuracy"}  # by whether the model is a regressio
 
 @answers_json
 def fit(
-    architecture: ArchitectureArgument,
+    architecture: RecipeArgument,
     x: Annotated[
         str,
         typer.Argument(
@@ -60,12 +60,13 @@ def fit(
         ),
     ] = None,
     ridge: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Number added to the diagonal of the kernel matrix. 0 interpolates the training images; loo chooses "
-            "the ridge by leave-one-out."
+            "the ridge by leave-one-out.",
+            show_default="1e-4, or the recipe's",
         ),
-    ] = "1e-4",
+    ] = None,
     flips: Annotated[
         bool, typer.Option("--flips", help="Train as if the mirror images of all training images were there too.")
     ] = False,
@@ -75,12 +76,18 @@ def fit(
     patch: Annotated[
         int | None,
         typer.Option(
-            help="Whiten patches of so many pixels a side, not whole images: for few images, or large ones. Implies "
+            help="Whiten patches of so many pixels a side, not whole images: for few images, or large ones. Replaces "
             "--zca."
         ),
     ] = None,
-    size: Annotated[str, typer.Option(help="Height and width that photographs are scaled to: 32, or 32x48.")] = "32",
-    colour: Annotated[str, typer.Option("--colour", "--color", help="Channels of photographs: rgb or grey.")] = "rgb",
+    size: Annotated[
+        str | None,
+        typer.Option(help="Height and width that photographs are scaled to: 32, or 32x48.", show_default="32"),
+    ] = None,
+    colour: Annotated[
+        str | None,
+        typer.Option("--colour", "--color", help="Channels of photographs: rgb or grey.", show_default="rgb"),
+    ] = None,
     skip: SkipOption = False,
     regression: Annotated[bool, typer.Option("--regression", help="Predict numbers instead of classes.")] = False,
     key: KeyOption = None,
@@ -102,28 +109,32 @@ def fit(
     from .timing import command, format_bytes, format_seconds, timed
 
     check_outputs(output, report, force=force)
-    added: Any = parse_ridge(ridge)
+    added: dict[str, Any] = {} if ridge is None else {"ridge": parse_ridge(ridge)}
     device = device_of(backend, precision, jobs)
+    if zca and patch is not None:
+        raise ParameterError("--zca whitens whole images and --patch parts of them; give one of the two")
     if Path(x).is_dir():
         if y is not None or regression:
             raise ParameterError(
                 f"{x} is a folder, and the folders in it name the classes: leave out Y and --regression"
             )
-        images, targets = _read_labelled(x, parse_size(size), colour, skip)
+        colours = "rgb" if colour is None else colour
+        images, targets = _read_labelled(x, parse_size("32" if size is None else size), colours, skip)
     elif y is None:
         raise ParameterError(_missing_labels(architecture, x))
     else:
+        _refuse_for_arrays(x, {"--size": size, "--colour": colour, "--skip": skip})
         images, targets = load_images(x, key), load_array(y)
     if architecture in RECIPES:
         if flips or zca or patch is not None:
             raise ParameterError(
                 f"{architecture} is a recipe, which sets flips and whitening: leave out --flips, --zca and --patch"
             )
-        model = recipe(architecture, regression=regression, backend=device)
+        model = recipe(architecture, regression=regression, backend=device, **added)
         estimator = model[-1]
     else:
         estimator = (KernelRidgeRegressor if regression else KernelRidgeClassifier)(
-            architecture, ridge=added, flips=flips, backend=device
+            architecture, flips=flips, backend=device, **added
         )
         whitening = [ZCA(mirrors=flips, patch=patch, verbose=True)] if zca or patch is not None else []
         model = make_pipeline(*whitening, estimator) if whitening else estimator
@@ -132,7 +143,7 @@ def fit(
         try:
             _, taken = timed(lambda: model.fit(images, targets))
         except ArchitectureError as error:
-            hint = f"; or choose another --size than {size}" if Path(x).is_dir() else ""
+            hint = f"; or choose another --size than {size or 32}" if Path(x).is_dir() else ""
             raise ArchitectureError(f"{error}{hint}") from error
     save_model(output, model, force=force)
     found = f", ridge {estimator.ridge_:.1g}" if ridge == "loo" else ""
@@ -195,6 +206,7 @@ def predict(
         folder = Path(x) if Path(x).is_dir() else Path(x).parent
         images, names = photographs.images, [file.relative_to(folder).as_posix() for file in photographs.files]
     else:
+        _refuse_for_arrays(x, {"--skip": skip})
         images = load_images(x, key)
         names = [str(row) for row in range(len(images))]
     truth = _folder_labels(x, names, estimator) if labels is None else _check_truth(load_array(labels), len(images))
@@ -345,6 +357,12 @@ def _missing_labels(architecture: str, x: str) -> str:
     if not Path(x).exists() and ":" not in x:
         return f"there is no {x}; give a folder with a folder of photographs for each class, or images and labels: X Y"
     return f"{x} is no folder of photographs, so give labels too: fit ARCH X Y"
+
+
+def _refuse_for_arrays(x: str, options: dict[str, Any]) -> None:
+    """Raise if an option for photographs is given although X is an array."""
+    if given := [name for name, value in options.items() if value not in (None, False)]:
+        raise ParameterError(f"{x} is an array, not photographs: leave out {' and '.join(given)}")
 
 
 def _are_photographs(place: Path) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from .errors import InputError
+from .errors import InputError, ParameterError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,6 +45,15 @@ SymmetryOption = Annotated[
     ),
 ]
 KeyOption = Annotated[str | None, typer.Option(help="Name of the array of images, if X is an .npz file.")]
+RecipeArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="ARCH",
+        help="Architecture: a name, such as myrtle5, or layers in quotes. Or a recipe: best or paper, for images whose "
+        "sides are multiples of 4; only fit takes recipes.",
+        autocompletion=architecture_names,
+    ),
+]
 BackendOption = Annotated[
     str,
     typer.Option(help="What computes the kernel: auto, cpu, cuda or reference.", autocompletion=backend_names),
@@ -63,12 +72,14 @@ SkipOption = Annotated[bool, typer.Option("--skip", help="Skip photographs that 
 
 
 def check_outputs(*places: Path | None, force: bool = True) -> None:
-    """Raise if an output cannot be written, or exists without `force`; called before anything is computed."""
+    """Raise if an output cannot be written, is named twice, or exists without `force`; before any computation."""
     from .files import check_output
 
-    for place in places:
-        if place is not None:
-            check_output(place, force=force, option="--force")
+    named = [place for place in places if place is not None]
+    for number, place in enumerate(named):
+        check_output(place, force=force, option="--force")
+        if place.resolve() in [other.resolve() for other in named[:number]]:
+            raise ParameterError(f"two outputs have the name {place}; choose another name for one of them")
 
 
 def device_of(name: str, precision: str, jobs: int | None) -> Device:

@@ -47,8 +47,9 @@ def from_folder(
     """Images (N, H, W, C), their class numbers (N,), and the names of the classes, from one folder per class.
 
     Every folder in `path` is a class. Classes, and the images of each, are sorted by name. Hidden files and files that
-    file managers create are ignored. A file that Pillow cannot read, or a folder within a class, is an error.
-    Photographs are rotated as their EXIF orientation says, and transparent parts become white.
+    file managers create are ignored. Images beside the folders are left out, with a warning. A file that Pillow cannot
+    read, or a folder within a class, is an error. Photographs are rotated as their EXIF orientation says, and
+    transparent parts become white.
 
     Parameters
     ----------
@@ -86,10 +87,20 @@ def from_folder(
 
 
 def labelled_files(path: str | Path) -> list[Path]:
-    """The files of all classes; the class of a file is the name of the folder it is in."""
-    classes = [below for below in _entries(existing_folder(path)) if below.is_dir()]
+    """The files of all classes; the class of a file is the name of the folder it is in.
+
+    Images beside these folders have no class: a warning says how many there are.
+    """
+    inside = _entries(existing_folder(path))
+    classes = [below for below in inside if below.is_dir()]
     if not classes:
         raise DatasetMissingError(f"{path} has no folders in it; put the images of each class in a folder of their own")
+    if outside := [one for one in inside if one.is_file() and _has_image_suffix(one)]:
+        warnings.warn(
+            f"images in {path} that are in no class are left out: {len(outside)}, such as {outside[0].name}; "
+            "move each into the folder of its class",
+            stacklevel=3,
+        )
     return [file for folder in classes for file in _files(folder)]
 
 
@@ -170,6 +181,12 @@ def _files(folder: Path) -> list[Path]:
     if not files:
         raise DatasetMissingError(f"{folder} has no images; put some there, or remove the folder")
     return files
+
+
+def _has_image_suffix(file: Path) -> bool:
+    from PIL import Image
+
+    return Image.registered_extensions().get(file.suffix.lower()) in Image.OPEN
 
 
 def _read(file: Path, size: tuple[int, int], crop: str, mode: str) -> NDArray[np.uint8]:
