@@ -124,6 +124,22 @@ def test_files_with_an_unregistered_layer_name_it_and_the_remedy(tmp_path):
         tl.kernel(TEXTS[0])
 
 
+@pytest.mark.parametrize(
+    "found", [(2, 4), None, tl.Windows(2, 0), tl.Windows(0, 4), tl.Windows(2, 4, -1), tl.Windows(2, 4.0), tl.Windows]
+)
+def test_windows_that_cannot_be_used_name_the_layer_and_what_to_return(found):
+    class Wrong(tl.Stack):
+        name = "wrong"
+
+        def windows(self, length):
+            return found
+
+    with pytest.raises(
+        ArchitectureError, match=r"layer 2 of 3: windows of wrong must return Windows\(size, count, .*not"
+    ):
+        tl.kernel([tl.ReLU(), Wrong(), tl.GlobalPool()])(images((6, 5, 2), 3))
+
+
 def test_a_parameter_may_be_absent_whether_its_annotation_is_a_text_or_a_type():
     for annotation in ("int | None", int | None):
         layer = make_dataclass(
