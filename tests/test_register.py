@@ -12,7 +12,7 @@ from cuda_host.machine import COMPILER, emulate
 from tangentless.backends import get_backend
 from tangentless.backends.cuda import CudaBackend
 from tangentless.classical import ConvolutionalNTK
-from tangentless.errors import ArchitectureError
+from tangentless.errors import ArchitectureError, InputError
 from tangentless.layers import LAYERS
 from tangentless.models import load_model, save_model
 
@@ -118,8 +118,9 @@ def test_files_with_an_unregistered_layer_name_it_and_the_remedy(tmp_path):
     model = tl.KernelRidgeClassifier(TEXTS[0], store=tmp_path / "K").fit(X, y)
     save_model(tmp_path / "model", model)
     del LAYERS["swish"]
-    with pytest.raises(Exception, match=r"swish.*tangentless.register"):
+    with pytest.raises(InputError, match=r"swish.*import the module that registers it first") as caught:
         load_model(tmp_path / "model")
+    assert "kernel=..." not in str(caught.value)
     with pytest.raises(ArchitectureError, match=r"swish.*tangentless.register"):
         tl.kernel(TEXTS[0])
 

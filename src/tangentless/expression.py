@@ -17,8 +17,10 @@ _SHOWN = 200  # characters of a text that a message quotes
 Makers = Mapping[str, Callable[..., Kernel]]
 
 
-def read_kernel(text: str, makers: Makers | None = None) -> Kernel:
+def read_kernel(text: str, makers: Makers | None = None, remedy: str = "give it as kernel=...") -> Kernel:
     """The kernel whose repr is this text; `makers` are further functions that the text may call, by name.
+
+    `remedy` is what the error message advises.
 
     >>> read_kernel("0.5 * (kernel('myrtle5') + kernel('myrtle7')).mirrored()")
     0.5 * (kernel('myrtle5') + kernel('myrtle7')).mirrored()
@@ -27,7 +29,7 @@ def read_kernel(text: str, makers: Makers | None = None) -> Kernel:
     if value is not None and repr(value) == text:
         return value
     shown, reason = _shorten(text), _shorten(reason or f"it came back as {value!r}")
-    raise StoreMismatchError(f"the kernel {shown} cannot be read from its text ({reason}); give it as kernel=...")
+    raise StoreMismatchError(f"the kernel {shown} cannot be read from its text ({reason}); {remedy}")
 
 
 def parse_kernel(text: str) -> Kernel:
