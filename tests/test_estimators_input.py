@@ -109,6 +109,7 @@ def test_predicting_images_of_another_shape_names_both_shapes(estimator):
         with pytest.raises(InputError) as caught:
             model.predict(random_images(2, shape))
         assert f"shape {shape}, but {estimator.__name__} was fitted to rows of shape (8, 8, 1)" in str(caught.value)
+    assert str(caught.value).endswith("X.reshape(-1, 8, 8, 1)")  # for the last shape, of flat rows
 
 
 @BOTH

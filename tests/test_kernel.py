@@ -137,7 +137,11 @@ def test_bad_tensors_are_refused_with_a_reason(X, turn):
         (np.ma.masked_greater(np.ones((2, 8, 8, 2)), 0.5), InputError, "fill the masked values"),
         ([[1.0, 2.0], [3.0]], InputError, "different shapes"),
         (np.ones((2, 7, 8, 2)), ArchitectureError, "pool2 does not divide an axis of 7"),
-        (np.ones((2, 5)), ArchitectureError, "conv3 needs a sequence or an image"),
+        (
+            np.ones((2, 64)),
+            ArchitectureError,
+            r"conv3 needs a sequence or an image.*reshape X to images \(N, H, W, C\)",
+        ),
     ],
 )
 def test_bad_images_are_refused_with_a_reason(values, error, message):

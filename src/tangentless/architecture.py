@@ -172,7 +172,7 @@ def _grid_after(layer: Layer, grid: Grid, where: str) -> Grid:
         if not grid:
             raise ArchitectureError(
                 f"{layer} needs a sequence or an image, but its input is a single vector; "
-                "put it before the global pool, or leave it out"
+                "reshape X to images (N, H, W, C) or sequences (N, L, C), or leave the layer out"
             )
         return layer.output_grid(grid)
     ends = [
