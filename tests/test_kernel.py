@@ -80,6 +80,17 @@ def test_kernels_add_multiply_and_scale(X):
         -1 * first
 
 
+def test_kernels_are_divided_by_positive_numbers_and_added_by_sum():
+    k = tl.kernel(SMALL)
+    assert (sum([k, k]), k / 2, k / np.float64(4)) == (k + k, 0.5 * k, 0.25 * k)
+    for divisor in (0, -1, float("nan")):
+        with pytest.raises(ParameterError, match="finite number above 0"):
+            k / divisor
+    for wrong in (lambda: k / k, lambda: 2 / k, lambda: 1 + k):
+        with pytest.raises(TypeError):
+            wrong()
+
+
 def test_parameters_can_be_read():
     kernel = tl.kernel("conv3 gaussian(0.5) globalpool")
     assert kernel.architecture.layers[1].gamma == 0.5
