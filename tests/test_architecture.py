@@ -113,6 +113,7 @@ def test_a_list_a_text_and_an_architecture_give_the_same_kernel():
         ("sum3(conv3)", "branches stand in parentheses"),
         ("residual", "branches stand in parentheses, such as residual(relu conv3)"),
         ("residual(conv3 | conv5)", "one branch without a weight"),
+        ("residual(" * 3000 + "conv3" + ")" * 3000, "nested more than 100 deep"),
         ("residual(identity)", "needs layers beside the identity"),
     ],
 )
@@ -148,6 +149,8 @@ def test_text_that_cannot_be_read_says_where(text, message):
             (8, 8),
             "layer 1 of 2: patch3 does not divide an axis of 8; what would fit: patch2, patch4, patch8",
         ),
+        (f"pool{10**20}(stride=2)", (8, 8), "has no window inside an axis of 8"),
+        (f"patch{10**20}", (8, 8), "does not divide an axis of 8"),
         ("pool5(stride=2)", (4, 8), "pool5(stride=2) has no window inside an axis of 4; at most pool4 fits"),
         (
             "relu sum(conv3(stride=2) relu | identity)",

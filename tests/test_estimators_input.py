@@ -56,6 +56,7 @@ def test_a_bad_parameter_is_refused(parameters, error, complaint):
         ([0, 1, np.nan, 1], "y contains nan in row 2"),
         (["a", "b", None, "a"], "y contains None in row 2"),
         (np.array(["a", "b", np.nan, "a"], dtype=object), "y contains nan in row 2"),
+        (np.array(["a", 1] * 2, dtype=object), r"y mixes labels of types int, str; .*y\.astype\(str\)"),
         ([1, 1, 1, 1], r"one class, .*1.*; a classifier needs at least two"),
         ([0.1, 0.2, 0.3, 0.4], "Unknown label type: continuous"),
         (np.eye(4), "1d array"),
@@ -108,6 +109,7 @@ def test_predicting_images_of_another_shape_names_both_shapes(estimator):
         with pytest.raises(InputError) as caught:
             model.predict(random_images(2, shape))
         assert f"shape {shape}, but {estimator.__name__} was fitted to rows of shape (8, 8, 1)" in str(caught.value)
+    assert str(caught.value).endswith("X.reshape(-1, 8, 8, 1)")  # for the last shape, of flat rows
 
 
 @BOTH

@@ -80,6 +80,17 @@ def test_kernels_add_multiply_and_scale(X):
         -1 * first
 
 
+def test_kernels_are_divided_by_positive_numbers_and_added_by_sum():
+    k = tl.kernel(SMALL)
+    assert (sum([k, k]), k / 2, k / np.float64(4)) == (k + k, 0.5 * k, 0.25 * k)
+    for divisor in (0, -1, float("nan")):
+        with pytest.raises(ParameterError, match="finite number above 0"):
+            k / divisor
+    for wrong in (lambda: k / k, lambda: 2 / k, lambda: 1 + k):
+        with pytest.raises(TypeError):
+            wrong()
+
+
 def test_parameters_can_be_read():
     kernel = tl.kernel("conv3 gaussian(0.5) globalpool")
     assert kernel.architecture.layers[1].gamma == 0.5
@@ -137,7 +148,11 @@ def test_bad_tensors_are_refused_with_a_reason(X, turn):
         (np.ma.masked_greater(np.ones((2, 8, 8, 2)), 0.5), InputError, "fill the masked values"),
         ([[1.0, 2.0], [3.0]], InputError, "different shapes"),
         (np.ones((2, 7, 8, 2)), ArchitectureError, "pool2 does not divide an axis of 7"),
-        (np.ones((2, 5)), ArchitectureError, "conv3 needs a sequence or an image"),
+        (
+            np.ones((2, 64)),
+            ArchitectureError,
+            r"conv3 needs a sequence or an image.*reshape X to images \(N, H, W, C\)",
+        ),
     ],
 )
 def test_bad_images_are_refused_with_a_reason(values, error, message):

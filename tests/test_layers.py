@@ -32,8 +32,10 @@ from tangentless.layers import (
     Polynomial,
     Pool,
     ReLU,
+    Residual,
     Sin,
     Step,
+    Sum,
     Tanh,
     check_dual,
     register,
@@ -246,6 +248,23 @@ def test_a_dual_with_a_kink_has_no_short_series():
 
 
 @pytest.mark.parametrize(
+    ("make", "example"),
+    [
+        (lambda: Residual("conv3"), r"Residual\(\(Conv\(3\), ReLU\(\)\)\) or Architecture.parse\('residual\("),
+        (lambda: Residual(Conv(3)), r"Residual\(\(Conv"),
+        (lambda: Residual(["conv3"]), r"Residual\(\(Conv.* not of 'conv3'"),
+        (lambda: Sum("conv3", "relu"), r"Sum\(\(\(Conv.* or Architecture.parse\('sum\("),
+        (lambda: Sum(Conv(3)), r"Sum\(\(\(Conv"),
+        (lambda: Sum((Conv(3), ())), r"Sum\(\(\(Conv"),
+        (lambda: Sum(("conv3", ())), r"Sum\(\(\(Conv.* not 'conv3'"),
+    ],
+)
+def test_branches_that_are_no_sequences_of_layers_are_refused_with_an_example(make, example):
+    with pytest.raises(ArchitectureError, match=example):
+        make()
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Conv(2), "odd size"),
@@ -263,7 +282,14 @@ def test_a_dual_with_a_kink_has_no_short_series():
         (lambda: Pool(2, stride=-1), "stride of at least 1"),
         (lambda: Patch(0), "size of at least 1"),
         (lambda: Erf(0.0), "above 0"),
+        (lambda: Conv(10**20 + 1), "conv needs a size of at most 999"),
+        (lambda: Conv(1001), "size of at most 999"),
+        (lambda: Conv(3, stride=10_001), "stride of at most 10,000"),
+        (lambda: Conv(3, dilation=10**9), "dilation of at most 10,000"),
+        (lambda: Pool(2, stride=10**20), "stride of at most 10,000"),
+        (lambda: Conv(999, dilation=21), "at most 10,000 positions"),
         (lambda: Polynomial(True), "at least 1"),
+        (lambda: Sum(((Conv(3),), ()), "ab"), "weights of a sum are numbers"),
     ],
 )
 def test_parameters_out_of_range_are_refused(make, message):

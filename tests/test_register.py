@@ -12,7 +12,7 @@ from cuda_host.machine import COMPILER, emulate
 from tangentless.backends import get_backend
 from tangentless.backends.cuda import CudaBackend
 from tangentless.classical import ConvolutionalNTK
-from tangentless.errors import ArchitectureError
+from tangentless.errors import ArchitectureError, InputError
 from tangentless.layers import LAYERS
 from tangentless.models import load_model, save_model
 
@@ -157,10 +157,27 @@ def test_files_with_an_unregistered_layer_name_it_and_the_remedy(tmp_path):
     model = tl.KernelRidgeClassifier(TEXTS[0], store=tmp_path / "K").fit(X, y)
     save_model(tmp_path / "model", model)
     del LAYERS["swish"]
-    with pytest.raises(Exception, match=r"swish.*tangentless.register"):
+    with pytest.raises(InputError, match=r"swish.*import the module that registers it first") as caught:
         load_model(tmp_path / "model")
+    assert "kernel=..." not in str(caught.value)
     with pytest.raises(ArchitectureError, match=r"swish.*tangentless.register"):
         tl.kernel(TEXTS[0])
+
+
+@pytest.mark.parametrize(
+    "found", [(2, 4), None, tl.Windows(2, 0), tl.Windows(0, 4), tl.Windows(2, 4, -1), tl.Windows(2, 4.0), tl.Windows]
+)
+def test_windows_that_cannot_be_used_name_the_layer_and_what_to_return(found):
+    class Wrong(tl.Stack):
+        name = "wrong"
+
+        def windows(self, length):
+            return found
+
+    with pytest.raises(
+        ArchitectureError, match=r"layer 2 of 3: windows of wrong must return Windows\(size, count, .*not"
+    ):
+        tl.kernel([tl.ReLU(), Wrong(), tl.GlobalPool()])(images((6, 5, 2), 3))
 
 
 def test_a_parameter_may_be_absent_whether_its_annotation_is_a_text_or_a_type():

@@ -8,7 +8,8 @@ from sklearn.pipeline import Pipeline
 import tangentless as tl
 from shell import run
 from tangentless.classical import Gaussian
-from tangentless.errors import InputError, ParameterError
+from tangentless.commands import _read_kernel
+from tangentless.errors import InputError, ParameterError, TangentlessError
 from tangentless.kernel import CompositionalKernel
 from tangentless.solve import factorise, solve_ridge
 
@@ -140,3 +141,38 @@ def test_the_command_prints_a_table_and_draws(tmp_path, monkeypatch):
         result = run("search", "x.npy", "y.npy", "relu", *more)
         assert result.exit_code == 2
         assert complaint in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("NTK(3)", "NTK(depth=3, fixed=0)"),
+        ("NTK( depth = 3 )", "NTK(depth=3, fixed=0)"),
+        ("Gaussian(0.01)", "Gaussian(gamma=0.01)"),
+        ("Gaussian(gamma=0.010)", "Gaussian(gamma=0.01)"),
+        ("0.5*Gaussian(gamma=0.01)", "0.5 * Gaussian(gamma=0.01)"),
+        (" kernel('relu')+NTK(2) ", "kernel('relu') + NTK(depth=2, fixed=0)"),
+        ("relu", "kernel('relu')"),
+        ("ReLU() Gaussian(0.5)", "kernel('relu gaussian(0.5)')"),
+    ],
+)
+def test_the_command_reads_kernels_as_users_write_them(text, shown):
+    assert repr(_read_kernel(text)) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("Gausian(gamma=0.01)", r"no kernel Gausian; did you mean 'Gaussian'\?"),
+        ("0.5*Gausian(0.01)", "did you mean 'Gaussian'"),
+        ("Gaussian(gama=0.01)", "Gaussian.* 'gama'"),
+        ("NTK(0)", "depth"),
+        ("kernel('mirtle5')", "did you mean 'myrtle5'"),
+        ("mirtle5", "did you mean 'myrtle5'"),
+        ("conv3 rulu(2)", "unknown layer"),
+        ("NTK('a' * 1000000000)", "no sum or product"),
+    ],
+)
+def test_the_command_says_why_a_text_is_no_kernel(text, complaint):
+    with pytest.raises(TangentlessError, match=complaint):
+        _read_kernel(text)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .networks.model import Network
 
 _LAYER = re.compile(r"([a-z]+)(\d+)?(?:\((.*)\))?", re.DOTALL)
+_DEEPEST = 100  # parentheses inside each other: Python's stack would end at several hundred
 _WEIGHT = re.compile(r"\s*([^\s*|()]+)\s*\*(.*)", re.DOTALL)
 
 
@@ -171,7 +172,7 @@ def _grid_after(layer: Layer, grid: Grid, where: str) -> Grid:
         if not grid:
             raise ArchitectureError(
                 f"{layer} needs a sequence or an image, but its input is a single vector; "
-                "put it before the global pool, or leave it out"
+                "reshape X to images (N, H, W, C) or sequences (N, L, C), or leave the layer out"
             )
         return layer.output_grid(grid)
     ends = [
@@ -210,6 +211,8 @@ def split_text(text: str, separators: str, where: str = "") -> list[str]:
     parts, depth = [""], 0
     for letter in text:
         depth += {"(": 1, ")": -1}.get(letter, 0)
+        if depth > _DEEPEST:
+            raise ArchitectureError(f"{where}parentheses are nested more than {_DEEPEST} deep; nest fewer branches")
         if depth < 0:
             break
         if depth == 0 and letter in separators:

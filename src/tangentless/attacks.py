@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from .errors import InputError, ParameterError
 from .estimators import KernelRidgeClassifier
 from .inputs import check_images
-from .layers import is_whole
+from .layers import is_real, is_whole
 
 Array = NDArray[np.float64]
 NORMS = ("linf", "l2")
@@ -64,7 +64,7 @@ def pgd(
     if not is_whole(steps) or steps < 1:
         raise ParameterError(f"an attack takes at least one step, not {steps!r}")
     size = 2.5 * eps / steps if step_size is None else step_size
-    if not 0 < size < math.inf:
+    if not is_real(size) or not 0 < size < math.inf:
         raise ParameterError(f"a step has a finite size above 0, not {step_size!r}")
     noise = np.random.default_rng(seed).uniform(-1.0, 1.0, attack.images.shape)
     return attack.run(attack.perturb(slice(None), eps * noise), size, steps)
@@ -101,8 +101,10 @@ class _Attack:
             )
         if norm not in NORMS:
             raise ParameterError(f"norm is 'linf' or 'l2', not {norm!r}")
-        if not 0 < eps < math.inf:
+        if not is_real(eps) or not 0 < eps < math.inf:
             raise ParameterError(f"eps is a finite number above 0, not {eps!r}")
+        if clip is not None and not _is_range(clip):
+            raise ParameterError(f"clip is None or the range of pixels, two numbers such as (0.0, 1.0), not {clip!r}")
         images = check_images(np.asarray(X), "X").astype(np.float64)
         labels = np.asarray(y)
         if labels.shape != (len(images),):
@@ -151,3 +153,8 @@ def _lengths(values: Array) -> Array:
     """The Euclidean norm of every image, of shape (N, 1, ..., 1), with 1 in place of 0."""
     flat = np.linalg.norm(values.reshape(len(values), -1), axis=1)
     return np.where(flat > 0, flat, 1.0).reshape(-1, *(1,) * (values.ndim - 1))
+
+
+def _is_range(clip: Any) -> bool:
+    ends = list(clip) if isinstance(clip, tuple | list | np.ndarray) else []
+    return len(ends) == 2 and all(map(is_real, ends)) and bool(ends[0] < ends[1])

@@ -462,11 +462,16 @@ def _read_epsilon(text: str) -> float | None:
 
 
 def _read_kernel(text: str) -> Any:
-    """Read the text of a kernel, or else an architecture; the error message is that of the architecture."""
-    from .expression import read_kernel
+    """The kernel of an expression such as NTK(3), or else of an architecture."""
+    from .expression import calls_a_kernel, parse_kernel
     from .kernel import kernel
 
     try:
-        return read_kernel(text)
-    except TangentlessError:
-        return kernel(text)
+        return parse_kernel(text)
+    except ParameterError as error:
+        try:
+            return kernel(text)
+        except TangentlessError:
+            if calls_a_kernel(text):
+                raise error from None
+            raise

@@ -10,31 +10,71 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from .errors import StoreMismatchError, TangentlessError
+from .errors import ParameterError, StoreMismatchError, TangentlessError, closest
 from .kernel import Kernel, kernel
 
 _SHOWN = 200  # characters of a text that a message quotes
 Makers = Mapping[str, Callable[..., Kernel]]
 
 
-def read_kernel(text: str, makers: Makers | None = None) -> Kernel:
+def read_kernel(text: str, makers: Makers | None = None, remedy: str = "give it as kernel=...") -> Kernel:
     """The kernel whose repr is this text; `makers` are further functions that the text may call, by name.
+
+    `remedy` is what the error message advises.
 
     >>> read_kernel("0.5 * (kernel('myrtle5') + kernel('myrtle7')).mirrored()")
     0.5 * (kernel('myrtle5') + kernel('myrtle7')).mirrored()
     """
+    value, reason = _read(text, makers or {})
+    if value is not None and repr(value) == text:
+        return value
+    shown, reason = _shorten(text), _shorten(reason or f"it came back as {value!r}")
+    raise StoreMismatchError(f"the kernel {shown} cannot be read from its text ({reason}); {remedy}")
+
+
+def parse_kernel(text: str) -> Kernel:
+    """The kernel of an expression as users write it: with any blanks, and arguments by position or by name.
+
+    >>> parse_kernel("0.5*Gaussian(0.010)")
+    0.5 * Gaussian(gamma=0.01)
+    """
+    from . import classical  # noqa: F401 (its kernels are known only once it is imported)
+
+    value, reason = _read(text, {})
+    if value is None:
+        raise ParameterError(f"{_shorten(text)} is no kernel: {_shorten(reason)}")
+    return value
+
+
+def calls_a_kernel(text: str) -> bool:
+    """Whether a text is meant as an expression of kernels, such as 0.5 * NTK(3), and not as an architecture.
+
+    >>> calls_a_kernel("Gausian(gamma=0.1)"), calls_a_kernel("conv3 gaussian(0.1) globalpool")
+    (True, False)
+    """
     try:
-        known = {"kernel": kernel, **_subclasses(cast(type[Any], Kernel)), **(makers or {})}
-        value = _evaluate(ast.parse(text, mode="eval").body, known)
-        if isinstance(value, Kernel) and repr(value) == text:
-            return value
-        reason = f"it came back as {value!r}"
+        nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    names = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    return any(name == "kernel" or name[0].isupper() for name in names)
+
+
+def _read(text: str, makers: Makers) -> tuple[Kernel | None, str]:
+    """The kernel of an expression, or None and the reason."""
+    try:
+        known = {"kernel": kernel, **_subclasses(cast(type[Any], Kernel)), **makers}
+        value = _evaluate(ast.parse(text.strip(), mode="eval").body, known)
+        shown = repr(value)  # fails here if at all
+        return (value, "") if isinstance(value, Kernel) else (None, f"it came back as {shown}")
     except (SyntaxError, TypeError, ValueError, AttributeError, TangentlessError) as error:
-        reason = str(error)
+        return None, str(error)
     except (RecursionError, MemoryError):  # the parser raises either
-        reason = "it is nested too deeply"
-    shown, reason = (part if len(part) <= _SHOWN else f"{part[:_SHOWN]}..." for part in (text, reason))
-    raise StoreMismatchError(f"the kernel {shown} cannot be read from its text ({reason}); give it as kernel=...")
+        return None, "it is nested too deeply"
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _evaluate(node: ast.expr, known: Makers) -> Any:
@@ -59,7 +99,7 @@ def _evaluate(node: ast.expr, known: Makers) -> Any:
             positional = [_evaluate(value, known) for value in node.args]
             named = {word.arg: _evaluate(word.value, known) for word in node.keywords if word.arg}
             if name not in known:
-                raise ValueError(f"there is no kernel {name}")
+                raise ValueError(f"there is no kernel {name}; {closest(name, known)}".rstrip("; "))
             return known[name](*positional, **named)
     raise ValueError(f"{ast.unparse(node)} is not part of a kernel")
 

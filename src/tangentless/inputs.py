@@ -8,6 +8,7 @@ back to the kind of the input, on the input's device.
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -128,11 +129,15 @@ def shape_hint(shape: tuple[int, ...], expected: tuple[int, ...], name: str = "X
     '; channels come first in it: X.transpose(0, 2, 3, 1), or of a tensor X.permute(0, 2, 3, 1), puts them last'
     >>> shape_hint((32, 32, 3), (32, 32, 3)), shape_hint((9, 28, 28), (28, 28, 1))
     ('; a single one is X[None]', '; add a channel axis, X[..., None]')
+    >>> shape_hint((9, 784), (28, 28, 1))
+    '; reshape flat rows, X.reshape(-1, 28, 28, 1)'
     """
     if shape == expected:
         return f"; a single one is {name}[None]"
     if (*shape[1:], 1) == expected:
         return f"; add a channel axis, {name}[..., None]"
+    if len(shape) == 2 and len(expected) > 1 and shape[1] == math.prod(expected):
+        return f"; reshape flat rows, {name}.reshape(-1, {', '.join(map(str, expected))})"
     return f"; {_CHANNELS_FIRST.format(name)}" if len(shape) == 4 and (*shape[2:], shape[1]) == expected else ""
 
 

@@ -64,8 +64,14 @@ def read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
 
 
 def check_labelled(y: Any) -> None:
-    """Refuse None and NaN in lists and object arrays: NumPy would make text of them, or fail to sort them."""
+    """Refuse None, NaN and mixed types in lists and object arrays: NumPy makes text of them, or fails to sort them."""
     if isinstance(y, list | tuple) or getattr(y, "dtype", None) == np.dtype(object):
         for row, label in enumerate(y):
             if label is None or (isinstance(label, Real) and label != label):
                 raise InputError(f"y contains {label} in row {row}; label that row or drop it")
+    if getattr(y, "dtype", None) == np.dtype(object):
+        try:
+            np.unique(np.asarray(y))
+        except TypeError:
+            kinds = ", ".join(sorted({type(label).__name__ for label in np.ravel(y)}))
+            raise InputError(f"y mixes labels of types {kinds}; convert all to one, as by y.astype(str)") from None

@@ -56,6 +56,7 @@ _KINDS: dict[str, type[Any]] = {
     "process classifier": GaussianProcessClassifier,
 }
 _LONGEST_KERNEL = 10_000  # characters
+_REMEDY = "if it has a layer or a kernel of your own, import the module that registers it first (tangentless.register)"
 
 
 def save_model(path: str | Path, model: Any, *, force: bool = False) -> None:
@@ -269,7 +270,7 @@ def _read_kernel(header: Header, arrays: Arrays, shape: tuple[int, ...]) -> Kern
 
 def _parse_kernel(text: str, makers: Makers) -> Kernel:
     try:
-        return read_kernel(text, makers)
+        return read_kernel(text, makers, _REMEDY)
     except Exception as error:  # the text comes from a file, and may raise anything, such as RecursionError
         raise InputError(f"its kernel cannot be read: {error}") from None
 

@@ -12,6 +12,7 @@ from ..autograd import requires_gradient, with_backward
 from ..backends import Advance, AnyDevice, Precision, Prepared
 from ..devices import Device
 from ..diagram import draw_beside
+from ..errors import ParameterError
 from ..gradients import Differentiable, take_pair
 from ..inputs import check_images, device_of, take
 from ..progress import Forecast
@@ -149,6 +150,10 @@ class Kernel(Differentiable):
 
         return Sum(self, other) if isinstance(other, Kernel) else cast(Kernel, NotImplemented)
 
+    def __radd__(self, other: float) -> Kernel:
+        """0 + k is k, so that `sum` adds kernels."""
+        return self if isinstance(other, Real) and other == 0 else cast(Kernel, NotImplemented)
+
     def __mul__(self, other: Kernel | float) -> Kernel:
         from .combined import Product
 
@@ -158,6 +163,19 @@ class Kernel(Differentiable):
         from .combined import Scaled
 
         return Scaled(float(factor), self) if isinstance(factor, Real) else cast(Kernel, NotImplemented)
+
+    def __truediv__(self, divisor: float) -> Kernel:
+        """k divided by a positive number, as in a mean of kernels.
+
+        >>> from tangentless import kernel
+        >>> sum([kernel("myrtle5"), kernel("myrtle7")]) / 2
+        0.5 * (kernel('myrtle5') + kernel('myrtle7'))
+        """
+        if not isinstance(divisor, Real):
+            return cast(Kernel, NotImplemented)
+        if not 0 < divisor < float("inf"):
+            raise ParameterError(f"a kernel may be divided by a finite number above 0, not {divisor}")
+        return self * (1 / float(divisor))
 
 
 class Elementary(Kernel):

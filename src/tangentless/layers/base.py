@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, ClassVar, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +80,7 @@ class Windowed(Layer):
 
     def output_grid(self, grid: Grid) -> Grid:
         """The grid after this layer."""
-        return tuple(self.windows(length).count for length in grid)
+        return tuple(_check_windows(self, self.windows(length), length).count for length in grid)
 
 
 class Stack(Windowed):
@@ -247,6 +247,17 @@ def is_whole(value: object) -> TypeGuard[int]:
 def is_real(value: object) -> TypeGuard[float]:
     """Whether a parameter is a real number, of Python or NumPy."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def _check_windows(layer: Windowed, found: object, length: int) -> Windows:
+    """What a layer, maybe a user's, returned from `windows`; an `ArchitectureError` if it cannot be used."""
+    valid = isinstance(found, Windows) and all(is_whole(getattr(found, field.name)) for field in fields(found))
+    if not valid or min(found.size, found.count, found.stride, found.dilation) < 1:  # type: ignore[attr-defined]
+        raise ArchitectureError(
+            f"windows of {layer} must return Windows(size, count, stride, dilation, start), whole numbers of which all "
+            f"but start are at least 1, not {found!r}, for an axis of {length}"
+        )
+    return cast(Windows, found)
 
 
 @functools.lru_cache(maxsize=256)

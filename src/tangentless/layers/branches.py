@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from ..errors import ParameterError
+from ..errors import ArchitectureError, ParameterError
 from .base import Layer, format_number
+
+_SUM = "Sum(((Conv(3), ReLU()), (Conv(1),))) or Architecture.parse('sum(conv3 relu | conv1)')"
+_RESIDUAL = "Residual((Conv(3), ReLU())) or Architecture.parse('residual(conv3 relu)')"
 
 
 @dataclass(frozen=True)
@@ -27,17 +30,17 @@ class Sum(Layer):
     name: ClassVar[str] = "sum"
 
     def __post_init__(self) -> None:
-        branches = tuple(tuple(branch) for branch in self.branches)
-        weights = tuple(float(w) for w in self.weights) or (1.0,) * len(branches)
+        branches = tuple(_read_branch(branch, _SUM) for branch in _read_sequence(self.branches, _SUM))
         if not branches:
             raise ParameterError("a sum needs at least one branch, such as sum(conv3 | conv5)")
+        try:
+            weights = tuple(float(w) for w in self.weights) or (1.0,) * len(branches)
+        except (TypeError, ValueError):
+            raise ParameterError(f"weights of a sum are numbers, one for each branch, not {self.weights!r}") from None
         if len(weights) != len(branches):
             raise ParameterError(f"a sum of {len(branches)} branches needs as many weights, not {len(weights)}")
         if not all(0 < weight < math.inf for weight in weights):
             raise ParameterError(f"weights of a sum are finite and above 0, not {', '.join(map(str, weights))}")
-        for layer in (layer for branch in branches for layer in branch):
-            if not isinstance(layer, Layer):
-                raise ParameterError(f"branches of a sum are made of layers, not {layer!r}")
         object.__setattr__(self, "branches", branches)
         object.__setattr__(self, "weights", weights)
 
@@ -61,7 +64,7 @@ class Residual(Layer):
     name: ClassVar[str] = "residual"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", tuple(self.layers))
+        object.__setattr__(self, "layers", _read_branch(self.layers, _RESIDUAL))
         if not self.layers:
             raise ParameterError("a residual needs layers beside the identity, such as residual(relu conv3)")
 
@@ -86,3 +89,18 @@ def branches_of(layer: Layer) -> tuple[tuple[Layer, ...], ...]:
     if isinstance(layer, Residual):
         layer = layer.as_sum()
     return layer.branches if isinstance(layer, Sum) else ()
+
+
+def _read_branch(branch: Any, example: str) -> tuple[Layer, ...]:
+    """A branch as a tuple; an `ArchitectureError` with an example if it is anything but layers in a sequence."""
+    layers = _read_sequence(branch, example)
+    for layer in layers:
+        if not isinstance(layer, Layer):
+            raise ArchitectureError(f"a branch is made of layers, such as {example}, not of {layer!r}")
+    return layers
+
+
+def _read_sequence(values: Any, example: str) -> tuple[Any, ...]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ArchitectureError(f"branches are sequences of layers, such as {example}, not {values!r}")
+    return tuple(values)

@@ -8,6 +8,9 @@ from typing import ClassVar
 from ..errors import ArchitectureError, ParameterError
 from .base import Average, Stack, Windowed, Windows, is_whole
 
+_LARGEST_WINDOW = 999  # work grows with the window, even where most of it is padding
+_FARTHEST = 10_000  # positions that a stride or a dilation may skip
+
 
 @dataclass(frozen=True)
 class Conv(Stack):
@@ -25,7 +28,13 @@ class Conv(Stack):
     def __post_init__(self) -> None:
         if not is_whole(self.size) or self.size < 1 or self.size % 2 == 0:
             raise ParameterError(f"conv needs an odd size of at least 1, such as conv3, not {self.size!r}")
+        if self.size > _LARGEST_WINDOW:
+            raise ParameterError(f"conv needs a size of at most {_LARGEST_WINDOW}, not {self.size}")
         _check_steps(self.name, stride=self.stride, dilation=self.dilation)
+        if self.dilation * (self.size // 2) > _FARTHEST:
+            raise ParameterError(
+                f"conv reaches at most {_FARTHEST:,} positions, size // 2 * dilation; {self} is larger"
+            )
 
     @property
     def keeps_mirrors(self) -> bool:
@@ -129,3 +138,5 @@ def _check_steps(name: str, **steps: object) -> None:
     for step, value in steps.items():
         if not is_whole(value) or value < 1:
             raise ParameterError(f"{name} needs a {step} of at least 1, not {value!r}")
+        if step != "size" and value > _FARTHEST:  # a size must divide the axis or fit into it
+            raise ParameterError(f"{name} needs a {step} of at most {_FARTHEST:,}, not {value}")
