@@ -90,6 +90,7 @@ class Stack(Windowed):
     """
 
     def output_grid(self, grid: Grid) -> Grid:
+        after = super().output_grid(grid)
         for length in grid:
             windows = self.windows(length)
             if (windows.count - 1) * windows.stride >= length:
@@ -97,13 +98,14 @@ class Stack(Windowed):
                     f"{self} has {windows.count} windows, {windows.stride} apart, on an axis of {length}; the last of "
                     f"them must belong to a position inside it, so there are at most {-(-length // windows.stride)}"
                 )
-        return super().output_grid(grid)
+        return after
 
 
 class Average(Windowed):
     """Average the features of each window, which must lie inside the grid."""
 
     def output_grid(self, grid: Grid) -> Grid:
+        after = super().output_grid(grid)
         for length in grid:
             windows = self.windows(length)
             first, last = windows.positions(0)[0], windows.positions(windows.count - 1)[-1]
@@ -112,7 +114,7 @@ class Average(Windowed):
                     f"{self} reads the positions {first} to {last} of an axis of {length}; windows of a layer that "
                     "averages must lie inside the grid"
                 )
-        return super().output_grid(grid)
+        return after
 
 
 class Nonlinearity(Layer):

@@ -311,7 +311,7 @@ class NodeBack(NodeRun, Back):
         """The sum of the values of every pair of images, (pairs,)."""
         columns = self.kernels.all_columns[place]
         part = np.empty_like(values, shape=(len(values), 1, values.shape[2]), order="C")
-        self._launch("add_rows", part, values, columns, sizes=(*values.shape[1:], 1, 0, 0, values.shape[1]))
+        self._launch("add_rows", part, values, columns, sizes=(*values.shape[1:], 1, 1, 0, 0, values.shape[1]))
         return self._folded(part).reshape(-1)
 
 
