@@ -8,6 +8,7 @@ import pytest
 import tangentless as tl
 from shell import run
 from tangentless import kernel
+from tangentless.architecture import RECIPE_NAMES
 from tangentless.errors import InputError, ParameterError
 from tangentless.experiments import recipe as recipes
 from tangentless.experiments import tables
@@ -132,3 +133,7 @@ def test_a_law_is_recovered_with_its_uncertainty():
     assert low < law.size(0.08) < high
     noisy = PowerLaw.fit(sizes, exact * [1.1, 0.9, 1.1, 0.9], rows)
     assert np.ptp(noisy.size_interval(0.08)) > high - low
+
+
+def test_the_names_of_recipes_are_told_from_architectures():
+    assert set(RECIPE_NAMES) == set(RECIPES)

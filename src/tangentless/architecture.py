@@ -55,6 +55,7 @@ NAMED: dict[str, str] = {
     for name, build in _FAMILIES.items()
     for suffix, nonlinearity in {"": "relu", "-gaussian": "gaussian"}.items()
 }
+RECIPE_NAMES = ("paper", "best")  # of recipes.py, which imports this module; users try them as architectures
 
 
 @dataclass(frozen=True)
@@ -244,9 +245,7 @@ def _parse_layer(word: str, where: str, alone: bool) -> Layer:
 def _layer_class(name: str, word: str, alone: bool) -> type[Layer]:
     if name in LAYERS:
         return LAYERS[name]
-    from .recipes import RECIPES  # here, because recipes need this module
-
-    if alone and word in RECIPES:
+    if alone and word in RECIPE_NAMES:
         raise ArchitectureError(
             f"{word} is a recipe, not a list of layers; `tangentless fit` takes it, and in Python tangentless.recipe"
         )

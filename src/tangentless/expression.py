@@ -38,8 +38,6 @@ def parse_kernel(text: str) -> Kernel:
     >>> parse_kernel("0.5*Gaussian(0.010)")
     0.5 * Gaussian(gamma=0.01)
     """
-    from . import classical  # noqa: F401 (its kernels are known only once it is imported)
-
     value, reason = _read(text, {})
     if value is None:
         raise ParameterError(f"{_shorten(text)} is no kernel: {_shorten(reason)}")
