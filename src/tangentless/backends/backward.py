@@ -34,7 +34,7 @@ from ..pullback import (
     pull_squares,
 )
 from . import Advance, OfImages
-from .general import GeneralImages, Run, batch_size, pixels_of
+from .general import GeneralImages, Run, batch_size, pixels_of, reads_rows
 from .workers import run_parallel
 
 Place = tuple[int, int]  # a node, and an offset u of rows
@@ -88,14 +88,14 @@ class Back(Run):
         """Pull the cotangents of a pool back, one offset of its source's rows after the other."""
         node = self.graph.nodes[place]
         assert isinstance(node, PoolNode)
-        (source,), rows = node.sources, node.axes[0]
+        (source,) = node.sources
         pulled = self._pulled.pop(place, {})
         if squares is not None:
             own = squares.get(place, 0.0) + self._known_squares().get(place, 0.0)
             if not isinstance(own, float):
                 pulled[0] = add_both(pulled.get(0), self.squares_as_value(place, own))
         for u in sorted(self.graph.offsets[source][0]):
-            targets = [U for U in sorted(pulled) if abs(u - U * rows.stride) <= (rows.size - 1) * rows.dilation]
+            targets = [U for U in sorted(pulled) if reads_rows(node, u, U)]
             if targets:
                 self._pull_nodes(source, u, self.spread(place, node, u, {U: pulled[U] for U in targets}))
 

@@ -103,12 +103,10 @@ class Run(ABC):
         """Compute a pool's values at all needed offsets of rows, adding its source's offsets in ascending order."""
         node = self.graph.nodes[place]
         assert isinstance(node, PoolNode)
-        (source,), rows = node.sources, node.axes[0]
+        (source,) = node.sources
         found: dict[int, Value] = {}
         for u in sorted(self.graph.offsets[source][0]):
-            targets = [
-                U for U in self.graph.offsets[place][0] if abs(u - U * rows.stride) <= (rows.size - 1) * rows.dilation
-            ]
+            targets = [U for U in self.graph.offsets[place][0] if reads_rows(node, u, U)]
             if targets:
                 self.collect(place, node, self.value(source, u, {}), u, targets, found)
         self._pooled[place] = found
@@ -389,6 +387,12 @@ def pooled_rows(node: PoolNode, u: int, target: int) -> Iterator[slice]:
     start, first, last = pool_rows(node, u, target)
     for begin in range(start + first * rows.dilation, start + last * rows.dilation, rows.dilation):
         yield slice(begin, begin + (count - 1) * rows.stride + 1, rows.stride)
+
+
+def reads_rows(node: PoolNode, u: int, target: int) -> bool:
+    """Whether a pool reads rows of its source at offset u for a target offset."""
+    _, first, last = pool_rows(node, u, target)
+    return first < last
 
 
 def pool_rows(node: PoolNode, u: int, target: int) -> tuple[int, int, int]:
