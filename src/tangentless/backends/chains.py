@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -60,16 +59,10 @@ def _transposed(axes: Axes) -> Axes:
     return rows, columns
 
 
-def power_of_two(values: Any) -> float:
-    """The power of two at or below the largest absolute value (1 if all are zero): scaling by it rounds nothing."""
-    largest = float(np.abs(values).max())
-    return 2.0 ** math.floor(math.log2(largest)) if largest > 0 else 1.0
+def powers_of_two(xp: Any, *values: Any) -> Any:
+    """For each row of values, (N, ...) each, the power of two at or below its largest absolute value, (N,).
 
-
-def powers_of_two(xp: Any, squares: Any, *found: Any) -> Any:
-    """The same for each image, (N,), of its cotangents: `squares`, (N,), and `found`, (N, numbers) each.
-
-    `xp` is NumPy or CuPy.
+    It is 1 if all are zero. Scaling by it rounds nothing. `xp` is NumPy or CuPy.
     """
-    largest = abs(xp.concatenate([squares.reshape(-1, 1), *found], axis=1)).max(axis=1)
+    largest = abs(xp.concatenate([one.reshape(len(one), -1) for one in values], axis=1)).max(axis=1)
     return xp.ldexp(xp.ones(len(largest)), xp.where(largest > 0, xp.frexp(largest)[1] - 1, 0))

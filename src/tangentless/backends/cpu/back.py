@@ -24,7 +24,7 @@ from ...layers import Normalize
 from ...pullback import check_gradient, pull_head_diagonal
 from .. import Advance
 from ..backward import InOrder
-from ..chains import power_of_two, powers_of_two, pull_norms, pull_totals
+from ..chains import powers_of_two, pull_norms, pull_totals
 from ..segments import Embedding, Segment, chain
 from ..workers import run_parallel
 from .compiling import compiling
@@ -260,7 +260,7 @@ def pull_fused(
         seeds[:, :count], by_near, by_far = pull_totals(
             graph, totals[:, :count], factor, rows.totals, others.totals, by
         )
-        top = power_of_two(seeds)
+        top = powers_of_two(np, seeds.reshape(1, -1))
         space.pooled[: len(rows), -lanes:] = seeds / top
         out = np.zeros((len(rows), plan.pixel_count + plan.norm_count))
         space.pull((0, len(plan.stages)), near[2:], first, end, wanted.ctypes.data, out.ctypes.data)

@@ -98,7 +98,7 @@ class PullPath:
         for side, some in ((right, by_far.T), (left, by_near))[: 1 + self.plan.both]:
             numbers = [np.int64(len(side)), some.shape[1]]
             gathers.append(("gather_numbers", len(side), [xp.ascontiguousarray(some), side.squares, *numbers]))
-        top = _power_of_two(seeds, xp)
+        top = powers_of_two(xp, seeds.reshape(1, -1))  # on the machine: nothing waits for it
         filled = xp.concatenate([seeds / top, xp.zeros((-n % lanes, m))]).reshape(-1, lanes, m)
         given = xp.ascontiguousarray(filled[units[:, 1] // lanes, :, units[:, 0]].astype(self.plan.forward.dtype))
         for place in reversed(range(len(self.plan.shapes))):
@@ -168,12 +168,6 @@ class PullPath:
             by = by * plan.exit_scale(place - 1, plan.segments[place - 1].exits[0]) if place else by
         scaled = own.pixels.astype(np.float64).reshape(pixels.shape)
         return (pixels + 2.0 * scaled * by[:, None]) * top[:, None, None, None]
-
-
-def _power_of_two(values: Any, xp: Any) -> Any:
-    """A power of two near the largest absolute value, (1,), on the machine: multiplying by it causes no rounding."""
-    largest = abs(values).reshape(-1).max(keepdims=True)
-    return xp.ldexp(xp.ones(1), xp.where(largest > 0, xp.frexp(largest)[1] - 1, 0))
 
 
 def _units(wanted: Any, lanes: int, xp: Any) -> tuple[Any, Any]:
