@@ -79,8 +79,17 @@ class Windowed(Layer):
         """The windows along an axis of that length; raises `ArchitectureError` if none fit."""
 
     def output_grid(self, grid: Grid) -> Grid:
-        """The grid after this layer."""
-        return tuple(_check_windows(self, self.windows(length), length).count for length in grid)
+        """The grid after this layer; raises `ArchitectureError` where `windows` returns what cannot be used."""
+        after = []
+        for length in grid:
+            windows = _check_windows(self, self.windows(length), length)
+            self._check_places(windows, length)
+            after.append(windows.count)
+        return tuple(after)
+
+    @abstractmethod
+    def _check_places(self, windows: Windows, length: int) -> None:
+        """Raise `ArchitectureError` unless windows lie on an axis of that length as this kind of layer needs them."""
 
 
 class Stack(Windowed):
@@ -89,32 +98,24 @@ class Stack(Windowed):
     Window j belongs to position `j * stride`, which must lie inside the grid; the window itself may reach beyond it.
     """
 
-    def output_grid(self, grid: Grid) -> Grid:
-        after = super().output_grid(grid)
-        for length in grid:
-            windows = self.windows(length)
-            if (windows.count - 1) * windows.stride >= length:
-                raise ArchitectureError(
-                    f"{self} has {windows.count} windows, {windows.stride} apart, on an axis of {length}; the last of "
-                    f"them must belong to a position inside it, so there are at most {-(-length // windows.stride)}"
-                )
-        return after
+    def _check_places(self, windows: Windows, length: int) -> None:
+        if (windows.count - 1) * windows.stride >= length:
+            raise ArchitectureError(
+                f"{self} has {windows.count} windows, {windows.stride} apart, on an axis of {length}; the last of them "
+                f"must belong to a position inside it, so there are at most {-(-length // windows.stride)}"
+            )
 
 
 class Average(Windowed):
     """Average the features of each window, which must lie inside the grid."""
 
-    def output_grid(self, grid: Grid) -> Grid:
-        after = super().output_grid(grid)
-        for length in grid:
-            windows = self.windows(length)
-            first, last = windows.positions(0)[0], windows.positions(windows.count - 1)[-1]
-            if first < 0 or last >= length:
-                raise ArchitectureError(
-                    f"{self} reads the positions {first} to {last} of an axis of {length}; windows of a layer that "
-                    "averages must lie inside the grid"
-                )
-        return after
+    def _check_places(self, windows: Windows, length: int) -> None:
+        first, last = windows.positions(0)[0], windows.positions(windows.count - 1)[-1]
+        if first < 0 or last >= length:
+            raise ArchitectureError(
+                f"{self} reads the positions {first} to {last} of an axis of {length}; windows of a layer that "
+                "averages must lie inside the grid"
+            )
 
 
 class Nonlinearity(Layer):
