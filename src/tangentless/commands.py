@@ -76,8 +76,8 @@ def fit(
     patch: Annotated[
         int | None,
         typer.Option(
-            help="Whiten patches of so many pixels a side, not whole images: for few images, or large ones. Replaces "
-            "--zca."
+            help="Whiten patches of so many pixels a side, not whole images: for few images, or large ones. In place "
+            "of --zca."
         ),
     ] = None,
     size: Annotated[

@@ -159,13 +159,13 @@ def _plain(rows: Iterable[Row], table: str, test_set: str) -> list[Row]:
 
 def _shortened_networks(records: Iterable[Row]) -> dict[str, Row]:
     """By recipe, the network trained with fewer filters or epochs but else by the recipe; of several, the largest."""
-    printed = {row.method for rows in TABLES.values() for row in rows}
+    methods = {row.method for rows in TABLES.values() for row in rows}
     found = [
         row
         for record in _records(records, networks.EXPERIMENT)
         if (changes := record["configuration"].get("changes")) is not None and changes.keys() <= {"width", "epochs"}
         for row in record["results"]
-        if row["recipe"] in printed and "table" not in row and row["accuracy"] is not None
+        if row["recipe"] in methods and "table" not in row and row["accuracy"] is not None
     ]
     return {
         row["recipe"]: row

@@ -27,7 +27,7 @@ def is_number(value: Any) -> TypeGuard[float]:
     return bool(-sys.float_info.max <= number <= sys.float_info.max)
 
 
-def check_ridge(ridge: Any) -> float:
+def check_ridge(ridge: Any, others: str = "") -> float:
     """The ridge as a float; raises `ParameterError` unless it is finite and at least 0.
 
     >>> check_ridge(-1)
@@ -36,7 +36,7 @@ def check_ridge(ridge: Any) -> float:
     tangentless.errors.ParameterError: ridge must be a finite number of at least 0, not -1
     """
     if not is_number(ridge) or ridge < 0:
-        raise ParameterError(f"ridge must be a finite number of at least 0, not {ridge!r}")
+        raise ParameterError(f"ridge must be a finite number of at least 0{others}, not {ridge!r}")
     return float(ridge)
 
 
@@ -48,11 +48,7 @@ def fixed_ridge(ridge: Any) -> float | None:
         ...
     tangentless.errors.ParameterError: ridge must be a finite number of at least 0, or 'loo', not 'lo'
     """
-    if isinstance(ridge, str) and ridge == "loo":
-        return None
-    if not is_number(ridge) or ridge < 0:
-        raise ParameterError(f"ridge must be a finite number of at least 0, or 'loo', not {ridge!r}")
-    return float(ridge)
+    return None if isinstance(ridge, str) and ridge == "loo" else check_ridge(ridge, ", or 'loo'")
 
 
 def check_targets(Y: Any, rows: int) -> Array:
