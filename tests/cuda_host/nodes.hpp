@@ -29,7 +29,7 @@ static Index blockIdx{0}, blockDim{1}, gridDim{1};
 static thread_local Index threadIdx{0};
 
 namespace emulation {
-alignas(128) static char shared[227 * 1024];
+alignas(128) static char shared[256 * 1024];  // teams of `pulling.cuh` do not shuffle, and need rows of values
 #ifdef ALL_THREADS
 static std::unique_ptr<std::barrier<>> barrier;
 #endif
@@ -58,6 +58,7 @@ inline void sync_block() {
 #endif
 }
 inline void sync_warp() { sync_block(); }
+constexpr bool IN_STEP = true;
 // The value of the thread at this distance in the team, or the thread's own if there is none. All threads must call it.
 namespace emulation {
 template <class T>

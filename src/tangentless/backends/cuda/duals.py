@@ -22,6 +22,8 @@ from ...layers import Nonlinearity, Normalize
 from ..segments import Segment
 from .portable import exact_form, table_of
 
+PULL_TOLERANCE = {**TOLERANCE, "float32": 3e-6}  # of slopes in gradients, of which rounding leaves 7e-6 in float32
+
 
 def form_of(layer: Nonlinearity, dtype: str) -> Form | None:
     """The closed form of a nonlinearity, if it is accurate enough for a dtype; else None."""
@@ -111,7 +113,7 @@ def pull_lines(layer: Nonlinearity | Normalize, dtype: str) -> list[str]:
     """C++ for k, `slope`, and `bend`: the derivative of k by the logarithm of a, which is k - s slope."""
     form = None if isinstance(layer, Normalize) else form_of(layer, dtype)
     if isinstance(form, Arc):  # at the angle t, the bend is a sin(t) / pi, and sin(t)² = 1 - c² = w (2 - w)
-        angle, scale = lower_slope(form, TOLERANCE[dtype]), form.arc / math.pi
+        angle, scale = lower_slope(form, PULL_TOLERANCE[dtype]), form.arc / math.pi
         assert angle is not None
         sine = f"{'-' if scale < 0 else ''}root(w * ({real(2 * scale**2)} - {real(scale**2)} * w))"
         return [

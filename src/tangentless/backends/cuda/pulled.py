@@ -67,11 +67,12 @@ class PullPath:
         columns = max(1, batch // (-(-len(left) // lanes) * lanes))
         x, a = self.forward.interleaved(left.images.pixels), self.forward.interleaved(left.images.norms)
         first_exits = self.forward.first_exits(left.images.pixels, right.images.pixels)
+        near, far = self._planes(left.images, 1), self._planes(right.images, 0)
         for part in spans(len(right), columns, done):
             table, units = _units(cotangent[:, part] != 0, lanes, self.machine.xp)
             if len(units):
-                known = first_exits(units, part)
-                self._pull(left, right[part], x, a, cotangent[:, part], table, units, known)
+                known, planes = first_exits(units, part), (near, [some[part] for some in far])
+                self._pull(left, right[part], x, a, planes, cotangent[:, part], table, units, known)
             advance(part.stop - part.start)
 
     def _pull(
@@ -80,6 +81,7 @@ class PullPath:
         right: PulledImages,
         x: Any,
         a: Any,
+        planes: tuple[Sequence[Any], Sequence[Any]],
         cotangent: Any,
         table: Any,
         units: Any,
@@ -102,7 +104,7 @@ class PullPath:
         filled = xp.concatenate([seeds / top, xp.zeros((-n % lanes, m))]).reshape(-1, lanes, m)
         given = xp.ascontiguousarray(filled[units[:, 1] // lanes, :, units[:, 0]].astype(self.plan.forward.dtype))
         for place in reversed(range(len(self.plan.shapes))):
-            given, lefts, rights = self._back(place, x, a, far, units, exits, given)
+            given, lefts, rights = self._back(place, planes, units, exits, given)
             size, groups = self.plan.size(place), self.plan.shapes[place].groups
             if self.plan.both:
                 work = [np.int64(n * size), size, groups, m, top]
@@ -112,8 +114,20 @@ class PullPath:
         for one in gathers:
             walk(self.launch, *one)
 
+    def _planes(self, images: OffsetImages, above: int) -> list[Any]:
+        """What every segment reads of left images (`above` is 1) or right ones (0), see `PullPlan.planes`."""
+        xp, places = self.machine.xp, range(len(self.plan.shapes))
+        planes = [self.plan.planes(place, images.pixels, images.norms, above, xp) for place in places]
+        return [self.forward.interleaved(one) for one in planes] if above else planes
+
     def _back(
-        self, place: int, x: Any, a: Any, far: OffsetImages, units: Any, exits: Any, given: Any, itself: bool = False
+        self,
+        place: int,
+        planes: tuple[Sequence[Any], Sequence[Any]],
+        units: Any,
+        exits: Any,
+        given: Any,
+        itself: bool = False,
     ) -> tuple[Any, Any, Any]:
         """One segment backwards: cotangents at its entrance, and what every block found for left and right images."""
         plan, xp, lanes = self.plan, self.machine.xp, self.plan.forward.lanes
@@ -128,7 +142,8 @@ class PullPath:
         rights = xp.empty((blocks, size), dtype=dtype)
         entrance = exits[place - 1][0] if place else None
         work = [units, int(itself), np.int64(blocks)]
-        arguments = [x, far.pixels, a, far.norms, entrance, given, pulled, lefts, rights, *self.tables[place], *work]
+        near, far = (side[place] for side in planes)
+        arguments = [near, far, entrance, given, pulled, lefts, rights, *self.tables[place], *work]
         self.launch(f"pull_{place}", blocks, shape.threads, shape.shared_bytes, arguments)
         return pulled, lefts, rights
 
@@ -150,11 +165,12 @@ class PullPath:
         units = self.machine.upload(self_units(count))
         known = self.forward.first_exits(own.pixels, own.pixels)(units, slice(None))
         exits = self.forward.run(x, a, own.pixels, own.norms, units, itself=True, known=known)
+        planes = self._planes(own, 1), self._planes(own, 0)
         given = xp.zeros((count, lanes), dtype=plan.dtype)
         for place in reversed(range(last + 1)):
             segment = self.plan.segments[place]
             walk(self.launch, "add_own", by.size, [given, by, np.int64(by.size), math.prod(segment.exits[0].grid)])
-            given, _, rights = self._back(place, x, a, own, units, exits, given, itself=True)
+            given, _, rights = self._back(place, planes, units, exits, given, itself=True)
             both = 2.0 * rights.reshape(count, self.plan.shapes[place].groups, -1).astype(np.float64).sum(axis=1)
             found = (images.found[place] / top[:, None] + both).reshape(count, -1, *segment.grid)
             embeddings = [number for number, step in enumerate(segment.steps) if step.embedding is not None]

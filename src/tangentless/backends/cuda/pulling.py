@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,30 +25,30 @@ from .duals import indented, pull_lines, real, step_tables
 from .offsets import OffsetPlan, plan_offsets
 
 _MOST_THREADS = 1024
-_PLACES = "at.row * COLUMNS + here.mine, at.partner * COLUMNS + here.others"  # of cotangents of both images, in `Found`
+_ROUND = 3  # rows between two looks at how far the team before is
 # Measured on an H200, on 32×32 positions.
 _COLUMNS = 32  # of a team, up to which it has several offsets v side by side
-_TEAMS = (4, 8, 16)  # of a block, at most: the fewest with which shared memory leaves `_CACHED` bytes
-_SKEW = 2  # rows between one team and the next; half of the rows in a turn of the loop
-_RESIDENT = 512  # threads of a multiprocessor, each with 128 registers
-_SHARED = 227 << 10  # bytes of shared memory of a multiprocessor
-_CACHED = 100 << 10  # bytes of it that should be left to the L1 cache, where rows of both images are read repeatedly
+_TEAMS = (8, 4, 2, 1)  # of a block
 _EARLY = 4  # channels up to which a thread reads pixels before a barrier: they need registers
-_KEPT = 64  # registers of a thread for values of earlier rows, at most
+# By the number of offsets u that a thread follows at a time: threads of a multiprocessor, which have 65,536 registers,
+# and how many of a thread's keep values of earlier rows, at most.
+_RESIDENT = {1: 512, 2: 256}
+_KEPT = {1: 64, 2: 96}
 
 
 @dataclass(frozen=True)
 class Shape:
     """How the kernel of a segment divides its work; see `pulling.cuh`."""
 
+    span: int  # offsets u that a thread follows at a time
     columns: int  # of a team: the width, times the number of offsets v side by side
     teams: int  # of a block
     grid: Pair
     reach: Pair  # the largest |u| and |v| that are needed
     groups: int  # blocks among which the offsets v are divided
-    stride: int  # from one row of values of a team to the next
     pad: int  # unused places before and after a row of values
-    shared_bytes: int  # for two rows of values a team, and for cotangents
+    staged: bool  # whether planes of images are copied into shared memory
+    shared_bytes: int  # for rows of values, where threads do not shuffle them, and for planes
     resident: int  # blocks of a multiprocessor at the same time
 
     @property
@@ -66,6 +66,16 @@ class Shape:
     def threads(self) -> int:
         return self.teams * self.team
 
+    @property
+    def shuffles(self) -> bool:
+        """Whether teams are warps whose threads all have work: these exchange values by shuffles."""
+        return self.columns == 32 and self.offsets[1] % (self.teams * (32 // self.grid[1])) == 0
+
+    @property
+    def stride(self) -> int:
+        """Places of a team's row of values."""
+        return self.columns + 2 * self.pad
+
 
 @dataclass(frozen=True, eq=False)
 class PullPlan:
@@ -80,6 +90,17 @@ class PullPlan:
     def size(self, place: int) -> int:
         """How many cotangents a segment computes for an image."""
         return _counts(self.forward, place) * math.prod(self.segments[place].grid)
+
+    def planes(self, place: int, pixels: Any, norms: Any, above: int, xp: Any) -> Any:
+        """The planes of images (N, ...) that a segment reads: (N, numbers), with so many rows of zeros `above` each."""
+        grid, beside = self.segments[place].grid, self.shapes[place].columns // self.segments[place].grid[1]
+        starts = [start for (segment, _), start in sorted(self.forward.norm_places.items()) if segment == place]
+        rows = [pixels] if place == 0 else []
+        rows += [norms[:, start : start + math.prod(grid)] for start in starts]
+        filled = xp.zeros((len(pixels), _counts(self.forward, place), above + grid[0], beside, grid[1]), pixels.dtype)
+        if rows:
+            filled[:, :, above:] = xp.concatenate(rows, axis=1).reshape(len(pixels), -1, grid[0], 1, grid[1])
+        return filled.reshape(len(pixels), -1)
 
 
 @functools.lru_cache(maxsize=64)
@@ -98,11 +119,13 @@ def plan_pulling(graph: Graph, precision: str, shared_limit: int, both: bool) ->
             return forward
         if forward.lanes != lanes:
             continue
-        shapes = tuple(_shape(forward, segments[place], place, both) for place in range(len(segments)))
+        shapes = tuple(_shape(forward, one, place, both, shared_limit) for place, one in enumerate(segments))
         found = PullPlan(forward, segments, flat, both, shapes)
         most = max(one.shared_bytes for one in shapes)
-        kept = max(_kept(segment) for segment in segments) * lanes * np.dtype(forward.dtype).itemsize // 4
-        if lanes == 1 or (most <= shared_limit and kept <= _KEPT):
+        fit = (
+            _kept(forward, one) * shape.span <= _KEPT[shape.span] for one, shape in zip(segments, shapes, strict=True)
+        )
+        if lanes == 1 or (most <= shared_limit and all(fit)):
             break
     if max(one.threads for one in shapes) > _MOST_THREADS:
         return f"its images have more than {_MOST_THREADS} columns"
@@ -116,10 +139,11 @@ def _reach(segment: Segment) -> list[int]:
     return list(itertools.accumulate(step.window[0] // 2 for step in segment.steps))
 
 
-def _kept(segment: Segment) -> int:
-    """Values that a thread keeps for each pair: sums along rows in both directions, slopes and bends."""
+def _kept(forward: OffsetPlan, segment: Segment) -> int:
+    """Registers in which a thread keeps values of one offset u: lines of windows in both directions, slopes, bends."""
     reach = _reach(segment) or [0]
-    return 4 * reach[-1] + sum(4 * (reach[-1] - one) for one in reach)
+    values = 4 * reach[-1] + sum(4 * (reach[-1] - one) for one in reach)
+    return values * forward.lanes * np.dtype(forward.dtype).itemsize // 4
 
 
 def _counts(forward: OffsetPlan, place: int) -> int:
@@ -128,29 +152,38 @@ def _counts(forward: OffsetPlan, place: int) -> int:
     return embeddings + (place == 0) * forward.graph.channels
 
 
-def _shape(forward: OffsetPlan, segment: Segment, place: int, both: bool) -> Shape:
-    shapes = [_shape_with(forward, segment, place, both, teams) for teams in _TEAMS]
-    full = [one for one in shapes if one.resident * one.threads == _RESIDENT] or shapes
-    return next((one for one in full if one.resident * one.shared_bytes <= _SHARED - _CACHED), full[-1])
+def _shape(forward: OffsetPlan, segment: Segment, place: int, both: bool, limit: int) -> Shape:
+    """The shape that fills a multiprocessor best, if possible with planes in shared memory, `limit` bytes a block."""
+    choices = itertools.product(_TEAMS, (True, False))
+    shapes = [_shape_with(forward, segment, place, both, teams, staged) for teams, staged in choices]
+    shapes = [replace(one, resident=min(one.resident, (limit + 1024) // (one.shared_bytes + 1024))) for one in shapes]
+    fitting = [one for one in shapes if one.resident > 0]
+    best = max(fitting, key=lambda one: (one.resident * one.threads, one.staged, one.teams), default=None)
+    return best or replace(min(shapes, key=lambda one: one.shared_bytes), resident=1)
 
 
-def _shape_with(forward: OffsetPlan, segment: Segment, place: int, both: bool, teams: int) -> Shape:
+def _shape_with(forward: OffsetPlan, segment: Segment, place: int, both: bool, teams: int, staged: bool) -> Shape:
     (height, width), lanes, item = segment.grid, forward.lanes, np.dtype(forward.dtype).itemsize
-    beside = max(1, min(width, _COLUMNS // width))
-    rows, others = forward.needed(len(forward.segments) - 1)[place]
-    reach = max(map(abs, rows)), max(map(abs, others))
-    columns, offsets = beside * width, -(-min(width, 2 * reach[1] + 1) // beside)
-    # A team of several warps uses the barrier of the block. All teams must be at different rows of both images.
-    most = 1 if columns > _COLUMNS else max(1, min(teams, height // _SKEW))
+    beside, count = max(1, min(width, _COLUMNS // width)), _counts(forward, place)
+    reach = tuple(max(map(abs, one)) for one in forward.needed(len(forward.segments) - 1)[place])
+    down, across = (min(n, 2 * far + 1) for n, far in zip(segment.grid, reach, strict=True))
+    few = segment.steps and (place > 0 or forward.graph.channels <= _EARLY)
+    span = 2 if few and down == height and height % 2 == 0 and 2 * _kept(forward, segment) <= _KEPT[2] else 1
+    columns, offsets = beside * width, -(-across // beside)
+    most = 1 if columns > _COLUMNS else max(1, min(teams, _ahead(height) + 1))
     groups = -(-offsets // most)
     teams = -(-offsets // groups)
     pad = max((step.window[1] // 2 for step in segment.steps), default=0)
-    stride = columns + 2 * pad
-    found = _counts(forward, place) * height * columns * (both * lanes + 1)
-    shared = (2 * teams * stride * lanes + found) * item
-    fitting = max(1, _SHARED // (shared + 1024))
-    resident = max(1, min(fitting, _RESIDENT // (teams * -(-columns // 32) * 32)))
-    return Shape(columns, teams, segment.grid, reach, groups, stride, pad, shared, resident)
+    shape = Shape(span, columns, teams, segment.grid, (reach[0], reach[1]), groups, pad, staged, 0, 0)
+    lines = 0 if shape.shuffles else 2 * teams * shape.stride * span * lanes
+    left, right = count * (height + 1) * columns * lanes, count * height * columns
+    shared = (lines + (both + staged) * left + (1 + staged) * right) * item + 4 * teams
+    return replace(shape, shared_bytes=shared, resident=max(1, _RESIDENT[span] // shape.threads))
+
+
+def _ahead(height: int) -> int:
+    """How many rounds the first team of a block may be ahead of the last one; see `Turns`."""
+    return max(0, (height - 1 - _ROUND) // _ROUND)
 
 
 def write_pulling(plan: PullPlan) -> tuple[str, list[list[NDArray[Any]]]]:
@@ -173,10 +206,10 @@ class _Read:
 
 @dataclass(frozen=True)
 class _Phase:
-    """What each thread does with the row that entered `late` rows earlier; `number` is also that of its windows."""
+    """What each thread does with the row of an age; `number` is also that of its windows."""
 
     number: int
-    late: int
+    age: int
     lines: Sequence[str]
     reads: Sequence[_Read] = ()
 
@@ -190,6 +223,8 @@ class _Writer:
         self.last = place == len(plan.segments) - 1
         self.reach = _reach(self.segment) or [0]
         self.tables, self.used = step_tables(self.segment, self.forward.dtype, derivatives=1)
+        few = place == 0 and self.segment.steps and self.forward.graph.channels <= _EARLY
+        self.early = self.forward.graph.channels if few else 0  # channels of pixels that a thread reads early
 
     def kernel(self) -> str:
         (height, width), shape, steps = self.segment.grid, self.shape, len(self.segment.steps)
@@ -197,95 +232,104 @@ class _Writer:
             phases = [self._again(number) for number in range(steps)]
             phases += [self._back(number) for number in reversed(range(steps - 1))]
             phases.append(self._leaving())
-            phases.append(_Phase(2 * steps, -1, self._enter(read=True), self._entrance(2 * steps - 1)))  # the next row
-            before, step = self._each("BEFORE * HEIGHT - here.team * SKEW", self._enter()), self._step(phases)
+            phases.append(_Phase(2 * steps, -1, self._enter(), self._entrance(2 * steps - 1)))  # the next row
         else:
-            before, step = [], self._each(self._time(0), [f"const Value g = {self._given()};", *self._leave()])
+            phases = [_Phase(0, -1, [f"const Own g = {self._given(-1)};", *self._leave(-1)])]
         parameters = [
-            "const Lanes* __restrict__ left_pixels, const real* __restrict__ right_pixels",
-            "const Lanes* __restrict__ left_norms, const real* __restrict__ right_norms",
+            "const Lanes* __restrict__ left_planes, const real* __restrict__ right_planes",
             "const Value* __restrict__ entrance0, const Value* __restrict__ given",
             "Value* __restrict__ pulled, Value* __restrict__ lefts, real* __restrict__ rights",
             *(f"const real* __restrict__ table{i}" for i in range(len(self.tables))),
             "const Unit* units, int itself, index blocks",
         ]
+        count, oldest = _counts(self.forward, self.place), 2 * self.reach[-1]
         embeddings = "".join(self._embedding(number) for number in range(steps))
         windows = [f"{self._window(i if i < steps else 2 * steps - 1 - i)} windows{i}" for i in range(2 * steps)]
-        delayed = [f"Delayed<{self._delay(i)}> {name}{i}" for i in self._delayed for name in ("slope", "bend")]
+        delayed = [f"Delayed<{self._delay(i)}, SPAN> {name}{i}" for i in self._delayed for name in ("slope", "bend")]
+        rights = [f"norm{number}" for number in range(steps) if self._embeds(number)]
+        rights += [f"{name}{c}" for name in ("entering", "leaving") for c in range(self.early)]
         clear = " ".join(f"{one.split()[-1]}.clear();" for one in [*windows, *delayed])
-        late = 2 * self.reach[-1] + (shape.teams - 1) * _SKEW
+        clear += " ".join(f" {name} = {{}};" for name in rights)
         return f"""
 namespace segment{self.place} {{
 constexpr int HEIGHT = {height}, WIDTH = {width}, COLUMNS = {shape.columns}, TEAM = {shape.team}, TEAMS = {shape.teams};
-constexpr int PAD = {shape.pad}, STRIDE = {shape.stride}, COUNT = {_counts(self.forward, self.place)};
+constexpr int PAD = {shape.pad}, STRIDE = {shape.stride}, COUNT = {count}, OLDEST = {oldest}, SPAN = {shape.span};
 constexpr int GROUPS = {shape.groups}, THREADS = THREADS_OF_BLOCK({shape.threads}), EACH = TEAM * TEAMS / THREADS;
-constexpr int SKEW = {_SKEW}, LATE = {late}, BEFORE = (LATE + HEIGHT - 1) / HEIGHT;
 constexpr int DOWN = {shape.offsets[0]}, ACROSS = {shape.offsets[1]};  // offsets of u and of v
 constexpr int FIRST_U = DOWN < HEIGHT ? HEIGHT - DOWN / 2 : 0, FIRST_V = ACROSS < WIDTH ? WIDTH - ACROSS / 2 : 0;
+constexpr int WALK = DOWN / SPAN * (HEIGHT + SPAN - 1), STEPS = WALK + OLDEST + SPAN, ROUND = {_ROUND};
+constexpr bool BOTH = {str(self.plan.both).lower()}, SHUFFLES = {str(shape.shuffles).lower()} && !IN_STEP;
+constexpr int LINES = {0 if shape.shuffles else 1} || IN_STEP ? 2 * TEAMS * STRIDE : 0;
+using Own = Values<SPAN>;
 using OwnPlace = Place<WIDTH, ACROSS, FIRST_V, PAD, COLUMNS, TEAM, TEAMS>;
-using OwnRow = Row<HEIGHT, DOWN, FIRST_U, BEFORE>;
-constexpr bool BOTH = {str(self.plan.both).lower()};
-using OwnFound = Found<COUNT, HEIGHT, WIDTH, COLUMNS, THREADS, BOTH>;
+using OwnPlanes = Planes<COUNT, HEIGHT, WIDTH, COLUMNS, THREADS, BOTH, {str(shape.staged).lower()}>;
 struct Walk {{
-    Value own;
+    Own own;
+    Track<HEIGHT, FIRST_U, SPAN, COLUMNS, OLDEST> rows;
     Neighbours<PAD> links;
-    {" ".join(f"{one};" for one in [*windows, *delayed])}
-    __device__ void clear() {{ {clear} }}
+    const Value* given;  // the thread's columns of it
+    int alone;  // how far apart places are at equal positions of an image with itself; impossible in other pairs
+    int line;  // the thread's place in the first of its team's two rows of shared memory, which windows use in turn
+    real carried[COUNT > 0 ? COUNT : 1];
+    {" ".join(f"{one};" for one in [*windows, *delayed, *(f"Numbers<SPAN> {name}" for name in rights)])}
+    __device__ void clear() {{
+        own.clear();
+        {clear}
+        for (real& one : carried) one = 0;
+    }}
 }};
 {embeddings}
 extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) pull_{self.place}(
     {", ".join(parameters)}) {{
-    SHARED(Value, lines);
+    SHARED(Own, lines);
     Walk walks[EACH];  // in registers
-    Sources sources[EACH];
-    const Order<TEAM, TEAMS, SKEW, HEIGHT> order(threadIdx.x / TEAM);
     for (index block = blockIdx.x; block < blocks; block += gridDim.x) {{
         const index number = block / GROUPS;
         const Unit unit = units[number];
-        const OwnFound found(lines + 2 * TEAMS * STRIDE);
+        const OwnPlanes planes(reinterpret_cast<Value*>(lines + LINES),
+                               left_planes + index(unit.left / LANES) * (COUNT * OwnPlanes::LEFT),
+                               right_planes + index(unit.right) * (COUNT * OwnPlanes::RIGHT));
+        Turns<TEAM, TEAMS, {_ahead(height)}> turns(planes.end());
         const int first_v = int(block % GROUPS) * (TEAMS * COLUMNS / WIDTH);
         sync_block();
-        for (int i = threadIdx.x; i < 2 * TEAMS * STRIDE; i += THREADS) lines[i] = nothing();
-        found.clear();
+        turns.clear();
+        for (int i = threadIdx.x; i < LINES; i += THREADS) lines[i].clear();
+        planes.fill();
 #pragma unroll
         for (int each = 0; each < EACH; ++each) {{
             const OwnPlace here(threadIdx.x + each * THREADS, first_v);
-            walks[each].clear();
-            walks[each].links.find(here.k, here.n, WIDTH);
-{indented(self._sources(), 12)}
+            Walk& walk = walks[each];
+            walk.clear();
+            walk.rows.start(here.mine, here.others);
+            walk.links.find(here.k, here.n, WIDTH);
+            walk.alone = opaque(itself && here.v == 0 ? COLUMNS * int(sizeof(Lanes)) : 1 << 30);
+            walk.line = opaque(2 * here.team * STRIDE + here.column);
+{indented(self._columns(), 12)}
         }}
         sync_block();
-{indented(before, 8)}
-        for (int start = 0; start < DOWN * HEIGHT + LATE; start += 2 * SKEW) {{
+        for (int round = 0; round < (STEPS + ROUND - 1) / ROUND + (IN_STEP ? TEAMS - 1 : 0); ++round) {{
+            turns.wait(round);
 #pragma unroll
-            for (int step = 0; step < 2 * SKEW; ++step) {{
-                order.wait(step % SKEW);
-{indented(step, 16)}
+            for (int step = 0; step < ROUND; ++step) {{
+{indented(self._step(phases), 16)}
             }}
+            turns.finish(round);
         }}
         sync_block();
-        found.leave(lefts + block * (COUNT * HEIGHT * WIDTH), rights + block * (COUNT * HEIGHT * WIDTH));
+        planes.leave(lefts + block * (COUNT * HEIGHT * WIDTH), rights + block * (COUNT * HEIGHT * WIDTH));
     }}
 }}
 }}
 """
 
-    def _sources(self) -> list[str]:
-        """Lines that set the pointers of a thread to its columns in everything that it reads (`Sources`)."""
-        pixels, norms = math.prod(self.segment.grid) * self.forward.graph.channels, self.forward.norm_count
-        sources = {"line": "2 * here.team * STRIDE + here.column", "given": "given + number"}
-        if self.place == 0:
-            sources["x"] = f"left_pixels + (index(unit.left / LANES) * {pixels} + here.k)"
-            sources["z"] = f"right_pixels + (index(unit.right) * {pixels} + here.n)"
-        if any(map(self._embeds, range(len(self.segment.steps)))):
-            sources["a"] = f"left_norms + (index(unit.left / LANES) * {norms} + here.k)"
-            sources["b"] = f"right_norms + (index(unit.right) * {norms} + here.n)"
-        lines = []
+    def _columns(self) -> list[str]:
+        """Lines that find the thread's columns in the cotangents `given`."""
+        place, lines = "number", list[str]()
         if not self.last:
             one = self.segment.exits[0]
             lines.append(f"const OfWindows<{one.size[1]}, {one.grid[1]}> of(here.k, here.n);")
-            sources["given"] += f" * {math.prod(one.grid) ** 2} + (of.U * {math.prod(one.grid)} + of.J)"
-        return [*lines, *(f"sources[each].{name} = opaque({value});" for name, value in sources.items())]
+            place += f" * {math.prod(one.grid) ** 2} + (of.U * {math.prod(one.grid)} + of.J)"
+        return [*lines, f"walk.given = opaque(given + {place});"]
 
     def _embeds(self, number: int) -> bool:
         return self.segment.steps[number].embedding is not None
@@ -301,10 +345,10 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
 
     def _window(self, number: int) -> str:
         down, across = (size // 2 for size in self.segment.steps[number].window)
-        return f"Windows<{down}, {across}>"
+        return f"Windows<{down}, {across}, SPAN, SHUFFLES>"
 
-    def _late(self, phase: int) -> int:
-        """How many rows before the newest one a phase works on; -1 in the last phase, in which the next row enters."""
+    def _age(self, phase: int) -> int:
+        """The age of the row that a phase works on; -1 in the last phase, in which the next row enters."""
         there = [0, *self.reach]
         return [*there[1:], *(2 * there[-1] - one for one in reversed(there[:-1])), -1][phase]
 
@@ -312,164 +356,206 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         """All phases of a step, each after a barrier of the team, except the last one, in which a row enters."""
         reads = [(phase, read) for phase in phases for read in phase.reads]
         lines = [f"{read.kind} {read.name}{phase.number}[EACH];" for phase, read in reads]
+        lines += self._each(["walk.rows.enter(time < WALK, here.mine, here.others);"])
         for phase in phases:
-            for reader in phases:
-                now = [read for read in reader.reads if read.phase == phase.number]
-                if now:
-                    taken = [f"{read.name}{reader.number}[each] = {read.what};" for read in now]
-                    lines += self._each(self._time(reader.late), taken)
+            taken = [
+                f"{read.name}{reader.number}[each] = {read.what};"
+                for reader in phases
+                for read in reader.reads
+                if read.phase == phase.number
+            ]
+            lines += self._each(taken) if taken else []
             inner = [f"const {read.kind}& {read.name} = {read.name}{phase.number}[each];" for read in phase.reads]
-            if phase.late >= 0:
-                lines.append("sync_threads_of_team<TEAM>();")
-                inner += [
-                    f"const Value* beside = lines + (from.line + {phase.number % 2} * STRIDE);",
-                    f"const Value sum = walk.windows{phase.number}.add(walk.own, beside, at, walk.links);",
-                ]
-            lines += self._each(self._time(phase.late), [*inner, *phase.lines])
+            if phase.age >= 0:
+                lines.append("if constexpr (!SHUFFLES) sync_threads_of_team<TEAM>();")
+                at = f"lines + (walk.line + {phase.number % 2} * STRIDE)"
+                inner.append(
+                    f"const Own sum = walk.windows{phase.number}.add(walk.own, {at}, rows, {phase.age}, walk.links);"
+                )
+            lines += self._each([*inner, *phase.lines])
         return lines
 
-    def _time(self, late: int) -> str:
-        return f"start + step + BEFORE * HEIGHT - here.team * SKEW - ({late})"
-
-    def _each(self, time: str, lines: Sequence[str]) -> list[str]:
-        """A loop over a thread's columns, at the row of a time."""
+    def _each(self, lines: Sequence[str]) -> list[str]:
+        """A loop over a thread's columns."""
         return [
             "#pragma unroll",
             "for (int each = 0; each < EACH; ++each) {",
             "    const OwnPlace here(threadIdx.x + each * THREADS, first_v);",
-            "    if (here.idle) continue;",
-            f"    const OwnRow at({time});",
-            "    [[maybe_unused]] Walk& walk = walks[each];",
-            "    [[maybe_unused]] const Sources& from = sources[each];",
+            "    const int time = (round - (IN_STEP ? here.team : 0)) * ROUND + step;",
+            "    if (here.idle || (IN_STEP && time < 0)) continue;",
+            "    Walk& walk = walks[each];",
+            "    [[maybe_unused]] const auto& rows = walk.rows;",
             *(f"    {line}" for line in lines),
             "}",
         ]
 
     def _hand_on(self, number: int, value: str) -> list[str]:
-        """Store a value in the team's row for the threads beside, for the windows with this number."""
-        return [f"lines[from.line + {number % 2} * STRIDE] = walk.own = {value};"]
+        """Keep a value for the windows with this number, of this thread and of those beside it."""
+        return [
+            f"walk.own = {value};",
+            f"if constexpr (!SHUFFLES) lines[walk.line + {number % 2} * STRIDE] = walk.own;",
+        ]
 
     def _entrance(self, phase: int) -> list[_Read]:
         """What a row that enters reads: pixels, or the exit of the segment before."""
         if self.place == 0:
-            return self._pixels(phase)
+            return self._pixels(phase, -1)
         one = self.forward.segments[self.place - 1].exits[0]
-        read = self.forward.entered(self.place, 0, "at.u(), here.v, at.row, here.k")
-        scaled = f"{real(self.forward.exit_scale(self.place - 1, one))} * {read}"
-        far = zip(("at.partner - at.row", "here.n - here.k"), self.shape.reach, self.segment.grid, strict=True)
-        near = [f"abs({offset}) <= {reach}" for offset, reach, n in far if reach < n - 1]
-        if near:  # other offsets are not needed, and were not computed
-            scaled = f"{' && '.join(near)} ? {scaled} : nothing()"
-        return [_Read("Value", "value", scaled, phase)]
+        reads = list[_Read]()
+        for s in range(self.shape.span):
+            read = self.forward.entered(self.place, 0, f"rows.offset(-1, {s}), here.v, rows.of_left(-1), here.k")
+            scaled = f"{real(self.forward.exit_scale(self.place - 1, one))} * {read}"
+            far = zip(
+                (f"int(rows.of_right(-1, {s}) - rows.of_left(-1))", "here.n - here.k"),
+                self.shape.reach,
+                self.segment.grid,
+                strict=True,
+            )
+            near = [f"abs({offset}) <= {reach}" for offset, reach, n in far if reach < n - 1]
+            if near:  # other offsets are not needed, and were not computed
+                scaled = f"{' && '.join(near)} ? {scaled} : nothing()"
+            reads.append(_Read("Value", f"value{s}_", scaled, phase))
+        return reads
 
-    def _pixels(self, phase: int) -> list[_Read]:
+    def _pixels(self, phase: int, age: int) -> list[_Read]:
         """Pixels of both images, if they have few channels."""
-        grid, channels = math.prod(self.segment.grid), self.forward.graph.channels
-        if channels > _EARLY:
-            return []
-        left = [_Read("Lanes", f"x{c}_", f"(from.x + at.row * WIDTH)[{c * grid}]", phase) for c in range(channels)]
-        right = [_Read("real", f"z{c}_", f"(from.z + at.partner * WIDTH)[{c * grid}]", phase) for c in range(channels)]
+        left = [_Read("Lanes", f"x{c}_", self._near(c, age), phase) for c in range(self.early)]
+        right = [_Read("real", f"z{c}_", self._far(c, age), phase) for c in range(self.early)]
         return [*left, *right]
 
-    def _each_pixel(self, early: bool, lines: Sequence[str]) -> list[str]:
-        """These lines for every channel c, with the pixels `left` and `right`; few channels may be read `early`."""
-        grid, channels = math.prod(self.segment.grid), self.forward.graph.channels
-        if early and channels <= _EARLY:
-            names = "constexpr int c = CHANNEL; const Lanes& left = xCHANNEL_; const real right = zCHANNEL_;"
-            bodies = [[line.replace("CHANNEL", str(c)) for line in (names, *lines)] for c in range(channels)]
-            return [line for body in bodies for line in ("{", *(f"    {one}" for one in body), "}")]
-        return [
-            "const Lanes* p = from.x + at.row * WIDTH;",
-            "const real* q = from.z + at.partner * WIDTH;",
-            f"#pragma unroll {min(4, channels)}",
-            f"for (int c = 0; c < {channels}; ++c) {{",
-            f"    const Lanes left = p[c * {grid}];",
-            f"    const real right = q[c * {grid}];",
-            *(f"    {line}" for line in lines),
-            "}",
-        ]
+    def _near(self, which: int | str, age: int) -> str:
+        """The number `which` of the left images."""
+        return f"planes.left({which}, rows.left({age}))"
 
-    def _enter(self, read: bool = False) -> list[str]:
+    def _far(self, which: int | str, age: int) -> str:
+        """The number `which` of the right image at the last of the offsets u."""
+        return f"planes.right({which}, rows.right({age}, SPAN - 1))"
+
+    def _each_pixel(self, age: int, lines: Sequence[str], leaving: bool = False) -> list[str]:
+        """These lines for every channel c, with its pixels and, if they are leaving, with the cotangents `so_far`."""
+        channels = self.forward.graph.channels
+        if not self.early:
+            sums = [f"    const auto so_far = {self._sums('c', 0, age).what};"] * leaving
+            return [
+                f"#pragma unroll {min(4, channels)}",
+                f"for (int c = 0; c < {channels}; ++c) {{",
+                f"    const Lanes left = {self._near('c', age)};",
+                f"    const Numbers<SPAN> right = {{{self._far('c', age)}}};",
+                *sums,
+                *(f"    {line}" for line in lines),
+                "}",
+            ]
+        blocks, kept = list[str](), "leaving" if leaving else "entering"
+        for c in range(channels):
+            sums = [f"    const auto& so_far = sums{c}_;"] * leaving
+            blocks += [
+                "{",
+                f"    constexpr int c = {c};",
+                f"    const Lanes& left = x{c}_;",
+                f"    const Numbers<SPAN>& right = walk.{kept}{c}.add(z{c}_);",
+                *sums,
+                *(f"    {line}" for line in lines),
+                "}",
+            ]
+        return blocks
+
+    def _enter(self) -> list[str]:
         """Lines with which a row enters: its inner products of pixels, or the exit of the segment before."""
         if self.place:
-            lines = [] if read else [f"const Value value = {self._entrance(0)[0].what};"]
-        else:
-            each = "for (int i = 0; i < LANES; ++i) value.v[i] += left.v[i] * right;"
-            lines = ["Value value = nothing();", *self._each_pixel(read, [each])]
-        return [*lines, *self._hand_on(0, "value")]
+            values = ", ".join(f"value{s}_" for s in range(self.shape.span))
+            return self._hand_on(0, f"{{{values}}}")
+        products = [
+            "for (int s = 0; s < SPAN; ++s)",
+            "    for (int i = 0; i < LANES; ++i) value.at[s].v[i] += left.v[i] * right.at[s];",
+        ]
+        return ["Own value;", "value.clear();", *self._each_pixel(-1, products), *self._hand_on(0, "value")]
 
     def _again(self, number: int) -> _Phase:
         """A step of the forward pass; the last step also begins the way back, with the cotangents of the pool."""
-        last, lines = number == len(self.segment.steps) - 1, ["const Value& value = sum;"]
+        last, age, lines = number == len(self.segment.steps) - 1, self._age(number), ["const Own& value = sum;"]
         reads = list[_Read]()
         if self._embeds(number):
-            place = self.forward.norm_places[self.place, number]
-            tables = "".join(f"table{i}, " for i in self.used[number])
-            same = "itself && here.v == 0 && at.row == at.partner"
-            reads.append(_Read("Lanes", "left", f"(from.a + at.row * WIDTH)[{place}]", number))
-            reads.append(_Read("real", "right", f"(from.b + at.partner * WIDTH)[{place}]", number))
+            which, tables = self._norm(number), "".join(f"table{i}, " for i in self.used[number])
+            same = f"s == 0 && rows.left({age}) - LANES * rows.right({age}) == walk.alone"
+            reads.append(_Read("Lanes", "left", self._near(which, age), number))
+            reads.append(_Read("real", "right", self._far(which, age), number))
+            arguments = f"sum.at[s], left, rights.at[s], {tables}{same}, slope.at[s], bend.at[s]"
             lines = [
-                "Value slope, bend;",
-                f"const Value value = embed{number}(sum, left, right, {tables}{same}, slope, bend);",
+                f"const Numbers<SPAN>& rights = walk.norm{number}.add(right);",
+                "Own value, slope, bend;",
+                "#pragma unroll",
+                f"for (int s = 0; s < SPAN; ++s) value.at[s] = embed{number}({arguments});",
             ]
         if last:
-            reads.append(_Read("Value", "g", self._given(), 0))  # far away in memory: read a whole step before its use
-            lines += self._pull(number)
-            reads += [self._sums(self._norm(number), number)] * self._embeds(number)
+            reads.append(_Read("Own", "g", self._given(age), 0))  # far away in memory: read a whole step before its use
+            lines += self._pull(number, age)
+            reads += [self._sums(self._norm(number), number, age)] * self._embeds(number)
         else:
             lines += self._hand_on(number + 1, "value")
             if self._embeds(number):
                 lines += [f"walk.{name}{number}.add({name});" for name in ("slope", "bend")]
-        return _Phase(number, self._late(number), lines, reads)
+        return _Phase(number, age, lines, reads)
 
     def _back(self, number: int) -> _Phase:
         """The way back through a step: cotangents of its sum from those of the next step's."""
-        lines, phase = ["const Value& g = sum;"], 2 * len(self.segment.steps) - 2 - number
-        reads = list[_Read]()
+        lines, phase = ["const Own& g = sum;"], 2 * len(self.segment.steps) - 2 - number
+        reads, age = list[_Read](), self._age(phase)
         if self._embeds(number):
-            lines += [f"const Value& {name} = walk.{name}{number}.due;" for name in ("slope", "bend")]
-            reads.append(self._sums(self._norm(number), phase))
-        return _Phase(phase, self._late(phase), [*lines, *self._pull(number)], reads)
+            lines += [f"const Own& {name} = walk.{name}{number}.due;" for name in ("slope", "bend")]
+            reads.append(self._sums(self._norm(number), phase, age))
+        return _Phase(phase, age, [*lines, *self._pull(number, age)], reads)
 
     def _leaving(self) -> _Phase:
         """The way back to the entrance, with pixels read one phase earlier."""
         phase = 2 * len(self.segment.steps) - 1
-        reads = self._pixels(max(0, phase - 1)) if self.place == 0 else []
-        sums = [f"const OwnFound::Sums sums{c}_ = found.sums({c}, {_PLACES});" for c in range(len(reads) // 2)]
-        return _Phase(phase, self._late(phase), ["const Value& g = sum;", *sums, *self._leave(read=True)], reads)
+        age = self._age(phase)
+        reads = self._pixels(max(0, phase - 1), age) if self.place == 0 else []
+        sums = [self._sums(c, phase, age) for c in range(self.early)]
+        lines = [f"const {one.kind} {one.name} = {one.what};" for one in sums]
+        return _Phase(phase, age, ["const Own& g = sum;", *lines, *self._leave(age)], reads)
 
-    def _leave(self, read: bool = False) -> list[str]:
+    def _leave(self, age: int) -> list[str]:
         """Lines that store cotangents g of the entrance: as those of pixels, or of the exit of the segment before."""
-        if self.place:
-            scale = real(self.forward.exit_scale(self.place - 1, self.forward.segments[self.place - 1].exits[0]))
-            where = "(number * HEIGHT + at.u()) * WIDTH + here.v) * (HEIGHT * WIDTH) + at.row * WIDTH + here.k"
-            return [f"if (at.used) pulled[({where}] = {scale} * g;"]
-        sums = "sumsCHANNEL_" if read and self.forward.graph.channels <= _EARLY else f"found.sums(c, {_PLACES})"
-        return self._each_pixel(read, [f"found.add_pixels(c, {_PLACES}, {sums}, g, left, right);"])
+        if not self.place:
+            places = f"rows.left({age}), rows.right({age})"
+            add = f"planes.add_pixels(c, {places}, so_far, g, left, right, walk.carried[c]);"
+            return self._each_pixel(age, [add], leaving=True)
+        scale = real(self.forward.exit_scale(self.place - 1, self.forward.segments[self.place - 1].exits[0]))
+        offset = f"(number * HEIGHT + rows.offset({age}, s)) * WIDTH + here.v"
+        place = f"({offset}) * (HEIGHT * WIDTH) + rows.of_left({age}) * WIDTH + here.k"
+        return ["for (int s = 0; s < SPAN; ++s)", f"    if (rows.exists({age})) pulled[{place}] = {scale} * g.at[s];"]
 
-    def _given(self) -> str:
-        """C++ for the cotangent g of the pool's window that a position is in; zero at rows that are not in use."""
+    def _given(self, age: int) -> str:
+        """C++ for the cotangents g of the pool's windows that a position is in; see `_columns`."""
         one = self.segment.exits[0]
         if self.last:
-            counts = "at.used && here.v == 0 && at.row == at.partner" if self.plan.flat else "at.used"
-            return f"{counts} ? *from.given : nothing()"
-        of = f"OfWindows<{one.size[0]}, {one.grid[0]}>(at.row, at.partner)"
-        return f"at.used ? from.given[{of}.place({math.prod(one.grid) * one.grid[1]}, {one.grid[1]})] : nothing()"
+            g = "*walk.given"
+            counts = [f"here.v == 0 && rows.equal({age})"] if self.plan.flat else []
+        else:
+            of = f"OfWindows<{one.size[0]}, {one.grid[0]}>(rows.of_left({age}), rows.of_right({age}, S))"
+            g, counts = f"walk.given[{of}.place({math.prod(one.grid) * one.grid[1]}, {one.grid[1]})]", []
+        if not self.segment.steps or not self._embeds(len(self.segment.steps) - 1):
+            counts.append(f"rows.exists({age})")  # an embedding has no slope in the row of zeros
+        if counts:
+            g = f"{' && '.join(counts)} ? {g} : nothing()"
+        return f"{{{', '.join(g.replace('S)', f'{s})') for s in range(self.shape.span))}}}"
 
-    def _pull(self, number: int) -> list[str]:
+    def _pull(self, number: int, age: int) -> list[str]:
         """Lines that multiply cotangents g by slopes, and add their products with bends to those of norms."""
         to = 2 * len(self.segment.steps) - 1 - number
         if not self._embeds(number):
             return self._hand_on(to, "g")
         which = self._norm(number)
-        return [*self._hand_on(to, "g * slope"), f"found.add({which}, {_PLACES}, sums{which}_, g * bend);"]
+        place = f"{which}, rows.left({age}), rows.right({age})"
+        return [*self._hand_on(to, "g * slope"), f"planes.add({place}, sums{which}_, g * bend, walk.carried[{which}]);"]
 
-    def _sums(self, which: int, phase: int) -> _Read:
+    def _sums(self, which: int | str, phase: int, age: int) -> _Read:
         """Cotangents of both images so far, of number `which`: no other thread changes them until the next barrier."""
-        return _Read("OwnFound::Sums", f"sums{which}_", f"found.sums({which}, {_PLACES})", phase)
+        what = f"planes.sums({which}, rows.left({age}), rows.right({age}))"
+        return _Read("OwnPlanes::Sums", f"sums{which}_", what, phase)
 
     def _norm(self, number: int) -> int:
-        """Which of the cotangents of a position (`_counts`) is that of the norm of a step."""
+        """The plane of the norm of a step."""
         return sum(map(self._embeds, range(number))) + (self.place == 0) * self.forward.graph.channels
 
     def _embedding(self, number: int) -> str:
