@@ -22,7 +22,7 @@ from tangentless.files import write_json
 from tangentless.timing import command, describe_machine, environment, today
 
 TURNS, CORES, NAME = 4, 2, "myrtle5"
-GENERAL = 128  # images of either side at most, for the general path on a GPU
+GENERAL = 64  # images of either side at most, for the general path on a GPU
 
 
 def least(*functions, clock=time.process_time):

@@ -10,7 +10,8 @@ Parts, in this order:
 - `mnist`,
 - `compare`: kernels against networks on 1,280 images of CIFAR-10,
 - `myrtle10`: with flips; 256 filters and 20 epochs, and labelled so,
-- `shorter`: the other networks of CIFAR-10, with as many filters and epochs.
+- `cifar10-myrtle5-no-zca`, `cifar10-myrtle7`, `cifar10-myrtle10`, `cifar10-myrtle10-augmented`: the other networks of
+  CIFAR-10, with as many filters and epochs.
 
 Training stops before `--seconds` are over, with checkpoints in WORK, and the same call resumes it. Records are copied
 to OUTPUT. All of WORK except checkpoints goes into OUTPUT/networks_gpu.tgz; another machine with it unpacked in its
@@ -170,7 +171,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of the data sets")
     parser.add_argument("--work", type=Path, default=Path("out/networks_gpu"), help="folder of pieces and checkpoints")
     parser.add_argument("--seconds", type=float, default=560.0)
-    parser.add_argument("--parts", default="speed,myrtle5,subsets,mnist,compare,myrtle10,shorter")
+    parser.add_argument("--parts", default=",".join(("speed,myrtle5,subsets,mnist,compare,myrtle10", *SHORTENED)))
     parser.add_argument("--modes", default="default", help="compilation modes to measure: default,max-autotune,off")
     parser.add_argument("--toy", action="store_true")
     options = parser.parse_args()
@@ -190,8 +191,9 @@ def main() -> None:
         "mnist": lambda: run_recipes(("mnist-myrtle5",), toy, clock, data, options.work, **many),
         "compare": lambda: run_comparison(options.toy, clock, data, options.work),
         "myrtle10": lambda: run_recipes(("cifar10-myrtle10-flips",), toy or SHORTER, clock, data, options.work, **many),
-        "shorter": lambda: run_recipes(SHORTENED, toy or SHORTER, clock, data, options.work, **many),
     }
+    for name in SHORTENED:
+        parts[name] = functools.partial(run_recipes, (name,), toy or SHORTER, clock, data, options.work, **many)
     for name in options.parts.split(","):
         finished = clock.may_start() and parts[name]()
         print(f"{name}: {'finished' if finished else 'to be continued'}; {clock.left():.0f} s left", flush=True)
