@@ -270,7 +270,9 @@ def _beyond(records: Iterable[Row], rows: Iterable[Row]) -> Iterator[str]:
 
 def _networks(records: Iterable[Row]) -> Iterator[str]:
     """The section on networks that are no rows of the paper's tables: subsets, and recipes with changed settings."""
-    rows = [row for record in _records(records, networks.EXPERIMENT) for row in record["results"]]
+    found = _records(records, networks.EXPERIMENT)
+    rows = [row for record in found for row in record["results"]]
+    notes = [f"{row['recipe']}: {record['note']}\n" for record in found if "note" in record for row in record["results"]]
     others = [(*networks.cells(row), row["describe"], _took(row)) for row in rows if "table" not in row]
     if others:
         words = (
@@ -279,7 +281,8 @@ def _networks(records: Iterable[Row]) -> Iterator[str]:
             "are means and standard deviations over trials, some of which may have stayed at chance. Intervals cover "
             "the choice of test images only."
         )
-        yield _section("Networks beside the tables", words, *markdown((*networks.COLUMNS, "how", "took"), others))
+        table = markdown((*networks.COLUMNS, "how", "took"), others)
+        yield _section("Networks beside the tables", words, *table, *notes)
 
 
 def _comparison(record: Row, picture: str) -> str:
