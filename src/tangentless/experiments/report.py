@@ -272,7 +272,8 @@ def _networks(records: Iterable[Row]) -> Iterator[str]:
     """The section on networks that are no rows of the paper's tables: subsets, and recipes with changed settings."""
     found = _records(records, networks.EXPERIMENT)
     rows = [row for record in found for row in record["results"]]
-    notes = [f"{row['recipe']}: {record['note']}\n" for record in found if "note" in record for row in record["results"]]
+    noted = [record for record in found if "note" in record]
+    notes = [f"{row['recipe']}: {record['note']}\n" for record in noted for row in record["results"]]
     others = [(*networks.cells(row), row["describe"], _took(row)) for row in rows if "table" not in row]
     if others:
         words = (
