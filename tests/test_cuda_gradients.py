@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -135,8 +141,58 @@ def test_sides_are_pulled_one_after_the_other_where_both_do_not_fit(monkeypatch)
 
 def test_fused_gradients_with_all_threads_of_a_block(monkeypatch):
     use("emulated", monkeypatch)
+    shape = (8, 16, 1)  # the smallest whose teams take turns
+    kernel, X, Z = tl.kernel(SMALL), images(shape, 3), images(shape, 2, seed=1)
+    G, backend = np.random.default_rng(0).standard_normal((3, 2)), CudaBackend(gpus=(0,))
+    in_step = kernel.vjp(X, Z, G, backend=backend)
     monkeypatch.setattr(HostMachine, "all_threads", True)
-    check(tl.kernel(SMALL), images((4, 4, 2), 3), images((4, 4, 2), 2, seed=1), CudaBackend(gpus=(0,)), 1e-4)
+    for found, expected in zip(kernel.vjp(X, Z, G, backend=CudaBackend(gpus=(0,))), in_step, strict=True):
+        assert np.array_equal(found, expected)
+
+
+# Mistakes put into the turns of teams: (right text in the source, wrong text in its place).
+MISTAKES = {
+    "teams do not wait": "seen > round) return;=>true) return;",
+    "the first team is a round too far ahead": "AHEAD + 1;=>AHEAD + 2;",
+    "a round counts as finished a round too early": "finished[team] = round + 1=>finished[team] = round + 2",
+}
+
+
+@pytest.mark.slow  # each case compiles everything anew, with ThreadSanitizer
+@pytest.mark.parametrize(
+    ("text", "shape", "sides", "mistake"),
+    [
+        ("conv3 relu pool2 conv3 relu globalpool", "16,16,1", "XZ", None),
+        ("conv3 relu pool2 conv3 relu globalpool", "16,16,1", "Z", None),
+        ("conv3 relu pool2 conv3 relu pool2 patch4", "16,16,3", "Z", None),
+        ("conv3 relu conv3 gaussian conv3 relu pool2 conv3 relu globalpool", "14,22,2", "XZ", None),
+        ("conv5 relu conv3 pool3 relu globalpool", "15,12,5", "XZ", None),
+        ("myrtle10", "16,16,2", "XZ", None),
+        *(("conv3 relu pool2 conv3 relu globalpool", "16,16,1", "XZ", name) for name in MISTAKES),
+    ],
+)
+def test_teams_do_not_race(text, shape, sides, mistake):
+    library = sanitizer()
+    if library is None:
+        pytest.skip("no ThreadSanitizer for the C++ compiler")
+    program = Path(__file__).parent / "cuda_host" / "races.py"
+    mistakes = [] if mistake is None else [MISTAKES[mistake]]
+    # The sanitizer needs addresses that are not randomised. It also complains of libraries that it does not know.
+    run = ["setarch", "-R", sys.executable, str(program), text, shape, sides, *mistakes]
+    variables = {**os.environ, "LD_PRELOAD": library, "TSAN_OPTIONS": "exitcode=0 report_signal_unsafe=0"}
+    done = subprocess.run(run, env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout == "done\n"
+    races = re.findall(r"^SUMMARY: ThreadSanitizer: data race .*library\.cpp.*", done.stderr, re.MULTILINE)
+    assert bool(races) == (mistake is not None), races
+
+
+def sanitizer():
+    """The library of ThreadSanitizer, if the compiler has it."""
+    if COMPILER is None or shutil.which("setarch") is None:
+        return None
+    asked = subprocess.run([COMPILER, "-print-file-name=libtsan.so"], capture_output=True, text=True, check=True)
+    path = Path(asked.stdout.strip())
+    return str(path) if path.is_absolute() and path.exists() else None
 
 
 @pytest.mark.parametrize("kernel", [tl.kernel("conv3 relu globalpool gaussian"), tl.kernel(SMALL).mirrored()], ids=repr)

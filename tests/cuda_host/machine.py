@@ -160,10 +160,10 @@ class _Stream:
         self.machine.queue = None
 
 
-def emulate(monkeypatch: Any) -> None:
+def emulate(monkeypatch: Any, machine: type[HostMachine] = HostMachine) -> None:
     """Make the backend find one GPU, which is the host."""
     monkeypatch.setattr(cuda, "count_gpus", lambda: 1)
-    monkeypatch.setattr(cuda, "CudaMachine", HostMachine)
+    monkeypatch.setattr(cuda, "CudaMachine", machine)
 
 
 def _run(kernel: Any, *arguments: Any) -> None:

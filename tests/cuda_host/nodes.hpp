@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 #ifdef ALL_THREADS  // these take a second to compile
+#include <atomic>
 #include <barrier>
 #include <memory>
 #include <thread>
@@ -32,6 +33,7 @@ namespace emulation {
 alignas(128) static char shared[256 * 1024];  // teams of `pulling.cuh` do not shuffle, and need rows of values
 #ifdef ALL_THREADS
 static std::unique_ptr<std::barrier<>> barrier;
+static std::vector<std::unique_ptr<std::barrier<>>> warps;
 #endif
 
 template <class Body>
@@ -39,6 +41,9 @@ void run(unsigned threads, Body body) {
     __builtin_memset(shared, 255, sizeof shared);  // all bits set is NaN: what is read before it was stored shows
 #ifdef ALL_THREADS
     barrier = std::make_unique<std::barrier<>>(threads);
+    warps.clear();
+    for (unsigned first = 0; first < threads; first += 32)
+        warps.push_back(std::make_unique<std::barrier<>>(std::min(32u, threads - first)));
     std::vector<std::thread> running;
     for (unsigned i = 0; i < threads; ++i)
         running.emplace_back([=] {
@@ -57,8 +62,27 @@ inline void sync_block() {
     if (emulation::barrier) emulation::barrier->arrive_and_wait();
 #endif
 }
-inline void sync_warp() { sync_block(); }
+inline void sync_warp() {
+#ifdef ALL_THREADS
+    if (emulation::barrier) emulation::warps[threadIdx.x / 32]->arrive_and_wait();
+#endif
+}
+// `pulling.cuh`: threads exchange values through shared memory. One thread for all takes teams in step.
+constexpr bool ON_HOST = true;
+#ifdef ALL_THREADS
+constexpr bool IN_STEP = false;
+struct Counter {
+    std::atomic<int> number;
+    operator int() const {
+        std::this_thread::yield();  // it is read until another thread has changed it
+        return number.load(std::memory_order_acquire);
+    }
+    void operator=(int value) { number.store(value, std::memory_order_release); }
+};
+#else
 constexpr bool IN_STEP = true;
+using Counter = int;
+#endif
 // The value of the thread at this distance in the team, or the thread's own if there is none. All threads must call it.
 namespace emulation {
 template <class T>

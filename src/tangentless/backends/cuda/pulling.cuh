@@ -27,7 +27,8 @@
 #pragma once
 
 #ifdef __CUDACC__  // the tests provide these names themselves
-constexpr bool IN_STEP = false;
+constexpr bool ON_HOST = false, IN_STEP = false;
+using Counter = volatile int;
 // The same number or pointer, but the compiler cannot see how it was computed, and keeps it instead of computing it
 // again in every row.
 __device__ inline int opaque(int number) {
@@ -369,10 +370,10 @@ __device__ inline void sync_threads_of_team() {
 // IN_STEP, in the tests, every team is one round behind the team before it instead.
 template <int TEAM, int TEAMS, int AHEAD>
 struct Turns {
-    volatile int* finished;  // rounds, by team
+    Counter* finished;  // rounds, by team
     int team, seen = 0;
 
-    __device__ explicit Turns(void* room) : finished(static_cast<int*>(room)), team(threadIdx.x / TEAM) {}
+    __device__ explicit Turns(void* room) : finished(static_cast<Counter*>(room)), team(threadIdx.x / TEAM) {}
     __device__ void clear() const {
         if (threadIdx.x < TEAMS) finished[threadIdx.x] = 0;
     }

@@ -258,8 +258,8 @@ constexpr int GROUPS = {shape.groups}, THREADS = THREADS_OF_BLOCK({shape.threads
 constexpr int DOWN = {shape.offsets[0]}, ACROSS = {shape.offsets[1]};  // offsets of u and of v
 constexpr int FIRST_U = DOWN < HEIGHT ? HEIGHT - DOWN / 2 : 0, FIRST_V = ACROSS < WIDTH ? WIDTH - ACROSS / 2 : 0;
 constexpr int WALK = DOWN / SPAN * (HEIGHT + SPAN - 1), STEPS = WALK + OLDEST + SPAN, ROUND = {_ROUND};
-constexpr bool BOTH = {str(self.plan.both).lower()}, SHUFFLES = {str(shape.shuffles).lower()} && !IN_STEP;
-constexpr int LINES = {0 if shape.shuffles else 1} || IN_STEP ? 2 * TEAMS * STRIDE : 0;
+constexpr bool BOTH = {str(self.plan.both).lower()}, SHUFFLES = {str(shape.shuffles).lower()} && !ON_HOST;
+constexpr int LINES = {0 if shape.shuffles else 1} || ON_HOST ? 2 * TEAMS * STRIDE : 0;
 using Own = Values<SPAN>;
 using OwnPlace = Place<WIDTH, ACROSS, FIRST_V, PAD, COLUMNS, TEAM, TEAMS>;
 using OwnPlanes = Planes<COUNT, HEIGHT, WIDTH, COLUMNS, THREADS, BOTH, {str(shape.staged).lower()}>;
