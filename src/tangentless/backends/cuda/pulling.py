@@ -550,7 +550,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return [*self._hand_on(to, "g * slope"), f"planes.add({place}, sums{which}_, g * bend, walk.carried[{which}]);"]
 
     def _sums(self, which: int | str, phase: int, age: int) -> _Read:
-        """Cotangents of both images so far, of number `which`: no other thread changes them until the next barrier."""
+        """Cotangents of both images so far, of number `which`: while a team is in a round, only it changes them."""
         what = f"planes.sums({which}, rows.left({age}), rows.right({age}))"
         return _Read("OwnPlanes::Sums", f"sums{which}_", what, phase)
 
