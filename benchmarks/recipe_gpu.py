@@ -22,6 +22,7 @@ CIFAR-10, and `networks`, the convolutional kernel network of CIFAR-10.
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,8 @@ RESERVE = 15.0  # seconds kept for copies
 PARTS = {
     "first": "recipe --train 2500 --validation 2000 --record recipe-2500",
     "recipe": "recipe --train 5000 --validation 2000 --record recipe-5000",
+    "more": "recipe --train 5000 --validation 2000 --record recipe-more-5000 --no-combine --ingredients "
+    "'+ 0.1 random patches;+ 0.3 random patches;+ random patches;wide pools;first patches 5×5;residuals'",
     "subsets": "cifar10-subsets --kernels best --sizes 1280 --draws balanced --test 2000 --record cifar10-subsets-best",
     "mnist": "mnist --kernels myrtle5 --train 20000 --test 2000 --record mnist-20000",
     "flips": "cifar10 --kernels myrtle10-gaussian+flips --train 20000 --test 2000 --record cifar10-flips-20000",
@@ -49,13 +52,13 @@ PARTS = {
     "networks": "cifar10 --kernels ckn --train 20000 --record cifar10-ckn-20000",
 }
 TOY = {
-    "first": "recipe --train 20 --validation 10 --record recipe-20 --ingredients",
+    "first": "recipe --train 20 --validation 10 --record recipe-20 --ingredients "
+    "'tilt by leave-one-out;head gamma 2;+ myrtle5;averaging over shifts'",  # the cheap ones
     "best": "cifar10 --kernels best --train 30 --test 10 --record cifar10-best-30",
     "subsets": "cifar10-subsets --kernels best --sizes 20 --draws balanced --test 10 --trials 2 "
     "--record cifar10-subsets-best",
     "mnist": "mnist --kernels myrtle5 --train 20 --test 10 --record mnist-20",
 }
-TOY_INGREDIENTS = "tilt by leave-one-out;head gamma 2;+ myrtle5;averaging over shifts"  # the cheap ones
 STORED = ("recipe", *(["cifar10", "mnist"] if find_spec("zarr") else []))  # commands that keep matrices
 
 
@@ -83,10 +86,7 @@ def main() -> None:
             archive.extractall(options.work, filter="data")
     try:
         for name in chosen:
-            words = parts[name].split()
-            if words[-1] == "--ingredients":
-                words.append(TOY_INGREDIENTS)
-            if not run(words, options, ends):
+            if not run(shlex.split(parts[name]), options, ends):
                 print(f"the time is over in {name}; the same call resumes", flush=True)
                 break
     finally:

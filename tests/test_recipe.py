@@ -29,6 +29,7 @@ INGREDIENTS = (
     Ingredient("tilt", lambda recipe: dataclasses.replace(recipe, tilt="loo")),
     Ingredient("head", lambda recipe: dataclasses.replace(recipe, kernel=with_head(recipe.kernel, 2.0))),
     Ingredient("sum", lambda recipe: dataclasses.replace(recipe, kernel=recipe.kernel + 0.5 * kernel("myrtle5"))),
+    Ingredient("learnt", learn=lambda images: tl.RandomPatchFeatures(4, patch=3, mirrors=True).fit(images).kernel()),
     Ingredient("copies", lambda recipe: dataclasses.replace(recipe, averaging="shifts1"), share=0.5, new=True),
     Ingredient(
         "draws",
@@ -52,7 +53,7 @@ class TestRecipe:
         X, y = zca.transform(data.train.images[chosen]).astype(np.float32), data.train.labels[chosen]
         for one in INGREDIENTS:
             size = round(40 * one.share)
-            model = one.change(BASE).estimator(backend=CPU).fit(X[:size], y[:size])
+            model = one(BASE, lambda _: X[:40]).estimator(backend=CPU).fit(X[:size], y[:size])
             assert rows[one.name]["leave-one-out accuracy"] == pytest.approx(model.loo_score_)
             if one.new:
                 assert rows[one.name]["validation accuracy"] == pytest.approx(model.score(X[40:], y[40:]))
@@ -78,8 +79,9 @@ class TestRecipe:
 
 
 def test_every_ingredient_fits_images_of_cifar10():
+    images = np.random.default_rng(0).standard_normal((20, 32, 32, 3), dtype=np.float32)
     for one in ALL:
-        for leaf in one.change(recipes.BASE).kernel.leaves():
+        for leaf in one(recipes.BASE, lambda _: images).kernel.leaves():
             assert leaf.elements((32, 32, 3)) > 0
     assert len({one.name for one in ALL}) == len(ALL)
 

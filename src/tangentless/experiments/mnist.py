@@ -4,7 +4,9 @@ One trial, the whole test set. Pixels are scaled to [0, 1]; there is no other pr
 ridge, 1e-4. The paper does not give the parameters of the kernels without convolutions. Here the bandwidth, order or
 depth, and the ridge, have the best leave-one-out accuracy on 4,000 training images; a smaller ridge replaces that one
 if it is better on all training images. The paper cites its figure for the convolutional kernel network; here one of two
-layers is learnt from the training images, with width and contrast chosen in the same way.
+layers is learnt from the training images, with width and contrast chosen in the same way. So are random patches (Coates
+and Ng), of which the paper has figures for CIFAR-10 only: a filter for every twenty training images, with threshold and
+whitening chosen.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 from sklearn.preprocessing import FunctionTransformer
 
 from ..classical import NNGP, NTK, ArcCosine, Gaussian, median_squared_distance
-from ..features import ConvolutionalKernelNetwork
+from ..features import ConvolutionalKernelNetwork, RandomPatchFeatures
 from ..kernel import Kernel
 from ..preprocessing import Standardize
 from ..preprocessing.gabor import CELLS, ORIENTATIONS, WAVELENGTHS, gabor_features
@@ -39,6 +41,9 @@ ARC_COSINES = Candidates(  # orders 0 to 2, and order 1 iterated: the NNGP kerne
 _NETWORK: dict[str, Any] = {"filters": (64, 512), "patches": (5, 3), "pools": (2, 2)}
 _VARIED = [{"width": width, "contrast": contrast} for width in (0.5, 0.7) for contrast in (None, 0.12)]
 NETWORKS = learnt_features(ConvolutionalKernelNetwork, [_NETWORK | one for one in _VARIED])
+_PATCHES: dict[str, Any] = {"pool": 3, "contrast": 0.12}
+_THRESHOLDS = [{"bias": bias, "epsilon": epsilon} for bias in (0.5, 1.0) for epsilon in (0.01, 0.1)]
+PATCHES = learnt_features(RandomPatchFeatures, [_PATCHES | one for one in _THRESHOLDS], images_a_filter=20)
 TANGENTS = Candidates({"NTK": _NTK_DEPTHS}, lambda images: [*map(NTK, _NTK_DEPTHS)])
 
 
@@ -54,6 +59,7 @@ def table() -> Table:
             Method("ntk", "pixels", TANGENTS, ridge=None),
             Method("gabor-gaussian", "gabor", GAUSSIANS, ridge=None),
             Method("ckn", "pixels", NETWORKS, ridge=None),
+            Method("coates-ng", "pixels", PATCHES, ridge=None),
         ),
         {
             "pixels": Preprocessing(

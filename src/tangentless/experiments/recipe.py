@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from ..console import percent, say
 from ..datasets import Dataset
 from ..errors import NotPositiveDefinite, ParameterError
+from ..features import RandomPatchFeatures
 from ..files import load_array, make_folder, save_array
 from ..kernel import CompositionalKernel, Crossed, Kernel, Product, Scaled, Sum, kernel
 from ..layers import Gaussian
@@ -42,7 +43,12 @@ COLUMNS = ("ingredient", "images", "leave-one-out", "gain", "± one error", "val
 BASE = KernelRecipe(kernel("myrtle10-gaussian"))
 
 Array = NDArray[np.float64]
+Images = NDArray[np.float32]
 Change = Callable[[KernelRecipe], KernelRecipe]
+
+
+def _unchanged(recipe: KernelRecipe) -> KernelRecipe:
+    return recipe
 
 
 @dataclass(frozen=True)
@@ -50,13 +56,22 @@ class Ingredient:
     """A change to a recipe.
 
     `share` is the share of the training images used, below 1 for expensive changes. `new` marks changes that only show
-    on new images; they are scored on the validation images.
+    on new images; they are scored on the validation images. `learn` makes a kernel from the training images, as they
+    look to kernels, which is added.
     """
 
     name: str
-    change: Change
+    change: Change = _unchanged
     share: float = 1.0
     new: bool = False
+    learn: Callable[[Images], Kernel] | None = None
+
+    def __call__(self, recipe: KernelRecipe, images: Callable[[float], Images]) -> KernelRecipe:
+        """The changed recipe; `images` gives the training images by the epsilon of their whitening."""
+        changed = self.change(recipe)
+        if self.learn is None:
+            return changed
+        return replace(changed, kernel=changed.kernel + self.learn(images(changed.epsilon)))
 
 
 def _set(**changes: Any) -> Change:
@@ -67,6 +82,17 @@ def _plus(name: str, weight: float = 1.0) -> Change:
     """Add another kernel, times a weight."""
     other = kernel(name) if weight == 1.0 else weight * kernel(name)
     return lambda recipe: replace(recipe, kernel=recipe.kernel + other)
+
+
+def _random_patches(weight: float) -> Callable[[Images], Kernel]:
+    """Learn features of random patches (Coates and Ng); their inner products, of this mean over the diagonal."""
+
+    def learn(images: Images) -> Kernel:
+        features = RandomPatchFeatures(max(1, len(images) // 5), contrast=0.05, epsilon=0.1, mirrors=True).fit(images)
+        rows = features.transform(images[:500])
+        return weight / float(np.square(rows).sum(axis=1).mean()) * features.kernel()
+
+    return learn
 
 
 def _shape(text: str) -> Change:
@@ -135,6 +161,9 @@ INGREDIENTS = (
     Ingredient("+ myrtle5", _plus("myrtle5")),
     Ingredient("+ 0.5 myrtle5", _plus("myrtle5", 0.5)),
     Ingredient("+ 2 myrtle5", _plus("myrtle5", 2.0)),
+    Ingredient("+ 0.1 random patches", learn=_random_patches(0.1)),
+    Ingredient("+ 0.3 random patches", learn=_random_patches(0.3)),
+    Ingredient("+ random patches", learn=_random_patches(1.0)),
     Ingredient("epsilon 3e-4", _set(epsilon=3e-4)),
     Ingredient("epsilon 3e-5", _set(epsilon=3e-5)),
     Ingredient("averaging over shifts", _set(averaging="shifts1"), share=0.6, new=True),
@@ -244,8 +273,7 @@ class _Rows:
         found = []
         for one in ingredients:
             try:
-                recipe = one.change(self.base)
-                row = self.row(one.name, recipe, share=one.share, new=one.new)
+                row = self.row(one.name, one(self.base, self.work.training), share=one.share, new=one.new)
             except NotPositiveDefinite as error:  # the ridge is too small for this kernel
                 say(f"{one.name}: {error}")
                 continue
@@ -259,10 +287,11 @@ class _Rows:
         for gain, one in found:
             if gain <= 0 or one.share < 1.0 or one.new:
                 continue  # ingredients that are expensive or scored on new images are combined by hand
-            row = self.row(f"{name}, {one.name}", one.change(recipe))
+            more = one(recipe, self.work.training)
+            row = self.row(f"{name}, {one.name}", more)
             yield row
             if row["gain"] > best:
-                recipe, name, best = one.change(recipe), row["ingredient"], row["gain"]
+                recipe, name, best = more, row["ingredient"], row["gain"]
         yield self.row(f"chosen: {name}", recipe, new=True)
 
     def row(self, name: str, recipe: KernelRecipe, share: float = 1.0, *, new: bool = False) -> Row:
@@ -308,7 +337,7 @@ class _Work:
     backend: str
     folder: Path
     matrices: dict[Any, Array] = field(default_factory=dict)
-    whitened: dict[float, NDArray[np.float32]] = field(default_factory=dict)
+    whitened: dict[float, Images] = field(default_factory=dict)
     pairs: int = 0  # kernel entries computed so far
 
     def __post_init__(self) -> None:
@@ -403,7 +432,11 @@ class _Work:
             save_array(path, values)
         return np.asarray(values)
 
-    def _images(self, epsilon: float) -> NDArray[np.float32]:
+    def training(self, epsilon: float) -> Images:
+        """The training images, whitened."""
+        return self._images(epsilon)[: self.settings.train]
+
+    def _images(self, epsilon: float) -> Images:
         if epsilon not in self.whitened:
             zca = Whitening(epsilon).fit(self.dataset, self.folder, self.backend)
             self.whitened[epsilon] = zca.transform(self.split.images).astype(np.float32)
