@@ -16,7 +16,8 @@ from tangentless.backends.cuda.node_back import BackKernels
 from tangentless.backends.cuda.offset_writer import write_offsets
 from tangentless.backends.cuda.offsets import plan_offsets
 from tangentless.backends.cuda.plan import plan_graph
-from tangentless.backends.cuda.pulling import plan_pulling, write_pulling
+from tangentless.backends.cuda.pull_writer import write_pulling
+from tangentless.backends.cuda.pulling import plan_pulling
 from tangentless.bench import ceilings
 from tangentless.classical import gpu
 from tangentless.graph import compile_graph

@@ -1,4 +1,4 @@
-// What the kernels that Python writes (offset_writer.py, pulling.py, nodes.py, node_back.py, classical/gpu.py) need of
+// What the kernels that Python writes (offset_writer.py, pull_writer.py, nodes.py, node_back.py, classical/gpu.py) need of
 // CUDA, for the host. With ALL_THREADS, every thread of a block is a thread of the host, so that a missing barrier
 // shows. Without, one thread does the work of all, which is much faster.
 #include <cmath>

@@ -1,4 +1,4 @@
-"""Gradients of chains on one machine: launches the kernels of `pulling.py`, and adds up the cotangents of each image.
+"""Gradients of chains on one machine: launches kernels, and adds up the cotangents of each image.
 
 Each block finds cotangents of pixels and of logarithms of norms for the images of its unit. They are added to the
 images' totals in one order. `finish` pulls those of norms back through the kernel of each image with itself.
@@ -25,7 +25,8 @@ from .fused import Machine, report_finished, self_units, walk
 from .layout import StagePlan
 from .planes import channels_last
 from .portable import make_portable
-from .pulling import PullPlan, write_pulling
+from .pull_writer import write_pulling
+from .pulling import PullPlan
 
 _SCRATCH = 12 << 30  # bytes of one batch
 

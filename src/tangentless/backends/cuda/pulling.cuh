@@ -1,5 +1,5 @@
 // The backward pass through the segments of a chain: from cotangents of a segment's exit to those of its entrance, of
-// logarithms of norms, and of pixels. `offsets.cuh` says what offsets are. `pulling.py` writes one kernel for every
+// logarithms of norms, and of pixels. `offsets.cuh` says what offsets are. `pull_writer.py` writes one kernel for every
 // segment.
 //
 // A team has a thread for each column of the left image, at one offset v or at a few beside each other. It keeps v, and
