@@ -10,7 +10,7 @@ file, and finished pieces are not computed again. `--toy` runs everything at the
 Kernel entries, in millions (an H200 computes 0.5 to 0.75 million a second):
 
     first     2,500 images, all ingredients: about 300      best     10,000 images, 10,000 tests, flips: 300
-    recipe    5,000 images, all ingredients: about 900      large    20,000 images, 2,000 tests, flips: 480
+    recipe    5,000 images, all ingredients: about 1,200    large    20,000 images, 2,000 tests, flips: 480
     myrtle5   20,000 images, two rows, 2,000 tests: 480     subsets  20 × 1,280 images, 2,000 tests, flips: 135
     deeper    20,000 images, two rows, 2,000 tests: 480     mnist    20,000 images, 2,000 tests: 240
     flips     20,000 images, 2,000 tests: 480
@@ -35,8 +35,6 @@ RESERVE = 15.0  # seconds kept for copies
 PARTS = {
     "first": "recipe --train 2500 --validation 2000 --record recipe-2500",
     "recipe": "recipe --train 5000 --validation 2000 --record recipe-5000",
-    "more": "recipe --train 5000 --validation 2000 --record recipe-more-5000 --no-combine --ingredients "
-    "'+ 0.1 random patches;+ 0.3 random patches;+ random patches;wide pools;first patches 5×5;residuals'",
     "subsets": "cifar10-subsets --kernels best --sizes 1280 --draws balanced --test 2000 --record cifar10-subsets-best",
     "mnist": "mnist --kernels myrtle5 --train 20000 --test 2000 --record mnist-20000",
     "flips": "cifar10 --kernels myrtle10-gaussian+flips --train 20000 --test 2000 --record cifar10-flips-20000",
