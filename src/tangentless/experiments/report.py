@@ -250,8 +250,8 @@ def _beyond(records: Iterable[Row], rows: Iterable[Row]) -> Iterator[str]:
     own = [row for row in rows if row["method"] not in known and "recipe" not in row]
     if own:
         words = (
-            "The recipe `best`, which was chosen on training images alone, methods for which the paper has no figure on "
-            "these data, and methods with augmentation or averaging (*extras*)."
+            "The recipe `best`, which was chosen on training images alone, methods for which the paper has no figure "
+            "on these data, and methods with augmentation or averaging (*extras*)."
         )
         lines = ((*tables.cells(row)[:-1], _took(row)) for row in own)
         yield _section("Beyond the paper", words, *markdown((*tables.COLUMNS[:-1], "took"), lines))
