@@ -155,6 +155,7 @@ MISTAKES = {
     "teams do not wait": "seen > round) return;=>true) return;",
     "the first team is a round too far ahead": "AHEAD + 1;=>AHEAD + 2;",
     "a round counts as finished a round too early": "finished[team] = round + 1=>finished[team] = round + 2",
+    "a team finishes before all its threads have": "sync_warp();\n        order_memory();=>order_memory();",
 }
 
 

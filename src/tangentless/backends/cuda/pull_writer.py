@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .compile import source as device_source
 from .duals import indented, pull_lines, real, step_tables
-from .pulling import EARLY, ROUND, PullPlan, count_cotangents, reached, rounds_ahead
+from .pulling import ROUND, PullPlan, count_cotangents, early_channels, reached, rounds_ahead
 
 
 def write_pulling(plan: PullPlan) -> tuple[str, list[list[NDArray[Any]]]]:
@@ -29,7 +29,7 @@ def write_pulling(plan: PullPlan) -> tuple[str, list[list[NDArray[Any]]]]:
 
 @dataclass(frozen=True)
 class _Read:
-    """A value that a phase needs from memory, and the number of the phase in which it is read, before the barrier."""
+    """A value that a phase needs from memory, and the number of the phase at whose beginning it is read."""
 
     kind: str  # the C++ type of the variable
     name: str
@@ -56,8 +56,9 @@ class PullWriter:
         self.last = place == len(plan.segments) - 1
         self.reach = reached(self.segment) or [0]
         self.tables, self.used = step_tables(self.segment, self.forward.dtype, derivatives=1)
-        few = place == 0 and self.segment.steps and self.forward.graph.channels <= EARLY
-        self.early = self.forward.graph.channels if few else 0  # channels of pixels that a thread reads early
+        self.early = early_channels(self.forward, self.segment, place)
+        # Pixels that are read late, and a patch of the whole grid, are met at one offset u only.
+        assert self.shape.span == 1 or not ((place == 0 and not self.early) or (plan.flat and self.last))
 
     def kernel(self) -> str:
         (height, width), shape, steps = self.segment.grid, self.shape, len(self.segment.steps)
@@ -186,7 +187,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         return [*there[1:], *(2 * there[-1] - one for one in reversed(there[:-1])), -1][phase]
 
     def _step(self, phases: Sequence[_Phase]) -> list[str]:
-        """All phases of a step, each after a barrier of the team, except the last one, in which a row enters."""
+        """All phases of a step. Where threads do not shuffle, a barrier precedes each but the last: a row enters."""
         reads = [(phase, read) for phase in phases for read in phase.reads]
         lines = [f"{read.kind} {read.name}{phase.number}[EACH];" for phase, read in reads]
         lines += self._each(["walk.rows.enter(time < WALK, here.mine, here.others);"])
@@ -309,15 +310,15 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         reads = list[_Read]()
         if self._embeds(number):
             which, tables = self._norm(number), "".join(f"table{i}, " for i in self.used[number])
-            same = f"s == 0 && rows.left({age}) - LANES * rows.right({age}) == walk.alone"
+            same = f"s == 0 && rows.apart({age}) == walk.alone"
             reads.append(_Read("Lanes", "left", self._near(which, age), number))
             reads.append(_Read("real", "right", self._far(which, age), number))
             arguments = f"sum.at[s], left, rights.at[s], {tables}{same}, slope.at[s], bend.at[s]"
             lines = [
                 f"const Numbers<SPAN>& rights = walk.norm{number}.add(right);",
-                "Own value, slope, bend;",
+                "Own slope, bend;" if last else "Own value, slope, bend;",
                 "#pragma unroll",
-                f"for (int s = 0; s < SPAN; ++s) value.at[s] = embed{number}({arguments});",
+                f"for (int s = 0; s < SPAN; ++s) {'' if last else 'value.at[s] = '}embed{number}({arguments});",
             ]
         if last:
             reads.append(_Read("Own", "g", self._given(age), 0))  # far away in memory: read a whole step before its use
@@ -363,7 +364,7 @@ extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.resident}) 
         one = self.segment.exits[0]
         if self.last:
             g = "*walk.given"
-            counts = [f"here.v == 0 && rows.equal({age})"] if self.plan.flat else []
+            counts = [f"here.v == 0 && rows.apart({age}) == rows.LEFT"] if self.plan.flat else []
         else:
             of = f"OfWindows<{one.size[0]}, {one.grid[0]}>(rows.of_left({age}), rows.of_right({age}, S))"
             g, counts = f"walk.given[{of}.place({math.prod(one.grid) * one.grid[1]}, {one.grid[1]})]", []

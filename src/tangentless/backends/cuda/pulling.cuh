@@ -258,8 +258,8 @@ struct Track {
     __device__ unsigned of_left(int age) const { return max(unsigned(left(age)) / LEFT, 1u) - 1; }
     __device__ unsigned of_right(int age, int s) const { return unsigned(right(age, s)) / RIGHT; }
     __device__ int offset(int age, int s) const { return around<HEIGHT>(of_right(age, s) - of_left(age)); }
-    // At v = 0: whether a row meets the same row.
-    __device__ bool equal(int age) const { return left(age) - LANES * right(age) == LEFT; }
+    // How far apart the two rows are at the first offset u. At v = 0, LEFT where a row meets the same row.
+    __device__ int apart(int age) const { return left(age) - LANES * right(age); }
 };
 
 // Factors of 1 or 0: whether windows reach the columns 1 ... ACROSS to the left and to the right, in both images. The
@@ -364,8 +364,8 @@ __device__ inline void sync_threads_of_team() {
 
 // How teams wait for each other, so that they add to a row in a fixed order, one at a time. A team works in rounds of a
 // few rows, and begins one when the team before it has finished that round. The first team begins it when the last one
-// has finished the round AHEAD rounds earlier: in between, no row of either image comes back. Counters take the place of
-// barriers, for which teams that could go on would wait: with them a gradient took a quarter longer.
+// is at most AHEAD rounds behind: in between, no row of either image comes back. Counters take the place of barriers, for
+// which teams that could go on would wait: with them a gradient took a quarter longer.
 //
 // IN_STEP, in the tests, every team is one round behind the team before it instead.
 template <int TEAM, int TEAMS, int AHEAD>

@@ -24,7 +24,7 @@ ROUND = 3  # rows between two looks at how far the team before is
 # Measured on an H200, on 32×32 positions.
 _COLUMNS = 32  # of a team, up to which it has several offsets v side by side
 _TEAMS = (8, 4, 2, 1)  # of a block
-EARLY = 4  # channels up to which a thread reads pixels before a barrier: they need registers
+_EARLY = 4  # channels up to which a thread reads pixels a phase before it needs them: they take registers
 # By the number of offsets u that a thread follows at a time: threads of a multiprocessor, which have 65,536 registers,
 # and how many of a thread's keep values of earlier rows, at most.
 _RESIDENT = {1: 512, 2: 256}
@@ -143,6 +143,12 @@ def _kept(forward: OffsetPlan, segment: Segment) -> int:
     return values * forward.lanes * np.dtype(forward.dtype).itemsize // 4
 
 
+def early_channels(forward: OffsetPlan, segment: Segment, place: int) -> int:
+    """Channels of pixels that a thread reads a phase before it needs them: all of a few, or none."""
+    channels = forward.graph.channels
+    return channels if place == 0 and segment.steps and channels <= _EARLY else 0
+
+
 def count_cotangents(forward: OffsetPlan, place: int) -> int:
     """Cotangents that a segment computes for a position: of pixels, in the first segment, and of norms."""
     embeddings = sum(step.embedding is not None for step in forward.segments[place].steps)
@@ -164,9 +170,10 @@ def _shape_with(forward: OffsetPlan, segment: Segment, place: int, both: bool, t
     beside, count = max(1, min(width, _COLUMNS // width)), count_cotangents(forward, place)
     reach = tuple(max(map(abs, one)) for one in forward.needed(len(forward.segments) - 1)[place])
     down, across = (min(n, 2 * far + 1) for n, far in zip(segment.grid, reach, strict=True))
-    few = segment.steps and (place > 0 or forward.graph.channels <= EARLY)
-    span = 2 if few and down == height and height % 2 == 0 and 2 * _kept(forward, segment) <= _KEPT[2] else 1
     columns, offsets = beside * width, -(-across // beside)
+    many = place == 0 and not early_channels(forward, segment, place)
+    fits = 2 * _kept(forward, segment) <= _KEPT[2] and columns <= _RESIDENT[2]
+    span = 2 if segment.steps and not many and fits and down == height and height % 2 == 0 else 1
     most = 1 if columns > _COLUMNS else max(1, min(teams, rounds_ahead(height) + 1))
     groups = -(-offsets // most)
     teams = -(-offsets // groups)
