@@ -103,6 +103,13 @@ def images(shape, count=5, seed=0):
     return frozen(np.random.default_rng(seed).standard_normal((count, *shape)))
 
 
+def partly_black(images):
+    """The same images, every second one with a black corner, where patches are zero."""
+    X = images.copy()
+    X[(slice(None, None, 2), *(slice(2 * n // 3) for n in images.shape[1:-1]))] = 0.0
+    return frozen(X)
+
+
 def relative_error(values, reference):
     """The largest difference, relative to the largest entry."""
     return np.abs(values - reference).max() / np.abs(reference).max()

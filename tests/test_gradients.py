@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import nonlinearities
 import tangentless as tl
-from conformance import CHAINS, GRAPHS, graphs, hostile_images, images, name
+from conformance import CHAINS, GRAPHS, graphs, hostile_images, images, name, partly_black
 from conftest import frozen
 from tangentless.backends import general, get_backend
 from tangentless.backends.backward import GeneralGradient
@@ -159,7 +159,7 @@ def test_gradients_agree_with_jax_through_neural_tangents(case, backend):
 @pytest.mark.parametrize("case", [*CHAINS, *GRAPHS], ids=name)
 def test_general_gradients_agree_with_the_reference(case):
     text, shape = case
-    check_general(tl.kernel(text), images(shape, 3), images(shape, 2, seed=1))
+    check_general(tl.kernel(text), partly_black(images(shape, 3)), images(shape, 2, seed=1))
 
 
 @pytest.mark.parametrize("kernel", COMPOSED, ids=repr)
@@ -200,7 +200,7 @@ SLOW = [(CHAINS[5], "float64"), *((CHAINS[i], precision) for i in (2, 7, 10) for
 )
 def test_fused_gradients_agree_with_the_reference(case, precision):
     text, shape = case
-    X, Z, kernel = images(shape, 3), images(shape, 2, seed=1), tl.kernel(text)
+    X, Z, kernel = partly_black(images(shape, 3)), images(shape, 2, seed=1), tl.kernel(text)
     assert isinstance(get_backend("cpu").gradient(kernel.graph(shape), X), FusedGradient)
     rng = np.random.default_rng(0)
     G, S = rng.standard_normal((3, 2)), rng.standard_normal((3, 3))
@@ -208,6 +208,15 @@ def test_fused_gradients_agree_with_the_reference(case, precision):
     device = {"backend": "cpu", "precision": precision}
     found = *kernel.vjp(X, Z, G, **device), kernel.vjp(X, None, S, **device)
     assert relative(found, expected) < BOUNDS[precision]
+
+
+@pytest.mark.parametrize("layer", ["gaussian", "leakyrelu(0.2)"])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_patches_of_zeros_have_no_gradient(layer, precision):
+    X, Z = partly_black(images((3, 3, 1), 1)), images((3, 3, 1), 2, seed=1)
+    kernel = tl.kernel(f"conv1 {layer} globalpool")
+    gradient, _ = kernel.vjp(X, Z, np.ones((1, 2)), backend="cpu", precision=precision)
+    assert np.array_equal(gradient == 0.0, X == 0.0)
 
 
 @settings(max_examples=20, deadline=None)

@@ -7,6 +7,8 @@ is d value / d s, and its *bend*, d value / d log a:
     arc      s slope + bend,  p0 + p1 f,  p1 a sqrt(w (2 - w)) / pi,   w = 1 - |s| r
              with f = 1 - sqrt(w) R(w) for s > 0, else sqrt(w) R(w)
     series   a P(s r),  P'(s r),  value - s slope
+
+Where a is zero, so are all three.
 """
 
 from __future__ import annotations
@@ -43,15 +45,16 @@ class BackEmitter(Emitter):
         name, *lengths = kind
         if name == "linear":
             return s, self.constant(1.0), self.constant(0.0)
-        cosine = b.fmul(s, r)
+        cosine, nothing = b.fmul(s, r), self.constant(0.0)
         if name == "cosine":
             return cosine, r, b.fneg(cosine)
+        inside = b.fcmp_ordered(">", a, nothing)
         if name == "series":
             value = b.fmul(a, self.polynomial(cosine, 0, lengths[0]))
-            slope = self.polynomial(cosine, lengths[0], lengths[1])
+            slope = b.select(inside, self.polynomial(cosine, lengths[0], lengths[1]), nothing)
             return value, slope, self.multiply_add(b.fneg(s), slope, value)
         assert name == "arc", name
-        nothing, straight = self.constant(0.0), lengths[1]
+        straight = lengths[1]  # its slope needs no condition: it is the angle, which is zero
         difference = self.larger(b.fsub(a, self.apply("fabs", s)), nothing)
         gap = b.fmul(difference, r)
         angle = b.fmul(self.apply("sqrt", gap), self.polynomial(gap, 2, lengths[0]))
@@ -62,5 +65,5 @@ class BackEmitter(Emitter):
         bend = b.fmul(a, self.apply("sqrt", sine))
         if not straight:
             linear, arc = self.parameter(0), self.parameter(1)
-            slope, bend = self.multiply_add(arc, slope, linear), b.fmul(arc, bend)
+            slope, bend = b.select(inside, self.multiply_add(arc, slope, linear), nothing), b.fmul(arc, bend)
         return self.multiply_add(s, slope, bend), slope, bend
