@@ -70,3 +70,21 @@ def test_integer_tensors_have_no_gradient():
     Z = tensor(2, requires_grad=True)
     KERNELS[0](X, Z, backend="cpu").sum().backward()  # integer tensors need no gradient
     assert Z.grad.abs().max() > 0
+
+
+def penalty(K, gradient):
+    return (gradient**2).sum()
+
+
+def value_and_penalty(K, gradient):
+    return K.sum() + (gradient**2).sum()
+
+
+@pytest.mark.parametrize("loss", [penalty, value_and_penalty])
+@pytest.mark.parametrize("power", [1, 2])  # of the entries: with 1, their cotangents are constants
+def test_second_derivatives_are_refused(loss, power):
+    X = tensor(2, requires_grad=True)
+    K = KERNELS[0](X, backend="cpu") ** power
+    (gradient,) = torch.autograd.grad(K.sum(), X, create_graph=True)
+    with pytest.raises(InputError, match="first derivatives only"):
+        loss(K, gradient).backward()

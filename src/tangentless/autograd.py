@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from .errors import InputError
+
 Compute = Callable[[Any, Any], Any]  # (X, Z or None) -> matrix
 Pull = Callable[[Any, Any, Any, str], Any]  # (X, Z, cotangent of the matrix, wrt) -> gradients
 
@@ -40,14 +42,25 @@ def _function() -> Any:
             return compute(X, Z)
 
         @staticmethod
-        @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
         def backward(ctx: Any, cotangent: Any) -> tuple[Any, ...]:
             X, Z = ctx.saved_tensors
-            if Z is None:
-                return None, None, ctx.pull(X, None, cotangent, "X").to(X.dtype), None
             wrt = "".join(name for name, needed in zip("XZ", ctx.needs_input_grad[2:], strict=True) if needed)
-            found = ctx.pull(X, Z, cotangent, wrt)
+            return None, None, *Gradients.apply(ctx.pull, wrt, X, Z, cotangent)
+
+    class Gradients(torch.autograd.Function):  # type: ignore[misc]
+        """Gradients by X and Z: functions of both and of the cotangent, so that nobody takes them for constants."""
+
+        @staticmethod
+        def forward(ctx: Any, pull: Pull, wrt: str, X: Any, Z: Any, cotangent: Any) -> tuple[Any, Any]:
+            found = (pull(X, None, cotangent, wrt), None) if Z is None else pull(X, Z, cotangent, wrt)
             left, right = (None if by is None else by.to(one.dtype) for by, one in zip(found, (X, Z), strict=True))
-            return None, None, left, right
+            return left, right
+
+        @staticmethod
+        def backward(ctx: Any, *cotangents: Any) -> Any:
+            raise InputError(
+                "kernels have first derivatives only; leave create_graph=True out, or take second derivatives as "
+                "differences of gradients"
+            )
 
     return Entries
