@@ -54,9 +54,20 @@ def test_more_room_and_more_steps_do_more_harm(fitted):
     assert found["clean"] >= found["fgsm 0.02"] >= found["fgsm 0.1"] >= found["pgd 0.1"]
 
 
+def test_tables_of_robust_accuracies_are_of_the_norm_and_range_that_are_asked_for(fitted):
+    model, X, y = fitted
+    centred, options = X - 0.5, {"norm": "l2", "clip": None}
+    found = robust_accuracies(model, centred, y, eps=0.5, steps=3, **options)
+    moved = fgsm(model, centred, y, 0.5, **options), pgd(model, centred, y, 0.5, steps=3, **options)
+    assert list(found.values()) == [model.score(one, y) for one in (centred, *moved)]
+    with pytest.raises(ParameterError, match="eps is a finite number above 0, not 'a'"):
+        robust_accuracies(model, X, y, eps=("a",))
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
+        ({"seed": -1}, ParameterError, "seed is a whole number"),
         ({"eps": 0.0}, ParameterError, "eps is a finite number above 0"),
         ({"eps": "a"}, ParameterError, "eps is a finite number above 0, not 'a'"),
         ({"eps": None}, ParameterError, "eps is a finite number above 0"),

@@ -66,18 +66,30 @@ def pgd(
     size = 2.5 * eps / steps if step_size is None else step_size
     if not is_real(size) or not 0 < size < math.inf:
         raise ParameterError(f"a step has a finite size above 0, not {step_size!r}")
+    if not is_whole(seed) or seed < 0:
+        raise ParameterError(f"seed is a whole number of at least 0, not {seed!r}")
     noise = np.random.default_rng(seed).uniform(-1.0, 1.0, attack.images.shape)
     return attack.run(attack.perturb(slice(None), eps * noise), size, steps)
 
 
 def robust_accuracies(
-    model: Any, X: Any, y: Any, eps: Iterable[float] = (2 / 255, 8 / 255), **options: Any
+    model: Any,
+    X: Any,
+    y: Any,
+    eps: float | Iterable[float] = (2 / 255, 8 / 255),
+    *,
+    norm: str = "linf",
+    clip: Range = (0.0, 1.0),
+    **options: Any,
 ) -> dict[str, float]:
-    """The accuracy on X, and on adversarial images of both attacks in the maximum norm for every eps."""
+    """The accuracy on X, and on adversarial images of both attacks for every eps; `options` are more of `pgd`."""
+    sizes: list[Any] = list(eps) if isinstance(eps, Iterable) else [eps]
+    for size in sizes:
+        _Attack.of(model, X, y, size, norm, clip)  # all are checked before any is computed
     found = {"clean": float(model.score(X, y))}
-    for size in eps:
-        found[f"fgsm {size:.4g}"] = float(model.score(fgsm(model, X, y, size), y))
-        found[f"pgd {size:.4g}"] = float(model.score(pgd(model, X, y, size, **options), y))
+    for size in sizes:
+        found[f"fgsm {size:.4g}"] = float(model.score(fgsm(model, X, y, size, norm=norm, clip=clip), y))
+        found[f"pgd {size:.4g}"] = float(model.score(pgd(model, X, y, size, norm=norm, clip=clip, **options), y))
     return found
 
 
@@ -109,8 +121,9 @@ class _Attack:
         labels = np.asarray(y)
         if labels.shape != (len(images),):
             raise InputError(f"y has shape {labels.shape}, but X has {len(images)} images; give one label per image")
-        if not np.isin(labels, model.classes_).all():
-            raise InputError("y holds a label that the model was not fitted to; leave such images out")
+        unknown = labels[~np.isin(labels, model.classes_)]
+        if len(unknown):
+            raise InputError(f"y holds {unknown[0]!r}, a label that the model was not fitted to; leave such images out")
         if clip is not None and (images.min() < clip[0] or images.max() > clip[1]):
             raise InputError(f"X has values outside clip={clip}; rescale X, or give the range of its values as clip")
         return cls(model, images, np.searchsorted(model.classes_, labels), eps, norm, clip)
