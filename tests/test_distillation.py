@@ -6,11 +6,11 @@ import pytest
 import tangentless as tl
 from conftest import frozen
 from shell import run
-from tangentless import demo
+from tangentless import demo, distillation
 from tangentless.distillation import FORMAT, VERSION, Settings, best_targets, distill, kernel_gradients
 from tangentless.errors import InputError, ParameterError
 from tangentless.experiments.distillation import reproduce
-from tangentless.files import load_archive, save_archive
+from tangentless.files import OutputError, load_archive, save_archive
 from tangentless.models import load_model, save_model
 from toys import toy
 
@@ -87,10 +87,10 @@ def test_a_distilled_model_is_saved_and_predicts_the_same(digits, tmp_path):
 
 def test_a_run_goes_on_where_it_was(digits, tmp_path):
     X, y, *_ = digits
-    settings = {"steps": 52, "batch": 20, "backend": "cpu", "learn_labels": True, "flips": True}
+    settings = {"steps": 5, "batch": 20, "backend": "cpu", "learn_labels": True, "flips": True}
 
     def stop(done, total, loss):
-        if done == 51:
+        if done == 3:
             raise KeyboardInterrupt
 
     whole = distill(X, y, 3, KERNEL, **settings)
@@ -98,16 +98,31 @@ def test_a_run_goes_on_where_it_was(digits, tmp_path):
         distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", watch=stop, **settings)
     seen = []
     found = distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", watch=lambda *at: seen.append(at[0]), **settings)
-    assert seen == [51, 52]
+    assert seen == [4, 5]
     assert np.array_equal(found.images, whole.images)
     assert np.array_equal(found.targets, whole.targets)
-    with pytest.raises(InputError, match="another distillation: its settings differ"):
+    with pytest.raises(InputError, match="a distillation of another seed"):
         distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", **settings | {"seed": 1})
     header, arrays = load_archive(tmp_path / "run", FORMAT, VERSION)
     header = {name: header[name] for name in ("settings", "kernel", "data")}
     save_archive(tmp_path / "run", FORMAT, 1, header, {name: arrays[name] for name in ("before", "losses")})
     with pytest.raises(InputError, match="earlier release"):
         distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", **settings)
+
+
+def test_checkpoints_are_written_as_time_goes_by_and_before_the_first_step(digits, tmp_path, monkeypatch):
+    X, y, *_ = digits
+    monkeypatch.setattr(distillation, "_KEPT_EVERY", 0.0)
+    kept = []
+
+    def look(done, total, loss):
+        kept.append(len(load_archive(tmp_path / "run", FORMAT, VERSION)[1]["losses"]))
+
+    distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", watch=look, steps=2, batch=20, backend="cpu")
+    assert kept == [1, 2]
+    with pytest.raises(OutputError, match="cannot write"):
+        distill(X, y, 3, KERNEL, checkpoint=tmp_path / "no" / "run", watch=look, steps=2, batch=20, backend="cpu")
+    assert len(kept) == 2
 
 
 def test_a_run_whose_time_is_up_goes_on_where_it_was(digits, tmp_path):
@@ -131,6 +146,9 @@ def test_a_run_whose_time_is_up_goes_on_where_it_was(digits, tmp_path):
         ({"steps": 0}, ParameterError, "steps must be a whole number of at least 1"),
         ({"rate": 0.0}, ParameterError, "rate must be a finite number above 0"),
         ({"start": "nothing"}, ParameterError, "'images' or 'noise'"),
+        ({"flips": "yes"}, ParameterError, "flips is True or False, not 'yes'"),
+        ({"preprocessing": "zca"}, ParameterError, "a transformer, such as tl.ZCA"),
+        ({"rates": 0.1}, ParameterError, "no setting rates; did you mean 'rate'"),
         ({"y": np.zeros(40)}, InputError, "one class"),
         ({"y": [0, None] * 20}, InputError, "y contains None in row 1"),
         ({"y": np.zeros(3)}, InputError, "one label per image"),

@@ -13,10 +13,11 @@ Random numbers depend on the seed and the step alone, so a run resumed from a ch
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from sklearn.pipeline import make_pipeline
 from .backends import AnyDevice, Precision
 from .chunks import spans
 from .devices import Device
-from .errors import InputError, ParameterError
+from .errors import InputError, ParameterError, closest
 from .estimators import KernelRidgeClassifier
 from .files import checksum_of, load_archive, save_archive
 from .inputs import check_images, to_host, to_numpy
@@ -40,7 +41,7 @@ Array = NDArray[np.float64]
 Watch = Callable[[int, int, float], None]  # (steps done, total steps, loss of the last step)
 FORMAT, VERSION = "tangentless distillation", 2
 _MOVED = ("images", "targets", "mean", "square")  # what a step changes
-_KEPT_EVERY = 50  # steps between two checkpoints
+_KEPT_EVERY = 10.0  # seconds between two checkpoints
 _SHARE = 0.25  # training images that take at most this share of the free memory are kept on the device
 _CALIBRATION = 2000  # the most training images to which probabilities are fitted
 _FITTED_AT_ONCE = 2000  # rows of the kernel matrix in memory while the final targets are fitted
@@ -70,8 +71,19 @@ class Settings:
         for name in ("rate", "ridge"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ParameterError(f"{name} must be a finite number above 0, not {getattr(self, name)!r}")
+        for name in ("learn_labels", "flips"):
+            if not isinstance(getattr(self, name), bool):
+                raise ParameterError(f"{name} is True or False, not {getattr(self, name)!r}")
         if self.start not in ("images", "noise"):
             raise ParameterError(f"distillation starts from 'images' or 'noise', not {self.start!r}")
+
+    @classmethod
+    def of(cls, **settings: Any) -> Settings:
+        """These settings; a typed error for one that does not exist."""
+        known = [one.name for one in fields(cls)]
+        for name in settings.keys() - set(known):
+            raise ParameterError(f"distill has no setting {name}; {closest(name, known)}there are {', '.join(known)}")
+        return cls(**settings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +98,7 @@ class Distilled:
     model: Any
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class _State:
     """The state of the optimiser: images, targets, and Adam's means of the gradients and of their squares."""
 
@@ -117,9 +129,9 @@ def distill(
 
     `settings` are those of `Settings`: steps, batch, rate, ridge, start, learn_labels, flips and seed. `preprocessing`
     is a transformer such as `ZCA()`, which is fitted here unless it is already; the learned images are preprocessed
-    ones. With a `checkpoint` file, an interrupted run continues where it stopped. After `seconds` seconds the run stops
-    early with the images it has, and `losses` is shorter than `steps`. `watch(done, steps, loss)` is called after every
-    step.
+    ones. With a `checkpoint` file, an interrupted run continues where it stopped, one that was killed at most ten
+    seconds before. After `seconds` seconds the run stops early with the images it has, and `losses` is shorter than
+    `steps`. `watch(done, steps, loss)` is called after every step.
 
     >>> from sklearn.datasets import load_digits
     >>> digits = load_digits(n_class=3)
@@ -129,7 +141,7 @@ def distill(
     >>> found.images.shape, found.losses[-1] < found.losses[0]
     ((3, 8, 8, 1), True)
     """
-    chosen, begun = Settings(images=images, **settings), time.monotonic()
+    chosen, begun = Settings.of(images=images, **settings), time.monotonic()
     if seconds is not None and not seconds > 0:
         raise ParameterError(f"seconds must be above 0, not {seconds!r}; leave them out to take all steps")
     pixels, labels = to_numpy(X)[0], np.asarray(to_numpy(y)[0])
@@ -140,6 +152,8 @@ def distill(
     classes, codes = read_classes(labels)
     _check_settings(chosen, len(pixels), len(classes))
     if preprocessing is not None:
+        if not hasattr(preprocessing, "transform"):
+            raise ParameterError(f"preprocessing is a transformer, such as tl.ZCA(), not {preprocessing!r}")
         fitted = preprocessing if hasattr(preprocessing, "n_features_in_") else preprocessing.fit(pixels)
         pixels = fitted.transform(pixels)
     pixels = pixels.astype(np.float64)
@@ -152,17 +166,23 @@ def distill(
     upload = device.algebra.upload
     state = replace(state, **{name: upload(getattr(state, name)) for name in _MOVED})
     whole = upload(pixels) if pixels.nbytes <= _SHARE * device.algebra.free_bytes() else pixels
-    for step in range(len(state.losses), chosen.steps):
-        _step(state, step, k, device, whole, codes, len(classes), chosen)
-        last = step + 1 == chosen.steps or (seconds is not None and time.monotonic() - begun > seconds)
-        if path is not None and (last or (step + 1) % _KEPT_EVERY == 0):
-            _save(path, header, state)
-        if watch is not None:
-            watch(step + 1, chosen.steps, state.losses[-1])
-        if last:
-            break
+    save: Callable[[_State], Any] = (lambda _: None) if path is None else functools.partial(_save, path, header)
+    save(state)  # a file that cannot be written is better found now than later
+    saved = time.monotonic()
+    try:
+        while len(state.losses) < chosen.steps:
+            state = _step(state, k, device, whole, codes, len(classes), chosen)
+            if time.monotonic() - saved > _KEPT_EVERY:
+                save(state)
+                saved = time.monotonic()
+            if watch is not None:
+                watch(len(state.losses), chosen.steps, state.losses[-1])
+            if seconds is not None and time.monotonic() - begun > seconds:
+                break
+    finally:
+        save(state)
     if chosen.learn_labels:
-        state.targets = _last_targets(state, k, device, whole, codes, len(classes), chosen)
+        state = replace(state, targets=_last_targets(state, k, device, whole, codes, len(classes), chosen))
     learned, targets = to_host(state.images), to_host(state.targets)
     model = _model(k, device, learned, targets, classes[codes[rows]], chosen)
     _calibrate(model, pixels, codes, chosen)
@@ -222,27 +242,25 @@ def _identity(matrix: Any) -> Any:
     return np.diag(np.ones_like(matrix[0]))
 
 
-def _step(
-    state: _State, step: int, k: Kernel, device: Device, X: Array, codes: Any, classes: int, chosen: Settings
-) -> None:
-    """One step of Adam on a random batch."""
+def _step(state: _State, k: Kernel, device: Device, X: Array, codes: Any, classes: int, chosen: Settings) -> _State:
+    """The state after one more step of Adam, on a random batch."""
+    step, targets = len(state.losses), state.targets
     batch, labels = _draw(X, codes, step, device, chosen)
     wanted = device.algebra.upload(_centred(labels, classes))
     values, pull = k.values_and_pull(device, np.concatenate([state.images, batch]), chosen.images)
     K, cross = np.split(values, [chosen.images], axis=1)
     if chosen.learn_labels:
-        state.targets = best_targets(K, cross, wanted, chosen.ridge)
-    loss, by_K, by_cross = kernel_gradients(K, cross, state.targets, wanted, chosen.ridge)
+        targets = best_targets(K, cross, wanted, chosen.ridge)
+    loss, by_K, by_cross = kernel_gradients(K, cross, targets, wanted, chosen.ridge)
     if chosen.learn_labels:
         by_K = np.zeros_like(by_K)  # it is rounding error: with the best targets, predictions do not depend on K(S, S)
     read_loss = device.algebra.read_later(loss)  # read at the end, so that the GPU gets its work without a wait
     gradient = pull(np.concatenate([by_K + by_K.T, by_cross], axis=1))  # S is on both sides of K(S, S)
     rate = chosen.rate * 0.5 * (1.0 + math.cos(math.pi * step / chosen.steps))
-    state.mean = 0.9 * state.mean + 0.1 * gradient
-    state.square = 0.99 * state.square + 0.01 * gradient**2
-    mean, square = state.mean / (1 - 0.9 ** (step + 1)), state.square / (1 - 0.99 ** (step + 1))
-    state.images = state.images - rate * mean / (np.sqrt(square) + 1e-12)
-    state.losses.append(read_loss())
+    mean, square = 0.9 * state.mean + 0.1 * gradient, 0.99 * state.square + 0.01 * gradient**2
+    slope, size = mean / (1 - 0.9 ** (step + 1)), np.sqrt(square / (1 - 0.99 ** (step + 1)))
+    images = state.images - rate * slope / (size + 1e-12)
+    return _State(state.before, images, targets, mean, square, [*state.losses, read_loss()])
 
 
 def _last_targets(state: _State, k: Kernel, device: Device, X: Any, codes: Any, classes: int, chosen: Settings) -> Any:
@@ -337,6 +355,7 @@ def _load(path: Path, header: dict[str, Any]) -> _State | None:
         raise InputError(f"{path} is of an earlier release with another method; remove it or give another checkpoint")
     for name, wanted in header.items():
         if found.get(name) != wanted:
-            raise InputError(f"{path} belongs to another distillation: its {name} differ; give another checkpoint")
+            other = [key for key in wanted if found[name].get(key) != wanted[key]] if name == "settings" else [name]
+            raise InputError(f"{path} belongs to a distillation of another {', '.join(other)}; name another file")
     moved = {name: arrays[name] for name in _MOVED}
     return _State(arrays["before"], **moved, losses=[float(loss) for loss in arrays["losses"]])
