@@ -197,8 +197,11 @@ def check_cotangent(cotangent: Any, shape: tuple[int, int]) -> None:
         raise InputError(
             f"G has shape {cotangent.shape}, but the kernel matrix has shape {shape}; give a number for each entry"
         )
-    if cotangent.dtype.kind not in "fiub" or not np.isfinite(cotangent).all():
-        raise InputError("G must hold finite numbers")
+    if cotangent.dtype.kind not in "fiub":
+        raise InputError(f"G has dtype {cotangent.dtype}; give real numbers")
+    if not np.isfinite(cotangent).all():
+        row, column = (int(place) for place in np.argwhere(~np.isfinite(cotangent))[0])
+        raise InputError(f"G holds {float(cotangent[row, column])} at [{row}, {column}]; give finite numbers")
 
 
 def with_prefix(word: str, slopes: Slopes) -> Slopes:

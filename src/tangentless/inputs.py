@@ -217,7 +217,7 @@ def _take_tensor(values: Any, on_gpu: bool) -> tuple[Any, Callable[[Any], Any]]:
     except (TypeError, RuntimeError, BufferError) as error:  # sparse, quantised, or a dtype that NumPy lacks
         raise InputError(
             f"a tensor of {values.dtype}, {values.layout}, cannot become an array ({error}); "
-            "make it dense, of a dtype that NumPy has"
+            "make it dense, of a dtype that NumPy has, for example by .float()"
         ) from None
 
 
