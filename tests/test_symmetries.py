@@ -54,6 +54,7 @@ def test_shifts_fill_the_border_with_zeros_reflections_or_the_other_side():
         (tl.kernel("conv3 relu globalpool").symmetrized("shifts1(across)"), "rotations"),
         (tl.kernel("conv3 relu globalpool").symmetrized("rotations shifts1(across)"), "mirror rotations"),
         (Crossed(tl.kernel("conv3 relu globalpool")) * tl.kernel("conv3 gaussian globalpool"), "rotations"),
+        (tl.kernel("conv3 relu globalpool").mirrored() * Gaussian(0.05), "rotations"),  # a turn changes the first
     ],
 )
 def test_symmetrized_is_the_mean_over_all_pairs_of_copies(kernel, text):

@@ -33,7 +33,9 @@ class Symmetrized(Kernel):
 
     @property
     def invariant(self) -> bool:
-        return self.base.invariant and (self.symmetry.isotropic or self.symmetry.rotations)
+        # A turn of both images makes horizontal mirroring, and shifts across, vertical.
+        upright = self.symmetry.mirror or not self.symmetry.isotropic
+        return self.base.invariant and (self.symmetry.rotations or not upright)
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
