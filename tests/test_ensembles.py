@@ -80,6 +80,25 @@ def test_averaging_is_the_mean_over_copies_of_new_images(data):
     np.testing.assert_array_equal(averaged.loo_decision_, plain.loo_decision_)
 
 
+@pytest.mark.parametrize("landmarks", [None, 5])
+@pytest.mark.parametrize(
+    ("shape", "averaging", "message"),
+    [
+        ((6,), "mirror", "vectors have no mirror image"),
+        ((6, 2), "shifts1", "sequences shift along one axis"),
+        ((4, 6, 1), "rotations", "only square images"),
+    ],
+)
+def test_rows_without_such_copies_are_not_averaged_over_other_rows(landmarks, shape, averaging, message):
+    X = np.random.default_rng(0).standard_normal((12, *shape))
+    options = {"ridge": 0.1, "landmarks": landmarks, **EXACT}
+    with pytest.raises(InputError, match=message):
+        tl.KernelRidgeRegressor(KERNEL, averaging=averaging, **options).fit(X, np.arange(12.0))
+    model = tl.KernelRidgeRegressor(KERNEL, **options).fit(X, np.arange(12.0)).set_params(averaging=averaging)
+    with pytest.raises(InputError, match=message):
+        model.predict(X)
+
+
 def test_the_gradient_goes_through_draws_and_copies(data):
     Z, step = data[2][:1], 1e-6
     model = fitted(data, averaging="shifts1(reflect, across)", ensemble=2)
@@ -121,6 +140,13 @@ def test_randaugment_changes_bytes_before_all_else():
     first = RandAugment(number=1, seed=4).copy(images, 7)
     np.testing.assert_array_equal(both.copy(images, 7), Augmentation(flips=True, seed=4).copy(first, 7))
     assert Augmentation.from_json(both.to_json()).to_json() == both.to_json()
+
+
+def test_augmentations_that_leave_nothing_are_refused(data):
+    with pytest.raises(InputError, match="a crop by 4 leaves nothing of images"):
+        Augmentation(crop=4).copy(data[0], 0)
+    with pytest.raises(ParameterError, match="randaugment is a RandAugment"):
+        Augmentation(randaugment=3)
 
 
 def test_parameters_that_are_numbers_of_numpy_are_json():

@@ -120,6 +120,7 @@ class KernelRidge(KernelEstimator):
     def _solve(self, X: NDArray[Any], targets: Array, weights: Array | None, criterion: Criterion) -> Array:
         """Fit the coefficients to targets (N, targets); returns the leave-one-out values, of the same shape."""
         device = self._device()
+        self._transforms(X)  # raises for images to which they do not apply
         if self.landmarks is not None:
             return self._solve_on_landmarks(device, X, targets, weights, criterion)
         self.augmentation_ = self.augmentation
@@ -127,8 +128,6 @@ class KernelRidge(KernelEstimator):
         self._prepare_members(X.shape[1:])
         self.X_fit_, self.landmarks_ = None if self._precomputed else X, None
         problem = _Problem(device, targets, weights, criterion)
-        if self.averaging is not None:
-            Symmetry.parse(self.averaging).check(X)
         # Ridge and tilt are chosen on the first member, so that all members have the same.
         ridge, tilt, fits = self.ridge, self.tilt, []
         for member in range(self.ensemble):
@@ -241,17 +240,18 @@ class KernelRidge(KernelEstimator):
     def _values(self, X: Any) -> Array:
         """Predicted targets, averaged over members of the ensemble and copies of the rows."""
         rows, found = self._read(X), []
-        for coefficients, known, kernel, transform in self._terms():
+        for coefficients, known, kernel, transform in self._terms(rows):
             panels = self._panels(transform(rows), len(coefficients), known, kernel)
             found.append(np.concatenate([to_host(panel @ put_beside(coefficients, panel)) for panel in panels]))
         return np.asarray(sum(found[1:], found[0]))
 
-    def _terms(self) -> Iterator[tuple[Array, Any, Any, Transform]]:
-        """Yield the terms of which predictions are the sum, one for each member and each transform of the rows.
+    def _terms(self, rows: NDArray[Any]) -> Iterator[tuple[Array, Any, Any, Transform]]:
+        """Yield the terms of which predictions for `rows` are the sum, one for each member and each transform of them.
 
         A term is (coefficients times share, training rows, kernel, transform). Members whose share is zero are skipped.
         """
-        members, transforms = [self.dual_coef_] if self.augmentation_ is None else self.dual_coef_, self._transforms
+        members = [self.dual_coef_] if self.augmentation_ is None else self.dual_coef_
+        transforms = self._transforms(rows)
         for member, (share, coefficients) in enumerate(zip(self.shares_, members, strict=True)):
             if not np.any(share):
                 continue
@@ -259,9 +259,13 @@ class KernelRidge(KernelEstimator):
             for transform in transforms:
                 yield share / len(transforms) * coefficients, known, self.kernels_[member], transform
 
-    @property
-    def _transforms(self) -> tuple[Transform, ...]:
-        return (Transform(),) if self.averaging is None else Symmetry.parse(self.averaging).transforms
+    def _transforms(self, rows: NDArray[Any]) -> tuple[Transform, ...]:
+        """The transforms of `averaging`, which may have been set after the fit."""
+        if self.averaging is None:
+            return (Transform(),)
+        symmetry = Symmetry.parse(self.averaging)
+        symmetry.check(rows)
+        return symmetry.transforms
 
     def value_gradient(self, X: Any, weights: Any) -> Array:
         """The gradient of `sum(weights * values)` by the pixels of X, in the shape of X.
@@ -273,7 +277,7 @@ class KernelRidge(KernelEstimator):
             raise ParameterError("a precomputed matrix has no pixels to take gradients by; fit the model to images")
         rows = self._read(X).astype(np.float64)
         device, total = self._fitted_device(), np.zeros_like(rows)
-        for coefficients, known, kernel, transform in self._terms():
+        for coefficients, known, kernel, transform in self._terms(rows):
             copies = transform(rows)
             for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // len(coefficients))):
                 by = np.asarray(weights)[part] @ coefficients.reshape(len(coefficients), -1).T

@@ -64,6 +64,8 @@ class Augmentation:
         if self.view is not None:
             object.__setattr__(self, "view", str(View.parse(self.view)))
         if self.randaugment is not None:
+            if not isinstance(self.randaugment, RandAugment):
+                raise ParameterError(f"randaugment is a RandAugment(...) or None, not {self.randaugment!r}")
             self.randaugment.check_parameters()
 
     @classmethod
@@ -95,6 +97,8 @@ class Augmentation:
             return images
         if images.ndim != 4:
             raise InputError(f"augmentation needs images (N, H, W, C), but X has shape {images.shape}")
+        if self.crop >= min(images.shape[1:3]):
+            raise InputError(f"a crop by {self.crop} leaves nothing of images {images.shape[1:]}; crop less")
         if self.randaugment is not None:
             operations = RandAugment(**self.randaugment.get_params(deep=False) | {"seed": self.seed})
             images = operations.copy(images, *key)
