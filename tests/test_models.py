@@ -115,6 +115,20 @@ def test_a_model_is_not_overwritten_unless_forced(path: Path):
     assert load_model(path).ridge == 0.5
 
 
+@pytest.mark.parametrize("change", [{"kernel": "relu"}, {"kernel": "precomputed"}, {"flips": True}, {"landmarks": 5}])
+@pytest.mark.parametrize("kind", [KernelRidgeClassifier, KernelSVC])
+def test_a_model_whose_kernel_was_changed_after_the_fit_is_not_saved(path: Path, kind: Any, change: dict[str, Any]):
+    model = kind(TEXT, backend="reference").fit(IMAGES, CLASSES)
+    if not change.keys() <= model.get_params().keys():
+        pytest.skip("a support vector machine has no landmarks")
+    before = {name: model.get_params()[name] for name in change}
+    with pytest.raises(ParameterError, match="changed after the fit; fit again, or set them back"):
+        save_model(path, model.set_params(**change))
+    assert not path.exists()
+    save_model(path, model.set_params(**before))
+    assert np.array_equal(load_model(path, backend="reference").predict(IMAGES), model.predict(IMAGES))
+
+
 class Steep(Nonlinearity):
     """A layer that is not registered, so the text form does not know it."""
 

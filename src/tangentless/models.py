@@ -168,6 +168,7 @@ def _describe(model: Any) -> tuple[Header, Arrays]:
 
     if model.X_fit_ is None:
         raise ParameterError("a model of a precomputed matrix has no images, so it cannot be saved; fit it to images")
+    _check_unchanged(model)
     header: Header = {
         "versions": {"tangentless": __version__, "numpy": np.__version__, "scikit-learn": sklearn.__version__},
         "kind": next(name for name, kind in _KINDS.items() if isinstance(model, kind)),
@@ -201,6 +202,15 @@ def _describe(model: Any) -> tuple[Header, Arrays]:
     if isinstance(model, KernelRidgeClassifier):
         return header | chosen | given | {"scale_": model.scale_}, arrays | {"leave_one_out": model.loo_decision_}
     return header | chosen | given, arrays | {"leave_one_out": model.loo_predictions_}
+
+
+def _check_unchanged(model: Any) -> None:
+    """Raise if parameters do not name the kernel and landmarks of the fit any more: the file would hold neither."""
+    asked, fitted = (getattr(model, name, None) is not None for name in ("landmarks", "landmarks_"))
+    if asked != fitted or model._precomputed or model._kernel_object() != model.kernel_:
+        raise ParameterError(
+            "kernel, flips or landmarks were changed after the fit; fit again, or set them back to save"
+        )
 
 
 def _kernel_text(kernel: Any) -> str:
