@@ -209,6 +209,15 @@ def test_the_kernel_is_that_of_the_features_and_joins_the_algebra(make, of):
 
 
 @both
+def test_a_later_fit_of_the_features_does_not_change_a_kernel(make):
+    features, X, Z = make().fit(images()), images(), images(2, seed=1)
+    model = tl.KernelRidgeRegressor(features.kernel(), ridge=0.1, **SMALL).fit(X, np.arange(12.0))
+    before = model.predict(Z)
+    features.set_params(random_state=1).fit(images(seed=2))
+    assert np.array_equal(model.predict(Z), before)
+
+
+@both
 def test_the_text_of_a_kernel_names_its_features(make):
     X = images()
     features, other = make().fit(X), make(random_state=1).fit(X)
@@ -274,6 +283,7 @@ def test_models_with_features_come_back_as_they_were(make, precision, tmp_path):
         (random_patches, {"epsilon": 0}, ParameterError, "epsilon must be a finite number above 0"),
         (random_patches, {"contrast": np.nan}, ParameterError, "contrast"),
         (random_patches, {"mirrors": 1}, ParameterError, "mirrors"),
+        (random_patches, {"random_state": -1}, ParameterError, "random_state is a whole number from 0"),
         (kernel_network, {"patches": (3, 4)}, InputError, "patch=4 is larger than the maps of layer 1, which are 4×3"),
         (kernel_network, {"filters": (5, 10**6)}, InputError, "more than the 72 patches"),
         (kernel_network, {"filters": (5,)}, ParameterError, "of one length"),
@@ -290,6 +300,8 @@ def test_bad_parameters_are_refused_with_a_reason(make, options, error, complain
 @both
 def test_bad_images_are_refused_with_a_reason(make):
     features = make().fit(images())
+    with pytest.raises(ParameterError, match=r"one of vectors, such as Gaussian\(0.1\), not 'linear'"):
+        features.kernel("linear")
     with pytest.raises(InputError, match="rows of shape"):
         features.transform(images(shape=(8, 9, 3)))
     with pytest.raises(InputError, match="was fitted to images of"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -81,10 +82,13 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     def kernel(self, of: VectorKernel | None = None) -> FeatureKernel:
         """The kernel of images that is the inner product of their features, or another kernel `of` these vectors."""
+        from ..classical.vectors import Linear, VectorKernel
         from .kernels import FeatureKernel
 
         check_is_fitted(self)
-        return FeatureKernel(self) if of is None else FeatureKernel(self, of)
+        if of is not None and not isinstance(of, VectorKernel):
+            raise ParameterError(f"a kernel of features is one of vectors, such as Gaussian(0.1), not {of!r}")
+        return FeatureKernel(copy.copy(self), of or Linear())  # a copy, which later fits of the features do not change
 
     def describe(self) -> tuple[dict[str, Any], Arrays]:
         """Parameters and the shape of an image as JSON values, and the learnt arrays by name."""
@@ -179,7 +183,12 @@ def check_filters(filters: int, images: int, positions: tuple[int, ...]) -> None
 
 def _seed(random_state: Any) -> Any:
     """A seed for NumPy from a scikit-learn `random_state`: a number, None or a generator."""
-    return random_state if random_state is None else int(check_random_state(random_state).randint(2**31))
+    try:
+        return random_state if random_state is None else int(check_random_state(random_state).randint(2**31))
+    except ValueError:
+        raise ParameterError(
+            f"random_state is a whole number from 0, None or a generator, not {random_state!r}"
+        ) from None
 
 
 def _restored(value: Any) -> Any:
