@@ -268,6 +268,14 @@ class TestTables:
             assert set((tmp_path / "store").iterdir()) == stores
             assert [row["right"] for row in again.rows] == [row["right"] for row in curve.rows]
 
+    def test_a_curve_learns_filters_and_kernels_from_the_images_of_each_size(self, tmp_path):
+        options = {"train": None, "test": 10, "dataset": toy(side=8)}
+        for name in ("gaussian", "coates-ng+flips"):
+            curve = run_table(tmp_path / name, name, sizes=(36, 72), **options).rows
+            alone = run_table(tmp_path / f"{name} alone", name, **options | {"train": 36}).rows
+            pairs = zip(curve[: len(alone)], alone, strict=True)
+            assert all((one["kernel"], one["right"]) == (other["kernel"], other["right"]) for one, other in pairs)
+
     def test_a_curve_that_is_cut_off_leaves_what_it_had_and_goes_on(self, tmp_path, monkeypatch):
         grow = tables._Work._extend
 

@@ -289,7 +289,7 @@ class _Work:
             about |= {"machine": piece.machine, "date": piece.date}
             about |= {key: value for key, value in piece.value.items() if key != "scores"}
             for result in piece.value["scores"]:
-                theirs = printed(self.table.name, name, result["test set"])
+                theirs = printed(self.table.name, label, result["test set"])
                 yield {**about, **result, "paper": None if theirs is None else theirs / 100}
 
     def evaluate(self, method: Method, ridge: float | None, size: int) -> dict[str, Any]:
@@ -409,7 +409,7 @@ class _Work:
 
     def _choose(self, method: Method, ridge: float | None, size: int) -> Choice:
         """The kernel and ridge with the best leave-one-out accuracy on the first CHOSEN_ON training images."""
-        kernels = method.candidates(self.images[None])
+        kernels = method.candidates(self.images[None][:size])
         if len(kernels) == 1 and ridge is not None:
             return kernels[0], ridge, []
         some, ridges = min(size, CHOSEN_ON), None if ridge is None else [ridge]
