@@ -81,11 +81,11 @@ class KernelRidgeClassifier(_Classifier, KernelRidge):
         The number added to the diagonal of the kernel matrix. Zero interpolates the training set. "loo" chooses the
         most accurate of 54 ridges by leave-one-out, at the cost of an eigendecomposition.
     flips
-        Train as if the mirror image of every training image were there too. The result is exact, and takes half the
-        kernel entries and an eighth of the solver's work of the doubled set. `ridge` means what it means on the doubled
-        set, and leaving an image out leaves out its mirror image too. Preprocessing should treat an image and its
-        mirror image alike. Kernels that change when both images are mirrored, such as those with strides, take twice
-        the entries.
+        Train as if the mirror image of every training image were there too, with half the kernel entries and an eighth
+        of the solver's work of the doubled set. `ridge` means what it means on the doubled set, and leaving an image
+        out leaves out its mirror image too. Preprocessing should treat an image and its mirror image alike. This is
+        exact for kernels that do not change when both images are mirrored (`Kernel.invariant`). Others, such as those
+        with strides, fit the mean over an image and its mirror image instead, and take twice the entries.
     backend, precision, n_jobs
         How the kernel is computed, as in calling it. A matrix computed on a GPU is solved there too: only coefficients
         and leave-one-out values leave it. Predictions use the precision of the fit.
