@@ -157,9 +157,10 @@ INGREDIENTS = (
     Ingredient("head gamma 0.5", _head(0.5)),
     Ingredient("head gamma 2", _head(2.0)),
     Ingredient("head gamma 4", _head(4.0)),
-    Ingredient("+ 0.1 random patches", learn=_random_patches(0.1)),
-    Ingredient("+ 0.3 random patches", learn=_random_patches(0.3)),
-    Ingredient("+ random patches", learn=_random_patches(1.0)),
+    # Entries of the base lie within 0.01 of 1, so that a weight of 0.1 would drown them (11 points less).
+    Ingredient("+ 1e-4 random patches", learn=_random_patches(1e-4)),
+    Ingredient("+ 3e-4 random patches", learn=_random_patches(3e-4)),
+    Ingredient("+ 1e-3 random patches", learn=_random_patches(1e-3)),
     Ingredient("+ myrtle5", _plus("myrtle5")),
     Ingredient("+ 0.5 myrtle5", _plus("myrtle5", 0.5)),
     Ingredient("+ 2 myrtle5", _plus("myrtle5", 2.0)),
