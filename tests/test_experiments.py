@@ -276,6 +276,13 @@ class TestTables:
             pairs = zip(curve[: len(alone)], alone, strict=True)
             assert all((one["kernel"], one["right"]) == (other["kernel"], other["right"]) for one, other in pairs)
 
+    def test_what_cannot_be_run_is_refused_before_anything_is_computed(self, tmp_path):
+        with pytest.raises(ParameterError, match="test images, and 1,000 are asked for"):
+            run_table(tmp_path, "myrtle5", test=1000)
+        with pytest.raises(InputError, match="leaves nothing of images"):
+            run_table(tmp_path, "myrtle5", extras=tables.Extras(averaging="shifts4"))
+        assert not list(tmp_path.iterdir())
+
     def test_a_curve_that_is_cut_off_leaves_what_it_had_and_goes_on(self, tmp_path, monkeypatch):
         grow = tables._Work._extend
 
@@ -369,7 +376,7 @@ class TestTables:
         assert method.choice(None)["choice"]["kernels"] == "myrtle5"
 
     def test_more_images_than_there_are_is_refused(self):
-        with pytest.raises(ParameterError, match="too many"):
+        with pytest.raises(ParameterError, match="training images, and"):
             tables.choose(10, 11, 0)
 
     def test_classical_rows_choose_by_leave_one_out(self, tmp_path):

@@ -40,6 +40,7 @@ from ..solve import factorise
 from ..solve.path import DECADES
 from ..solve.scores import accuracy, member_shares
 from ..statistics import Score
+from ..symmetries import Symmetry
 from ..timing import describe_machine, symmetric_pairs, timed
 from .records import Outcome, Piece, Row, Run, View, backend_name, digest
 from .whitening import BytesFirst
@@ -195,8 +196,10 @@ def reproduce(
     """Run the methods that are not saved yet, and write the record; `others` are further data sets to test on."""
     backend = backend_name(backend)
     work = _Work(table, dataset, settings, backend, folder / "pieces", others)
-    for method in map(table.method, settings.methods):
-        KernelRidgeClassifier(**vars(work.extras(method))).check_copies()
+    for extras in map(work.extras, map(table.method, settings.methods)):
+        KernelRidgeClassifier(**vars(extras)).check_copies()
+        if extras.averaging is not None:
+            Symmetry.parse(extras.averaging).check(work.train.images)
     sizes = settings.sizes or (len(work.train),)
     common = {
         "seed": settings.seed,
@@ -236,7 +239,7 @@ def choose(count: int, train: int | None, seed: int) -> NDArray[np.intp]:
     True
     """
     if train is not None and train > count:
-        raise ParameterError(f"there are {count:,} training images, so --train {train:,} is too many")
+        raise ParameterError(f"there are {count:,} training images, and {train:,} are asked for; take fewer")
     return np.random.default_rng(seed).permutation(count)[:train]
 
 
@@ -259,6 +262,9 @@ class _Work:
         whole, settings = self.dataset.train, self.settings
         count = settings.sizes[-1] if settings.sizes else settings.train
         self.train = whole.take(choose(len(whole), count, settings.seed))
+        if settings.test is not None and settings.test > len(self.dataset.test):
+            there = f"{len(self.dataset.test):,} test images"
+            raise ParameterError(f"there are {there}, and {settings.test:,} are asked for; take fewer")
         self.tests = {one.name: one.test.take(slice(settings.test)) for one in (self.dataset, *self.others)}
         self.targets = np.eye(len(self.dataset.classes))[self.train.labels]
 
