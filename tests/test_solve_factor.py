@@ -110,6 +110,7 @@ def test_a_downdate_equals_starting_over(rows, share, ridge, seed):
     kept = np.setdiff1d(np.arange(rows), gone)
     K = random_kernel_matrix(rows, seed)
     found, fresh = factorise(K, ridge).downdate(gone), factorise(K[np.ix_(kept, kept)], ridge)
+    assert np.array_equal(factorise(K, ridge).downdate(np.isin(np.arange(rows), gone)).pack(), found.pack())
     np.testing.assert_allclose(found.work, fresh.work, rtol=0, atol=AGREEMENT)
     np.testing.assert_allclose(found.own, fresh.own)
 
@@ -201,6 +202,8 @@ def test_rows_that_are_there_already_are_named_when_they_are_added():
         (lambda f: f.solve(np.ones(4)), "K has 5 rows, but Y has 4"),
         (lambda f: f.solve(np.full(5, np.nan)), "Y holds NaN"),
         (lambda f: f.downdate([5]), "some, but not all, of 0 to 4"),
+        (lambda f: f.downdate([1.0]), "whole numbers or a mask of 5, not of dtype float64"),
+        (lambda f: f.downdate([True, False]), "whole numbers or a mask of 5, not of dtype bool"),
         (lambda f: f.downdate([]), "some, but not all"),
         (lambda f: f.downdate(range(5)), "some, but not all"),
         (lambda f: f.update(np.ones((1, 5)), np.eye(1), weights=[1.0]), "weights must be given to all rows or to none"),
@@ -267,3 +270,10 @@ def test_calibration_of_perfect_and_of_overconfident_probabilities():
 def test_bad_probabilities_are_refused(shares, labels, complaint):
     with pytest.raises(InputError, match=complaint):
         calibration(shares, labels)
+
+
+def test_columns_of_one_name_and_no_bins_are_refused():
+    with pytest.raises(InputError, match="names a column twice"):
+        calibration([[0.2, 0.3, 0.5]], [0], classes=[0, 0, 1])
+    with pytest.raises(ParameterError, match="bins is a whole number from 1, not 0"):
+        calibration([[0.5, 0.5]], [0], bins=0)

@@ -252,8 +252,13 @@ class Factor:
             return factor
 
     def downdate(self, rows: Any) -> Factor:
-        """The factor without m rows, given by their numbers; costs about n^2 (m + 64) and new memory."""
-        on, gone = self.on, np.unique(np.asarray(rows, dtype=np.intp))
+        """The factor without m rows, given by their numbers or a mask; costs about n^2 (m + 64) and new memory."""
+        given = np.asarray(rows)
+        if given.dtype == bool and given.shape == (len(self),):
+            given = np.flatnonzero(given)
+        if given.size and given.dtype.kind not in "iu":
+            raise InputError(f"rows to remove are whole numbers or a mask of {len(self)}, not of dtype {given.dtype}")
+        on, gone = self.on, np.unique(given.astype(np.intp))
         if not gone.size or gone[0] < 0 or gone[-1] >= len(self) or gone.size == len(self):
             raise InputError(f"rows to remove must be some, but not all, of 0 to {len(self) - 1}")
         kept = np.setdiff1d(np.arange(len(self)), gone)

@@ -21,6 +21,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from ..errors import InputError, ParameterError
+from ..layers import is_whole
 
 Array = NDArray[np.float64]
 Criterion = Literal["squared error", "accuracy"]
@@ -182,6 +183,10 @@ def calibration(shares: Any, labels: Any, *, classes: Any = None, bins: int = 15
     names = np.arange(values.shape[1] if values.ndim == 2 else 0) if classes is None else np.asarray(classes)
     if values.ndim != 2 or truth.shape != values.shape[:1] or len(names) != values.shape[1] or not len(values):
         raise InputError(f"probabilities of shape {values.shape} do not go with labels of shape {truth.shape}")
+    if len(np.unique(names)) < len(names):
+        raise InputError(f"classes names a column twice: {names.tolist()}")
+    if not is_whole(bins) or bins < 1:
+        raise ParameterError(f"bins is a whole number from 1, not {bins!r}")
     if not (np.isfinite(values).all() and (values >= 0).all() and np.allclose(values.sum(axis=1), 1, atol=1e-6)):
         raise InputError("probabilities must be at least 0 and sum to 1 in every row")
     if not np.isin(truth, names).all():
