@@ -6,6 +6,7 @@ of random numbers differs, the protocol `Draws`: `NumpyDraws` here, and one for 
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
@@ -67,6 +68,7 @@ class Augmentation:
             if not isinstance(self.randaugment, RandAugment):
                 raise ParameterError(f"randaugment is a RandAugment(...) or None, not {self.randaugment!r}")
             self.randaugment.check_parameters()
+            object.__setattr__(self, "randaugment", copy.copy(self.randaugment))  # nobody else may change it
 
     @classmethod
     def parse(cls, text: str) -> Augmentation:
