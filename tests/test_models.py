@@ -199,6 +199,8 @@ def test_a_gaussian_process_comes_back_as_it_was(path: Path, targets: np.ndarray
         one.partial_fit(IMAGES[more] + 0.1, targets[more])
     np.testing.assert_allclose(loaded.predict(IMAGES), model.predict(IMAGES), rtol=0, atol=1e-9)
     np.testing.assert_allclose(loaded.novelty(IMAGES), model.novelty(IMAGES), rtol=1e-9)
+    save_model(path, model.set_params(scale=7.0), force=True)
+    assert np.array_equal(load_model(path, backend="reference").scale_, model.scale_)  # that of the fit
 
 
 @pytest.mark.parametrize("labels", [CLASSES, np.array(["cat", "dog", "emu"])[CLASSES]])

@@ -207,7 +207,9 @@ def test_a_small_file_cannot_unpack_to_a_large_one(path: Path):
         ({"factor": -np.ones(120)}, "positive numbers on its diagonal"),
         ({"factor": None}, "'factor'"),
         ({"targets": np.ones(14)}, "K has 15 rows, but Y has 14"),
-        ({"targets": np.zeros(15)}, "no scale"),
+        ({"targets": np.zeros(15), "scales": None}, "no scale"),
+        ({"scales": np.zeros(1)}, "no scale"),
+        ({"scales": np.ones(2)}, r"scales of shape \(2,\) do not go with targets"),
     ],
 )
 def test_a_forged_gaussian_process_is_refused(path: Path, changes: dict[str, Any], complaint: str):

@@ -206,6 +206,7 @@ def _describe(model: Any) -> tuple[Header, Arrays]:
 
 def _check_unchanged(model: Any) -> None:
     """Raise if parameters do not name the kernel and landmarks of the fit any more: the file would hold neither."""
+    model._check_parameters()
     asked, fitted = (getattr(model, name, None) is not None for name in ("landmarks", "landmarks_"))
     if asked != fitted or model._precomputed or model._kernel_object() != model.kernel_:
         raise ParameterError(
@@ -372,7 +373,7 @@ def _describe_process(header: Header, arrays: Arrays, model: Any) -> tuple[Heade
     """Header and arrays of a Gaussian process: its factor and its targets, from which the rest follows."""
     if isinstance(model, GaussianProcessRegressor):
         names, factor = ("noise", "scale"), model.factor_
-        header["noise_"], arrays["targets"] = model.noise_, model.y_fit_
+        header["noise_"], arrays["targets"], arrays["scales"] = model.noise_, model.y_fit_, np.atleast_1d(model.scale_)
     else:
         names, factor = ("concentration", "scale"), model.processes_.factor
         header |= {"concentration_": model.concentration_, "scale_": model.scale_}
@@ -399,7 +400,11 @@ def _restore_process(header: Header, arrays: Arrays, images: NDArray[Any], optio
     _attach(model, images)
     factor = Factor.unpack(packed, np.full(len(images), ridge), ridge, backend=model._device())
     if isinstance(model, GaussianProcessRegressor):
-        model._attach(factor, check_targets(_numbers(arrays, "targets", "f"), len(images)))
+        targets = check_targets(_numbers(arrays, "targets", "f"), len(images))
+        scales = _numbers(arrays, "scales", "f") if "scales" in arrays else None  # files of 0.1.0 have none
+        if scales is not None and scales.shape != targets.reshape(len(targets), -1).shape[1:]:
+            raise InputError(f"scales of shape {scales.shape} do not go with targets of shape {targets.shape}")
+        model._attach(factor, targets, scales)
         return model
     model.classes_, model.codes_fit_ = _read_classes(arrays), _numbers(arrays, "codes", "i")
     codes, count = model.codes_fit_, len(model.classes_)
