@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -17,6 +18,7 @@ from tangentless.errors import ParameterError
 from tangentless.estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
 from tangentless.gram import open_gram
 from tangentless.layers import Conv, GlobalPool, Normalize, ReLU
+from tangentless.processes import GaussianProcessClassifier, GaussianProcessRegressor
 from tangentless.solve import solve_ridge
 
 SMALL = "conv3 relu pool2 conv3 relu globalpool normalize relu"
@@ -263,6 +265,41 @@ def test_parameters_changed_after_a_fit_take_effect_at_the_next_fit():
     np.testing.assert_array_equal(model.decision_function(images), before)
     model.set_params(kernel="conv3 relu globalpool").fit(images, labels)
     assert np.abs(model.decision_function(images) - before).max() > 1e-6
+
+
+EVERY = [KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC, GaussianProcessClassifier, GaussianProcessRegressor]
+
+
+@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("landmarks", [None, 5])
+def test_a_fit_that_is_interrupted_leaves_the_model_as_it_was(kind, landmarks):
+    X, y, others = random_images(12, (4, 4, 1)), random_labels(12), random_images(12, (4, 4, 1), seed=2)
+    model = kind("relu globalpool", backend="reference")
+    if landmarks is not None:
+        if "landmarks" not in model.get_params():
+            pytest.skip("it has no landmarks")
+        model.set_params(landmarks=landmarks)
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), model.reporting(interrupt):
+        model.fit(X, y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    before = model.fit(X, y).predict(others)
+    with pytest.raises(KeyboardInterrupt), model.set_params(kernel=TINY).reporting(interrupt):
+        model.fit(others, y)
+    assert np.array_equal(model.predict(others), before)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_images_that_change_after_the_fit_change_no_prediction(kind):
+    X, y, others = random_images(12, (4, 4, 1)), random_labels(12), random_images(5, (4, 4, 1), seed=2)
+    model = kind("relu globalpool", backend="reference").fit(X, y)
+    before = model.predict(others)
+    X *= -2.0
+    assert np.array_equal(model.predict(others), before)
 
 
 def test_features_in_counts_all_numbers_of_a_row():

@@ -358,9 +358,10 @@ def test_what_is_no_kernel_matrix_is_refused():
     with pytest.raises(NotPositiveDefinite, match="the mean of its diagonal is -1"):
         GaussianProcessClassifier("precomputed").fit(K, y > 4)
     fitted = GaussianProcessClassifier("precomputed").fit(-K, y > 4)
-    for prior in (np.full(10, np.nan), np.ones(3)):
-        with pytest.raises(InputError, match=r"d (holds NaN|must hold the kernel of each of 10 rows)"):
-            fitted.predict_proba(-K, prior=prior)
+    for prior in (np.full(10, np.nan), np.ones(3), np.ones(11)):
+        for values in (fitted.predict_proba, fitted.novelty):
+            with pytest.raises(InputError, match=r"d holds NaN|prior must hold one number for each of 10 rows"):
+                values(-K, prior=prior)
 
 
 def test_kernels_and_targets_of_any_scale_give_the_same_posterior():

@@ -26,6 +26,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 
 from .backends import AnyDevice, Precision
 from .errors import InputError, ParameterError
+from .fitting import whole_or_not
 from .inputs import to_host
 from .kernel import AnyKernel
 from .labels import LabelledEstimator, NumberEstimator
@@ -174,6 +175,7 @@ class KernelRidgeClassifier(_Classifier, KernelRidge):
     ) -> None:
         self._set_parameters(locals())
 
+    @whole_or_not
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
         X, y, codes, weights = self._read_labelled(X, y, sample_weight)
@@ -230,6 +232,7 @@ class KernelRidgeRegressor(NumberEstimator, KernelRidge):
     True
     """
 
+    @whole_or_not
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and targets y, (N,) or (N, targets)."""
         X, targets = self._read_numbers(X, y)
@@ -298,6 +301,7 @@ class KernelSVC(_Classifier):
     ) -> None:
         self._set_parameters(locals())
 
+    @whole_or_not
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
         X, y, codes, weights = self._read_labelled(X, y, sample_weight)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,25 @@ class Hidden(dict[str, Any]):
 
     def __repr__(self) -> str:
         return "<hidden>"
+
+
+Fit = TypeVar("Fit", bound=Callable[..., Any])
+
+
+def whole_or_not(fit: Fit) -> Fit:
+    """A fit that leaves the estimator as it was if it fails or is interrupted: no new images with old coefficients."""
+
+    @functools.wraps(fit)
+    def run(self: Any, *arguments: Any, **options: Any) -> Any:
+        before = dict(vars(self))
+        try:
+            return fit(self, *arguments, **options)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return cast(Fit, run)
 
 
 class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped

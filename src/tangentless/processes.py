@@ -29,7 +29,7 @@ from .backends import AnyDevice, Precision
 from .choosing import BLOCK, choose_images
 from .devices import Device
 from .errors import InputError, NotPositiveDefinite, ParameterError
-from .fitting import AnyKernel, KernelEstimator, part_of
+from .fitting import AnyKernel, KernelEstimator, part_of, whole_or_not
 from .inputs import put_beside, to_host
 from .labels import LabelledEstimator, NumberEstimator
 from .solve import check_targets, factorise, is_number
@@ -86,7 +86,10 @@ class _Process(KernelEstimator):
             return np.asarray(to_host(self.kernel_.diag(rows, backend=self._fitted_device())), dtype=np.float64)
         if prior is None:
             raise ParameterError("a precomputed matrix needs prior=..., the kernel of each new row with itself, (M,)")
-        return np.asarray(prior, dtype=np.float64)
+        found = np.asarray(prior, dtype=np.float64)
+        if found.shape != (len(rows),):
+            raise InputError(f"prior must hold one number for each of {len(rows)} rows, not {found.shape}")
+        return found
 
     def _panels_with_prior(self, rows: NDArray[Any], own: Array | None) -> Iterator[tuple[Any, Any]]:
         """Yield panels of rows: their kernel values with the training rows, and their prior variances, if given."""
@@ -191,13 +194,14 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
     def _training_factor(self) -> Factor:
         return self.factor_
 
+    @whole_or_not
     def fit(self, X: Any, y: Any) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and targets y, (N,) or (N, targets)."""
         X, targets = self._read_numbers(X, y)
         self._check_targets(targets)
         device = self._device()
         K = self._training_matrix(device, X)
-        self.X_fit_ = None if self._precomputed else X
+        self.X_fit_ = None if self._precomputed else X.copy()
         self.noise_ = self._pick_noise(K, targets, device)
         with _advising_noise():
             factor = factorise(K, self.noise_, overwrite=not self._precomputed, backend=device)
@@ -205,6 +209,7 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
         return self
 
     @available_if(_has_images)  # type: ignore[untyped-decorator]
+    @whole_or_not
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Add rows and their targets. The result is that of `fit` on all rows, with the noise of the first fit.
 
@@ -248,8 +253,6 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
         if return_cov:
             return self._with_covariance(rows, include_noise, prior)
         own = self._prior_variances(rows, prior) if return_std else None
-        if own is not None and own.shape != (len(rows),):
-            raise InputError(f"prior must hold one number for each of {len(rows)} rows, not {own.shape}")
         means, variances = [], []
         for panel, some in self._panels_with_prior(rows, own):
             means.append(to_host(panel @ put_beside(self.dual_coef_, panel)))
@@ -270,11 +273,12 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
         seed = check_random_state(random_state).randint(2**31)
         return np.asarray(to_host(self.factor_.sample(self.y_fit_, C, S, n_samples, scale=self.scale_, seed=seed)))
 
-    def _attach(self, factor: Factor, targets: Array) -> None:
-        """Set all attributes that follow from a factor and targets."""
+    def _attach(self, factor: Factor, targets: Array, scales: Any = None) -> None:
+        """Set all attributes that follow from a factor, targets, and their scales; by default those of `scale`."""
         self.factor_, self.y_fit_ = factor, targets
         self.dual_coef_ = np.asarray(to_host(factor.solve(targets)))
-        scales = factor.misfits(targets) / len(targets) if self.scale == "mle" else float(self.scale)
+        if scales is None:
+            scales = factor.misfits(targets) / len(targets) if self.scale == "mle" else float(self.scale)
         scales = np.broadcast_to(scales, targets.reshape(len(targets), -1).shape[1:])
         if not (np.isfinite(scales).all() and (scales > 0).all()):
             raise InputError(f"the targets have no scale that float64 can hold ({scales}); rescale them, or give scale")
@@ -392,12 +396,13 @@ class GaussianProcessClassifier(LabelledEstimator, _Process):
     def _training_factor(self) -> Factor:
         return self.processes_.factor
 
+    @whole_or_not
     def fit(self, X: Any, y: Any) -> Self:
         """Train on rows X, (N, H, W, C) or (N, L, C) or (N, C), and labels y, (N,)."""
         X, _, codes = self._read_labels(X, y)
         device = self._device()
         K = self._training_matrix(device, X)
-        self.X_fit_, self.codes_fit_ = None if self._precomputed else X, codes
+        self.X_fit_, self.codes_fit_ = None if self._precomputed else X.copy(), codes
         self.concentration_, self.scale_ = self._pick(K, codes, device)
         options: dict[str, Any] = {"overwrite": not self._precomputed, "backend": device}
         processes = ClassFactors.of(K, codes, len(self.classes_), self.concentration_, self.scale_, **options)

@@ -126,7 +126,7 @@ class KernelRidge(KernelEstimator):
         self.augmentation_ = self.augmentation
         self._prepare_kernel(device)
         self._prepare_members(X.shape[1:])
-        self.X_fit_, self.landmarks_ = None if self._precomputed else X, None
+        self.X_fit_, self.landmarks_ = None if self._precomputed else X.copy(), None
         problem = _Problem(device, targets, weights, criterion)
         # Ridge and tilt are chosen on the first member, so that all members have the same.
         ridge, tilt, fits = self.ridge, self.tilt, []
