@@ -118,7 +118,8 @@ def test_checkpoints_are_written_as_time_goes_by_and_before_the_first_step(digit
     def look(done, total, loss):
         kept.append(len(load_archive(tmp_path / "run", FORMAT, VERSION)[1]["losses"]))
 
-    distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", watch=look, steps=2, batch=20, backend="cpu")
+    settings = {"steps": np.int64(2), "flips": np.bool_(True), "batch": 20}  # numbers of NumPy are written too
+    distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", watch=look, backend="cpu", **settings)
     assert kept == [1, 2]
     with pytest.raises(OutputError, match="cannot write"):
         distill(X, y, 3, KERNEL, checkpoint=tmp_path / "no" / "run", watch=look, steps=2, batch=20, backend="cpu")
@@ -145,8 +146,9 @@ def test_a_run_whose_time_is_up_goes_on_where_it_was(digits, tmp_path):
         ({"images": 30, "learn_labels": True}, ParameterError, "takes 60 training images, not 40"),
         ({"steps": 0}, ParameterError, "steps must be a whole number of at least 1"),
         ({"rate": 0.0}, ParameterError, "rate must be a finite number above 0"),
+        ({"rate": "much"}, ParameterError, "rate must be a finite number above 0"),
         ({"start": "nothing"}, ParameterError, "'images' or 'noise'"),
-        ({"flips": "yes"}, ParameterError, "flips is True or False, not 'yes'"),
+        ({"flips": "yes"}, ParameterError, "flips must be True or False, not 'yes'"),
         ({"preprocessing": "zca"}, ParameterError, "a transformer, such as tl.ZCA"),
         ({"rates": 0.1}, ParameterError, "no setting rates; did you mean 'rate'"),
         ({"y": np.zeros(40)}, InputError, "one class"),

@@ -31,10 +31,11 @@ from .devices import Device
 from .errors import InputError, ParameterError, closest
 from .estimators import KernelRidgeClassifier
 from .files import checksum_of, load_archive, save_archive
-from .inputs import check_images, to_host, to_numpy
+from .inputs import check_images, check_switch, to_host, to_numpy
 from .kernel import AnyKernel, Kernel, kernel_of
 from .labels import check_labelled, read_classes
-from .layers import is_whole
+from .layers import is_real, is_whole
+from .preprocessing.parameters import to_json
 from .solve import fit_scale
 
 Array = NDArray[np.float64]
@@ -69,13 +70,15 @@ class Settings:
             if not is_whole(value) or value < least:
                 raise ParameterError(f"{name} must be a whole number of at least {least}, not {value!r}")
         for name in ("rate", "ridge"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ParameterError(f"{name} must be a finite number above 0, not {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if not is_real(value) or not 0 < value < math.inf:
+                raise ParameterError(f"{name} must be a finite number above 0, not {value!r}")
         for name in ("learn_labels", "flips"):
-            if not isinstance(getattr(self, name), bool):
-                raise ParameterError(f"{name} is True or False, not {getattr(self, name)!r}")
+            check_switch(name, getattr(self, name))
         if self.start not in ("images", "noise"):
             raise ParameterError(f"distillation starts from 'images' or 'noise', not {self.start!r}")
+        for one in fields(self):
+            object.__setattr__(self, one.name, to_json(getattr(self, one.name)))  # numbers of NumPy, for checkpoints
 
     @classmethod
     def of(cls, **settings: Any) -> Settings:
