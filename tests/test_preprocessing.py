@@ -10,6 +10,7 @@ from tangentless.algebra import CpuAlgebra
 from tangentless.errors import DoesNotFit, InputError, ParameterError
 from tangentless.estimators import KernelRidgeClassifier
 from tangentless.preprocessing import CIFAR10, ZCA, RandAugment, Standardize, add_mirrors, mirror, rows
+from tangentless.preprocessing.saving import describe_step
 from tangentless.preprocessing.whitening import Dense, LowRank, Patches, to_unit
 
 SMALL = "conv3 relu pool2 conv3 relu globalpool normalize relu"
@@ -251,6 +252,14 @@ def test_given_means_are_the_formula_of_the_paper():
     images = np.random.default_rng(0).integers(0, 256, (3, 5, 4, 3), dtype=np.uint8)
     expected = (images / 255 - [0.4914, 0.4822, 0.4465]) / [0.2023, 0.1994, 0.2010]
     np.testing.assert_allclose(Standardize(**CIFAR10).fit(images[:1]).transform(images), expected, atol=1e-12)
+
+
+def test_a_scale_that_is_set_after_the_fit_changes_nothing():
+    images = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 3), dtype=np.uint8)
+    fitted = Standardize(**CIFAR10).fit(images)
+    before = fitted.transform(images)
+    assert np.array_equal(fitted.set_params(scale=1.0).transform(images), before)
+    assert describe_step(fitted)[0]["scale"] == 255.0
 
 
 def test_a_channel_of_one_value_is_not_divided_and_large_means_do_not_cancel():

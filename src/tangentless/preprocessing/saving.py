@@ -29,7 +29,7 @@ def describe_step(step: Step) -> tuple[dict[str, Any], Arrays]:
     """The parameters of a fitted transformer as JSON values, and its arrays by name."""
     kind = next(name for name, kind in STEPS.items() if isinstance(step, kind))
     if isinstance(step, Standardize):
-        return {"kind": kind} | to_json(step), {"mean": step.mean_, "std": step.std_}
+        return {"kind": kind} | to_json(step) | {"scale": step.scale_}, {"mean": step.mean_, "std": step.std_}
     form, names = next((form, names) for form, (of, names) in _FORMS.items() if isinstance(step.form_, of))
     return {"kind": kind, "form": form} | to_json(step), {name: getattr(step.form_, name) for name in names}
 
@@ -40,6 +40,7 @@ def restore_step(text: Any, array: Callable[[str], NDArray[Any]], shape: tuple[i
     if isinstance(step, ZCA):
         step.form_ = _restore_form(step, form, array, shape)
         return step
+    step.scale_ = float(step.scale)
     step.mean_, step.std_ = (_shaped(array(name), shape[-1:], shape) for name in ("mean", "std"))
     if not (step.std_ > 0).all():
         raise InputError("preprocessing has standard deviations that are not above 0")

@@ -35,6 +35,8 @@ class Standardize(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ig
     ----------
     mean_, std_
         The mean and the divisor of each channel, (C,). A constant channel has the divisor 1.
+    scale_
+        The scale of the fit.
     shape_, n_features_in_
         The shape of an image, and the number of its entries.
 
@@ -58,6 +60,7 @@ class Standardize(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ig
         rows = read_rows(self, X)
         set_shape(self, rows.shape[1:])
         mean, std = self.check_parameters()
+        self.scale_ = float(self.scale)
         self.mean_ = self._means(rows) if mean is None else mean
         self.std_ = self._deviations(rows) if std is None else std
         return self
@@ -68,7 +71,7 @@ class Standardize(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ig
         rows = read_rows(self, X, self.shape_)
         result = np.empty(rows.shape)
         for part in parts(len(rows)):
-            np.divide(rows[part], self.scale, out=result[part])
+            np.divide(rows[part], self.scale_, out=result[part])
             result[part] -= self.mean_
             result[part] /= self.std_
         return result
