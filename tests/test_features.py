@@ -54,10 +54,10 @@ def test_scikit_learn_accepts_the_transformer(estimator, check):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_random_patch_features_are_what_loops_over_patches_give(shape):
-    X, features = images(shape=shape), random_patches(bias=0.3)
+    X, features = images(shape=shape), random_patches(bias=0.3, overlap=0.5)
     found = features.fit(X).transform(X)
     positions = [range(side - 2) for side in shape[:-1]]
-    cells = [box_cells(len(one), 3) for one in positions]
+    cells = [box_cells(len(one), 3, 0.5) for one in positions]
     wanted = np.zeros((len(X), *(len(one) for one in cells), 2, 6))
     for image, corner in itertools.product(range(len(X)), itertools.product(*positions)):
         patch = X[(image, *(slice(start, start + 3) for start in corner))].ravel()
@@ -279,6 +279,7 @@ def test_models_with_features_come_back_as_they_were(make, precision, tmp_path):
         ),
         (random_patches, {"filters": 0}, ParameterError, "filters must be a whole number from 1"),
         (random_patches, {"pool": 1.5}, ParameterError, "pool must be a whole number from 1"),
+        (random_patches, {"overlap": 1.0}, ParameterError, "overlap must be below 1"),
         (random_patches, {"bias": -1.0}, ParameterError, "bias must be a finite number from 0"),
         (random_patches, {"epsilon": 0}, ParameterError, "epsilon must be a finite number above 0"),
         (random_patches, {"contrast": np.nan}, ParameterError, "contrast"),

@@ -29,9 +29,9 @@ from .whitening import Whitening
 
 _USUAL: Any = CIFAR10  # means and deviations of the channels
 
-_PATCHES: dict[str, Any] = {"pool": 3, "contrast": 3.0, "mirrors": True}
-_THRESHOLDS = ({"bias": 0.5, "epsilon": 0.01}, {"bias": 1.0, "epsilon": 0.01}, {"bias": 1.0, "epsilon": 0.001})
-PATCHES = learnt_features(RandomPatchFeatures, [_PATCHES | one for one in _THRESHOLDS], images_a_filter=6)
+_PATCHES: dict[str, Any] = {"pool": 3, "overlap": 0.6, "epsilon": 0.1, "mirrors": True}
+_VARIED = ({"bias": 0.5, "contrast": 3.0}, {"bias": 0.5, "contrast": 10.0}, {"bias": 1.0, "contrast": 10.0})
+PATCHES = learnt_features(RandomPatchFeatures, [_PATCHES | one for one in _VARIED], images_a_filter=6)
 _NETWORK: dict[str, Any] = {
     "filters": (128, 2048),
     "patches": (3, 3),

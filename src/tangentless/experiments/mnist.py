@@ -6,7 +6,7 @@ depth, and the ridge, have the best leave-one-out accuracy on 4,000 training ima
 if it is better on all training images. The paper cites its figure for the convolutional kernel network; here one of two
 layers is learnt from the training images, with width and contrast chosen in the same way. So are random patches (Coates
 and Ng), of which the paper has figures for CIFAR-10 only: a filter for every twenty training images, with threshold and
-whitening chosen.
+cells chosen.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ ARC_COSINES = Candidates(  # orders 0 to 2, and order 1 iterated: the NNGP kerne
 _NETWORK: dict[str, Any] = {"filters": (64, 512), "patches": (5, 3), "pools": (2, 2)}
 _VARIED = [{"width": width, "contrast": contrast} for width in (0.5, 0.7) for contrast in (None, 0.12)]
 NETWORKS = learnt_features(ConvolutionalKernelNetwork, [_NETWORK | one for one in _VARIED])
-_PATCHES: dict[str, Any] = {"pool": 3, "contrast": 0.12}
-_THRESHOLDS = [{"bias": bias, "epsilon": epsilon} for bias in (0.5, 1.0) for epsilon in (0.01, 0.1)]
-PATCHES = learnt_features(RandomPatchFeatures, [_PATCHES | one for one in _THRESHOLDS], images_a_filter=20)
+_PATCHES: dict[str, Any] = {"overlap": 0.6, "contrast": 0.12, "epsilon": 0.1}
+_CELLS = [{"pool": pool, "bias": bias} for pool in (3, 4) for bias in (0.5, 1.0)]
+PATCHES = learnt_features(RandomPatchFeatures, [_PATCHES | one for one in _CELLS], images_a_filter=20)
 TANGENTS = Candidates({"NTK": _NTK_DEPTHS}, lambda images: [*map(NTK, _NTK_DEPTHS)])
 
 

@@ -64,17 +64,19 @@ def draw_patches(
     return rows
 
 
-def box_cells(side: int, cells: int) -> Array:
+def box_cells(side: int, cells: int, overlap: float = 0.0) -> Array:
     """Means over windows of equal size that cover a line, (cells, side).
 
-    The windows overlap if `side` is not a multiple of `cells`.
+    Neighbouring windows have the share `overlap` of their places in common, up to rounding, and start at least one
+    place apart.
 
     >>> box_cells(5, 2).round(2)
     array([[0.33, 0.33, 0.33, 0.  , 0.  ],
            [0.  , 0.  , 0.33, 0.33, 0.33]])
     """
     cells = min(cells, side)
-    size = -(-side // cells)
+    length = side / (1 + (cells - 1) * (1 - overlap)) - 1e-9  # less what rounding adds to whole numbers
+    size = min(math.ceil(length), side - cells + 1)
     starts = np.linspace(0, side - size, cells).round()[:, None]
     places = np.arange(side)
     return ((places >= starts) & (places < starts + size)) / size

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..algebra import Algebra
 from ..chunks import spans
 from ..devices import Device
+from ..errors import ParameterError
 from ..preprocessing.parameters import check_above, check_whole
 from .base import Map, PatchFeatures, check_filters, check_patch
 from .maps import box_cells, draw_patches, normalise_contrast, patch_rows, pool, whitening
@@ -35,6 +36,9 @@ class RandomPatchFeatures(PatchFeatures):
         The side of a patch in pixels. A vector is one patch.
     pool
         Cells a side of the grid that features are averaged over: 2 gives quadrants.
+    overlap
+        The share of a cell that belongs to the next one too. On images of 32×32 pixels, 3 cells with an overlap of 0.6
+        are windows of 15×15 positions, 6 apart.
     bias
         The threshold t of the features max(r - t, 0) and max(-r - t, 0).
     contrast
@@ -73,9 +77,10 @@ class RandomPatchFeatures(PatchFeatures):
         filters: int = 1024,
         patch: int = 6,
         pool: int = 3,
-        bias: float = 1.0,
+        overlap: float = 0.6,
+        bias: float = 0.5,
         contrast: float = 3.0,
-        epsilon: float = 0.01,
+        epsilon: float = 0.1,
         mirrors: bool = False,
         random_state: Any = 0,
         backend: str | Device = "auto",
@@ -86,6 +91,7 @@ class RandomPatchFeatures(PatchFeatures):
         self.filters = filters
         self.patch = patch
         self.pool = pool
+        self.overlap = overlap
         self.bias = bias
         self.contrast = contrast
         self.epsilon = epsilon
@@ -97,6 +103,8 @@ class RandomPatchFeatures(PatchFeatures):
         check_above("bias", self.bias, zero=True)
         check_above("contrast", self.contrast, zero=True)
         check_above("epsilon", self.epsilon)
+        if check_above("overlap", self.overlap, zero=True) >= 1:
+            raise ParameterError(f"overlap must be below 1, where all cells would be one, not {self.overlap!r}")
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         check_patch(shape, self.patch)
@@ -126,7 +134,7 @@ class RandomPatchFeatures(PatchFeatures):
     def _map(self, on: Algebra, dtype: np.dtype[Any]) -> Map:
         xp, bias = on.xp, float(self.bias)
         filters, offsets = (xp.asarray(one.astype(dtype)) for one in (self.filters_, self.offsets_))
-        cells = [xp.asarray(box_cells(side, self.pool).astype(dtype)) for side in self._positions()]
+        cells = [xp.asarray(box_cells(side, self.pool, self.overlap).astype(dtype)) for side in self._positions()]
         contrast, blocks = float(self.contrast), list(spans(self.filters, _FILTERS_AT_ONCE[on.name]))
 
         def features(images: Any) -> Any:
