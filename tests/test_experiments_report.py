@@ -51,6 +51,16 @@ class TestReport:
         )
         assert "| Myrtle10 CNN | 91.2 | not run yet |" in page
 
+    def test_an_ingredient_has_the_row_of_the_most_images_below_the_base(self, tmp_path):
+        stored = json.loads((RECORDS / "recipe-2500.json").read_text())
+        fewer, more = (dict(stored["results"][0], ingredient="salt", train=count) for count in (40, 60))
+        for name, rows in {"a": [more], "b": [fewer, *(dict(one, ingredient="base") for one in (fewer, more))]}.items():
+            (tmp_path / f"{name}.json").write_text(json.dumps({**stored, "results": rows}))
+        write_report(tmp_path, tmp_path / "results.md")
+        lines = (tmp_path / "results.md").read_text().splitlines()
+        shown = [line.split(" | ")[:2] for line in lines if line.startswith(("| salt", "| base"))]
+        assert shown == [["| base", "60"], ["| salt", "60"], ["| base", "40"]]
+
     def test_page_of_an_empty_folder_claims_nothing(self, tmp_path):
         (tmp_path / "records").mkdir()
         files = write_report(tmp_path / "records", tmp_path / "results.md")
