@@ -43,7 +43,7 @@ from ..statistics import Score
 from ..symmetries import Symmetry
 from ..timing import describe_machine, symmetric_pairs, timed
 from .records import Outcome, Piece, Row, Run, View, backend_name, digest
-from .whitening import BytesFirst
+from .whitening import BytesFirst, Draw
 
 Array = NDArray[np.float64]
 Images = NDArray[np.float32]
@@ -153,20 +153,6 @@ class Table:
     def names(self) -> tuple[str, ...]:
         """The names of all methods."""
         return tuple(method.name for method in self.methods)
-
-
-@dataclass(frozen=True)
-class Draw(Augmentation):
-    """Draw `number` of the augmentation `of`: lets the estimator fit one member of an ensemble alone."""
-
-    of: Augmentation = field(default_factory=Augmentation)
-    number: int = 0
-
-    def copy(self, images: NDArray[Any], *key: int) -> NDArray[Any]:
-        return self.of.copy(images, self.number)
-
-    def views(self, members: int) -> list[str | None]:
-        return self.of.views(self.number + 1)[-1:]
 
 
 @dataclass(frozen=True)

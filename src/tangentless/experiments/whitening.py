@@ -2,13 +2,13 @@
 
 It is fitted to the images and their mirror images, so that it commutes with mirroring. It is always fitted to all
 training images, however many of them a run trains on: whitening uses no labels, and one kernel matrix then serves every
-size of training set.
+size of training set. Augmentations that the tables need beside it are here too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -63,3 +63,17 @@ class BytesFirst(Augmentation):
         changed = Augmentation(randaugment=self.randaugment, seed=self.seed).copy(self.rows[: len(images)], *key)
         rest = Augmentation(self.crop, self.flips, self.cutout, seed=self.seed)
         return rest.copy(self.whiten(changed).astype(images.dtype), *key)
+
+
+@dataclass(frozen=True)
+class Draw(Augmentation):
+    """Draw `number` of the augmentation `of`: lets the estimator fit one member of an ensemble alone."""
+
+    of: Augmentation = field(default_factory=Augmentation)
+    number: int = 0
+
+    def copy(self, images: NDArray[Any], *key: int) -> NDArray[Any]:
+        return self.of.copy(images, self.number)
+
+    def views(self, members: int) -> list[str | None]:
+        return self.of.views(self.number + 1)[-1:]
