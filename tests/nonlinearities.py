@@ -1,5 +1,7 @@
 """User-defined nonlinearities for several tests."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from tangentless.layers import Nonlinearity
@@ -27,3 +29,17 @@ class Step(Nonlinearity):
 
     def activation(self, preactivation):
         return np.sqrt(2.0) * (preactivation > 0)
+
+
+@dataclass(frozen=True)
+class Louder(Nonlinearity):
+    """A nonlinearity that multiplies squared norms by its parameter."""
+
+    gain_: float = 1.7
+    name = "louder"
+
+    def dual(self, cosine):
+        return self.gain_ * (cosine + cosine**2) / 2
+
+    def activation(self, preactivation):
+        return np.sqrt(self.gain_ / 2) * (preactivation + (preactivation**2 - 1) / np.sqrt(2))

@@ -27,7 +27,7 @@ from tangentless.backends.cuda.pulled import PulledGradient, PullPath
 from tangentless.classical import ConvolutionalNTK
 from tangentless.devices import Device
 from tangentless.errors import ArchitectureError
-from test_gradients import COMPOSED, SMALL, as_tuple, relative
+from test_gradients import COMPOSED, SMALL, as_tuple, louder, relative
 
 BRANCHES = "conv3 residual(relu conv3) relu pool3(stride=2) gaussian globalpool normalize relu"
 
@@ -72,6 +72,11 @@ TABLES = pytest.param(GRAPHS[-2], marks=pytest.mark.slow)
 def test_gradients_of_every_graph_agree_with_the_reference(backend, case):
     text, shape = case
     check(tl.kernel(text), partly_black(images(shape, 3)), images(shape, 2, seed=1), backend, parameters=True)
+
+
+def test_gradients_by_parameters_that_change_norms_agree_with_the_reference(backend):
+    X, Z = images((4, 4, 2), 3), images((4, 4, 2), 2, seed=1)
+    check(louder(0.8, 1.3, 2.1), X, Z, backend, 1e-6, parameters=True)
 
 
 @pytest.mark.parametrize("case", [CHAINS[7], *GRAPHS[1::7], GRAPHS[-1]], ids=name)

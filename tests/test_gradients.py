@@ -106,6 +106,26 @@ def test_gradients_by_parameters_are_slopes(symmetric):
         assert total == pytest.approx(expected, rel=1e-8)
 
 
+def louder(gain, inner, outer):
+    branch = tl.Residual((nonlinearities.Louder(inner), tl.Conv(3)))
+    layers = [tl.Conv(3), nonlinearities.Louder(gain), branch, tl.ReLU(), tl.Pool(2), tl.Conv(3), tl.ReLU()]
+    return tl.kernel([*layers, tl.GlobalPool(), nonlinearities.Louder(outer), tl.Gaussian()])
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_gradients_by_parameters_that_change_norms_are_slopes(backend, symmetric):
+    values = np.array([0.8, 1.3, 2.1])
+    X, Z = images((4, 4, 2), 3), None if symmetric else images((4, 4, 2), 2, seed=1)
+    G = np.random.default_rng(0).standard_normal((3, 3 if symmetric else 2))
+    *_, found = louder(*values).vjp(X, Z, G, parameters=True, backend=backend)
+    expected = [
+        slope(lambda p: (G * louder(*p)(X, Z, backend="reference")).sum(), values, along) for along in np.eye(3)
+    ]
+    numbers = {int(key.split(".")[0]): by for key, by in found.items() if "louder" in key}
+    assert [by for _, by in sorted(numbers.items())] == pytest.approx(expected, rel=1e-7)
+
+
 @pytest.mark.parametrize(
     "operation",
     [

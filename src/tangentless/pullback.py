@@ -190,6 +190,10 @@ def pull_squares(
         if slopes is not None and isinstance(node, SumNode):
             for i, source in enumerate(node.sources):
                 add_all(slopes, {(place, f"weights[{i}]"): (by * squares[source]).reshape(len(by), -1).sum(axis=1)})
+        if slopes is not None and isinstance(node, EmbedNode) and isinstance(node.layer, Nonlinearity):
+            for name in node.layer.parameters:
+                change = node.layer.gain_slope(name) * squares[node.sources[0]]
+                add_all(slopes, {(place, name): (by * change).reshape(len(by), -1).sum(axis=1)})
         for source, part in _pull_square(graph, node, by):
             add_all(pulled, {source: part})
     return found

@@ -179,6 +179,10 @@ class Nonlinearity(Layer):
             total = total + weight / step * (above - below)
         return total
 
+    def gain_slope(self, name: str) -> float:
+        """The derivative of `gain` by a real parameter."""
+        return float(self.parameter_slope(name, np.ones(1))[0])
+
     def series(self) -> tuple[float, ...] | None:
         """Coefficients of f as a power series, if a finite one is exact."""
         return None

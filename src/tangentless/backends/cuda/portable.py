@@ -53,6 +53,9 @@ class _Portable(Nonlinearity):
     def gain(self) -> float:
         return self.layer.gain()
 
+    def gain_slope(self, name: str) -> float:
+        return self.layer.gain_slope(name)
+
 
 def make_portable(graph: Graph, places: Iterable[int], upload: Function, *, gradient: bool = False) -> Graph:
     """The graph with nonlinearities that run on a GPU at the given nodes; `upload` copies an array to the GPU.
