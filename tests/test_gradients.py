@@ -126,6 +126,15 @@ def test_gradients_by_parameters_that_change_norms_are_slopes(backend, symmetric
     assert [by for _, by in sorted(numbers.items())] == pytest.approx(expected, rel=1e-7)
 
 
+@pytest.mark.parametrize("text", ["erf(100)", "sin(100)", "tanh(2.26)"])
+def test_parameters_at_an_end_of_their_range_have_slopes(text):
+    layer = tl.kernel(f"conv3 {text} globalpool").architecture.layers[1]
+    value, cosine = layer.scale, np.array([-0.9, 0.1, 0.99])
+    below = [type(layer)(value * (1 - k * 1e-4)).dual(cosine) for k in range(3)]
+    expected = (3 * below[0] - 4 * below[1] + below[2]) / (2e-4 * value)
+    np.testing.assert_allclose(layer.parameter_slope("scale", cosine), expected, rtol=1e-5, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "operation",
     [

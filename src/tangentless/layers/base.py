@@ -6,6 +6,7 @@ adds branches (`branches.Sum`). A subclass declares what is particular to it; th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
@@ -19,6 +20,9 @@ from ..errors import ArchitectureError
 from ..forms import Form, Series, hermite_series, polynomial, series_of
 
 Array = NDArray[np.float64]
+# Weights of values at multiples of a step, whose sum is the step times the derivative up to the seventh order.
+_CENTRAL = {-3: -1 / 60, -2: 0.15, -1: -0.75, 1: 0.75, 2: -0.15, 3: 1 / 60}
+_ONE_SIDED = {0: -49 / 20, 1: 6.0, 2: -15 / 2, 3: 20 / 3, 4: -15 / 4, 5: 6 / 5, 6: -1 / 6}
 Grid = tuple[int, ...]  # (): one vector; (length,): a sequence; (height, width): an image
 
 
@@ -169,15 +173,25 @@ class Nonlinearity(Layer):
         return tuple(field.name for field in fields(self) if field.type in (float, "float"))
 
     def parameter_slope(self, name: str, cosine: Array) -> Array:
-        """The derivative of f by a real parameter: central differences of sixth order, unless overridden."""
+        """The derivative of f by a real parameter: differences of sixth order, unless overridden.
+
+        They are central, or one-sided at an end of the parameter's range.
+        """
         value = getattr(self, name)
         step = 0.01 * max(abs(value), 1e-6)
-        weights = {1: 0.75, 2: -0.15, 3: 1 / 60}
-        total = 0.0 * cosine
-        for k, weight in weights.items():
-            above, below = (replace(self, **{name: value + sign * k * step}).dual(cosine) for sign in (1, -1))
-            total = total + weight / step * (above - below)
-        return total
+
+        def slope(weights: dict[int, float], sign: int) -> Array:
+            values = (w * replace(self, **{name: value + sign * k * step}).dual(cosine) for k, w in weights.items())
+            total: Array = sum(values) * (sign / step)
+            return total
+
+        try:
+            return slope(_CENTRAL, 1)
+        except ValueError as error:
+            for sign in (-1, 1):
+                with contextlib.suppress(ValueError):
+                    return slope(_ONE_SIDED, sign)
+            raise error
 
     def gain_slope(self, name: str) -> float:
         """The derivative of `gain` by a real parameter."""
