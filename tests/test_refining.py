@@ -77,3 +77,25 @@ def test_parameters_stay_where_their_layers_allow_them():
     assert refine(none, VECTORS[:50], np.eye(10)[LABELS[:50]], 1e-3, "squared error", 10, Device("cpu")) is none
     found = tl.search([Gaussian(9.0)], VECTORS[:50], LABELS[:50], "marginal likelihood", refine=5, backend="cpu")
     assert found.best.kernel.gamma < 9
+
+
+@pytest.mark.parametrize("criterion", SCORES)
+@pytest.mark.parametrize("text", ["tanh", "tanh(2) gelu(4)", "erf(0.1)", "erf(100)"])
+def test_parameters_stay_where_duals_can_be_computed(text, criterion):
+    X, Y = VECTORS[:40], np.eye(10)[LABELS[:40]]
+    found = refine(tl.kernel(text), X, Y, 1e-4, criterion, 20, Device("cpu"))
+    path = [ridge_path(k(X, backend="cpu"), Y, backend="cpu").best(criterion) for k in (tl.kernel(text), found)]
+    assert np.isfinite(path).all()
+
+
+def test_kernels_without_a_gradient_stay_as_they_are():
+    features = tl.RandomPatchFeatures(filters=4).fit(IMAGES[:20])
+    for kernel in (tl.kernel("conv3 step conv3 gaussian globalpool"), 0.5 * features.kernel()):
+        assert refine(kernel, IMAGES[:20], np.eye(10)[LABELS[:20]], 1e-3, "squared error", 5, Device("cpu")) is kernel
+
+
+def test_pixels_may_be_integers():
+    X, Y = np.arange(48, dtype=np.uint8).reshape(12, 2, 2, 1), np.sign(np.arange(12.0) - 5)[:, None]
+    kernel, device = tl.kernel("conv3 gaussian globalpool"), Device("reference")
+    found = [refine(kernel, one, Y, 1e-3, "squared error", 5, device) for one in (X, X.astype(float))]
+    assert found[0] == found[1] != kernel

@@ -22,16 +22,17 @@ from .architecture import Architecture
 from .classical import ConvolutionalNTK
 from .classical.slopes import DifferentiableVectors
 from .devices import Device
-from .errors import ParameterError
+from .errors import ArchitectureError, ParameterError
 from .inputs import to_host
 from .kernel import CompositionalKernel, Kernel, Product, Scaled, Sum, Symmetrized, Viewed
-from .layers import Layer, Nonlinearity, Residual
+from .layers import Layer, Nonlinearity, Residual, check_dual, walk
 from .layers import Sum as SumLayer
 
 Array = NDArray[np.float64]
 Refinement = Literal["squared error", "marginal likelihood"]
 Change = Callable[[str, float], float]  # the new value of a parameter, from its name and its value
 _FARTHEST = 1e3  # the largest factor by which a parameter or the ridge may grow or shrink
+_HALVINGS = 10  # of the range in which a bound lies
 _SMALLEST_RIDGE = 1e-10  # relative to the mean of the diagonal
 _FAILED = 1e6  # the criterion where the matrix is not positive definite
 
@@ -51,28 +52,33 @@ def refine(
     start = {name: value for name, value in parameters_of(kernel).items() if value > 0}
     if not start:
         return kernel
-    names = list(start)
+    X = X if X.dtype.kind == "f" else X.astype(np.float64)  # integers have no gradient
     least_ridge = _SMALLEST_RIDGE * float(np.mean(to_host(kernel.diag(X, backend=device))))
-    first = np.log([start[name] for name in names] + [max(ridge, least_ridge)])
+    first = np.array([*start.values(), max(ridge, least_ridge)])
 
     def changed(logarithms: Array) -> Kernel:
-        values = dict(zip(names, np.exp(logarithms).tolist(), strict=False))
-        return with_parameters(kernel, values)
+        return with_parameters(kernel, dict(zip(start, (first * np.exp(logarithms)).tolist(), strict=False)))
 
     def evaluate(logarithms: Array) -> tuple[float, Array]:
-        made = changed(logarithms)
-        K = np.asarray(to_host(made.on_device(device, X)))
-        scored = score(criterion, K, Y, math.exp(logarithms[-1]))
-        if scored is None:
-            return _FAILED, np.zeros_like(logarithms)
-        value, by_K = scored
-        *_, slopes = made.vjp(X, None, by_K, parameters=True, backend=device)
-        by = np.array([*(slopes[name] for name in names), np.trace(by_K)])
-        return value, by * np.exp(logarithms)
+        """The criterion and its gradient, by the logarithms of the factors by which parameters and ridge change."""
+        values, failed = first * np.exp(logarithms), (_FAILED, np.zeros_like(logarithms))
+        try:
+            made = changed(logarithms)
+            K = np.asarray(to_host(made.on_device(device, X)))
+            if (scored := score(criterion, K, Y, float(values[-1]))) is None:
+                return failed
+            value, by_K = scored
+            *_, slopes = made.vjp(X, None, by_K, parameters=True, backend=device)
+        except (ArchitectureError, ParameterError):  # parameters that a layer allows alone, but not together
+            if not logarithms.any():
+                raise
+            return failed
+        return value, values * np.array([*(slopes[name] for name in start), np.trace(by_K)])
 
-    bounds = [_bounds(kernel, name, start[name]) for name in names]
-    bounds.append((first[-1] - math.log(_FARTHEST), first[-1] + math.log(_FARTHEST)))
-    found = minimize(evaluate, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxfun": evaluations})
+    bounds = [_bounds(kernel, name, value) for name, value in start.items()]
+    bounds.append((-math.log(_FARTHEST), math.log(_FARTHEST)))
+    options = {"maxfun": evaluations}
+    found = minimize(evaluate, np.zeros(len(first)), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     return changed(found.x)
 
 
@@ -84,7 +90,7 @@ def parameters_of(kernel: Kernel) -> dict[str, float]:
     {'factor': 0.5, 'base.1.gaussian.gamma': 0.7}
     """
     found: dict[str, float] = {}
-    if any(isinstance(leaf.core, ConvolutionalNTK) for leaf in kernel.leaves()):
+    if not all(_has_slopes(leaf.core) for leaf in kernel.leaves()):
         return found
 
     def note(name: str, value: float) -> float:
@@ -93,6 +99,24 @@ def parameters_of(kernel: Kernel) -> dict[str, float]:
 
     _map_parameters(kernel, note)
     return found
+
+
+def _has_slopes(kernel: Kernel) -> bool:
+    """Whether a kernel has gradients by parameters."""
+    if isinstance(kernel, ConvolutionalNTK) or type(kernel).gradient is Kernel.gradient:
+        return False
+    try:
+        for layer in _nonlinearities(kernel):
+            layer.derivative(np.zeros(1))
+    except ArchitectureError:
+        return False
+    return True
+
+
+def _nonlinearities(kernel: Kernel) -> Iterator[Nonlinearity]:
+    for leaf in kernel.leaves():
+        if isinstance(leaf.core, CompositionalKernel):
+            yield from (layer for layer in walk(leaf.core.architecture.layers) if isinstance(layer, Nonlinearity))
 
 
 def with_parameters(kernel: Kernel, values: dict[str, float]) -> Kernel:
@@ -146,19 +170,31 @@ def _map_layers(layers: tuple[Layer, ...], change: Change, prefix: str, numbers:
 
 
 def _bounds(kernel: Kernel, name: str, value: float) -> tuple[float, float]:
-    """Bounds on the logarithm of a parameter: a factor of _FARTHEST, or less if its layer refuses such values."""
-    limits = []
-    for reach in (1 / _FARTHEST, _FARTHEST):
-        while not _allowed(kernel, name, value * reach):
-            reach = math.sqrt(reach) if abs(math.log(reach)) > 1e-3 else 1.0
-        limits.append(math.log(value * reach))
-    return limits[0], limits[1]
+    """Bounds on the logarithm of a parameter's factor: that of _FARTHEST, or less if its layer refuses such values."""
+
+    def reach(sign: int) -> float:
+        allowed, refused = 0.0, math.log(_FARTHEST)
+        if _allowed(kernel, name, value * math.exp(sign * refused)):
+            return refused
+        for _ in range(_HALVINGS):
+            middle = (allowed + refused) / 2
+            if _allowed(kernel, name, value * math.exp(sign * middle)):
+                allowed = middle
+            else:
+                refused = middle
+        return allowed * (1 - 1e-9)  # rounding must not lead beyond
+
+    return -reach(-1), reach(1)
 
 
 def _allowed(kernel: Kernel, name: str, value: float) -> bool:
+    """Whether the kernel and its gradient can be computed with this value of a parameter."""
     try:
-        with_parameters(kernel, {name: value})
-    except ParameterError:
+        for layer in _nonlinearities(with_parameters(kernel, {name: value})):
+            check_dual(layer)
+            for one in layer.parameters:
+                layer.parameter_slope(one, np.ones(1))
+    except (ArchitectureError, ParameterError):
         return False
     return True
 
