@@ -103,8 +103,12 @@ def test_a_run_goes_on_where_it_was(digits, tmp_path):
     assert np.array_equal(found.targets, whole.targets)
     with pytest.raises(InputError, match="a distillation of another seed"):
         distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", **settings | {"seed": 1})
+    with pytest.raises(InputError, match="a distillation of other labels"):
+        distill(X, y[::-1], 3, KERNEL, checkpoint=tmp_path / "run", **settings)
     header, arrays = load_archive(tmp_path / "run", FORMAT, VERSION)
     header = {name: header[name] for name in ("settings", "kernel", "data")}
+    save_archive(tmp_path / "run", FORMAT, VERSION, header, arrays)  # as files were before they knew their labels
+    assert np.array_equal(distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", **settings).images, whole.images)
     save_archive(tmp_path / "run", FORMAT, 1, header, {name: arrays[name] for name in ("before", "losses")})
     with pytest.raises(InputError, match="earlier release"):
         distill(X, y, 3, KERNEL, checkpoint=tmp_path / "run", **settings)

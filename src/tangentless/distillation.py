@@ -163,7 +163,7 @@ def distill(
     k = kernel_of(kernel)
     device = Device.of(backend, precision, n_jobs)
     rows = _balanced(codes, chosen)
-    header = {"settings": asdict(chosen), "kernel": repr(k), "data": checksum_of(pixels)}
+    header = {"settings": asdict(chosen), "kernel": repr(k), "data": checksum_of(pixels), "labels": checksum_of(codes)}
     path = None if checkpoint is None else Path(checkpoint)
     state = (path and _load(path, header)) or _begin(pixels, codes, rows, len(classes), chosen)
     upload = device.algebra.upload
@@ -357,8 +357,9 @@ def _load(path: Path, header: dict[str, Any]) -> _State | None:
     if found["version"] < VERSION:
         raise InputError(f"{path} is of an earlier release with another method; remove it or give another checkpoint")
     for name, wanted in header.items():
-        if found.get(name) != wanted:
+        if found.get(name, wanted) != wanted:  # earlier files have no labels
             other = [key for key in wanted if found[name].get(key) != wanted[key]] if name == "settings" else [name]
-            raise InputError(f"{path} belongs to a distillation of another {', '.join(other)}; name another file")
+            which = "other labels" if name == "labels" else f"another {', '.join(other)}"
+            raise InputError(f"{path} belongs to a distillation of {which}; name another file")
     moved = {name: arrays[name] for name in _MOVED}
     return _State(arrays["before"], **moved, losses=[float(loss) for loss in arrays["losses"]])
