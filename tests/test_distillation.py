@@ -143,6 +143,7 @@ def test_a_run_whose_time_is_up_goes_on_where_it_was(digits, tmp_path):
     ("changes", "error", "message"),
     [
         ({"seconds": 0.0}, ParameterError, "seconds must be above 0"),
+        ({"seconds": "5"}, ParameterError, "seconds must be above 0, not '5'"),
         ({"images": 41}, ParameterError, "41 images cannot be distilled from 40"),
         ({"images": 2}, ParameterError, "3 classes need at least as many images"),
         ({"batch": 2}, ParameterError, "a batch of 2 cannot hold 3 classes"),
@@ -159,6 +160,7 @@ def test_a_run_whose_time_is_up_goes_on_where_it_was(digits, tmp_path):
         ({"y": [0, None] * 20}, InputError, "y contains None in row 1"),
         ({"y": np.zeros(3)}, InputError, "one label per image"),
         ({"X": np.full((40, 8, 8, 1), np.nan)}, InputError, "NaN"),
+        ({"X": np.eye(40), "kernel": "relu", "flips": True}, InputError, "vectors have no mirror image"),
     ],
 )
 def test_what_cannot_be_distilled_is_refused(digits, changes, error, message):

@@ -37,6 +37,7 @@ from .labels import check_labelled, read_classes
 from .layers import is_real, is_whole
 from .preprocessing.parameters import to_json
 from .solve import fit_scale
+from .symmetries import MIRROR
 
 Array = NDArray[np.float64]
 Watch = Callable[[int, int, float], None]  # (steps done, total steps, loss of the last step)
@@ -145,7 +146,7 @@ def distill(
     ((3, 8, 8, 1), True)
     """
     chosen, begun = Settings.of(images=images, **settings), time.monotonic()
-    if seconds is not None and not seconds > 0:
+    if seconds is not None and not (is_real(seconds) and seconds > 0):
         raise ParameterError(f"seconds must be above 0, not {seconds!r}; leave them out to take all steps")
     pixels, labels = to_numpy(X)[0], np.asarray(to_numpy(y)[0])
     check_images(pixels, "X")
@@ -160,6 +161,8 @@ def distill(
         fitted = preprocessing if hasattr(preprocessing, "n_features_in_") else preprocessing.fit(pixels)
         pixels = fitted.transform(pixels)
     pixels = pixels.astype(np.float64)
+    if chosen.flips:
+        MIRROR.check(pixels)  # vectors have no mirror images
     k = kernel_of(kernel)
     device = Device.of(backend, precision, n_jobs)
     rows = _balanced(codes, chosen)
