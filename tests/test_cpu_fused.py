@@ -1,5 +1,7 @@
 """The fused path of the CPU: which graphs it takes, how it cuts them, and that it agrees with the reference."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -155,3 +157,18 @@ def test_long_windows_add_up_in_several_parts():
     assert relative_error(kernel(X, precision="float64"), kernel(X, backend="reference")) < 1e-13
     X = images((11, 9, 1), 3)
     assert relative_error(kernel(X, precision="float64"), kernel(X, backend="reference")) < 1e-13
+
+
+@pytest.mark.parametrize("order", [order for order in itertools.permutations(range(4)) if order != (0, 1, 2, 3)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_layout_of_images_in_memory_changes_nothing_but_rounding(order, channels):
+    X = images((4, 6, channels), 5)
+    laid_out = np.ascontiguousarray(X.transpose(order)).transpose(np.argsort(order))
+    flat = np.asfortranarray(X.reshape(5, -1)).reshape(X.shape)  # as of a data frame
+    repeated = np.broadcast_to(X[:1], X.shape)
+    kernel = tl.kernel("conv3 relu pool2 conv3 relu globalpool")
+    for k in (kernel, kernel.seen("gray") if channels > 1 else kernel.mirrored()):
+        for one in (laid_out, flat, repeated):
+            expected = k(one.copy(), X, backend="cpu")
+            assert relative_error(k(one, X, backend="cpu"), expected) < 1e-6
+            assert relative_error(k(X, one, backend="cpu"), expected.T) < 1e-6

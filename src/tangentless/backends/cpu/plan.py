@@ -135,7 +135,7 @@ def expand(images: Any) -> tuple[NDArray[Any], ...]:
         known = known[segment.entrances :]
         for part, some in norms_of(fused, place, squares):
             norms[:, part] = some
-    return pixels.reshape(count, -1).astype(fused.dtype), norms
+    return np.ascontiguousarray(pixels.reshape(count, -1), dtype=fused.dtype), norms
 
 
 def squares_of(segment: Segment, entrances: list[NDArray[Any]]) -> list[Array]:
