@@ -62,6 +62,8 @@ def test_tables_of_robust_accuracies_are_of_the_norm_and_range_that_are_asked_fo
     assert list(found.values()) == [model.score(one, y) for one in (centred, *moved)]
     with pytest.raises(ParameterError, match="eps is a finite number above 0, not 'a'"):
         robust_accuracies(model, X, y, eps=("a",))
+    with pytest.raises(ParameterError, match="eps is a finite number above 0, not array"):
+        robust_accuracies(model, X, y, eps=np.array(0.1))
 
 
 @pytest.mark.parametrize(
@@ -98,3 +100,25 @@ def test_a_model_of_a_matrix_has_no_saliency(fitted):
     model = tl.KernelRidgeClassifier("precomputed").fit(np.eye(len(y)), y)
     with pytest.raises(ParameterError, match="has no pixels"):
         model.saliency(np.eye(len(y)))
+
+
+@pytest.mark.parametrize("targets", [(), (2,)])
+def test_gradients_of_regressors_are_slopes(fitted, targets):
+    _, X, _ = fitted
+    rng = np.random.default_rng(0)
+    Y, weights, step = (rng.standard_normal(shape) for shape in ((20, *targets), (3, *targets), (3, 8, 8, 1)))
+    model = tl.KernelRidgeRegressor(KERNEL, 1e-2, backend="cpu", precision="float64", averaging="mirror").fit(X, Y)
+    above, below = ((weights * model.predict(X[:3] + sign * 1e-5 * step + 0.05)).sum() for sign in (1, -1))
+    found = (model.value_gradient(X[:3] + 0.05, weights) * 2e-5 * step).sum()
+    assert found == pytest.approx(above - below, rel=1e-5)
+    with pytest.raises(InputError, match="weights has shape"):
+        model.value_gradient(X[:3], np.ones((4, *targets)))
+
+
+def test_tensors_are_attacked_like_arrays(fitted):
+    torch = pytest.importorskip("torch")
+    model, X, y = fitted
+    moved = fgsm(model, torch.tensor(X), torch.tensor(y), 0.1)
+    assert np.array_equal(moved, fgsm(model, X, y, 0.1))
+    with pytest.warns(UserWarning, match="requires gradients"):
+        assert np.array_equal(fgsm(model, torch.tensor(X, requires_grad=True), y, 0.1), moved)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from .errors import InputError, ParameterError
 from .estimators import KernelRidgeClassifier
-from .inputs import check_images
+from .inputs import check_images, to_numpy
 from .layers import is_real, is_whole
 
 Array = NDArray[np.float64]
@@ -83,7 +83,7 @@ def robust_accuracies(
     **options: Any,
 ) -> dict[str, float]:
     """The accuracy on X, and on adversarial images of both attacks for every eps; `options` are more of `pgd`."""
-    sizes: list[Any] = list(eps) if isinstance(eps, Iterable) else [eps]
+    sizes: list[Any] = list(eps) if isinstance(eps, Iterable) and not _is_number(eps) else [eps]
     for size in sizes:
         _Attack.of(model, X, y, size, norm, clip)  # all are checked before any is computed
     found = {"clean": float(model.score(X, y))}
@@ -117,8 +117,8 @@ class _Attack:
             raise ParameterError(f"eps is a finite number above 0, not {eps!r}")
         if clip is not None and not _is_range(clip):
             raise ParameterError(f"clip is None or the range of pixels, two numbers such as (0.0, 1.0), not {clip!r}")
-        images = check_images(np.asarray(X), "X").astype(np.float64)
-        labels = np.asarray(y)
+        images = check_images(to_numpy(X)[0], "X").astype(np.float64)
+        labels = np.asarray(to_numpy(y)[0])
         if labels.shape != (len(images),):
             raise InputError(f"y has shape {labels.shape}, but X has {len(images)} images; give one label per image")
         unknown = labels[~np.isin(labels, model.classes_)]
@@ -166,6 +166,10 @@ def _lengths(values: Array) -> Array:
     """The Euclidean norm of every image, of shape (N, 1, ..., 1), with 1 in place of 0."""
     flat = np.linalg.norm(values.reshape(len(values), -1), axis=1)
     return np.where(flat > 0, flat, 1.0).reshape(-1, *(1,) * (values.ndim - 1))
+
+
+def _is_number(eps: Any) -> bool:
+    return isinstance(eps, np.ndarray) and eps.ndim == 0  # it counts as iterable
 
 
 def _is_range(clip: Any) -> bool:

@@ -11,6 +11,7 @@ a regressor has shares for each target.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -270,17 +271,21 @@ class KernelRidge(KernelEstimator):
     def value_gradient(self, X: Any, weights: Any) -> Array:
         """The gradient of `sum(weights * values)` by the pixels of X, in the shape of X.
 
-        `values`, (M, targets), are the predicted targets before any class is chosen; `weights` has the same shape.
+        `values`, (M, targets) or (M,) for a regressor of one target, are the predicted targets before any class is
+        chosen; `weights` has the same shape.
         """
         check_is_fitted(self)
         if self.kernel_ is None or self.X_fit_ is None:
             raise ParameterError("a precomputed matrix has no pixels to take gradients by; fit the model to images")
         rows = self._read(X).astype(np.float64)
         device, total = self._fitted_device(), np.zeros_like(rows)
+        weights = np.asarray(weights)
         for coefficients, known, kernel, transform in self._terms(rows):
+            if weights.shape != (shape := (len(rows), *coefficients.shape[1:])):
+                raise InputError(f"weights has shape {weights.shape}, but values have shape {shape}; give one for each")
             copies = transform(rows)
             for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // len(coefficients))):
-                by = np.asarray(weights)[part] @ coefficients.reshape(len(coefficients), -1).T
+                by = weights[part].reshape(-1, math.prod(shape[1:])) @ coefficients.reshape(len(coefficients), -1).T
                 found = kernel.vjp(copies[part], known, by, wrt="X", backend=device)[0]
                 total[part] += transform.back(found)
         return total
