@@ -285,6 +285,18 @@ def test_sizes_of_images_and_of_cotangents_change_no_bit_of_float32_gradients(te
             assert np.array_equal(some / factor, one)
 
 
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_gradients_beyond_float64_are_refused(backend):
+    X = images((4, 4, 2), 3)
+    with pytest.raises(InputError, match=r"gradient by X is beyond .* first in row 0; rescale G"):
+        tl.kernel(SMALL).vjp(X, None, np.full((3, 3), 1.7e308), backend=backend)
+    tiny = np.zeros((2, 4, 4, 1))
+    tiny[:, 0, 0], tiny[1, 2, 2] = 1.0, 1e-160  # squared norms below the smallest normal number
+    with pytest.raises(InputError, match="first in row 1"):
+        ConvolutionalNTK("conv1 relu globalpool").vjp(tiny, None, np.ones((2, 2)), backend=backend)
+
+
 def test_duplicates_have_the_gradient_that_an_image_has_with_itself():
     X = images((6, 6, 2), 1)
     kernel = tl.kernel("conv3 relu pool2 conv3 relu globalpool")

@@ -134,6 +134,8 @@ class Differentiable(ABC):
             results, slopes = [], []
             for name, side, back in (("X", left, restore), ("Z", right, restore_others))[: 1 if others is None else 2]:
                 pixels, found = self.finish(side) if name in wrt or parameters else (None, {})
+                if name in wrt:
+                    check_range(pixels, name)
                 results.append(back(pixels) if name in wrt else None)
                 slopes.append(found)
         if parameters:
@@ -202,6 +204,16 @@ def check_cotangent(cotangent: Any, shape: tuple[int, int]) -> None:
     if not np.isfinite(cotangent).all():
         row, column = (int(place) for place in np.argwhere(~np.isfinite(cotangent))[0])
         raise InputError(f"G holds {float(cotangent[row, column])} at [{row}, {column}]; give finite numbers")
+
+
+def check_range(gradient: Any, name: str) -> None:
+    """Refuse a gradient with numbers beyond float64, instead of returning infinities and NaN."""
+    finite = np.isfinite(gradient.reshape(len(gradient), -1)).all(axis=1)
+    if not finite.all():
+        raise InputError(
+            f"the gradient by {name} is beyond the range of float64, first in row {int(np.argmin(finite))}; rescale G "
+            "if it is huge, and set pixels to zero that are more than 1e100 times smaller than others"
+        )
 
 
 def with_prefix(word: str, slopes: Slopes) -> Slopes:
