@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -165,6 +166,14 @@ def test_a_scheduler_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     with dask.config.set({"distributed.comm.timeouts.connect": "1s"}), pytest.raises(ClusterError, match="no Dask"):
         make(tmp_path / "k.zarr", 20, scheduler="tcp://127.0.0.1:9")
     assert not (tmp_path / "k.zarr").exists()
+
+
+@pytest.mark.parametrize("address", ["nowhere", "tcp://nowhere", "post://127.0.0.1:9"])
+def test_an_address_that_is_none_is_refused_at_once(tmp_path: Path, address: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(ClusterError, match=f"no Dask scheduler at '{address}'"):
+        make(tmp_path / "k.zarr", 20, scheduler=address)
+    assert time.monotonic() - started < 20
 
 
 def test_errors_on_workers_come_back_as_they_are(cluster: Processes, tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ def client_of(scheduler: Any) -> Iterator[Any]:
         yield scheduler
         return
     try:
+        if isinstance(scheduler, str):  # a client of an address that is none would wait a minute to be closed
+            importlib.import_module("distributed.comm").resolve_address(scheduler)
         client = distributed.Client(scheduler, set_as_default=False)
     except (OSError, TypeError, ValueError) as error:
         raise ClusterError(f"there is no Dask scheduler at {scheduler!r}: {error}") from error
