@@ -241,6 +241,14 @@ def test_regression(data: Path):
     assert "must match" in refuse("predict", model, data / "x.npy", "--labels", data / "short.npy", *SLOW)
 
 
+def test_a_regression_of_several_numbers_names_a_column_for_each(data: Path):
+    np.save(data / "y.npy", IMAGES.mean(axis=(1, 2)))
+    model = data / "model.npz"
+    succeed("fit", TEXT, data / "x.npy", data / "y.npy", "-o", model, "--regression", *SLOW)
+    heads, first, *_ = succeed("predict", model, data / "x.npy", *SLOW).splitlines()
+    assert heads.split(",") == ["file", *(f"predicted {n}" for n in range(1, first.count(",") + 1))]
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

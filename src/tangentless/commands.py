@@ -418,7 +418,9 @@ def _csv_text(names: list[str], predictions: NDArray[Any], shares: NDArray[Any] 
     """Files, predictions and, unless `shares` is None, probabilities (N, classes) as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["file", "predicted", *(f"p({name})" for name in (classes if shares is not None else ()))])
+    several = range(1, predictions.shape[1] + 1) if predictions.ndim > 1 else ()  # targets of a regression
+    heads = [f"predicted {number}" for number in several] or ["predicted"]
+    writer.writerow(["file", *heads, *(f"p({name})" for name in (classes if shares is not None else ()))])
     for row, name in enumerate(names):
         values = predictions[row].tolist()
         writer.writerow(
