@@ -114,6 +114,8 @@ def test_a_list_a_text_and_an_architecture_give_the_same_kernel():
         ("residual", "branches stand in parentheses, such as residual(relu conv3)"),
         ("residual(conv3 | conv5)", "one branch without a weight"),
         ("residual(" * 3000 + "conv3" + ")" * 3000, "nested more than 100 deep"),
+        ("rbf", "the kernel of vectors is tangentless.classical.Gaussian(gamma)"),
+        ("ntk(3)", "the kernel of vectors is tangentless.classical.NTK(depth)"),
         ("residual(identity)", "needs layers beside the identity"),
     ],
 )

@@ -105,6 +105,7 @@ def test_what_is_positive_definite_at_no_ridge_comes_last():
     [
         ({"criterion": "luck"}, ParameterError, "criterion is 'loo' or 'marginal likelihood', not 'luck'"),
         ({"kernels": []}, ParameterError, "at least one kernel"),
+        ({"kernels": "relu"}, ParameterError, r"kernels is a list, such as \['relu'\]"),
         ({"whitening": []}, ParameterError, "at least one whitening"),
         ({"subset": 1}, ParameterError, "from 2 to the 20 images"),
         ({"largest": 21}, ParameterError, "from 2 to the 20 images"),

@@ -56,6 +56,13 @@ NAMED: dict[str, str] = {
     for suffix, nonlinearity in {"": "relu", "-gaussian": "gaussian"}.items()
 }
 RECIPE_NAMES = ("paper", "best")  # of recipes.py, which imports this module; users try them as architectures
+_KERNELS_OF_VECTORS = {  # of classical/, by the names that they have there or in scikit-learn, which users try too
+    "rbf": "Gaussian(gamma)",
+    "linear": "Linear()",
+    "poly": "Polynomial(degree, offset)",
+    "nngp": "NNGP(depth)",
+    "ntk": "NTK(depth)",
+}
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ class Architecture:
         for layer in self.layers:
             if not isinstance(layer, Layer):
                 raise ArchitectureError(
-                    f"an architecture is made of layers, not {layer!r}; for the text form use Architecture.parse"
+                    f"an architecture is made of layers, not {layer!r}; as text, it is one: 'conv3 relu globalpool'"
                 )
 
     @classmethod
@@ -252,6 +259,8 @@ def _layer_class(name: str, word: str, alone: bool) -> type[Layer]:
     names = [*LAYERS, Sum.name, Residual.name]
     known = [*names, *NAMED] if alone else names
     hint = closest(word if alone else name, known, cutoff=0.4)
+    if alone and name in _KERNELS_OF_VECTORS:
+        hint = f"the kernel of vectors is tangentless.classical.{_KERNELS_OF_VECTORS[name]}; "
     own = "a layer of your own is known after tangentless.register; "
     raise ArchitectureError(f"unknown layer; {hint}{own}known are {', '.join(known)}")
 

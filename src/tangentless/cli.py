@@ -46,6 +46,7 @@ _OPTIONS = {  # what errors advise in Python, and the option that does it here
     "mixed=True": "--mixed",
     "mirrors=True": "--flips",
     "n_jobs is": "--jobs is",
+    "storage_options=": "--storage",
 }
 
 

@@ -57,6 +57,10 @@ def load_array(source: str | Path, key: str | None = None, *, mapped: bool = Fal
     """
     path, name = _split(str(source))
     name = name or key
+    if Path(path).is_dir():
+        raise InputError(
+            f"{path} is a folder; give a .npy file, or FILE.npz:NAME; tangentless.datasets.from_folder reads one"
+        )
     with _errors_naming(path):
         kind = _kind(path)
         if kind == "archive":
@@ -152,7 +156,7 @@ def load_archive(
     """
     path = Path(path)
     with _errors_naming(path):
-        arrays = _members(path)
+        arrays = _members(path, kind)
         if old is not None and "checksum" not in arrays:
             return old(arrays), arrays
         text, mark = (_pop_text(arrays, name, kind) for name in ("header", "checksum"))
@@ -171,12 +175,12 @@ def checksum_of(array: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def _members(path: Path) -> Arrays:
+def _members(path: Path, kind: str) -> Arrays:
     """All arrays of an uncompressed .npz file."""
     with path.open("rb") as stream:
         start = stream.read(2)
         if start != _ARCHIVE:
-            raise (ArchiveForeignError if start else ArchiveDamagedError)("it is not a .npz file")
+            raise (ArchiveForeignError if start else ArchiveDamagedError)(f"it is not a .npz file, as every {kind} is")
         try:
             archive = zipfile.ZipFile(stream)
             _check_members(archive.infolist(), path.stat().st_size)

@@ -55,8 +55,12 @@ def read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
     >>> read_classes(np.array(["b", "a", "b"]))
     (array(['a', 'b'], dtype='<U1'), array([1, 0, 1]))
     """
-    with input_errors():
-        check_classification_targets(y)
+    try:
+        with input_errors():
+            check_classification_targets(y)
+    except InputError as error:
+        hint = "For numbers fit a KernelRidgeRegressor, on the command line with --regression."
+        raise InputError(f"{error} {hint}") from None
     classes, codes = np.unique(y, return_inverse=True)
     if len(classes) < 2:
         raise InputError(f"all labels are of one class, {classes.tolist()[0]!r}; a classifier needs at least two")

@@ -192,6 +192,8 @@ def search(
     """
     if criterion not in CRITERIA:
         raise ParameterError(f"criterion is {' or '.join(map(repr, CRITERIA))}, not {criterion!r}")
+    if isinstance(kernels, str):
+        raise ParameterError(f"kernels is a list, such as [{kernels!r}], not one text")
     images = check_images(np.asarray(X))
     targets, regression = _read_targets(y, len(images))
     made = [kernel_of(one) for one in kernels]
