@@ -22,7 +22,9 @@ from conftest import hear_interrupts
 from shell import run, succeed
 from tangentless import files
 from tangentless.architecture import NAMED, Architecture
+from tangentless.classical import Gaussian
 from tangentless.graph import compile_graph
+from tangentless.models import load_model
 from tangentless.terminal_tables import layer_rows
 
 TEXT = "conv3 relu pool2 conv3 relu globalpool normalize relu"
@@ -248,6 +250,26 @@ def test_a_regression_of_several_numbers_names_a_column_for_each(data: Path):
     succeed("fit", TEXT, data / "x.npy", data / "y.npy", "-o", model, "--regression", *SLOW)
     heads, first, *_ = succeed("predict", model, data / "x.npy", *SLOW).splitlines()
     assert heads.split(",") == ["file", *(f"predicted {n}" for n in range(1, first.count(",") + 1))]
+
+
+def test_every_command_reads_the_text_of_a_kernel_as_search_prints_it(data: Path):
+    rows = IMAGES.reshape(len(IMAGES), -1)
+    np.save(data / "rows.npy", rows)
+    succeed("kernel", "Gaussian(gamma=0.1)", data / "rows.npy", "-o", data / "K.npy")
+    np.testing.assert_array_equal(np.load(data / "K.npy"), Gaussian(0.1)(rows))
+    assert "kernel('relu')" in succeed("search", data / "rows.npy", data / "y.npy", "relu")
+    for text in ("Gaussian(gamma=0.1)", "0.5 * kernel('relu') + NTK(depth=2, fixed=0)"):
+        succeed("fit", text, data / "rows.npy", data / "y.npy", "-o", data / "model", "--force")
+        assert repr(load_model(data / "model").kernel) == text
+    succeed("gram", "run", "Gaussian(gamma=0.1)", data / "rows.npy", data / "store")
+    assert "Gaussian(gamma=0.1)" in succeed("gram", "status", data / "store")
+    assert "NTK(depth=2, fixed=0) has none" in refuse("describe", "NTK(2)")
+
+
+def test_a_wrong_architecture_is_refused_before_photographs_are_read(tmp_path: Path):
+    refused = refuse("fit", "myrtel5", tmp_path, "-o", tmp_path / "model")
+    assert "did you mean 'myrtle5'?" in refused
+    assert "--size" not in refused
 
 
 @pytest.mark.parametrize(

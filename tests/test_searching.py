@@ -8,8 +8,8 @@ from sklearn.pipeline import Pipeline
 import tangentless as tl
 from shell import run
 from tangentless.classical import Gaussian
-from tangentless.commands import _read_kernel
 from tangentless.errors import InputError, ParameterError, TangentlessError
+from tangentless.expression import kernel_of_text
 from tangentless.kernel import CompositionalKernel
 from tangentless.solve import factorise, solve_ridge
 
@@ -158,7 +158,7 @@ def test_the_command_prints_a_table_and_draws(tmp_path, monkeypatch):
     ],
 )
 def test_the_command_reads_kernels_as_users_write_them(text, shown):
-    assert repr(_read_kernel(text)) == shown
+    assert repr(kernel_of_text(text)) == shown
 
 
 @pytest.mark.parametrize(
@@ -176,4 +176,4 @@ def test_the_command_reads_kernels_as_users_write_them(text, shown):
 )
 def test_the_command_says_why_a_text_is_no_kernel(text, complaint):
     with pytest.raises(TangentlessError, match=complaint):
-        _read_kernel(text)
+        kernel_of_text(text)

@@ -28,6 +28,7 @@ from .options import (
     ForceOption,
     ImagesArgument,
     JobsOption,
+    KernelArgument,
     KeyOption,
     OutputOption,
     PrecisionOption,
@@ -175,7 +176,7 @@ def demo(
 @app.command()
 @answers_json
 def kernel(
-    architecture: ArchitectureArgument,
+    architecture: KernelArgument,
     x: ImagesArgument,
     z: Annotated[
         str | None, typer.Argument(metavar="Z", help="A second set of images, for k(X, Z); without it k(X, X).")
@@ -190,12 +191,12 @@ def kernel(
     force: ForceOption = False,
 ) -> Answer:
     """Compute a kernel matrix and write it to a .npy file, in float64."""
+    from .expression import kernel_of_text
     from .files import save_array
-    from .kernel import kernel as kernel_of
     from .progress import progress_bar
     from .timing import format_bytes, symmetric_pairs, timed
 
-    base = kernel_of(architecture)
+    base = kernel_of_text(architecture)
     check_outputs(output, force=force)
     run, images = device_of(backend, precision, jobs), load_images(x, key)
     others = None if z is None else load_images(z, key)
@@ -225,11 +226,14 @@ def describe(
 ) -> Answer:
     """Show the layers of an architecture, its work per pair of images, and the time and memory it needs here."""
     from . import timing
-    from .kernel import kernel as kernel_of
+    from .expression import kernel_of_text
+    from .kernel import CompositionalKernel
     from .progress import progress_bar
     from .terminal_tables import cost_table, description, format_rate, layer_rows, layer_table
 
-    k, size = kernel_of(architecture), _parse_shape(shape)
+    k, size = kernel_of_text(architecture), _parse_shape(shape)
+    if not isinstance(k, CompositionalKernel):
+        raise ParameterError(f"describe shows the layers of one architecture, and {k} has none; name it, or its layers")
     graph, run = k.graph(size), device_of(backend, precision, jobs).backend
     rows = layer_rows(graph)
     _print(f"[bold]{k.architecture.short_name}[/bold] on images of {'×'.join(map(str, size))}")

@@ -13,7 +13,7 @@ import typer
 
 from .answers import Answer, JsonOption, answers_json
 from .console import percent, say, say_aside, show_table
-from .errors import ArchitectureError, DatasetDamagedError, InputError, ParameterError, TangentlessError
+from .errors import ArchitectureError, DatasetDamagedError, InputError, ParameterError
 from .experiments.options import parse_ridge
 from .options import (
     BackendOption,
@@ -101,6 +101,7 @@ def fit(
     from sklearn.pipeline import make_pipeline
 
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor
+    from .expression import kernel_of_text
     from .files import load_array
     from .models import save_model
     from .preprocessing import ZCA
@@ -113,6 +114,9 @@ def fit(
     device = device_of(backend, precision, jobs)
     if zca and patch is not None:
         raise ParameterError("--zca whitens whole images and --patch parts of them; give one of the two")
+    if y is None and not Path(x).is_dir():
+        raise ParameterError(_missing_labels(architecture, x))
+    kernel = None if architecture in RECIPES else kernel_of_text(architecture)  # before anything large is read
     if Path(x).is_dir():
         if y is not None or regression:
             raise ParameterError(
@@ -120,12 +124,10 @@ def fit(
             )
         colours = "rgb" if colour is None else colour
         images, targets = _read_labelled(x, parse_size("32" if size is None else size), colours, skip)
-    elif y is None:
-        raise ParameterError(_missing_labels(architecture, x))
     else:
         _refuse_for_arrays(x, {"--size": size, "--colour": colour, "--skip": skip})
-        images, targets = load_images(x, key), load_array(y)
-    if architecture in RECIPES:
+        images, targets = load_images(x, key), load_array(cast(str, y))
+    if kernel is None:
         if flips or zca or patch is not None:
             raise ParameterError(
                 f"{architecture} is a recipe, which sets flips and whitening: leave out --flips, --zca and --patch"
@@ -134,7 +136,7 @@ def fit(
         estimator = model[-1]
     else:
         estimator = (KernelRidgeRegressor if regression else KernelRidgeClassifier)(
-            architecture, flips=flips, backend=device, **added
+            kernel, flips=flips, backend=device, **added
         )
         whitening = [ZCA(mirrors=flips, patch=patch, verbose=True)] if zca or patch is not None else []
         model = make_pipeline(*whitening, estimator) if whitening else estimator
@@ -278,6 +280,7 @@ def search(
     force: ForceOption = False,
 ) -> Answer:
     """Find the best kernel, ridge and whitening, from training data alone."""
+    from .expression import kernel_of_text
     from .files import load_array
     from .progress import progress_bar
     from .searching import COLUMNS
@@ -289,7 +292,7 @@ def search(
     epsilons = [_read_epsilon(text) for text in whitening or ["none"]]
     options: dict[str, Any] = {"whitening": epsilons, "mix": mix, "subset": subset, "largest": largest, "seed": seed}
     options |= {"refine": refine, "backend": backend, "precision": precision, "n_jobs": jobs}
-    made = [_read_kernel(text) for text in kernels]
+    made = [kernel_of_text(text) for text in kernels]
     images, targets = load_array(x), load_array(y)
     with progress_bar("search"):  # reports no progress: the number of trials is not known before the first round
         found = find(
@@ -461,19 +464,3 @@ def _read_epsilon(text: str) -> float | None:
         return float(text)
     except ValueError:
         raise ParameterError(f"--whitening is an epsilon such as 0.1, or none; not {text!r}") from None
-
-
-def _read_kernel(text: str) -> Any:
-    """The kernel of an expression such as NTK(3), or else of an architecture."""
-    from .expression import calls_a_kernel, parse_kernel
-    from .kernel import kernel
-
-    try:
-        return parse_kernel(text)
-    except ParameterError as error:
-        try:
-            return kernel(text)
-        except TangentlessError:
-            if calls_a_kernel(text):
-                raise error from None
-            raise

@@ -44,6 +44,23 @@ def parse_kernel(text: str) -> Kernel:
     return value
 
 
+def kernel_of_text(text: str) -> Kernel:
+    """The kernel of an expression such as NTK(3), or else of an architecture; all commands read texts so.
+
+    >>> kernel_of_text("Gaussian(gamma=0.1)"), kernel_of_text("gaussian(0.1)")
+    (Gaussian(gamma=0.1), kernel('gaussian(0.1)'))
+    """
+    try:
+        return parse_kernel(text)
+    except ParameterError as error:
+        try:
+            return kernel(text)
+        except TangentlessError:
+            if calls_a_kernel(text):
+                raise error from None
+            raise
+
+
 def calls_a_kernel(text: str) -> bool:
     """Whether a text is meant as an expression of kernels, such as 0.5 * NTK(3), and not as an architecture.
 

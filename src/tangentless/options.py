@@ -37,6 +37,14 @@ ArchitectureArgument = Annotated[
         autocompletion=architecture_names,
     ),
 ]
+KernelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="ARCH",
+        help="Architecture: a name, such as myrtle5, or layers in quotes; or a kernel such as 'Gaussian(gamma=0.1)'.",
+        autocompletion=architecture_names,
+    ),
+]
 ImagesArgument = Annotated[str, typer.Argument(metavar="X", help="Images (N, H, W, C): a .npy file, or FILE.npz:NAME.")]
 SymmetryOption = Annotated[
     str,
@@ -49,8 +57,8 @@ RecipeArgument = Annotated[
     str,
     typer.Argument(
         metavar="ARCH",
-        help="Architecture: a name, such as myrtle5, or layers in quotes. Or a recipe: best or paper, for images whose "
-        "sides are multiples of 4; only fit takes recipes.",
+        help="Architecture: a name, such as myrtle5, or layers in quotes; or a kernel such as 'Gaussian(gamma=0.1)'. "
+        "Or a recipe: best or paper, for images whose sides are multiples of 4; only fit takes recipes.",
         autocompletion=architecture_names,
     ),
 ]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ..answers import Answer, answers_json, print_json, sharing
 from ..errors import ParameterError
+from ..expression import kernel_of_text
 from ..files import load_array
-from ..kernel import kernel
 from ..options import SymmetryOption, symmetry_text
 from . import run as stores
 from .matrix import GramMatrix
@@ -48,7 +48,9 @@ def _computing(
 @app.command()
 @sharing(_computing)
 def run(
-    architecture: Annotated[str, typer.Argument(help="A name such as myrtle10-gaussian, or a list of layers.")],
+    architecture: Annotated[
+        str, typer.Argument(help="A name such as myrtle10-gaussian, layers in quotes, or a kernel such as 'NTK(3)'.")
+    ],
     data: Annotated[str, typer.Argument(help="Images: a .npy file, or FILE.npz:NAME.")],
     store: StoreArgument,
     others: Annotated[str | None, typer.Option(help="A second set of images, for k(X, Z).")] = None,
@@ -64,7 +66,7 @@ def run(
     **how: Any,
 ) -> None:
     """Compute a kernel matrix into a store, or continue one that was interrupted."""
-    base = kernel(architecture)
+    base = kernel_of_text(architecture)
     symmetry = symmetry_text(symmetry, mirrored)
     k = base.symmetrized(symmetry) if symmetry else base
     how |= {"preprocessing": preprocessing, "extend": extend, "tile": tile}
