@@ -119,9 +119,16 @@ def test_parameters_out_of_range_are_refused(folder, options):
         from_folder(folder, **options)
 
 
-def test_one_number_is_both_sides_and_gray_is_grey(folder):
+@pytest.mark.parametrize("files", [[], "photographs"])
+def test_a_folder_or_an_empty_list_is_no_list_of_photographs(files):
+    with pytest.raises(ParameterError, match="files must be a list of one or more; find_photographs"):
+        read_photographs(files)
+
+
+def test_one_number_is_both_sides_gray_is_grey_and_center_is_centre(folder):
     np.testing.assert_array_equal(from_folder(folder, 20)[0], from_folder(folder, (20, 20))[0])
     np.testing.assert_array_equal(from_folder(folder, colour="gray")[0], from_folder(folder, colour="grey")[0])
+    np.testing.assert_array_equal(from_folder(folder, crop="center")[0], from_folder(folder, crop="centre")[0])
 
 
 def test_what_file_managers_leave_behind_is_left_out(folder):

@@ -18,11 +18,11 @@ from ..layers import is_whole
 if TYPE_CHECKING:
     from PIL import Image
 
-Crop = Literal["centre", "none"]
+Crop = Literal["centre", "center", "none"]
 Colour = Literal["rgb", "grey", "gray"]
 OnError = Literal["raise", "skip"]
 _MODES = {"rgb": "RGB", "grey": "L", "gray": "L"}
-_CROPS = ("centre", "none")
+_CROPS = ("centre", "center", "none")
 _ON_ERROR = ("raise", "skip")
 _LEFTOVERS = {"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "@eadir", "__macosx"}  # made by file managers
 _NAMED = 5  # most files that a warning names
@@ -56,8 +56,8 @@ def from_folder(
     size
         Height and width of all images, or one number for both.
     crop
-        "centre" scales an image until it covers the size, and crops it evenly on both sides; "none" stretches it.
-        Both are antialiased.
+        "centre" (or "center") scales an image until it covers the size, and crops it evenly on both sides; "none"
+        stretches it. Both are antialiased.
     colour
         "rgb" for three channels, "grey" (or "gray") for one.
     on_error
@@ -121,6 +121,8 @@ def read_photographs(
     progress: Callable[[int, int], None] | None = None,
 ) -> Photographs:
     """Images from files, as `from_folder` reads them. `progress(done, total)` is called after each file."""
+    if isinstance(files, str | Path) or not len(files):
+        raise ParameterError(f"files must be a list of one or more; find_photographs(FOLDER) makes it, not {files!r}")
     height, width = _check_size(size)
     for name, value, known in (("crop", crop, _CROPS), ("colour", colour, _MODES), ("on_error", on_error, _ON_ERROR)):
         if value not in known:
@@ -205,7 +207,7 @@ def _read(file: Path, size: tuple[int, int], crop: str, mode: str) -> NDArray[np
             f"{file} cannot be read as an image: {error}; replace it, or remove it from the folder"
         ) from error
     height, width = size
-    fit = ImageOps.fit if crop == "centre" else Image.Image.resize
+    fit = Image.Image.resize if crop == "none" else ImageOps.fit
     pixels = np.asarray(fit(upright, (width, height), Image.Resampling.BICUBIC))
     return pixels.reshape(height, width, -1)
 
