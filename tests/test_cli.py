@@ -418,6 +418,13 @@ def test_describe_shows_layers_path_and_memory():
     assert "not measured" in text
 
 
+@pytest.mark.parametrize(("shape", "kind"), [("32,32,3", "images"), ("32,32", "sequences"), ("32", "vectors")])
+def test_describe_says_what_a_shape_is_read_as(shape: str, kind: str):
+    architecture = "relu" if kind == "vectors" else TEXT
+    text = succeed("describe", architecture, "--shape", shape, "--no-measure")
+    assert f"on {kind} of {shape.replace(',', '×')}" in text
+
+
 def test_describe_predicts_time_here():
     text = succeed("describe", TEXT, "--shape", "8x8x1", "--images", 100)
     assert "measured just now" in text

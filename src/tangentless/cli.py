@@ -89,7 +89,10 @@ app.add_typer(experiments_app, name="reproduce")
 for _command in (fit, predict, compare, search):
     app.command()(_command)
 
-ShapeOption = Annotated[str, typer.Option(help="Shape of one image: height,width,channels.")]
+ShapeOption = Annotated[
+    str, typer.Option(help="Shape of one image: height,width,channels; of a sequence: length,channels.")
+]
+_KINDS = {1: "vectors", 2: "sequences", 3: "images"}  # by the number of axes of one
 
 
 def main() -> None:
@@ -236,7 +239,7 @@ def describe(
         raise ParameterError(f"describe shows the layers of one architecture, and {k} has none; name it, or its layers")
     graph, run = k.graph(size), device_of(backend, precision, jobs).backend
     rows = layer_rows(graph)
-    _print(f"[bold]{k.architecture.short_name}[/bold] on images of {'×'.join(map(str, size))}")
+    _print(f"[bold]{k.architecture.short_name}[/bold] on {_KINDS[len(size)]} of {'×'.join(map(str, size))}")
     print_table(layer_table(rows, size, graph.elements))
     _print(f"{run.describe(graph)}\n")
     speed = solving = None
