@@ -108,13 +108,14 @@ def test_the_command_line_knows_recipes(tmp_path):
 
 
 @pytest.mark.parametrize("regression", [(), ("--regression",)])
-def test_the_command_line_sets_the_ridge_of_a_recipe(tmp_path, regression):
+def test_the_command_line_sets_the_ridge_and_the_patches_of_a_recipe(tmp_path, regression):
     data, files = toy(), [tmp_path / name for name in ("x.npy", "y.npy", "model.npz")]
     np.save(files[0], data.train.images[:20])
     np.save(files[1], data.train.labels[:20].astype(float if regression else int))
     arguments = ["fit", "best", *files[:2], "-o", files[2], "--backend", CPU, "--force", *regression]
-    assert run(*arguments, "--ridge", "0.5").exit_code == 0
-    assert load_model(files[2])[1].ridge_ == 0.5
+    assert run(*arguments, "--ridge", "0.5", "--patch", "2").exit_code == 0
+    model = load_model(files[2])
+    assert (model[0].patch, model[0].epsilon, model[1].ridge_) == (2, RECIPES["best"].epsilon, 0.5)
     assert ", ridge" in run(*arguments, "--ridge", "loo").output
     assert load_model(files[2])[1].ridge == "loo"
 

@@ -128,11 +128,9 @@ def fit(
         _refuse_for_arrays(x, {"--size": size, "--colour": colour, "--skip": skip})
         images, targets = load_images(x, key), load_array(cast(str, y))
     if kernel is None:
-        if flips or zca or patch is not None:
-            raise ParameterError(
-                f"{architecture} is a recipe, which sets flips and whitening: leave out --flips, --zca and --patch"
-            )
-        model = recipe(architecture, regression=regression, backend=device, **added)
+        if flips or zca:
+            raise ParameterError(f"{architecture} is a recipe, which sets flips and whitens: leave out --flips and --zca")
+        model = recipe(architecture, patch=patch, regression=regression, backend=device, **added)
         estimator = model[-1]
     else:
         estimator = (KernelRidgeRegressor if regression else KernelRidgeClassifier)(

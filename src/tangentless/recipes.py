@@ -76,11 +76,14 @@ def recipe_of(name: str) -> KernelRecipe:
     return RECIPES[name]
 
 
-def recipe(name: str = "best", *, regression: bool = False, **options: Any) -> Pipeline:
+def recipe(name: str = "best", *, patch: int | None = None, regression: bool = False, **options: Any) -> Pipeline:
     """The pipeline of a recipe: whitening, then the estimator. `options` are the estimator's and override the recipe.
+
+    With `patch`, patches of so many pixels a side are whitened and not whole images: for few images, or large ones.
 
     >>> [type(step).__name__ for _, step in recipe("best").steps]
     ['ZCA', 'KernelRidgeClassifier']
     """
     chosen = recipe_of(name)
-    return make_pipeline(ZCA(chosen.epsilon, mirrors=chosen.flips), chosen.estimator(regression=regression, **options))
+    whitening = ZCA(chosen.epsilon, mirrors=chosen.flips, patch=patch)
+    return make_pipeline(whitening, chosen.estimator(regression=regression, **options))
