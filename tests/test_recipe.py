@@ -73,6 +73,22 @@ class TestRecipe:
         again = self.run(tmp_path)
         assert again.rows == whole.rows
 
+    @pytest.mark.parametrize("kept", [False, True])
+    def test_validation_images_of_another_run_are_not_taken_for_those_of_this_one(self, tmp_path, kept):
+        store = tmp_path / "matrices" if kept else None
+
+        def rows(folder, train, share):
+            settings = recipes.Settings(train=train, validation=20, combine=False, store=store)
+            one = dataclasses.replace(INGREDIENTS[4], share=share)  # both runs score it on 20 training images
+            found = recipes.reproduce(toy(), settings, backend=CPU, folder=folder, base=BASE, ingredients=(one,)).rows
+            return [(row["train"], row["validation accuracy"], row["gain"]) for row in found]
+
+        shared, (first, second) = tmp_path / "shared", (tmp_path / "first", tmp_path / "second")
+        rows(first if kept else shared, 40, 0.5)
+        found = rows(second if kept else shared, 20, 1.0)
+        store = None
+        assert found == rows(tmp_path / "alone", 20, 1.0)
+
     def test_unknown_ingredients_are_refused(self, tmp_path):
         with pytest.raises(ParameterError, match="there is no ingredient salt"):
             self.run(tmp_path, ingredients=("salt",))

@@ -321,6 +321,8 @@ class _Rows:
         settings = self.work.settings
         of = {"recipe": recipe.to_json(), "train": size, "validation": settings.validation if new else 0}
         of |= {"seed": settings.seed, "backend": self.work.backend}
+        if new:
+            of["validation from"] = settings.train  # the validation images follow all training images
 
         def compute() -> Any:
             self.clock.left()  # raises Unfinished when the time is over
@@ -421,6 +423,8 @@ class _Work:
     def _load_or_compute(self, k: Kernel, epsilon: float, move: Transform | None, rows: int) -> Array:
         images, train = self._images(epsilon), self.settings.train
         about = [repr(k), epsilon, repr(move), rows, self.settings.validation, self.settings.seed, self.backend]
+        if move is not None:
+            about.append(train)
         path = None if self.settings.store is None else self.settings.store / f"recipe-{digest(about)}.npy"
         if path is not None and path.exists():
             return np.asarray(load_array(path))
