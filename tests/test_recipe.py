@@ -89,6 +89,21 @@ class TestRecipe:
         store = None
         assert found == rows(tmp_path / "alone", 20, 1.0)
 
+    @pytest.mark.parametrize("absent", [1, 2])
+    def test_ensembles_of_fewer_classes_than_the_data_have_are_scored_by_label(self, tmp_path, absent):
+        data = toy()
+        kept = data.train.take(np.flatnonzero(data.train.labels >= absent))
+        draws = dataclasses.replace(INGREDIENTS[5], share=1.0)
+        settings, given = recipes.Settings(train=24, validation=16, combine=False), {"base": BASE, "folder": tmp_path}
+        few = dataclasses.replace(data, train=kept, hashes={"without": str(absent)})
+        row = recipes.reproduce(few, settings, backend=CPU, ingredients=(draws,), **given).rows[1]
+        chosen = tables.choose(len(kept), 40, 0)
+        X = Whitening(1e-3).fit(few, tmp_path / "pieces").transform(kept.images[chosen]).astype(np.float32)
+        y = kept.labels[chosen]
+        model = draws(BASE, lambda _: X).estimator(backend=CPU).fit(X[:24], y[:24])
+        assert row["leave-one-out accuracy"] == pytest.approx(model.loo_score_)
+        assert row["validation accuracy"] == pytest.approx(model.score(X[24:], y[24:]))
+
     def test_unknown_ingredients_are_refused(self, tmp_path):
         with pytest.raises(ParameterError, match="there is no ingredient salt"):
             self.run(tmp_path, ingredients=("salt",))

@@ -35,7 +35,7 @@ from ..solve import factorise
 from ..symmetries import Symmetry, Transform
 from ..timing import describe_machine, symmetric_pairs
 from .records import Clock, Outcome, Row, Run, View, backend_name, digest
-from .tables import choose
+from .tables import by_class, choose
 from .whitening import Whitening
 
 EXPERIMENT = "recipe"
@@ -379,10 +379,11 @@ class _Work:
         images = self._images(recipe.epsilon)
         held_out = images[self.settings.train :]
         model = recipe.estimator(backend=self.backend, verbose=True).fit(images[:size], self.split.labels[:size])
-        guesses = model.decision_function(held_out) if new else None
+        values = functools.partial(by_class, classes=model.classes_, count=self.targets.shape[1])
+        guesses = values(model.decision_function(held_out)) if new else None
         views = (2 if recipe.flips else 1) * recipe.ensemble
         self.pairs += views * (symmetric_pairs(size) + (size * len(held_out) if new else 0))
-        return model.loo_decision_, guesses, model.tilt_
+        return values(model.loo_decision_), guesses, model.tilt_
 
     def _matrix(self, recipe: KernelRecipe, move: Transform | None, size: int) -> Array:
         """The kernel matrix of a recipe, with flips K + M, where M is the matrix against mirror images.

@@ -229,6 +229,20 @@ def choose(count: int, train: int | None, seed: int) -> NDArray[np.intp]:
     return np.random.default_rng(seed).permutation(count)[:train]
 
 
+def by_class(values: Array, classes: NDArray[np.intp], count: int) -> Array:
+    """Decision values with a column for each of `count` classes, also for classes without a training image.
+
+    With two classes, the estimator has one column v; theirs are -v/2 and v/2.
+
+    >>> by_class(np.array([1.0, -3.0]), np.array([0, 2]), 3)
+    array([[-0.5,  0. ,  0.5],
+           [ 1.5,  0. , -1.5]])
+    """
+    found = np.zeros((len(values), count))
+    found[:, classes] = values if values.ndim == 2 else np.stack([-values, values], axis=1) / 2
+    return found
+
+
 @dataclass(eq=False)
 class _Work:
     """Computes rows. The images and matrices of the last kernel stay in memory, since the next row may need them."""
@@ -373,7 +387,10 @@ class _Work:
             "candidates": candidates,
             "tilt": model.tilt_,
             "spent": {"choosing": choosing, "fitting": fitting, "predicting": predicting},
-            "values": {name: self._by_class(one, model.classes_).round(9).tolist() for name, one in found.items()},
+            "values": {
+                name: by_class(one, model.classes_, len(self.dataset.classes)).round(9).tolist()
+                for name, one in found.items()
+            },
         }
 
     def extras(self, method: Method) -> Extras:
@@ -381,15 +398,6 @@ class _Work:
         given, own = self.settings.extras, method.extras
         copies = own if given.augmentation is None else given
         return Extras(copies.augmentation, copies.ensemble, given.averaging or own.averaging)
-
-    def _by_class(self, values: Array, classes: NDArray[np.intp]) -> Array:
-        """Decision values with a column for every class of the data, also for classes without a training image.
-
-        With two classes, the estimator has one column v; theirs are -v/2 and v/2.
-        """
-        by_class = np.zeros((len(values), len(self.dataset.classes)))
-        by_class[:, classes] = values if values.ndim == 2 else np.stack([-values, values], axis=1) / 2
-        return by_class
 
     def _preprocess(self, name: str) -> None:
         if self.preprocessing == name:
