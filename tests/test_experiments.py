@@ -239,6 +239,7 @@ class TestTables:
         grown = rows(32, "grown", tmp_path / "store")
         assert grown == rows(32, "in memory")
         assert first == rows(24, "first in memory")
+        assert rows(16, "shrunk", tmp_path / "store") == rows(16, "shrunk in memory")
 
     def test_the_best_recipe_is_a_row_of_its_own(self, tmp_path):
         row = run_table(tmp_path, "best").rows[-1]

@@ -407,6 +407,14 @@ class _Work:
         self.images = {place: self.fitted.transform(split.images).astype(np.float32) for place, split in splits.items()}
         self.preprocessing, self.kernel, self.matrices = name, "", {}
 
+    def _first(self, count: int) -> Images:
+        """The first `count` training images of the random order, preprocessed; there may be more than this run has."""
+        if count <= len(self.train):
+            return self.images[None][:count]
+        whole = self.dataset.train
+        rows = whole.images[choose(len(whole), count, self.settings.seed)]
+        return np.asarray(self.fitted.transform(rows)).astype(np.float32)
+
     def _choose(self, method: Method, ridge: float | None, size: int) -> Choice:
         """The kernel and ridge with the best leave-one-out accuracy on the first CHOSEN_ON training images."""
         kernels = method.candidates(self.images[None][:size])
@@ -489,9 +497,10 @@ class _Work:
             key = digest([label, about, self.settings.seed, self.backend, sizes])[:12]
             place = store / f"{self.table.name}-{method.name.partition('+')[0]}-{key}.zarr"
             options: dict[str, Any] = {"preprocessing": about, "extend": others is None, "backend": self.backend}
+            rows = images[start:end]
             if others is None and place.exists():  # an earlier run may have extended it further
-                end = min(max(end, len(open_gram(place))), len(images))
-            return np.asarray(gram(kernel, images[start:end], others, store=place, **options))
+                rows = self._first(max(end, len(open_gram(place))))
+            return np.asarray(gram(kernel, rows, others, store=place, **options))
 
         if others is None:
             return read(0, size)[:size, :size]
