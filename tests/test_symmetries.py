@@ -185,6 +185,21 @@ def test_what_is_no_symmetry_is_refused(text):
 
 
 @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "a symmetry is made of mirror"),
+        ({"shifts": -1}, "shifts is a whole number"),
+        ({"shifts": 1.5}, "shifts is a whole number"),
+        ({"shifts": 100}, "shifts is a whole number"),
+        ({"shifts": 1, "border": "mirror"}, "border of shifts is zero, reflect, wrap, not 'mirror'"),
+    ],
+)
+def test_fields_that_no_text_has_are_refused(options, message):
+    with pytest.raises(ParameterError, match=message):
+        Symmetry(**options)
+
+
+@pytest.mark.parametrize(
     ("text", "shape", "message"),
     [
         ("mirror", (2, 3), "vectors have no mirror image"),

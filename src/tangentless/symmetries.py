@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from .errors import InputError, ParameterError
+from .layers import is_whole
 
 BORDERS = ("zero", "reflect", "wrap")
 _WAYS = ("corners", "across")
 _SHIFTS = re.compile(r"shifts([1-9]\d?)(?:\(([a-z, ]*)\))?")
+_MOST = 99  # pixels of a shift: two digits, as the text form reads
 _KNOWN = (
     "mirror, rotations, and shifts by up to 1 (or 2, 3, ...) pixels along one axis: shifts1, shifts1(reflect), "
     "shifts1(wrap), shifts1(corners), shifts1(across)"
@@ -76,6 +78,15 @@ class Symmetry:
     border: str = "zero"
     corners: bool = False  # also shift along both axes at once
     across: bool = False  # shift to the left and right only; the one kind that sequences have
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.shifts) or not 0 <= self.shifts <= _MOST:
+            raise ParameterError(f"shifts is a whole number of pixels from 0 to {_MOST}, not {self.shifts!r}")
+        object.__setattr__(self, "shifts", int(self.shifts))
+        if self.border not in BORDERS:
+            raise ParameterError(f"the border of shifts is {', '.join(BORDERS)}, not {self.border!r}")
+        if not (self.mirror or self.rotations or self.shifts):
+            raise ParameterError(f"a symmetry is made of {_KNOWN}; this one has none of them")
 
     @classmethod
     def parse(cls, text: str | Symmetry) -> Symmetry:
