@@ -129,7 +129,7 @@ def fit(
         images, targets = load_images(x, key), load_array(cast(str, y))
     if kernel is None:
         if flips or zca:
-            raise ParameterError(f"{architecture} is a recipe, which sets flips and whitens: leave out --flips and --zca")
+            raise ParameterError(f"{architecture} is a recipe with flips and whitening: leave out --flips and --zca")
         model = recipe(architecture, patch=patch, regression=regression, backend=device, **added)
         estimator = model[-1]
     else:
