@@ -217,6 +217,35 @@ def test_a_later_fit_of_the_features_does_not_change_a_kernel(make):
     assert np.array_equal(model.predict(Z), before)
 
 
+@pytest.mark.parametrize(
+    ("make", "changes"),
+    [
+        (random_patches, {"filters": 4, "patch": 2, "pool": 1, "bias": 0.0, "contrast": 0.5, "mirrors": True}),
+        (kernel_network, {"filters": (4,), "patches": (3,), "pools": (3,), "width": 1.0, "mirrors": True}),
+    ],
+)
+def test_parameters_that_are_set_after_the_fit_change_no_features(make, changes, tmp_path):
+    features, X = make().fit(images()), images(3, seed=1)
+    before, k = features.transform(X), features.kernel()
+    model = make_pipeline(features, tl.KernelRidgeRegressor(Linear(), ridge=0.1, **SMALL))
+    model.fit(images(), np.arange(12.0))
+    features.set_params(**changes)
+    assert np.array_equal(features.transform(X), before)
+    assert features.kernel() == k
+    save_model(tmp_path / "model.npz", model)
+    assert np.array_equal(load_model(tmp_path / "model.npz", backend="cpu")[0].transform(X), before)
+    assert not np.array_equal(features.fit(images()).transform(X)[:, :4], before[:, :4])
+
+
+@both
+def test_a_fit_that_fails_leaves_the_features_as_they_were(make):
+    features, X = make().fit(images()), images(3, seed=1)
+    before = features.transform(X)
+    with pytest.raises(InputError, match=r"filters are more than|is larger than"):
+        features.fit(images(1, shape=(3, 3, 3)))
+    assert np.array_equal(features.transform(X), before)
+
+
 @both
 def test_the_text_of_a_kernel_names_its_features(make):
     X = images()

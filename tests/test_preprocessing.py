@@ -9,8 +9,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from tangentless.algebra import CpuAlgebra
 from tangentless.errors import DoesNotFit, InputError, ParameterError
 from tangentless.estimators import KernelRidgeClassifier
-from tangentless.preprocessing import CIFAR10, ZCA, RandAugment, Standardize, add_mirrors, mirror, rows
-from tangentless.preprocessing.saving import describe_step
+from tangentless.preprocessing import CIFAR10, ZCA, RandAugment, Standardize, add_mirrors, mirror, rows, zca
+from tangentless.preprocessing.saving import describe_step, restore_step
 from tangentless.preprocessing.whitening import Dense, LowRank, Patches, to_unit
 
 SMALL = "conv3 relu pool2 conv3 relu globalpool normalize relu"
@@ -260,6 +260,33 @@ def test_a_scale_that_is_set_after_the_fit_changes_nothing():
     before = fitted.transform(images)
     assert np.array_equal(fitted.set_params(scale=1.0).transform(images), before)
     assert describe_step(fitted)[0]["scale"] == 255.0
+
+
+@pytest.mark.parametrize("make", [lambda: ZCA(1e-2), lambda: ZCA(1e-2, patch=4), Standardize])
+def test_a_fit_that_fails_leaves_the_transformer_as_it_was(make, monkeypatch):
+    images = np.random.default_rng(0).standard_normal((8, 5, 4, 2))
+    fitted = make().fit(images)
+    before = fitted.transform(images)
+    for name in ("fit_whole", "fit_patches"):
+        monkeypatch.setattr(zca, name, lambda on, chunks, *options: list(chunks) and interrupted())
+    monkeypatch.setattr(Standardize, "_means", lambda *arguments: interrupted())
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fitted.fit(images[:, :4, :4])
+    assert np.array_equal(fitted.transform(images), before)
+
+
+@pytest.mark.parametrize("options", [{}, {"patch": 2}, {"mirrors": True}])
+@pytest.mark.parametrize("changes", [{"mirrors": True}, {"mirrors": False}, {"patch": None}, {"patch": 3}])
+def test_files_hold_the_whitening_of_the_fit_whatever_its_parameters_are_now(options, changes):
+    images = np.random.default_rng(0).standard_normal((8, 4, 4, 1))
+    fitted = ZCA(1e-2, **options).fit(images).set_params(**changes)
+    text, arrays = describe_step(fitted)
+    again = restore_step(text, arrays.__getitem__, (4, 4, 1))
+    assert np.array_equal(again.transform(images), fitted.transform(images))
 
 
 def test_a_channel_of_one_value_is_not_divided_and_large_means_do_not_cancel():

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from .inputs import check_switch, put_beside, to_host, without_tensor
 from .kernel import AnyKernel as AnyKernel
 from .kernel import Kernel, kernel_of
 from .preprocessing.rows import input_errors, read_rows
+from .preprocessing.rows import whole_or_not as whole_or_not
 from .progress import progress_bar
 from .symmetries import MIRROR
 from .tiles import Progress
@@ -40,25 +40,6 @@ class Hidden(dict[str, Any]):
 
     def __repr__(self) -> str:
         return "<hidden>"
-
-
-Fit = TypeVar("Fit", bound=Callable[..., Any])
-
-
-def whole_or_not(fit: Fit) -> Fit:
-    """A fit that leaves the estimator as it was if it fails or is interrupted: no new images with old coefficients."""
-
-    @functools.wraps(fit)
-    def run(self: Any, *arguments: Any, **options: Any) -> Any:
-        before = dict(vars(self))
-        try:
-            return fit(self, *arguments, **options)
-        except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
-            raise
-
-    return cast(Fit, run)
 
 
 class KernelEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped

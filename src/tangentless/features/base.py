@@ -24,7 +24,7 @@ from ..files import Arrays
 from ..inputs import check_switch
 from ..layers import is_whole
 from ..preprocessing.parameters import NOT_SAVED, to_json
-from ..preprocessing.rows import read_rows, set_shape
+from ..preprocessing.rows import read_rows, set_shape, whole_or_not
 from ..progress import shown
 
 if TYPE_CHECKING:
@@ -33,10 +33,13 @@ if TYPE_CHECKING:
 
 NUMBERS_AT_ONCE = {"cpu": 2**22, "cuda": 2**28}  # intermediate numbers in a chunk: fit a CPU's cache, or fill a GPU
 Map = Callable[[Any], Any]
+_OF_THE_CALL = NOT_SAVED | {"precision"}  # parameters that may be changed after the fit: how features are computed
 
 
 class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Base class. Subclasses fit arrays to images on the host in `_learn`, and compute features in `_map`."""
+
+    _fitted: dict[str, Any]  # the parameters of the fit
 
     def __init__(self, mirrors: bool, random_state: Any, backend: str | Device, precision: Any, verbose: bool) -> None:
         self.mirrors = mirrors
@@ -45,6 +48,7 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         self.precision = precision
         self.verbose = verbose
 
+    @whole_or_not
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the filters from images X; y is ignored."""
         self.check_parameters()
@@ -54,6 +58,7 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         device = self._device()
         with device.algebra.working(), shown(self.verbose, "learning filters"):
             self._learn(rows, np.random.default_rng(_seed(self.random_state)), device.algebra)
+        self._keep_parameters()
         return self
 
     def transform(self, X: Any) -> NDArray[Any]:
@@ -69,14 +74,14 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     def compute(self, device: Device, images: Any) -> Any:
         """Yield (slice of the images, their features as an array of the device), chunk by chunk."""
-        on = device.algebra
-        features = self._map(on, np.dtype(device.precision))
+        on, fitted = device.algebra, self._as_fitted()
+        features = fitted._map(on, np.dtype(device.precision))
         with on.working():
-            for part in spans(len(images), max(1, NUMBERS_AT_ONCE[on.name] // self._widest())):
+            for part in spans(len(images), max(1, NUMBERS_AT_ONCE[on.name] // fitted._widest())):
                 chunk = on.upload(np.asarray(images[part]) if on.name == "cpu" else images[part])
                 chunk = chunk.astype(device.precision)
                 found = features(chunk)
-                if self.mirrors:
+                if fitted.mirrors:
                     found = (found + features(on.xp.flip(chunk, axis=-2))) / 2
                 yield part, found
 
@@ -93,9 +98,10 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def describe(self) -> tuple[dict[str, Any], Arrays]:
         """Parameters and the shape of an image as JSON values, and the learnt arrays by name."""
         check_is_fitted(self)
-        seed = int(self.random_state) if is_whole(self.random_state) else None
-        text = {"kind": type(self).__name__, "shape": list(self.shape_), **to_json(self), "random_state": seed}
-        return text, {name: getattr(self, name + "_") for name in self._array_shapes()}
+        fitted = self._as_fitted()
+        seed = int(fitted.random_state) if is_whole(fitted.random_state) else None
+        text = {"kind": type(self).__name__, "shape": list(self.shape_), **to_json(fitted), "random_state": seed}
+        return text, {name: getattr(self, name + "_") for name in fitted._array_shapes()}
 
     def digest(self) -> str:
         """A hash of the parameters and the learnt arrays: equal for equal features."""
@@ -127,6 +133,7 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             if found.shape != expected or found.dtype.kind != "f" or not np.isfinite(found).all():
                 raise InputError(f"the array {name!r} of the features must be finite floats of shape {expected}")
             setattr(made, name + "_", found)
+        made._keep_parameters()
         return made
 
     def check_parameters(self) -> None:
@@ -153,6 +160,16 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     @abstractmethod
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         """Refuse images (N, *grid, channels) that do not fit the parameters, and set `_n_features_out`."""
+
+    def _keep_parameters(self) -> None:
+        given = self.get_params(deep=False)
+        self._fitted = {name: given[name] for name in given.keys() - _OF_THE_CALL}
+
+    def _as_fitted(self) -> Self:
+        """The transformer with the parameters of the fit, which may have been changed since."""
+        fitted = copy.copy(self)
+        fitted.__dict__.update(self._fitted)
+        return fitted
 
     def _device(self) -> Device:
         return Device.of(self.backend, self.precision)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,25 @@ from ..inputs import shape_hint, without_tensor
 
 ROWS_AT_ONCE = 4096  # rows in a chunk: 100 MB of CIFAR-10 in float64
 _NUMBERS_AT_ONCE = 2**24  # numbers in a chunk of larger images: 128 MiB in float64
+
+
+Fit = TypeVar("Fit", bound=Callable[..., Any])
+
+
+def whole_or_not(fit: Fit) -> Fit:
+    """A fit that leaves an estimator as it was if it fails or is interrupted: no new images with old coefficients."""
+
+    @functools.wraps(fit)
+    def run(self: Any, *arguments: Any, **options: Any) -> Any:
+        before = dict(vars(self))
+        try:
+            return fit(self, *arguments, **options)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return cast(Fit, run)
 
 
 class KeepsInputs(TransformerMixin):  # type: ignore[misc]  # scikit-learn is untyped

@@ -31,7 +31,15 @@ def describe_step(step: Step) -> tuple[dict[str, Any], Arrays]:
     if isinstance(step, Standardize):
         return {"kind": kind} | to_json(step) | {"scale": step.scale_}, {"mean": step.mean_, "std": step.std_}
     form, names = next((form, names) for form, (of, names) in _FORMS.items() if isinstance(step.form_, of))
-    return {"kind": kind, "form": form} | to_json(step), {name: getattr(step.form_, name) for name in names}
+    text = {"kind": kind, "form": form} | to_json(step) | _of_the_fit(step.form_)
+    return text, {name: getattr(step.form_, name) for name in names}
+
+
+def _of_the_fit(form: Form) -> dict[str, Any]:
+    """The parameters by which a form is read, from the form itself: those of the ZCA may have changed since the fit."""
+    if isinstance(form, Patches):
+        return {"patch": (len(form.filters) + 1) // 2}
+    return {"patch": None} | ({"mirrors": len(form.inner) > len(form.images)} if isinstance(form, LowRank) else {})
 
 
 def restore_step(text: Any, array: Callable[[str], NDArray[Any]], shape: tuple[int, ...]) -> Step:

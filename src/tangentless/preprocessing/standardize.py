@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..errors import InputError, ParameterError
 from .parameters import check_above
-from .rows import KeepsInputs, parts, read_rows, set_shape
+from .rows import KeepsInputs, parts, read_rows, set_shape, whole_or_not
 
 Array = NDArray[np.float64]
 Values = Sequence[float] | Array | None
@@ -55,6 +55,7 @@ class Standardize(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ig
         self.std = std
         self.scale = scale
 
+    @whole_or_not
     def fit(self, X: Any, y: Any = None) -> Self:
         """Compute the mean and standard deviation of each channel of X, unless they are given."""
         rows = read_rows(self, X)

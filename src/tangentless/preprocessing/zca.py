@@ -25,7 +25,7 @@ from ..inputs import check_switch
 from ..progress import shown
 from .parameters import check_above, check_whole
 from .randaugment import RandAugment
-from .rows import KeepsInputs, parts, read_rows, set_shape
+from .rows import KeepsInputs, parts, read_rows, set_shape, whole_or_not
 from .whitening import Dense, Form, LowRank, fit_patches, fit_whole, to_unit
 
 Array = NDArray[np.float64]
@@ -98,6 +98,7 @@ class ZCA(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ignore[mis
         """Fit the whitening to images X."""
         return self.fit_batches([X])
 
+    @whole_or_not
     def fit_batches(self, batches: Iterable[Any]) -> Self:
         """Fit the whitening to batches of images, of which only one at a time is in memory."""
         self.check_parameters()
@@ -115,7 +116,7 @@ class ZCA(OneToOneFeatureMixin, KeepsInputs, BaseEstimator):  # type: ignore[mis
                 f"{len(form.images)} images are few for whitening {self.n_features_in_:,} numbers each: test images "
                 "then differ from them, and leave-one-out scores are too good; use patches (patch=4) or a larger "
                 "epsilon",
-                stacklevel=3,
+                stacklevel=4,
             )
         return self
 
