@@ -32,6 +32,7 @@ from .labels import check_labelled, check_varied, read_classes
 from .markup import html_table, tag
 from .plots import COLOURS, new_axes, save_figure
 from .preprocessing import ZCA
+from .preprocessing.parameters import check_whole
 from .refining import Refinement
 from .refining import refine as refine_kernel
 from .solve import RidgePath, check_targets, ridge_path
@@ -194,6 +195,10 @@ def search(
         raise ParameterError(f"criterion is {' or '.join(map(repr, CRITERIA))}, not {criterion!r}")
     if isinstance(kernels, str):
         raise ParameterError(f"kernels is a list, such as [{kernels!r}], not one text")
+    for name, count, least in (("mix", mix, 0), ("refine", refine, 0), ("seed", seed, 0), ("subset", subset, 1)):
+        check_whole(name, count, least)
+    if largest is not None:
+        check_whole("largest", largest)
     images = check_images(np.asarray(X))
     targets, regression = _read_targets(y, len(images))
     made = [kernel_of(one) for one in kernels]
