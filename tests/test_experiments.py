@@ -102,6 +102,11 @@ class TestSubsets:
             run_subsets(tmp_path / "new", dataclasses.replace(QUICK, kernels=("conv3 relu pool3 globalpool",)))
         assert not (tmp_path / "new").exists()
 
+    def test_more_test_images_than_there_are_is_refused(self, tmp_path):
+        with pytest.raises(ParameterError, match="there are 30 test images, and 31 are asked for"):
+            run_subsets(tmp_path / "new", test=31)
+        assert not (tmp_path / "new").exists()
+
     def test_record_and_pictures_are_written(self, tmp_path):
         outcome = run_subsets(tmp_path)
         record = read_record(tmp_path / "cifar10-subsets.json")

@@ -45,6 +45,7 @@ from ..solve.scores import accuracy, member_shares, squared_error
 from ..statistics import deviation, mean_interval
 from ..timing import describe_machine, format_seconds
 from .records import Outcome, Row, Run, View, backend_name
+from .tables import check_test
 from .whitening import Whitening
 
 EXPERIMENT = "cifar10-subsets"
@@ -88,6 +89,7 @@ def reproduce(
 
     By default, the record with other kernels than the paper's is named differently, so that both can be kept.
     """
+    check_test(dataset, test)
     backend, tested = backend_name(backend), dataset.test.take(slice(test))
     for name in subsets.kernels:
         for leaf in (leaf for one in _kernels(name) for leaf in one.leaves()):

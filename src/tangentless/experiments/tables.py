@@ -243,6 +243,13 @@ def by_class(values: Array, classes: NDArray[np.intp], count: int) -> Array:
     return found
 
 
+def check_test(dataset: Dataset, test: int | None) -> None:
+    """Refuse to test on more images than there are."""
+    if test is not None and test > len(dataset.test):
+        there = f"{len(dataset.test):,} test images"
+        raise ParameterError(f"there are {there}, and {test:,} are asked for; take fewer")
+
+
 @dataclass(eq=False)
 class _Work:
     """Computes rows. The images and matrices of the last kernel stay in memory, since the next row may need them."""
@@ -262,9 +269,7 @@ class _Work:
         whole, settings = self.dataset.train, self.settings
         count = settings.sizes[-1] if settings.sizes else settings.train
         self.train = whole.take(choose(len(whole), count, settings.seed))
-        if settings.test is not None and settings.test > len(self.dataset.test):
-            there = f"{len(self.dataset.test):,} test images"
-            raise ParameterError(f"there are {there}, and {settings.test:,} are asked for; take fewer")
+        check_test(self.dataset, settings.test)
         self.tests = {one.name: one.test.take(slice(settings.test)) for one in (self.dataset, *self.others)}
         self.targets = np.eye(len(self.dataset.classes))[self.train.labels]
 
