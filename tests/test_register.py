@@ -12,7 +12,8 @@ from cuda_host.machine import COMPILER, emulate
 from tangentless.backends import get_backend
 from tangentless.backends.cuda import CudaBackend
 from tangentless.classical import ConvolutionalNTK
-from tangentless.errors import ArchitectureError, InputError
+from tangentless.errors import ArchitectureError, InputError, StoreMismatchError
+from tangentless.gram import resume
 from tangentless.layers import LAYERS
 from tangentless.models import load_model, save_model
 
@@ -139,6 +140,35 @@ def test_a_model_file_and_a_store_know_it(tmp_path):
     save_model(tmp_path / "model", model)
     np.testing.assert_array_equal(load_model(tmp_path / "model").decision_function(X), model.decision_function(X))
     np.testing.assert_allclose(np.asarray(tl.open_gram(tmp_path / "K")), tl.kernel(TEXTS[2])(X), rtol=1e-12)
+
+
+class LaterCausal(Causal):
+    """The class of that name after an edit."""
+
+    def windows(self, length):
+        return tl.Windows(self.size, length)
+
+
+class LaterSwish(Swish):
+    """The class of that name after an edit."""
+
+    def activation(self, preactivation):
+        return preactivation**2
+
+
+@pytest.mark.parametrize("edited", [LaterCausal, LaterSwish])
+@pytest.mark.parametrize("make", [tl.kernel, ConvolutionalNTK])
+def test_files_are_refused_once_a_layer_computes_something_else(tmp_path, make, edited):
+    X, y = images((6, 5, 2), 12), np.arange(12) % 3
+    for _ in range(2):
+        model = tl.KernelRidgeClassifier(make(TEXTS[2]), store=tmp_path / "K").fit(X, y)
+    save_model(tmp_path / "model", model)
+    LAYERS[edited.name] = edited
+    with pytest.raises(InputError, match=f"something else now .*{edited.name}"):
+        load_model(tmp_path / "model")
+    for go_on in (lambda: tl.gram(make(TEXTS[2]), X, store=tmp_path / "K"), lambda: resume(tmp_path / "K")):
+        with pytest.raises(StoreMismatchError, match=f"architectures is .*; {edited.name}"):
+            go_on()
 
 
 @pytest.mark.parametrize("text", TEXTS)

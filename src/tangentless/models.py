@@ -39,7 +39,7 @@ from .features.saving import (
 from .files import Arrays, Header, check_output, load_archive, save_archive
 from .inputs import check_images
 from .kernel import Kernel, kernel_of
-from .layers import is_whole
+from .layers import is_whole, own_layers
 from .preprocessing import ZCA, Augmentation
 from .preprocessing.whitening import LowRank
 from .processes import GaussianProcessClassifier, GaussianProcessRegressor
@@ -75,6 +75,8 @@ def save_model(path: str | Path, model: Any, *, force: bool = False) -> None:
     before, estimator = _split_pipeline(model)
     header, arrays = _describe(estimator)
     header["features"], more = describe_features(estimator.kernel_)
+    if own := _own_layers(estimator.kernel_):
+        header["own_layers"] = own
     steps = [describe_step(step) for step in before]
     header["preprocessing"] = [text for text, _ in steps]
     arrays |= {f"{name}{place}": array for place, (_, own) in enumerate(steps) for name, array in own.items()}
@@ -276,7 +278,17 @@ def _read_kernel(header: Header, arrays: Arrays, shape: tuple[int, ...]) -> Kern
     kernel = _parse_kernel(header["kernel"], kernel_makers(features))
     for leaf in kernel.leaves():
         leaf.elements(shape)  # raises where images of this shape do not fit
+    own = _own_layers(kernel)
+    if header.get("own_layers", own) != own:
+        raise InputError(
+            f"a layer of your own computes something else now ({own[2:]}) than when the model was saved "
+            f"({str(header['own_layers'])[2:]}); load it with the class as it was, or fit again"
+        )
     return kernel
+
+
+def _own_layers(kernel: Kernel) -> str:
+    return "".join(own_layers(leaf.drawn or ()) for leaf in kernel.leaves())
 
 
 def _parse_kernel(text: str, makers: Makers) -> Kernel:

@@ -39,7 +39,7 @@ class ConvolutionalNTK(CompositionalKernel):
 
     @property
     def definition(self) -> str:
-        return f"tangent of {self.architecture}"
+        return f"tangent of {super().definition}"
 
     @property
     def gaussian_process(self) -> CompositionalKernel:

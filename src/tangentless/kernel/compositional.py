@@ -11,7 +11,7 @@ from ..backends import Advance, AnyDevice
 from ..devices import Device
 from ..gradients import Branches, Slopes, Tile, gradient_backend
 from ..graph import Graph, compile_graph
-from ..layers import Layer, walk
+from ..layers import Layer, own_layers, walk
 from ..pullback import parameters_of
 from ..tiles import Leaf
 from .base import Elementary, Kernel
@@ -54,7 +54,7 @@ class CompositionalKernel(Elementary):
 
     @property
     def definition(self) -> str:
-        return str(self.architecture)
+        return f"{self.architecture}{own_layers(self.architecture)}"
 
     def elements(self, shape: tuple[int, ...]) -> int:
         return self.graph(shape).elements

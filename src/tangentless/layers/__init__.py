@@ -19,7 +19,7 @@ from .base import (
 )
 from .branches import Residual, Sum, branches_of, walk
 from .nonlinearities import GELU, Abs, Cos, Erf, Gaussian, LeakyReLU, Normalize, Polynomial, ReLU, Sin, Step, Tanh
-from .registry import LAYERS, register
+from .registry import LAYERS, own_layers, register
 from .windows import Conv, GlobalPool, HalfPool, Patch, Pool
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "format_grid",
     "is_real",
     "is_whole",
+    "own_layers",
     "register",
     "walk",
 ]

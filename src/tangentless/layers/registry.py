@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import TypeVar, get_type_hints
 
+import numpy as np
+
 from ..errors import ParameterError
-from .base import Average, Layer, Nonlinearity, Stack
+from .base import Average, Layer, Nonlinearity, Stack, Windowed
+from .branches import walk
 from .nonlinearities import GELU, Abs, Cos, Erf, Gaussian, LeakyReLU, Normalize, Polynomial, ReLU, Sin, Step, Tanh
 from .windows import Conv, GlobalPool, HalfPool, Patch, Pool
 
 LAYERS: dict[str, type[Layer]] = {}
+_COSINES = np.cos([0.3, 0.9, 1.4, 1.9, 2.5, 3.0])  # where duals are compared
+_LENGTHS = range(1, 65)  # of axes on which windows are compared
 _L = TypeVar("_L", bound=type[Layer])
 
 
@@ -60,6 +67,33 @@ _NONLINEARITIES = (ReLU, LeakyReLU, Gaussian, Polynomial, Erf, GELU, Tanh, Sin, 
 for _layer in (*_WINDOWS, *_NONLINEARITIES):
     register(_layer)
 LAYERS[Normalize.name] = Normalize
+
+
+def own_layers(layers: Iterable[Layer]) -> str:
+    """A text for the user's own layers among these that changes if their dual or their windows do; empty without any.
+
+    Texts of architectures hold only the names of layers, and a class of that name may have been edited since.
+    """
+    package = __name__.partition(".")[0]
+    own = [one for one in dict.fromkeys(walk(tuple(layers))) if type(one).__module__.partition(".")[0] != package]
+    return "".join(f"; {layer} is {_digest(layer)}" for layer in own)
+
+
+def _digest(layer: Layer) -> str:
+    """A hash of what a layer computes, of few enough digits to be the same on all processors."""
+    found: list[object] = [layer.keeps_mirrors, isinstance(layer, Stack)]
+    if isinstance(layer, Nonlinearity):
+        found += [f"{value:.8f}" for value in np.round(layer.dual(_COSINES), 8) + 0.0]
+    if isinstance(layer, Windowed):
+        found += [_windows_or_none(layer, length) for length in _LENGTHS]
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:12]
+
+
+def _windows_or_none(layer: Windowed, length: int) -> object:
+    try:
+        return layer.windows(length)
+    except Exception:  # a user's code, on a length that it may not be meant for
+        return None
 
 
 def _origin(layer: type) -> tuple[str, str]:
