@@ -217,3 +217,20 @@ def test_a_parameter_may_be_absent_whether_its_annotation_is_a_text_or_a_type():
         )
         assert str(tl.register(layer)()) == "hop2"
         del LAYERS["hop"]
+
+
+@pytest.mark.parametrize("first", [-2, -1, 0, 3])
+def test_the_text_of_any_whole_first_parameter_reads_back(first):
+    layer = make_dataclass(
+        "Lean", [("slant", int, -1), ("gap", float, 0.5)], bases=(Swish,), namespace={"name": "lean"}, frozen=True
+    )
+    tl.register(layer)
+    for one in (layer(slant=first), layer(slant=first, gap=-2.0)):
+        assert tl.Architecture.parse(str(one)).layers == (one,)
+    del LAYERS["lean"]
+
+
+@pytest.mark.parametrize("text", ["tanh(5)", "gelu(10)"])
+def test_a_scale_too_steep_for_quadrature_is_told_apart_from_a_missing_dual(text):
+    with pytest.raises(ArchitectureError, match="use a smaller scale"):
+        tl.kernel(f"{text} globalpool")(images((6, 5, 2), 2))

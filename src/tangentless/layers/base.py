@@ -57,13 +57,13 @@ class Layer(ABC):
         return True
 
     def __str__(self) -> str:
-        """The text form: an integer first parameter joins the name; others follow in parentheses unless default.
+        """The text form: a first parameter 0, 1, 2, ... joins the name; others follow in parentheses unless default.
 
         A single parameter that is not an integer is always shown.
         """
         given = [(field, getattr(self, field.name)) for field in fields(self)]
         joined = ""
-        if given and is_whole(given[0][1]):
+        if given and is_whole(given[0][1]) and given[0][1] >= 0:
             joined = str(given.pop(0)[1])
         if len(given) == 1 and not joined:
             return f"{self.name}({format_number(given[0][1])})"
@@ -285,9 +285,11 @@ def _check_windows(layer: Windowed, found: object, length: int) -> Windows:
 def _hermite_series(layer: Nonlinearity) -> tuple[float, ...]:
     series, rest = hermite_series(layer.activation)
     if rest > 1e-12:
+        ours = type(layer).__module__.startswith(__name__.partition(".")[0])
         raise ArchitectureError(
             f"the dual of {layer} cannot be computed from its activation alone: {rest:.1g} of its mean square is "
-            "beyond what quadrature reaches, as for activations with a kink or a jump; define its method dual"
+            "beyond what quadrature reaches, as for activations with a kink or a jump; "
+            + ("use a smaller scale" if ours else "define its method dual")
         )
     return series
 
