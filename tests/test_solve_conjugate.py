@@ -99,7 +99,32 @@ def test_a_run_may_stop_when_predictions_of_held_out_rows_no_longer_improve(stor
     assert errors[-1] == pytest.approx(np.mean((between @ early.coefficients - Y[250:]) ** 2))
 
 
+def test_a_run_killed_again_and_again_stops_early_where_one_that_was_not_does(stored, tmp_path):
+    K, Y = np.asarray(stored[0]), stored[1]
+    trained, held = np.arange(250), np.arange(250, 300)
+    inner, rows = K[np.ix_(trained, trained)], (K[np.ix_(held, trained)], Y[250:])
+    options = {"landmarks": 0, "tolerance": 1e-12, "held_out": rows, "patience": 4}
+    whole = solve_conjugate(inner, Y[:250], 1e-3, **options)
+    options |= {"checkpoint": tmp_path / "run.npz", "checkpoint_seconds": 0}
+
+    def stop(step):
+        if step.number % 2 == 0:
+            raise KeyboardInterrupt
+
+    for _ in range(whole.steps // 2):
+        with pytest.raises(KeyboardInterrupt):
+            solve_conjugate(inner, Y[:250], 1e-3, progress=stop, **options)
+    for _ in range(2):  # the second time it is over already
+        again = solve_conjugate(inner, Y[:250], 1e-3, **options)
+        assert again.steps == whole.steps
+        np.testing.assert_array_equal(again.coefficients, whole.coefficients)
+    options["held_out"] = (rows[0][:20], rows[1][:20])  # other rows have counts of their own
+    assert solve_conjugate(inner, Y[:250], 1e-3, **options).steps >= whole.steps + 4
+
+
 def test_held_out_rows_that_do_not_fit_are_refused():
+    with pytest.raises(InputError, match="held_out, in its targets, holds NaN"):
+        solve_conjugate(np.eye(4), np.ones(4), 1.0, landmarks=2, held_out=(np.ones((3, 4)), np.array([1, np.nan, 1])))
     for held_out in ((np.ones((3, 5)), np.ones(3)), (np.ones((3, 4)), np.ones(2)), (np.ones((3, 4)), np.ones((3, 2)))):
         with pytest.raises(InputError, match="held_out is"):
             solve_conjugate(np.eye(4), np.ones(4), 1.0, landmarks=2, held_out=held_out)

@@ -27,7 +27,7 @@ from ..files import Arrays, Header, load_archive, save_archive
 from ..gram.files import Options, find_files
 from .blocked import EPSILON
 from .checks import check_ridge, check_targets
-from .matrices import as_numbers, check_kernel, is_stored
+from .matrices import as_numbers, check_finite, check_kernel, is_stored
 from .nystroem import choose_landmarks, factor_corner
 from .spread import Blocks, Place, find_place, is_dask
 
@@ -115,8 +115,8 @@ def solve_conjugate(
         system = _System(place, ridge, place.put(values), np.linalg.norm(values, axis=0), precondition)
         checksum = hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
         name = f"{values.shape} {ridge!r} {landmarks} {seed} {checksum}"
-        file = _CheckpointFile(checkpoint, storage_options, checkpoint_seconds, name, _name_of(matrix), place)
         stopping = None if held_out is None else _EarlyStopping.of(held_out, values.shape, patience, place)
+        file = _CheckpointFile(checkpoint, storage_options, checkpoint_seconds, name, _name_of(matrix), place, stopping)
         state = file.load(values.shape) or system.begin(None)
         for _ in range(_RESTARTS):
             _descend(system, state, tolerance, most_steps, file, stopping, progress)
@@ -201,7 +201,7 @@ def _descend(
 ) -> None:
     begun, first = time.monotonic(), system.relative(state.residual)
     residual = first
-    while residual > tolerance:
+    while residual > tolerance and not (stopping is not None and stopping.is_due):
         if state.number >= most_steps:
             file.save(state)
             raise NotConverged(
@@ -209,14 +209,12 @@ def _descend(
                 "use more landmarks, a larger ridge, or more steps"
             )
         system.advance(state)
-        file.save_if_due(state)
         residual = system.relative(state.residual)
         error = math.nan if stopping is None else stopping.update(state.solution)
+        file.save_if_due(state)
         if progress is not None:
             seconds = time.monotonic() - begun
             progress(Step(state.number, residual, seconds, _seconds_left(first, residual, tolerance, seconds), error))
-        if stopping is not None and stopping.is_due:
-            return
 
 
 @dataclass
@@ -227,6 +225,7 @@ class _EarlyStopping:
     kernel: Blocks  # (n, m)
     targets: Array
     patience: int
+    checksum: str  # of the rows and their targets
     best: float = math.inf
     waited: int = 0  # steps since the last improvement
 
@@ -240,9 +239,13 @@ class _EarlyStopping:
                 f"held_out is a kernel of shape (m, {shape[0]}) and targets of shape (m, {shape[1]}), "
                 f"not {kernel.shape} and {targets.shape}"
             )
+        check_finite(kernel, "held_out, in its kernel,")
+        check_finite(targets, "held_out, in its targets,")
         if patience < 1:
             raise ParameterError(f"patience must be at least 1 step, not {patience!r}")
-        return cls(place, place.put(np.ascontiguousarray(kernel.T)), targets, patience)
+        checksum = hashlib.sha256(np.ascontiguousarray(kernel).data)
+        checksum.update(np.ascontiguousarray(targets).data)
+        return cls(place, place.put(np.ascontiguousarray(kernel.T)), targets, patience, checksum.hexdigest())
 
     @property
     def is_due(self) -> bool:
@@ -255,6 +258,15 @@ class _EarlyStopping:
         self.best = min(error, self.best)
         return error
 
+    def to_json(self) -> Header:
+        """What a checkpoint needs, so that a run which goes on from it stops where it would have."""
+        return {"checksum": self.checksum, "best": self.best, "waited": self.waited}
+
+    def go_on(self, saved: Any) -> None:
+        """Take over the counts of a checkpoint, if they are of the same held-out rows."""
+        if isinstance(saved, dict) and saved.get("checksum") == self.checksum:
+            self.best, self.waited = float(saved["best"]), int(saved["waited"])
+
 
 @dataclass
 class _CheckpointFile:
@@ -266,6 +278,7 @@ class _CheckpointFile:
     name: str
     matrix: str
     place: Place
+    stopping: _EarlyStopping | None
     saved: float = field(default_factory=time.monotonic)
 
     def save_if_due(self, state: _State) -> None:
@@ -275,7 +288,9 @@ class _CheckpointFile:
     def save(self, state: _State) -> None:
         if self.address is None:
             return
-        header = {"name": self.name, "number": state.number, "matrix": self.matrix}
+        header: Header = {"name": self.name, "number": state.number, "matrix": self.matrix}
+        if self.stopping is not None:
+            header["held_out"] = self.stopping.to_json()
         arrays = {part: self.place.get(getattr(state, field)) for part, field in _PARTS.items()} | {
             "sizes": state.energies
         }
@@ -300,6 +315,8 @@ class _CheckpointFile:
             expected = shape[1:] if part == "sizes" else shape
             if array is None or array.shape != expected or not np.isfinite(array).all():
                 raise InputError(f"{self.address} lacks a valid array {part!r}; remove it to start again")
+        if self.stopping is not None:
+            self.stopping.go_on(header.get("held_out"))
         solution, residual, direction = (self.place.put(arrays[part]) for part in _PARTS)
         return _State(int(header["number"]), solution, residual, direction, arrays["sizes"])
 
