@@ -78,6 +78,16 @@ def test_the_tilt_picked_by_leave_one_out_has_the_smallest_error(columns):
     assert best < min(error(chosen.tilt + 0.01), error(chosen.tilt - 0.01), error(0.0))
 
 
+@pytest.mark.parametrize("ridge", [0.0, 1e-3, 1.0])
+@pytest.mark.parametrize("pairs", [1, 4])
+def test_no_tilt_is_picked_where_none_makes_a_difference(pairs, ridge):
+    twins = random_kernel_matrix(2)  # each row is predicted by one other: without both, nothing is left to predict from
+    K, Y = np.kron(np.eye(pairs), twins), random_targets(2 * pairs, 1)[:, 0]
+    chosen = solve_ridge(K, Y, ridge, tilt="loo")
+    assert chosen.tilt == 0.0
+    np.testing.assert_array_equal(chosen.coefficients, solve_ridge(K, Y, ridge).coefficients)
+
+
 def test_the_tilt_picked_by_accuracy_is_the_most_accurate_of_the_candidates():
     K, Y = image_kernel_matrix(40), one_hot(40)
     chosen = solve_ridge(K, Y, 1e-2, tilt="loo", criterion="accuracy")

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ParameterError
-from .blocked import backward, inverse_panels
+from .blocked import EPSILON, backward, inverse_panels
 from .checks import is_number
 from .scores import Criterion, check_criterion, rank
 
@@ -139,7 +139,7 @@ def leave_two_out(factor: Factor, alpha: Any) -> Any:
 def pick_tilt(criterion: Criterion, Y: Array, loo: Array, second: Array, weights: Array | None) -> float:
     """The t of the best leave-one-out predictions `(1 - t) loo + t second`; in closed form for the squared error.
 
-    >>> pick_tilt("squared error", np.array([2.0, 0.0]), np.array([1.0, 1.0]), np.array([3.0, -1.0]), None)
+    >>> pick_tilt("squared error", np.array([2.0, 0.0, 0.0]), np.array([1.0, 1.0, 0]), np.array([3.0, -1.0, 0]), None)
     0.5
     """
     if criterion == "accuracy":
@@ -147,5 +147,8 @@ def pick_tilt(criterion: Criterion, Y: Array, loo: Array, second: Array, weights
     step = second - loo
     scale = np.ones(len(Y)) if weights is None else weights
     scale = scale.reshape(-1, *(1,) * (Y.ndim - 1))
-    length = float(np.sum(scale * step**2))
-    return float(np.sum(scale * step * (Y - loo))) / length if length else 0.0
+    length, whole = float(np.sum(scale * step**2)), float(np.sum(scale * (loo**2 + second**2)))
+    # Where no row is predicted by more than one other, no tilt makes a difference, and the step is rounding errors.
+    if len(Y) < 3 or length <= EPSILON * whole:
+        return 0.0
+    return float(np.sum(scale * step * (Y - loo))) / length
