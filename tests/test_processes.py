@@ -211,6 +211,9 @@ def test_images_are_chosen_before_anything_is_known_of_them():
     assert sorted(chosen // 4) == [0, 1, 2, 3, 4]  # the other rows are copies, without variance
     with pytest.raises(ParameterError, match="from 1 to 20 can be chosen, not 0"):
         tl.choose("relu", X, 0)
+    for block in (0, -1, 1.5):
+        with pytest.raises(ParameterError, match="block is a whole number of rows from 1"):
+            tl.choose("relu", X, 2, block=block)
 
 
 def test_one_factor_for_all_classes_equals_one_for_each():

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, ParameterError
+from ..layers import is_whole
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -38,6 +39,8 @@ def choose_rows(covariances: Columns, variances: Any, count: int, *, block: int 
     if left.ndim != 1 or not np.isfinite(left).all():
         raise InputError("variances must be finite numbers, one for each row")
     check_count(count, len(left))
+    if not is_whole(block) or block < 1:
+        raise ParameterError(f"block is a whole number of rows from 1, not {block!r}")
     floor = NOISE * float(left.max())
     roots = np.empty((count, len(left)))
     chosen: list[int] = []
