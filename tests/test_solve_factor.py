@@ -272,7 +272,19 @@ def test_bad_probabilities_are_refused(shares, labels, complaint):
         calibration(shares, labels)
 
 
+@pytest.mark.parametrize("scale", [-1.0, 0.0, np.nan, "2", [1.0, 2.0, 3.0], [[1.0, 2.0]]])
+def test_scales_that_are_none_are_refused(scale):
+    C, S, K = np.zeros((1, 5)), np.ones((1, 1)), random_kernel_matrix(5)
+    factor, Y = factorise(K, 0.1), random_targets(5, 2)
+    for ask in (lambda: factor.log_likelihood(Y, scale), lambda: factor.sample(Y, C, S, 2, scale=scale)):
+        with pytest.raises(InputError, match="scale"):
+            ask()
+
+
 def test_columns_of_one_name_and_no_bins_are_refused():
+    for classes in (2, [[0, 1]], [0]):
+        with pytest.raises(InputError, match="classes names each of 2 columns"):
+            calibration([[0.5, 0.5]], [0], classes=classes)
     with pytest.raises(InputError, match="names a column twice"):
         calibration([[0.2, 0.3, 0.5]], [0], classes=[0, 0, 1])
     with pytest.raises(ParameterError, match="bins is a whole number from 1, not 0"):

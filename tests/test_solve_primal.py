@@ -55,6 +55,7 @@ def test_equal_and_zero_features_are_allowed():
         (F, NUMBERS, 0.0, ParameterError, "need a ridge above 0"),
         (F, NUMBERS, -1.0, ParameterError, "ridge"),
         (F[0], NUMBERS, 1.0, InputError, "F must be of shape"),
+        (F[:, :0], NUMBERS, 1.0, InputError, "F must be of shape"),
         (F, NUMBERS[:50], 1.0, InputError, "more rows of features than the 50 targets"),
         (F[:50], NUMBERS, 1.0, InputError, "50 rows of features, but 60 targets"),
         (np.full_like(F, np.nan), NUMBERS, 1.0, InputError, "NaN"),

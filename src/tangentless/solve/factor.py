@@ -31,7 +31,7 @@ from ..errors import InputError, NotPositiveDefinite, ParameterError
 from . import blocked
 from .checks import check_ridge, check_targets, check_weights, fixed_ridge
 from .diagnosis import explain
-from .matrices import bring, check_fits, check_kernel, load, receive, send
+from .matrices import as_numbers, bring, check_fits, check_kernel, load, receive, send
 from .path import score_path
 from .scores import Criterion, check_criterion, log_likelihood
 from .tilt import RidgeSolution, Tilting, check_tilt
@@ -187,12 +187,13 @@ class Factor:
             raise ParameterError(f"the number of samples must be at least 1, not {count!r}")
         with self.on.working():
             targets, rows = check_targets(Y, len(self)), self._rows(C)
+            scales = _check_scales(scale, targets.size // len(self))
             covariance = self._covariance(rows, self._among(S, len(rows)))
             mean = self.on.download(rows @ self._solve(self._columns(targets)))
             values, vectors = self.on.eigen(covariance)  # a Cholesky factorisation would fail for near duplicates
             root = self.on.download(vectors * self.on.xp.sqrt(self.on.xp.maximum(values, 0.0)))
         noise = np.random.default_rng(seed).standard_normal((len(mean), mean.shape[1], count))
-        spread = np.sqrt(np.broadcast_to(scale, mean.shape[1]))[:, None]
+        spread = np.sqrt(scales)[:, None]
         draws = mean[..., None] + spread * np.einsum("ij,jtc->itc", root, noise, optimize=True)
         return self._send(self.on.upload(draws[:, 0] if targets.ndim == 1 else draws))
 
@@ -216,7 +217,7 @@ class Factor:
     def log_likelihood(self, Y: Any, scale: Any = 1.0) -> float:
         """The log-likelihood of targets under the covariance `scale (K + ridge I)`, summed over targets."""
         misfits = self.misfits(Y)
-        return log_likelihood(misfits, self.log_determinant, len(self), np.broadcast_to(scale, misfits.shape))
+        return log_likelihood(misfits, self.log_determinant, len(self), _check_scales(scale, len(misfits)))
 
     def update(self, C: Any, S: Any, *, weights: Any = None) -> Factor:
         """The factor with m more rows: C is their kernel with the old rows, (m, n), S among themselves, (m, m).
@@ -382,6 +383,14 @@ class Factor:
 
     def _send(self, values: Any) -> Any:
         return send(self.on, values, self.kind)
+
+
+def _check_scales(scale: Any, targets: int) -> Array:
+    """The scale of each target, (targets,), from one number or as many."""
+    scales = as_numbers(scale, "scale").astype(np.float64)
+    if scales.shape not in ((), (1,), (targets,)) or not (np.isfinite(scales).all() and (scales > 0).all()):
+        raise InputError(f"scale is a finite number above 0, or one for each of {targets} targets, not {scale!r}")
+    return np.broadcast_to(scales, (targets,))
 
 
 def _absorb(on: Algebra, work: Any, missing: Any, part: slice) -> None:

@@ -65,7 +65,7 @@ def solve_primal(
         on, panels = receive(None, backend)[0], F
     else:
         on, rows, _ = receive(F, backend)
-        if len(np.shape(rows)) != 2:
+        if len(np.shape(rows)) != 2 or 0 in np.shape(rows):
             raise InputError(f"F must be of shape (n, m), a row of features each, but its shape is {np.shape(rows)}")
         panels = lambda: (rows[part] for part in spans(len(rows), PANEL))  # noqa: E731
     with on.working():

@@ -181,8 +181,10 @@ def calibration(shares: Any, labels: Any, *, classes: Any = None, bins: int = 15
     """
     values, truth = np.asarray(shares, dtype=np.float64), np.asarray(labels)
     names = np.arange(values.shape[1] if values.ndim == 2 else 0) if classes is None else np.asarray(classes)
-    if values.ndim != 2 or truth.shape != values.shape[:1] or len(names) != values.shape[1] or not len(values):
+    if values.ndim != 2 or truth.shape != values.shape[:1] or not len(values):
         raise InputError(f"probabilities of shape {values.shape} do not go with labels of shape {truth.shape}")
+    if names.shape != values.shape[1:]:
+        raise InputError(f"classes names each of {values.shape[1]} columns of probabilities, not {classes!r}")
     if len(np.unique(names)) < len(names):
         raise InputError(f"classes names a column twice: {names.tolist()}")
     if not is_whole(bins) or bins < 1:
