@@ -50,6 +50,9 @@ def test_the_kernel_is_one_of_scikit_learn():
     GaussianProcessClassifier(k).fit(X, X.mean(axis=1) > 0).predict_proba(X)
     with pytest.raises(InputError, match=r"rows of shape \(64,\) are not flattened images of shape \(8, 8, 2\)"):
         tl.sklearn_kernel(SMALL, (8, 8, 2))(X)
+    for shape in (64, "8x8", (8, 8, 1.0), (-8, -8, 1)):
+        with pytest.raises(ParameterError, match="shape is that of an image"):
+            tl.sklearn_kernel(SMALL, shape)(X)
     with pytest.raises(ParameterError, match="leave Y out"):
         k(X, X, eval_gradient=True)
 

@@ -51,6 +51,12 @@ def test_missing_and_cut_tiles_are_computed_and_no_others(store: Path) -> None:
     assert snapshots[-1].pairs_done == pytest.approx(snapshots[-1].pairs)
 
 
+def test_a_tile_may_be_a_number_of_numpy_and_a_kernel_a_text(tmp_path: Path) -> None:
+    gram(KERNEL, vectors(20), store=tmp_path / "k", backend="reference", tile=np.int64(8), progress=False)  # type: ignore[arg-type]
+    (tmp_path / "k/kernel/c/0/1").unlink()
+    assert np.array_equal(np.asarray(resume(tmp_path / "k", kernel=KERNEL, progress=False)), expected(20))
+
+
 CHANGES: dict[str, dict[str, Any]] = {
     "kernel": {"kernel": "normalize gaussian"},
     "preprocessing": {"preprocessing": "whitened"},

@@ -339,6 +339,13 @@ def test_bad_arguments_are_refused(monkeypatch):
         precomputed.predict(np.eye(4), return_cov=True)
     with pytest.raises(InputError, match="d holds NaN"):
         precomputed.predict(np.eye(4), return_std=True, prior=np.full(4, np.nan))
+    for ask in (
+        lambda: model.predict(X, return_std=True, prior=np.ones(10)),
+        lambda: model.predict(X, return_cov=True, prior=np.eye(10)),
+        lambda: model.novelty(X, prior=np.ones(10)),
+    ):
+        with pytest.raises(ParameterError, match="prior is for precomputed matrices"):
+            ask()
     with pytest.raises(ParameterError, match="number of samples must be at least 1, not 0"):
         model.sample_y(X, 0)
     assert not hasattr(precomputed, "partial_fit")

@@ -125,7 +125,14 @@ def test_a_run_killed_again_and_again_stops_early_where_one_that_was_not_does(st
 def test_held_out_rows_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="held_out, in its targets, holds NaN"):
         solve_conjugate(np.eye(4), np.ones(4), 1.0, landmarks=2, held_out=(np.ones((3, 4)), np.array([1, np.nan, 1])))
-    for held_out in ((np.ones((3, 5)), np.ones(3)), (np.ones((3, 4)), np.ones(2)), (np.ones((3, 4)), np.ones((3, 2)))):
+    with pytest.raises(InputError, match="held_out is a pair"):
+        solve_conjugate(np.eye(4), np.ones(4), 1.0, landmarks=2, held_out=np.ones((3, 4)))
+    for held_out in (
+        (np.ones(4), 1.0),
+        (np.ones((3, 5)), np.ones(3)),
+        (np.ones((3, 4)), np.ones(2)),
+        (np.ones((3, 4)), np.ones((3, 2))),
+    ):
         with pytest.raises(InputError, match="held_out is"):
             solve_conjugate(np.eye(4), np.ones(4), 1.0, landmarks=2, held_out=held_out)
     with pytest.raises(ParameterError, match="patience must be at least 1"):

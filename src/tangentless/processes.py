@@ -82,6 +82,7 @@ class _Process(KernelEstimator):
 
     def _prior_variances(self, rows: NDArray[Any], prior: Any) -> Array:
         """The prior variances k(x, x) of new rows, (M,); for a precomputed matrix, those that the user gave."""
+        self._refuse_prior(prior)
         if self.kernel_ is not None:
             return np.asarray(to_host(self.kernel_.diag(rows, backend=self._fitted_device())), dtype=np.float64)
         if prior is None:
@@ -90,6 +91,10 @@ class _Process(KernelEstimator):
         if found.shape != (len(rows),):
             raise InputError(f"prior must hold one number for each of {len(rows)} rows, not {found.shape}")
         return found
+
+    def _refuse_prior(self, prior: Any) -> None:
+        if prior is not None and self.kernel_ is not None:
+            raise ParameterError("prior is for precomputed matrices; of images the kernel itself says it, leave it out")
 
     def _panels_with_prior(self, rows: NDArray[Any], own: Array | None) -> Iterator[tuple[Any, Any]]:
         """Yield panels of rows: their kernel values with the training rows, and their prior variances, if given."""
@@ -307,6 +312,7 @@ class GaussianProcessRegressor(NumberEstimator, _Process):
             return maximise(lambda noise: value(noise, scale), grid)
 
     def _with_covariance(self, rows: NDArray[Any], include_noise: bool, prior: Any) -> tuple[Array, Array]:
+        self._refuse_prior(prior)
         self._check_covariance(len(rows))
         if self.kernel_ is None and prior is None:
             raise ParameterError("a precomputed matrix needs prior=..., the kernel among the new rows, (M, M)")

@@ -23,6 +23,7 @@ from .devices import Device
 from .errors import InputError, ParameterError
 from .inputs import to_host
 from .kernel import AnyKernel, Kernel, kernel_of
+from .layers import is_whole
 
 Array = NDArray[np.float64]
 
@@ -74,6 +75,8 @@ class SklearnKernel(TheirKernel):  # type: ignore[misc]  # scikit-learn is untyp
         rows = np.asarray(X)
         if self.shape is None:
             return rows
+        if not isinstance(self.shape, list | tuple) or not all(is_whole(side) and side > 0 for side in self.shape):
+            raise ParameterError(f"shape is that of an image, such as (32, 32, 3), not {self.shape!r}")
         if rows.ndim != 2 or rows.shape[1] != math.prod(self.shape):
             raise InputError(f"rows of shape {rows.shape[1:]} are not flattened images of shape {self.shape}")
         return rows.reshape(len(rows), *self.shape)

@@ -22,6 +22,7 @@ from ..errors import ParameterError, StoreAccessError, StoreDamagedError, StoreM
 from ..expression import read_kernel
 from ..inputs import check_images, check_pair, to_numpy
 from ..kernel import AnyKernel, Kernel, kernel_of
+from ..layers import is_whole
 from .compute import Job, Local, ReadPanel, choose_tile, find_engine, fingerprint, parse_memory, plan_memory
 from .files import Address, Files, find_files
 from .files import Options as StorageOptions
@@ -108,7 +109,7 @@ class Options(TypedDict, total=False):
     """Arguments of `gram` for continuing a store. `kernel` and `backend` are by default those of the store."""
 
     mixed: bool
-    kernel: Kernel | None
+    kernel: AnyKernel | None
     backend: str | AnyDevice | None
     n_jobs: int | None
     memory: int | str | None
@@ -308,7 +309,7 @@ class _Run:
         shape, size = x.shape[1:], (len(x), len(x if z is None else z))
         if tile is None:
             tile = choose_tile(self.kernel, shape, size, self.engine.device.name, self.budget)
-        elif isinstance(tile, bool) or not isinstance(tile, int) or tile < 1:
+        elif not is_whole(tile) or tile < 1:
             raise ParameterError(f"tile is a whole number of rows, at least 1, not {tile!r}")
         plan_memory(self.kernel, shape, tile, self.budget)
         return Manifest(
@@ -317,7 +318,7 @@ class _Run:
             x=Data.of(x),
             z=None if z is None else Data.of(z),
             precision=self.engine.device.precision,
-            tile=tile,
+            tile=int(tile),
             package=__version__,
         )
 
@@ -348,7 +349,7 @@ def _continuing(
     files: Files,
     manifest: Manifest,
     mixed: bool = False,
-    kernel: Kernel | None = None,
+    kernel: AnyKernel | None = None,
     backend: str | AnyDevice | None = None,
     n_jobs: int | None = None,
     memory: int | str | None = None,
@@ -356,7 +357,7 @@ def _continuing(
     progress: ProgressOption = True,
 ) -> Iterator[_Run]:
     """A run with the arguments that continue a store; raises `StoreMismatchError` if they do not match its manifest."""
-    kernel = kernel or read_kernel(manifest.kernel)
+    kernel = read_kernel(manifest.kernel) if kernel is None else kernel_of(kernel)
     choose = functools.partial(Device.of, backend or manifest.backend, cast(Precision, manifest.precision), n_jobs)
     with find_engine(scheduler, choose, functools.partial(fingerprint, kernel, manifest.x.shape[1:])) as engine:
         run = _Run(engine, kernel, memory, progress, mixed)

@@ -231,9 +231,11 @@ class _EarlyStopping:
 
     @classmethod
     def of(cls, held_out: tuple[Any, Any], shape: tuple[int, ...], patience: int, place: Place) -> _EarlyStopping:
+        if not isinstance(held_out, list | tuple) or len(held_out) != 2:
+            raise InputError(f"held_out is a pair, a kernel and targets, not {type(held_out).__name__}")
         kernel = as_numbers(held_out[0], "the kernel of held_out")
         targets = as_numbers(held_out[1], "the targets of held_out").astype(np.float64)
-        targets = targets.reshape(len(targets), -1)
+        targets = targets.reshape(len(targets) if targets.ndim else 1, -1)
         if kernel.shape != (len(targets), shape[0]) or targets.shape[1] != shape[1]:
             raise InputError(
                 f"held_out is a kernel of shape (m, {shape[0]}) and targets of shape (m, {shape[1]}), "
