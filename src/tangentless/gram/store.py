@@ -1,8 +1,9 @@
 """A store: tiles of a matrix and panels of images, each a chunk of a Zarr array with a checksum.
 
-Entries are float64, with the bits of `k(X)`: entries of deep kernels are so close to 1 that all information is in
-`1 - K`, which float64 keeps. Any Zarr reader can read them. Chunks at the edges are padded with NaN, which also shows
-how much of a tile was computed before the matrix was extended.
+Entries are float64, with the bits of `k(X)` (of kernels of vectors up to rounding, where BLAS sums in another order):
+entries of deep kernels are so close to 1 that all information is in `1 - K`, which float64 keeps. Any Zarr reader can
+read them. Chunks at the edges are padded with NaN, which also shows how much of a tile was computed before the matrix
+was extended.
 """
 
 from __future__ import annotations
