@@ -22,7 +22,7 @@ import numpy as np
 from tangentless import ConvolutionalKernelNetwork, RandomPatchFeatures
 from tangentless.datasets import load
 from tangentless.devices import Device
-from tangentless.experiments.tables import choose
+from tangentless.experiments.splits import choose
 from tangentless.features import PatchFeatures
 from tangentless.files import write_json
 from tangentless.solve import solve_primal

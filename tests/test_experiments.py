@@ -19,6 +19,7 @@ from tangentless.errors import ArchitectureError, InputError, NotPositiveDefinit
 from tangentless.experiments import cifar10, cifar10_subsets, cifar100, mnist, tables
 from tangentless.experiments.cifar10_subsets import Subsets, draw
 from tangentless.experiments.records import read_record
+from tangentless.experiments.splits import choose
 from tangentless.experiments.whitening import Whitening
 from tangentless.features import RandomPatchFeatures
 from tangentless.kernel import Crossed
@@ -187,7 +188,7 @@ class TestTables:
         """The K + M of the table equals training on all 2n images with the same ridge."""
         outcome = run_table(tmp_path, "myrtle10-gaussian", "myrtle10-gaussian+flips", ridge=1e-3)
         data, zca = toy(), Whitening(1e-5).fit(toy(), tmp_path / "pieces")
-        chosen = tables.choose(80, 40, 0)
+        chosen = choose(80, 40, 0)
         X, T = (zca.transform(i).astype(np.float32) for i in (data.train.images[chosen], data.test.images[:20]))
         k, labels = kernel("myrtle10-gaussian"), data.train.labels[chosen]
         plain, flipped = (
@@ -211,7 +212,7 @@ class TestTables:
     def test_tilts_are_those_of_the_classifier(self, tmp_path):
         rows = run_table(tmp_path, "myrtle5", ridge=1e-2).rows
         data, zca = toy(), Whitening(1e-5).fit(toy(), tmp_path / "pieces")
-        chosen = tables.choose(80, 40, 0)
+        chosen = choose(80, 40, 0)
         X, T = (zca.transform(i).astype(np.float32) for i in (data.train.images[chosen], data.test.images[:20]))
         for row, tilt in zip(rows, (0.0, 0.3, "loo"), strict=True):
             model = KernelRidgeClassifier("myrtle5", 1e-2, backend=CPU, tilt=tilt)
@@ -250,7 +251,7 @@ class TestTables:
         row = run_table(tmp_path, "best").rows[-1]
         best = recipe_of("best")
         data, zca = toy(), Whitening(best.epsilon).fit(toy(), tmp_path / "pieces")
-        chosen = tables.choose(80, 40, 0)
+        chosen = choose(80, 40, 0)
         X, T = (zca.transform(i).astype(np.float32) for i in (data.train.images[chosen], data.test.images[:20]))
         model = best.estimator(backend=CPU).fit(X, data.train.labels[chosen])
         assert row["accuracy"] == model.score(T, data.test.labels[:20])
@@ -311,7 +312,7 @@ class TestTables:
         extras = tables.Extras(Augmentation(crop=1, flips=True), 2, "mirror")
         (row,) = run_table(tmp_path, "myrtle5", ridge=1e-2, extras=extras).rows
         data, zca = toy(), Whitening(1e-5).fit(toy(), tmp_path / "pieces")
-        chosen = tables.choose(80, 40, 0)
+        chosen = choose(80, 40, 0)
         X, T = (zca.transform(i).astype(np.float32) for i in (data.train.images[chosen], data.test.images[:20]))
         options = {"augmentation": extras.augmentation, "ensemble": 2, "averaging": "mirror", "tilt": "loo"}
         model = KernelRidgeClassifier("myrtle5", 1e-2, backend=CPU, **options).fit(X, data.train.labels[chosen])
@@ -344,7 +345,7 @@ class TestTables:
         copies = Augmentation(crop=1, randaugment=RandAugment(1, 9))
         (row,) = run_table(tmp_path, "myrtle5", ridge=1e-2, extras=tables.Extras(copies, 2)).rows
         data, zca = toy(), Whitening(1e-5).fit(toy(), tmp_path / "pieces")
-        chosen = tables.choose(80, 40, 0)
+        chosen = choose(80, 40, 0)
         values = 0
         for draw_number in range(2):
             changed = RandAugment(1, 9).copy(data.train.images[chosen], draw_number)
@@ -383,7 +384,7 @@ class TestTables:
 
     def test_more_images_than_there_are_is_refused(self):
         with pytest.raises(ParameterError, match="training images, and"):
-            tables.choose(10, 11, 0)
+            choose(10, 11, 0)
 
     def test_classical_rows_choose_by_leave_one_out(self, tmp_path):
         data = toy(side=28, channels=1, name="mnist", train=60)
@@ -415,7 +416,7 @@ class TestTables:
         assert row["kernel"] in [one["kernel"] for one in row["candidates"]]
         assert (row["paper"], row["preprocessing"]) == (0.856, "bytes")
         assert row["accuracy"] > 0.5
-        data = toy(side=8).train.take(tables.choose(80, 40, 0)).images.astype(np.float32)
+        data = toy(side=8).train.take(choose(80, 40, 0)).images.astype(np.float32)
         kernels = [RandomPatchFeatures(filters=10, **options).fit(data).kernel() for options in variants]
         assert [repr(one) for one in kernels] == [one["kernel"] for one in row["candidates"]]
 

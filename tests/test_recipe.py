@@ -11,11 +11,11 @@ from tangentless import kernel
 from tangentless.architecture import RECIPE_NAMES
 from tangentless.errors import InputError, ParameterError
 from tangentless.experiments import recipe as recipes
-from tangentless.experiments import tables
 from tangentless.experiments.law import PowerLaw
 from tangentless.experiments.recipe import INGREDIENTS as ALL
 from tangentless.experiments.recipe import Ingredient, with_head
 from tangentless.experiments.records import read_record
+from tangentless.experiments.splits import choose
 from tangentless.experiments.whitening import Whitening
 from tangentless.models import load_model
 from tangentless.preprocessing import Augmentation
@@ -49,7 +49,7 @@ class TestRecipe:
     def test_rows_are_those_of_classifiers(self, tmp_path):
         rows = {row["ingredient"]: row for row in self.run(tmp_path).rows}
         data, zca = toy(), Whitening(1e-3).fit(toy(), tmp_path / "pieces")
-        chosen = tables.choose(80, 60, 0)
+        chosen = choose(80, 60, 0)
         X, y = zca.transform(data.train.images[chosen]).astype(np.float32), data.train.labels[chosen]
         for one in INGREDIENTS:
             size = round(40 * one.share)
@@ -97,7 +97,7 @@ class TestRecipe:
         settings, given = recipes.Settings(train=24, validation=16, combine=False), {"base": BASE, "folder": tmp_path}
         few = dataclasses.replace(data, train=kept, hashes={"without": str(absent)})
         row = recipes.reproduce(few, settings, backend=CPU, ingredients=(draws,), **given).rows[1]
-        chosen = tables.choose(len(kept), 40, 0)
+        chosen = choose(len(kept), 40, 0)
         X = Whitening(1e-3).fit(few, tmp_path / "pieces").transform(kept.images[chosen]).astype(np.float32)
         y = kept.labels[chosen]
         model = draws(BASE, lambda _: X).estimator(backend=CPU).fit(X[:24], y[:24])

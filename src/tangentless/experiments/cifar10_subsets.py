@@ -45,7 +45,7 @@ from ..solve.scores import accuracy, member_shares, squared_error
 from ..statistics import deviation, mean_interval
 from ..timing import describe_machine, format_seconds
 from .records import Outcome, Row, Run, View, backend_name
-from .tables import check_test
+from .splits import check_test
 from .whitening import Whitening
 
 EXPERIMENT = "cifar10-subsets"

@@ -35,7 +35,7 @@ from ..solve import factorise
 from ..symmetries import Symmetry, Transform
 from ..timing import describe_machine, symmetric_pairs
 from .records import Clock, Outcome, Row, Run, View, backend_name, digest
-from .tables import by_class, choose
+from .splits import by_class, choose
 from .whitening import Whitening
 
 EXPERIMENT = "recipe"
