@@ -174,7 +174,10 @@ def test_what_cannot_be_distilled_is_refused(digits, changes, error, message):
 def test_data_sets_are_distilled_to_model_picture_and_record(name, tmp_path):
     data = toy(side=8, channels=1 if name == "mnist" else 3, name=name)
     settings = Settings(images=4, steps=3, batch=20)
-    record = reproduce(data, settings, kernel=KERNEL, epsilon=1e-4, test=20, folder=tmp_path, backend="cpu")
+    how = {"kernel": KERNEL, "epsilon": 1e-4, "folder": tmp_path, "backend": "cpu"}
+    with pytest.raises(ParameterError, match="there are 30 test images, and 31 are asked for"):
+        reproduce(data, settings, test=31, **how)
+    record = reproduce(data, settings, test=20, **how)
     assert {path.name for path in tmp_path.glob(f"distillation-{name}-4.*")} == {
         f"distillation-{name}-4.{suffix}" for suffix in ("checkpoint", "json", "npz", "png")
     }

@@ -38,6 +38,11 @@ def run_comparison(digits, folder, architectures=(SHALLOW, DEEPER), settings=TOY
     return comparison.compare(digits, architectures, settings, backend="cpu", machine=CPU, folder=folder, **options)
 
 
+def test_more_test_images_than_there_are_is_refused(digits, tmp_path):
+    with pytest.raises(ParameterError, match="there are 797 test images, and 798 are asked for"):
+        run_comparison(digits, tmp_path, settings=dataclasses.replace(TOY, test=798))
+
+
 def test_comparison_leaves_a_table_a_record_and_pictures(digits, tmp_path):
     outcome = run_comparison(digits, tmp_path)
     record = read_record(tmp_path / "compare-digits.json")

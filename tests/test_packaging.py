@@ -1,5 +1,6 @@
 """The files that describe the package agree: one version, one list of dependencies, and valid workflows."""
 
+import inspect
 import re
 import sys
 import tomllib
@@ -17,6 +18,12 @@ CONDA_NAMES = {"matplotlib": "matplotlib-base"}
 
 def read(name):
     return yaml.safe_load((ROOT / name).read_text())
+
+
+def test_every_public_name_is_there_and_says_how_it_is_called():
+    assert set(tl.__all__) <= set(dir(tl))
+    assert all(hasattr(tl, name) for name in tl.__all__)
+    assert list(inspect.signature(tl.gram).parameters)[:4] == ["kernel", "X", "Z", "store"]
 
 
 def test_there_is_one_version():

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .estimators import KernelRidgeClassifier, KernelRidgeRegressor, KernelSVC
     from .features import ConvolutionalKernelNetwork, RandomPatchFeatures
     from .gram import gram  # at run time `tangentless.gram` is the package, which is callable
+    from .models import load_model, save_model
     from .preprocessing import ZCA, Augmentation, RandAugment, Standardize
     from .processes import GaussianProcessClassifier, GaussianProcessRegressor
     from .recipes import recipe
@@ -96,9 +97,11 @@ __all__ = [
     "distill",
     "gram",
     "kernel",
+    "load_model",
     "open_gram",
     "recipe",
     "register",
+    "save_model",
     "search",
     "sklearn_kernel",
     "write_report",
@@ -118,6 +121,8 @@ _LAZY = {  # imported on first access: scikit-learn is slow to import
     "Standardize": "preprocessing",
     "ZCA": "preprocessing",
     "distill": "distillation",
+    "load_model": "models",
+    "save_model": "models",
     "recipe": "recipes",
     "choose": "choosing",
     "search": "searching",

@@ -27,6 +27,7 @@ from ..preprocessing import Standardize
 from ..progress import progress_bar
 from ..timing import command, describe_machine, environment, timed, today
 from .records import report_record
+from .splits import check_test
 from .whitening import Whitening
 
 # Both end in a patch as large as the grid, not in a pool: positions stay distinct, so ten images can hold more.
@@ -62,6 +63,7 @@ def reproduce(
     After `minutes`, distillation stops and its current state is tested; the same call then resumes it.
     """
     check_dataset(dataset.name)
+    check_test(dataset, test)
     kernel = kernel or KERNELS[dataset.name]
     make_folder(folder)
     name = f"distillation-{dataset.name}-{settings.images}"

@@ -24,6 +24,7 @@ from ..networks.recipes import RECIPES, Recipe, recipe_of
 from ..paper import printed
 from ..statistics import Score, deviation
 from .records import Clock, Outcome, Piece, Row, Run, Unfinished, View, digest
+from .splits import check_test
 
 if TYPE_CHECKING:
     from ..networks.training import Machine
@@ -102,6 +103,7 @@ def prepare(
     `fitted` returns the preprocessing, fitted to all training images.
     """
     transform = fitted()
+    check_test(dataset, test)
     split, held_out = dataset.train.take(balanced(dataset.train.labels, train, seed)), dataset.test.take(slice(test))
     return Prepared(
         (transform(split.images), split.labels), (transform(held_out.images), held_out.labels), len(dataset.classes)

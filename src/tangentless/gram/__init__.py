@@ -13,6 +13,7 @@ of the diagonal only. The arrays `x` and `z` hold the images. The group's attrib
 `tangentless.gram` is this module. Calling the module calls its function `gram`.
 """
 
+import inspect
 import sys
 from types import ModuleType
 from typing import Any
@@ -26,6 +27,8 @@ __all__ = ["Findings", "GramMatrix", "Snapshot", "Status", "gram", "open_gram", 
 
 class _Callable(ModuleType):
     """A callable module: `import tangentless.gram as g` yields the module, and `tangentless.gram(...)` computes."""
+
+    __signature__ = inspect.signature(gram)  # which `help` and editors show
 
     def __call__(self, *arguments: Any, **options: Any) -> GramMatrix:
         return gram(*arguments, **options)

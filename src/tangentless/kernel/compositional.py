@@ -20,10 +20,15 @@ AnyKernel = str | Architecture | Iterable[Layer] | Kernel
 
 
 def kernel(architecture: str | Architecture | Iterable[Layer]) -> CompositionalKernel:
-    """The kernel of an architecture: a name, a text form, a list of layers or an `Architecture`.
+    """The kernel k of an architecture: a name, a text form, a list of layers or an `Architecture`.
 
-    >>> kernel("myrtle5")
-    kernel('myrtle5')
+    `k(X)` and `k(X, Z)` are matrices (see `Kernel.__call__`), `k.diag(X)` a diagonal, and `k.vjp(X, Z, G)` gradients.
+
+    >>> import numpy as np
+    >>> k = kernel("myrtle5")
+    >>> X = np.random.default_rng(0).standard_normal((3, 8, 8, 1))
+    >>> k(X, backend="reference").shape, k(X, X[:2], backend="reference").shape
+    ((3, 3), (3, 2))
     """
     return CompositionalKernel(Architecture.of(architecture))
 

@@ -33,6 +33,7 @@ from .spread import Blocks, Place, find_place, is_dask
 
 Array = NDArray[np.float64]
 
+_LANDMARKS = 500
 _RESTARTS = 3
 _NEGLIGIBLE = 1e-3  # relative improvement of the error on held-out rows below which it counts as none
 _FORMAT, _VERSION = "tangentless conjugate gradients", 2
@@ -73,7 +74,7 @@ def solve_conjugate(
     ridge: float,
     *,
     tolerance: float = 1e-8,
-    landmarks: int = 500,
+    landmarks: int | None = None,
     most_steps: int = 1000,
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 60.0,
@@ -90,15 +91,15 @@ def solve_conjugate(
 
     K is a matrix in a store, an array, or a `dask.array`, whose products run where Dask runs, on a cluster too. The
     preconditioner needs memory for 3 n `landmarks` numbers and one more pass over K. More landmarks mean fewer steps,
-    up to the number of eigenvalues above the ridge. `scheduler` is that of a Dask cluster whose workers can read the
-    store; vectors and preconditioner are then spread over the workers. `checkpoint` is a file, or an address with
-    `storage_options`. It is written every `checkpoint_seconds`, and a run continues from it if it exists. `held_out` is
-    the kernel of m held-out rows with those of K, (m, n), and their targets: a run then also ends when the error of
-    their predictions has not improved for `patience` steps.
+    up to the number of eigenvalues above the ridge; by default there are 500, or n if that is less. `scheduler` is that
+    of a Dask cluster whose workers can read the store; vectors and preconditioner are then spread over the workers.
+    `checkpoint` is a file, or an address with `storage_options`. It is written every `checkpoint_seconds`, and a run
+    continues from it if it exists. `held_out` is the kernel of m held-out rows with those of K, (m, n), and their
+    targets: a run then also ends when the error of their predictions has not improved for `patience` steps.
 
     >>> X = np.random.default_rng(0).standard_normal((60, 4))
     >>> K, Y = np.exp(X @ X.T / 8), X[:, 0]
-    >>> solution = solve_conjugate(K, Y, ridge=0.1, landmarks=20)
+    >>> solution = solve_conjugate(K, Y, ridge=0.1)
     >>> bool(np.linalg.norm(K @ solution.coefficients + 0.1 * solution.coefficients - Y) < 1e-7)
     True
     """
@@ -107,6 +108,7 @@ def solve_conjugate(
     if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.shape[0]:
         raise InputError(f"K must be a square matrix, (n, n), but its shape is {matrix.shape}")
     rows = matrix.shape[0]
+    landmarks = min(_LANDMARKS, rows) if landmarks is None else landmarks
     targets = check_targets(Y, rows)
     _check_options(ridge, tolerance, landmarks, most_steps, rows)
     values = targets.reshape(rows, -1)
