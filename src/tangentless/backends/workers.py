@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-import numpy as np
-
 from ..errors import ParameterError
+from ..layers import is_whole
 from . import Advance
 
 Task = TypeVar("Task")
@@ -24,7 +23,7 @@ def count_workers(n_jobs: int | None) -> int:
     """
     if n_jobs is None or n_jobs == -1:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs < 1:
+    if not is_whole(n_jobs) or n_jobs < 1:
         raise ParameterError(
             f"n_jobs is a number of threads of at least 1, or -1 or None for all cores, not {n_jobs!r}"
         )

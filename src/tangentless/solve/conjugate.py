@@ -25,6 +25,7 @@ from scipy.linalg import solve_triangular
 from ..errors import InputError, NotPositiveDefinite, ParameterError, TangentlessError
 from ..files import Arrays, Header, load_archive, save_archive
 from ..gram.files import Options, find_files
+from ..layers import is_whole
 from .blocked import EPSILON
 from .checks import check_ridge, check_targets
 from .matrices import as_numbers, check_finite, check_kernel, is_stored
@@ -439,7 +440,7 @@ def _check_options(ridge: float, tolerance: float, landmarks: int, most_steps: i
         raise ParameterError("conjugate gradients need a ridge above 0; use solve_ridge for a ridge of 0")
     if not 0 < tolerance < 1:
         raise ParameterError(f"tolerance must lie between 0 and 1, not {tolerance!r}")
-    if isinstance(landmarks, bool) or not isinstance(landmarks, int | np.integer) or not 0 <= landmarks <= rows:
+    if not is_whole(landmarks) or not 0 <= landmarks <= rows:
         raise ParameterError(f"landmarks must be a number from 0 to the {rows} rows of K, not {landmarks!r}")
     if most_steps < 1:
         raise ParameterError(f"most_steps must be at least 1, not {most_steps!r}")

@@ -28,6 +28,7 @@ from ..algebra import Algebra
 from ..chunks import spans
 from ..devices import Device
 from ..errors import InputError, NotPositiveDefinite, ParameterError
+from ..layers import is_whole
 from . import blocked
 from .checks import check_ridge, check_targets, check_weights, fixed_ridge
 from .diagnosis import explain
@@ -183,7 +184,7 @@ class Factor:
         The prior covariance is `scale (K + ridge I)`, one scale for all targets or one for each; C and S are as for
         `covariance`, and do not include the scale.
         """
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        if not is_whole(count) or count < 1:
             raise ParameterError(f"the number of samples must be at least 1, not {count!r}")
         with self.on.working():
             targets, rows = check_targets(Y, len(self)), self._rows(C)

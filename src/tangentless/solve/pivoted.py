@@ -62,7 +62,7 @@ def choose_rows(covariances: Columns, variances: Any, count: int, *, block: int 
 
 def check_count(count: Any, rows: int, purpose: str = "") -> None:
     """Raise `ParameterError` unless `count` is a whole number from 1 to `rows`; `purpose` is like " as landmarks"."""
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= rows:
+    if not is_whole(count) or not 1 <= count <= rows:
         raise ParameterError(f"of {rows} rows, from 1 to {rows} can be chosen{purpose}, not {count!r}")
 
 
