@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tangentless.datasets import tables
-from tangentless.datasets.tables import find_results, find_tables, known_tables, read_table, unpack
+from tangentless.datasets.tables import find_tables, known_tables, read_table, unpack
 from tangentless.errors import DatasetDamagedError, DatasetMissingError
 
 REAL = Path(os.environ.get("TANGENTLESS_DATA", "no-data")) / "uci"
@@ -122,11 +122,6 @@ def test_known_name_with_other_files_is_refused(tmp_path):
 def test_folder_is_found_itself_or_as_uci_in_it(tmp_path):
     write_table(tmp_path / "uci")
     assert find_tables(tmp_path) == find_tables(tmp_path / "uci") == tmp_path / "uci"
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DatasetMissingError, match="no folder in"):
-        find_tables(tmp_path / "empty", download=False)
-    with pytest.raises(DatasetMissingError, match=r"results\.txt"):
-        find_results(tmp_path / "uci", download=False)
 
 
 def test_archive_gives_up_its_tables_and_nothing_else(tmp_path):

@@ -118,9 +118,9 @@ def load(name: str, folder: str | Path | None = None, download: bool = True, *, 
     return Dataset(name, train, test, entry.classes, hashes)
 
 
-def locate(name: str, folder: str | Path | None = None) -> Path:
+def locate(name: str) -> Path:
     """The folder or archive that `load` would read a data set of the catalogue from. Nothing is read or downloaded."""
-    return _find(CATALOGUE[name], data_folders(folder)).place
+    return _find(CATALOGUE[name], data_folders()).place
 
 
 def data_folders(folder: str | Path | None = None) -> tuple[Path, ...]:

@@ -81,32 +81,23 @@ def known_tables() -> dict[str, str]:
     return {row["table"]: row["sha256"] for row in read_csv(__package__, "tables.csv")}
 
 
-def find_tables(folder: str | Path | None = None, *, download: bool = True) -> Path:
+def find_tables(folder: str | Path | None = None) -> Path:
     """The folder with the folders of tables: a data folder, or `uci` in it, to which missing tables are downloaded."""
     places = data_folders(folder)
     for place in places:
         for candidate in (place / FOLDER, place):
             if any(candidate.glob(f"*/{_FOLDS}")):
                 return candidate
-    if not download:
-        looked = " or ".join(str(place / FOLDER) for place in places)
-        raise DatasetMissingError(
-            f"no folder in {looked} has a file {_FOLDS}; get {ADDRESS}/{ARCHIVE} and unpack it there"
-        )
     target = places[-1] / FOLDER
     archive = fetch(f"{ADDRESS}/{ARCHIVE}", None, places[-1])
     unpack(archive, target)
     return target
 
 
-def find_results(tables: Path, *, download: bool = True) -> Path:
+def find_results(tables: Path) -> Path:
     """The file with the published accuracies of 179 classifiers, downloaded to the folder of tables if missing."""
     path = tables / RESULTS
-    if path.is_file():
-        return path
-    if download:
-        return fetch(f"{ADDRESS}/{RESULTS}", RESULTS_DIGEST, tables)
-    raise DatasetMissingError(f"there is no {path}; get {ADDRESS}/{RESULTS} and put it there")
+    return path if path.is_file() else fetch(f"{ADDRESS}/{RESULTS}", RESULTS_DIGEST, tables)
 
 
 @dataclass(frozen=True, eq=False)
