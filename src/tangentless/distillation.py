@@ -33,7 +33,7 @@ from .estimators import KernelRidgeClassifier
 from .files import checksum_of, load_archive, save_archive
 from .inputs import check_images, check_switch, to_host, to_numpy
 from .kernel import AnyKernel, Kernel, kernel_of
-from .labels import check_labelled, read_classes
+from .labels import check_labelled, in_turns, read_classes
 from .layers import is_real, is_whole
 from .preprocessing.parameters import to_json
 from .solve import fit_scale
@@ -165,7 +165,7 @@ def distill(
         MIRROR.check(pixels)  # vectors have no mirror images
     k = kernel_of(kernel)
     device = Device.of(backend, precision, n_jobs)
-    rows = _balanced(codes, chosen)
+    rows = in_turns(codes, chosen.seed)[: chosen.images]
     header = {"settings": asdict(chosen), "kernel": repr(k), "data": checksum_of(pixels), "labels": checksum_of(codes)}
     path = None if checkpoint is None else Path(checkpoint)
     state = (path and _load(path, header)) or _begin(pixels, codes, rows, len(classes), chosen)
@@ -298,17 +298,6 @@ def _begin(X: Array, codes: Any, rows: Any, classes: int, chosen: Settings) -> _
         rng = np.random.default_rng((chosen.seed, chosen.steps, 1))
         start = np.asarray(X.mean(axis=0) + X.std() * rng.standard_normal(start.shape))
     return _State(start, start, _centred(codes[rows], classes), np.zeros_like(start), np.zeros_like(start))
-
-
-def _balanced(codes: Any, chosen: Settings) -> Any:
-    """Random rows to start from, which take the classes in turns."""
-    order = np.random.default_rng(chosen.seed).permutation(len(codes))
-    places = np.empty(len(codes), dtype=np.intp)
-    for code in np.unique(codes):
-        own = np.flatnonzero(codes[order] == code)
-        places[own] = np.arange(len(own))
-    turns = np.lexsort((codes[order], places))
-    return order[turns[: chosen.images]]
 
 
 def _centred(codes: Any, classes: int) -> Array:

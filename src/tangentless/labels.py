@@ -1,4 +1,4 @@
-"""Checks of the targets of estimators: labels of classifiers, which become class numbers, and numbers of regressors."""
+"""The targets of estimators: labels of classifiers, which become class numbers, and numbers of regressors; checks."""
 
 from __future__ import annotations
 
@@ -65,6 +65,22 @@ def read_classes(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
     if len(classes) < 2:
         raise InputError(f"all labels are of one class, {classes.tolist()[0]!r}; a classifier needs at least two")
     return classes, codes
+
+
+def in_turns(codes: NDArray[Any], seed: int | list[int]) -> NDArray[np.intp]:
+    """A random order of rows in which classes take turns: their counts in any first rows differ by at most one.
+
+    >>> codes = np.arange(100) % 3
+    >>> np.bincount(codes[in_turns(codes, seed=0)[:31]])
+    array([11, 10, 10])
+    """
+    order = np.random.default_rng(seed).permutation(len(codes))
+    drawn = codes[order]
+    within = np.empty(len(codes), np.intp)  # for each row, how many of its class come before it
+    for code in np.unique(codes):
+        members = drawn == code
+        within[members] = np.arange(members.sum())
+    return np.asarray(order[np.lexsort((drawn, within))])
 
 
 def check_labelled(y: Any) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ParameterError
+from ..labels import in_turns
 from .checks import check_choice
 from .recipes import INPUTS, Inputs
 
@@ -43,10 +44,4 @@ def balanced(labels: NDArray[np.int64], count: int | None, seed: int | list[int]
         return np.arange(len(labels))
     if not 1 <= count <= len(labels):
         raise ParameterError(f"there are {len(labels):,} training images, so {count:,} cannot be drawn")
-    order = np.random.default_rng(seed).permutation(len(labels))
-    drawn = labels[order]
-    within = np.empty(len(labels), np.intp)  # for each image, how many of its class come before it
-    for label in np.unique(labels):
-        members = drawn == label
-        within[members] = np.arange(members.sum())
-    return order[np.lexsort((drawn, within))[:count]]
+    return in_turns(labels, seed)[:count]
