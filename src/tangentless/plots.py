@@ -143,9 +143,9 @@ def draw_report(
     save_figure(figure, path)
 
 
-def draw_distilled(path: Path, title: str, before: Array, after: Array, labels: NDArray[Any], most: int = 10) -> None:
-    """Write a picture of at most `most` images before and after distillation, each scaled to its own range."""
-    count = min(most, len(after))
+def draw_distilled(path: Path, title: str, before: Array, after: Array, labels: NDArray[Any]) -> None:
+    """Write a picture of at most ten images before and after distillation, each scaled to its own range."""
+    count = min(10, len(after))
     figure = new_figure(0.9 * count + 0.8, 2.6)
     cells = figure.add_gridspec(2, count, left=0.09, right=0.99, top=0.78, bottom=0.03, wspace=0.08, hspace=0.08)
     for row, (word, images) in enumerate((("before", before), ("after", after))):

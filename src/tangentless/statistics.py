@@ -19,26 +19,27 @@ from numpy.typing import NDArray
 from .errors import InputError
 
 Array = NDArray[np.float64]
+_CONFIDENCE = 0.95  # of all intervals and tests
 _RESAMPLED = 2000  # bootstrap samples of the test images, for the interval of a correlation
 _EXACT = 8  # up to this many items, the permutation test goes through all orders
 
 
-def exact_interval(right: float, rows: float, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's interval of the share `right / rows`; both may be fractions, as where a row counts half.
+def exact_interval(right: float, rows: float) -> tuple[float, float]:
+    """Clopper and Pearson's 95 % interval of the share `right / rows`; both may be fractions, if a row counts half.
 
     >>> [round(100 * end, 2) for end in exact_interval(73, 74)]
     [92.7, 99.97]
     """
     from scipy.stats import beta
 
-    tail, wrong = (1 - confidence) / 2, rows - right
+    tail, wrong = (1 - _CONFIDENCE) / 2, rows - right
     low = float(beta.ppf(tail, right, wrong + 1)) if right > 0 else 0.0
     high = float(beta.ppf(1 - tail, right + 1, wrong)) if wrong > 0 else 1.0
     return low, high
 
 
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Student's interval of the mean of two or more values.
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Student's 95 % interval of the mean of two or more values.
 
     >>> [round(end, 3) for end in mean_interval([0.5, 0.6, 0.7])]
     [0.352, 0.848]
@@ -46,7 +47,7 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
     from scipy.stats import t
 
     mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
-    reach = float(t.ppf((1 + confidence) / 2, len(values) - 1)) * deviation / len(values) ** 0.5
+    reach = float(t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1)) * deviation / len(values) ** 0.5
     return mean - reach, mean + reach
 
 
@@ -181,15 +182,15 @@ def compare(first: Any, second: Any) -> Duel:
     return Duel(better, equal, worse, p_value)
 
 
-def critical_difference(classifiers: int, tables: int, level: float = 0.05) -> float:
-    """Nemenyi's critical difference: mean ranks that differ by more are different at this level of significance.
+def critical_difference(classifiers: int, tables: int) -> float:
+    """Nemenyi's critical difference: mean ranks that differ by more are different at a significance level of 5 %.
 
     >>> round(critical_difference(5, 30), 3)  # 2.728 sqrt(5 · 6 / (6 · 30)), Demšar's table 5
     1.114
     """
     from scipy.stats import studentized_range
 
-    quantile = float(studentized_range.ppf(1 - level, classifiers, np.inf)) / math.sqrt(2)
+    quantile = float(studentized_range.ppf(_CONFIDENCE, classifiers, np.inf)) / math.sqrt(2)
     return quantile * math.sqrt(classifiers * (classifiers + 1) / (6 * tables))
 
 

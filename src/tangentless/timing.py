@@ -173,8 +173,8 @@ def solver_seconds(rows: int) -> float:
     return taken * (rows / _SOLVER_ROWS) ** 3
 
 
-def predict_memory(graph: Graph, prepared: Prepared, count: int, itemsize: int = 4) -> Memory:
-    """Bytes for the matrix of `count` images of `itemsize` bytes a value; `prepared`: a few images on the backend."""
+def predict_memory(graph: Graph, prepared: Prepared, count: int) -> Memory:
+    """Bytes for the matrix of `count` images in float32; `prepared`: a few images on the backend."""
     pixels = math.prod(graph.grid) * graph.channels
     nodes = [graph.nodes[place] for place in graph.body]
     norms = sum(math.prod(node.grid) for node in nodes if isinstance(node, EmbedNode))
@@ -183,7 +183,7 @@ def predict_memory(graph: Graph, prepared: Prepared, count: int, itemsize: int =
     expanded = (pixels + 2 * norms) * 4
     # Both sides with norms and inverses; one side also in the backend's layout and, in between, float64; the entries.
     tiles = tile * (3 * expanded + 8 * (pixels + norms)) + 3 * 8 * tile * tile
-    return Memory(8 * count * count, count * (itemsize * pixels + 4 * pooled), tiles)
+    return Memory(8 * count * count, 4 * count * (pixels + pooled), tiles)
 
 
 def symmetric_pairs(count: int) -> int:

@@ -55,7 +55,7 @@ def has_pieces(shape: tuple[int, ...]) -> bool:
     return (len(shape) == 3 and shape[-1] == 3 * block**2 > 0) or (len(shape) == 2 and shape[-1] == GREY_ROWS)
 
 
-def pieces(photographs: Photographs, shape: tuple[int, ...], count: int, seed: int = 0) -> NDArray[np.float32]:
+def pieces(photographs: Photographs, shape: tuple[int, ...], count: int) -> NDArray[np.float32]:
     """`count` pieces in random order, every channel standardised.
 
     Images of 12 or 48 channels have blocks of 2×2 or 4×4 pixels as positions. Sequences of 4 channels are four
@@ -73,7 +73,7 @@ def pieces(photographs: Photographs, shape: tuple[int, ...], count: int, seed: i
         found, _ = cut(photographs, (height * block, width * block), count)
         blocks = found.reshape(-1, height, block, width, block, 3)
         found = np.moveaxis(blocks, 2, 3).reshape(-1, *shape)
-    return standardize(found[np.random.default_rng(seed).permutation(len(found))[:count]])
+    return standardize(found[np.random.default_rng(0).permutation(len(found))[:count]])
 
 
 def standardize(images: NDArray[Any]) -> NDArray[np.float32]:
