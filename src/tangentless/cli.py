@@ -37,7 +37,7 @@ from .options import (
     check_outputs,
     device_of,
     load_images,
-    symmetry_text,
+    symmetrized,
 )
 
 _OPTIONS = {  # what errors advise in Python, and the option that does it here
@@ -203,8 +203,7 @@ def kernel(
     check_outputs(output, force=force)
     run, images = device_of(backend, precision, jobs), load_images(x, key)
     others = None if z is None else load_images(z, key)
-    symmetry = symmetry_text(symmetry, mirrored)
-    k = base.symmetrized(symmetry) if symmetry else base
+    k = symmetrized(base, symmetry, mirrored)
     with progress_bar("kernel") as progress:
         matrix, taken = timed(lambda: k(images, others, backend=run, progress=progress))
     save_array(output, matrix)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .devices import Device, Precision
+    from .kernel import Kernel
 
 
 def architecture_names() -> list[str]:
@@ -107,10 +108,12 @@ def load_images(source: str, key: str | None) -> NDArray[Any]:
     return images
 
 
-def symmetry_text(symmetry: str, mirrored: bool) -> str:
-    """The symmetry that --symmetry and --mirrored name together; empty for none.
+def symmetrized(base: Kernel, symmetry: str, mirrored: bool) -> Kernel:
+    """The kernel with the symmetry that --symmetry and --mirrored name together, or the kernel itself without one.
 
-    >>> symmetry_text("shifts1", True), symmetry_text("mirror", True), symmetry_text("", False)
-    ('mirror shifts1', 'mirror', '')
+    >>> from .kernel import kernel
+    >>> symmetrized(kernel("myrtle5"), "shifts1", True), symmetrized(kernel("myrtle5"), "mirror", True)
+    (kernel('myrtle5').symmetrized('mirror shifts1'), kernel('myrtle5').mirrored())
     """
-    return f"mirror {symmetry}".strip() if mirrored and "mirror" not in symmetry.split() else symmetry
+    text = f"mirror {symmetry}".strip() if mirrored and "mirror" not in symmetry.split() else symmetry
+    return base.symmetrized(text) if text else base

@@ -16,9 +16,9 @@ import typer
 from ..answers import Answer, answers_json
 from ..console import say, say_files
 from ..errors import ParameterError
+from ..options import BackendOption
 from .options import (
     OUTPUT,
-    BackendOption,
     CopiesOption,
     DataOption,
     DeviceOption,

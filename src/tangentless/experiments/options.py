@@ -15,7 +15,6 @@ TrialsOption = Annotated[int, typer.Option(min=1, help="Random draws of each siz
 TrainOption = Annotated[int | None, typer.Option(min=2, help="Training images, drawn by --seed; all by default.")]
 TestOption = Annotated[int | None, typer.Option(min=1, help="Test images, the first ones; all by default.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of random draws.")]
-BackendOption = Annotated[str, typer.Option(help="What computes kernels: auto, cpu, cuda or reference.")]
 DataOption = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="The data sets; $TANGENTLESS_DATA or a download by default.")
 ]

@@ -13,7 +13,7 @@ from ..answers import Answer, answers_json, print_json, sharing
 from ..errors import ParameterError
 from ..expression import kernel_of_text
 from ..files import load_array
-from ..options import SymmetryOption, symmetry_text
+from ..options import BackendOption, JobsOption, KernelArgument, PrecisionOption, SymmetryOption, symmetrized
 from . import run as stores
 from .matrix import GramMatrix
 
@@ -26,7 +26,7 @@ StorageOption = Annotated[
 
 
 def _computing(
-    jobs: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
+    jobs: JobsOption = None,
     memory: Annotated[
         str | None, typer.Option(help="What a process may hold, such as 4GB; a quarter by default.")
     ] = None,
@@ -48,9 +48,7 @@ def _computing(
 @app.command()
 @sharing(_computing)
 def run(
-    architecture: Annotated[
-        str, typer.Argument(help="A name such as myrtle10-gaussian, layers in quotes, or a kernel such as 'NTK(3)'.")
-    ],
+    architecture: KernelArgument,
     data: Annotated[str, typer.Argument(help="Images: a .npy file, or FILE.npz:NAME.")],
     store: StoreArgument,
     others: Annotated[str | None, typer.Option(help="A second set of images, for k(X, Z).")] = None,
@@ -60,15 +58,13 @@ def run(
     extend: Annotated[
         bool, typer.Option(help="Allow more rows than the store has: compute only the new ones.")
     ] = False,
-    backend: Annotated[str, typer.Option(help="auto, cpu, cuda or reference.")] = "auto",
-    precision: Annotated[str, typer.Option(help="float32 or float64, up to the last pool.")] = "float32",
+    backend: BackendOption = "auto",
+    precision: PrecisionOption = "float32",
     tile: Annotated[int | None, typer.Option(help="Rows of a tile; chosen from the work by default.")] = None,
     **how: Any,
 ) -> None:
     """Compute a kernel matrix into a store, or continue one that was interrupted."""
-    base = kernel_of_text(architecture)
-    symmetry = symmetry_text(symmetry, mirrored)
-    k = base.symmetrized(symmetry) if symmetry else base
+    k = symmetrized(kernel_of_text(architecture), symmetry, mirrored)
     how |= {"preprocessing": preprocessing, "extend": extend, "tile": tile}
     how |= {"backend": backend, "precision": precision}
     _print_done(stores.gram(k, _load(data), _load(others), store=store, **how), how)
