@@ -149,7 +149,7 @@ def test_a_run_whose_time_is_up_goes_on_where_it_was(digits, tmp_path):
         ({"batch": 2}, ParameterError, "a batch of 2 cannot hold 3 classes"),
         ({"batch": 5, "learn_labels": True}, ParameterError, "labels of 3 images takes a batch of at least 6"),
         ({"images": 30, "learn_labels": True}, ParameterError, "takes 60 training images, not 40"),
-        ({"steps": 0}, ParameterError, "steps must be a whole number of at least 1"),
+        ({"steps": 0}, ParameterError, "steps must be a whole number from 1"),
         ({"rate": 0.0}, ParameterError, "rate must be a finite number above 0"),
         ({"rate": "much"}, ParameterError, "rate must be a finite number above 0"),
         ({"start": "nothing"}, ParameterError, "'images' or 'noise'"),

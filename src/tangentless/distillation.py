@@ -34,8 +34,7 @@ from .files import checksum_of, load_archive, save_archive
 from .inputs import check_images, check_switch, to_host, to_numpy
 from .kernel import AnyKernel, Kernel, kernel_of
 from .labels import check_labelled, in_turns, read_classes
-from .layers import is_real, is_whole
-from .preprocessing.parameters import to_json
+from .preprocessing.parameters import check_above, check_whole
 from .solve import fit_scale
 from .symmetries import MIRROR
 
@@ -66,20 +65,16 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        # Numbers of NumPy become Python's, which checkpoints can hold.
         for name, least in (("images", 1), ("steps", 1), ("batch", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if not is_whole(value) or value < least:
-                raise ParameterError(f"{name} must be a whole number of at least {least}, not {value!r}")
+            object.__setattr__(self, name, check_whole(name, getattr(self, name), least))
         for name in ("rate", "ridge"):
-            value = getattr(self, name)
-            if not is_real(value) or not 0 < value < math.inf:
-                raise ParameterError(f"{name} must be a finite number above 0, not {value!r}")
+            object.__setattr__(self, name, check_above(name, getattr(self, name)))
         for name in ("learn_labels", "flips"):
             check_switch(name, getattr(self, name))
+            object.__setattr__(self, name, bool(getattr(self, name)))
         if self.start not in ("images", "noise"):
             raise ParameterError(f"distillation starts from 'images' or 'noise', not {self.start!r}")
-        for one in fields(self):
-            object.__setattr__(self, one.name, to_json(getattr(self, one.name)))  # numbers of NumPy, for checkpoints
 
     @classmethod
     def of(cls, **settings: Any) -> Settings:
