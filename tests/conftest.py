@@ -65,6 +65,25 @@ def fake_cupy(monkeypatch):
     return install(monkeypatch)
 
 
+@pytest.fixture
+def backend(monkeypatch):
+    """The cuda backend on a GPU that is emulated: its kernels run on the host."""
+    from cuda_host.machine import emulate
+    from tangentless.backends.cuda import CudaBackend
+
+    emulate(monkeypatch)
+    return CudaBackend()
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A complete store, of the matrix of 39 rows."""
+    from crash.stores import make
+
+    make(tmp_path / "k.zarr", 39)
+    return tmp_path / "k.zarr"
+
+
 @pytest.fixture(scope="module")
 def browser():
     """Headless Chromium for one test module: while Playwright runs, no other test can start an event loop."""

@@ -14,7 +14,6 @@ from tangentless.backends.cpu.plan import Fused, fuse
 from tangentless.backends.segments import chain, cut
 from tangentless.classical import ConvolutionalNTK
 
-MYRTLE_LIKE = "conv3 relu conv3 relu pool2 conv3 relu globalpool normalize relu"
 RESNET = (
     "conv3 residual(relu conv3 relu conv3) relu sum(conv3(stride=2) relu conv3 | conv1(stride=2)) "
     "residual(relu conv3) relu globalpool normalize relu"

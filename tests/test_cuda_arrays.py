@@ -6,19 +6,13 @@ import numpy as np
 import pytest
 
 from cuda_host.arrays import DeviceArray
-from cuda_host.machine import COMPILER, HostMachine, emulate
+from cuda_host.machine import COMPILER, HostMachine
 from tangentless.backends.cuda import CudaBackend
 from tangentless.kernel import kernel
 from tangentless.tiles import fill
 from test_cuda_emulated import make_images
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")
-
-
-@pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
-    emulate(monkeypatch)
-    return CudaBackend()
 
 
 @pytest.mark.parametrize("text", ["conv3 relu pool2 conv3 gaussian globalpool normalize relu", "conv5 relu globalpool"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cuda_host.machine import COMPILER, emulate
+from cuda_host.machine import COMPILER
 from nonlinearities import Step
 from tangentless.architecture import Architecture
 from tangentless.backends.cuda import CudaBackend
@@ -15,12 +15,6 @@ from tangentless.layers import Conv, GlobalPool, Normalize, ReLU
 from test_cuda_emulated import make_images, reference_matrix
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to build the kernels for the host")
-
-
-@pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
-    emulate(monkeypatch)
-    return CudaBackend()
 
 
 class Kink(Step):

@@ -7,7 +7,7 @@ import pytest
 
 import tangentless as tl
 from cuda_host.arrays import DeviceArray
-from cuda_host.machine import COMPILER, HostMachine, emulate
+from cuda_host.machine import COMPILER, HostMachine
 from tangentless.backends import ARITHMETIC
 from tangentless.backends.cuda import CudaBackend
 from tangentless.classical import NNGP, NTK, ArcCosine, Gaussian, Linear, Polynomial, gpu
@@ -27,12 +27,6 @@ KERNELS = [
     NNGP(4),
     *(NTK(depth, fixed) for depth, fixed in ((1, 0), (2, 0), (3, 0), (4, 1), (5, 4))),
 ]
-
-
-@pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
-    emulate(monkeypatch)
-    return CudaBackend()
 
 
 def hostile_rows(features: int, scale: float = 1.0) -> np.ndarray:

@@ -20,12 +20,6 @@ from tangentless.gram import lock, open_gram, repair, status
 from tangentless.gram.files import LocalFiles, find_files
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    make(tmp_path / "k.zarr", 39)
-    return tmp_path / "k.zarr"
-
-
 def test_a_second_writer_is_refused_while_the_first_is_at_work(store: Path) -> None:
     files = find_files(store)
     with lock.hold(files):

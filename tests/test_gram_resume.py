@@ -21,12 +21,6 @@ from tangentless.gram.files import LocalFiles
 from tangentless.gram.manifest import Manifest, differences, read_manifest
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    make(tmp_path / "k.zarr", 39)
-    return tmp_path / "k.zarr"
-
-
 def test_a_second_run_computes_nothing(store: Path) -> None:
     before = finished_tiles(store)
     make(store, 39)

@@ -53,12 +53,6 @@ KEYS: list[Any] = [
 ]
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    make(tmp_path / "k.zarr", 39)
-    return tmp_path / "k.zarr"
-
-
 @pytest.mark.parametrize("key", KEYS, ids=str)
 def test_every_key_reads_what_it_reads_from_an_array(store: Path, key: Any) -> None:
     found, wanted = open_gram(store)[key], expected(39)[key]
