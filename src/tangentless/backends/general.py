@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -354,6 +354,24 @@ def window_taps(node: WindowNode | PoolNode, pairs: Sequence[Pair], source: dict
     steps = [(a, b) for a in sizes for b in sizes] if isinstance(node, PoolNode) else [(a, a) for a in sizes]
     reads = [[(windows.positions(k)[a], windows.positions(n)[b]) for k, n in pairs] for a, b in steps]
     return np.array([[source.get(read, -1) for read in some] for some in reads], dtype=np.intp)
+
+
+def readers_of(taps: Iterable[Any], count: int, none: int) -> NDArray[np.intp]:
+    """For each of `count` places, its readers in order, then `none`: (depth, count).
+
+    `taps` (taps, readers) has the places that each reader reads; those outside [0, count) are not there.
+
+    >>> readers_of(np.array([[0, 1], [1, -1]]), 3, -1)
+    array([[ 0,  1, -1],
+           [-1,  0, -1]])
+    """
+    lists: list[list[int]] = [[] for _ in range(count)]
+    for tap in taps:
+        for reader, read in enumerate(tap):
+            if 0 <= read < count:
+                lists[read].append(reader)
+    depth = max(1, *map(len, lists))
+    return np.array([some + [none] * (depth - len(some)) for some in lists], dtype=np.intp).T.copy()
 
 
 def take_columns(values: Any, columns: Any) -> Any:

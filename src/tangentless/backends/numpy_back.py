@@ -15,7 +15,7 @@ from ..graph import EmbedNode, Graph, InputNode, PoolNode, WindowNode
 from ..layers import Windows
 from ..pullback import add_all, node_slopes, pull_node, spread
 from .backward import Back, Place
-from .general import NumpyRun, each, own_columns, pooled_rows, rows_at, tables_of
+from .general import NumpyRun, each, own_columns, pooled_rows, readers_of, rows_at, tables_of
 
 
 class NumpyBack(NumpyRun, Back):
@@ -109,7 +109,7 @@ class NumpyBack(NumpyRun, Back):
 class _Reverse:
     """A node's table of `general`, transposed."""
 
-    readers: tuple[tuple[NDArray[np.intp], ...], ...]  # for each source: index arrays as of `_transposed`
+    readers: tuple[tuple[NDArray[np.intp], ...], ...]  # for each source: index arrays, whose gathers add up cotangents
     places: NDArray[np.intp]  # (W, W): the index of every pair of columns in the node's list
 
     def columns(self, cotangent: Any, source: int) -> Any:
@@ -138,22 +138,8 @@ def _reverse(graph: Graph) -> tuple[_Reverse, ...]:
             reads = [beside[:-1]] if beside is not None else list(table.taps) or [np.arange(count)]
             if isinstance(node, WindowNode | PoolNode) and count == 1:
                 reads = [table.taps[0][[k]] for k in range(len(table.taps[0]))]
-            readers.append(_transposed(reads, len(tables[source].left), count))
+            # The source's zero column, like pairs with fewer readers than others, gathers the node's zero column.
+            gathered = readers_of(reads, len(tables[source].left), count)
+            readers.append(tuple(np.pad(gathered, ((0, 0), (0, 1)), constant_values=count)))
         found.append(_Reverse(tuple(readers), places))
     return tuple(found)
-
-
-def _transposed(reads: Sequence[Any], length: int, void: int) -> tuple[NDArray[np.intp], ...]:
-    """Index arrays, whose gathers add up cotangents: array r holds the r-th reader of each of a source's pairs.
-
-    `reads` has, for every tap, the source's pairs that the node's pairs read; the source has `length` pairs. Pairs with
-    fewer readers, and the source's zero column, gather the node's zero column, `void`.
-    """
-    lists: list[list[int]] = [[] for _ in range(length + 1)]
-    for tap in reads:
-        for reader, read in enumerate(tap):
-            if read < length:
-                lists[read].append(reader)
-    depth = max(1, *map(len, lists))
-    table = np.array([some + [void] * (depth - len(some)) for some in lists], dtype=np.intp)
-    return tuple(np.ascontiguousarray(column) for column in table.T)

@@ -21,7 +21,7 @@ from ...graph import EmbedNode, Graph, PoolNode, SumNode, WeightsNode, WindowNod
 from ...layers import Nonlinearity, Normalize
 from ...pullback import Key, add_all
 from ..backward import Back, Place
-from ..general import each, node_pairs, own_columns, places, pool_rows, window_taps
+from ..general import each, node_pairs, own_columns, places, pool_rows, readers_of, window_taps
 from .compile import source as device_source
 from .duals import curve_lines, dual_lines, real, slope_lines
 from .fused import Machine
@@ -152,7 +152,7 @@ class _PullWriter(NodeWriter):
         self, g: str, source: int, factor: int, rows: tuple[int, int, int, int], taps: NDArray[Any], scale: float = 1.0
     ) -> None:
         number, count = len(self.uses), len(self.kept[source].pairs)
-        self.uses.append(Use(source, factor, rows, readers_of(taps, count)))
+        self.uses.append(Use(source, factor, rows, readers_of(taps, count, -1).astype(np.int32)))
         self.outputs["use"] += [f"real* dk{number}", f"real* dt{number}"]
         self.lines += [
             f"dk{number}[i] = {real(scale)} * {g}.k;",
@@ -164,24 +164,6 @@ class _PullWriter(NodeWriter):
         self.parameters.append(key)
         self.outputs["slope"].append(f"real* {output}")
         self.lines.append(f"if ({output}) {output}[i] = {slope};")
-
-
-def readers_of(taps: NDArray[Any], count: int) -> NDArray[np.int32]:
-    """For each of `count` places, its readers in order, then -1: (depth, count).
-
-    `taps` (taps, readers) has the places that each reader reads, -1 for none.
-
-    >>> readers_of(np.array([[0, 1], [1, -1]]), 3)
-    array([[ 0,  1, -1],
-           [-1,  0, -1]], dtype=int32)
-    """
-    lists: list[list[int]] = [[] for _ in range(count)]
-    for tap in taps:
-        for reader, read in enumerate(tap):
-            if read >= 0:
-                lists[read].append(reader)
-    depth = max(1, *map(len, lists))
-    return np.array([some + [-1] * (depth - len(some)) for some in lists], dtype=np.int32).T.copy()
 
 
 def positions_of(graph: Graph, place: int, side: int) -> NDArray[np.int32]:
@@ -205,7 +187,8 @@ class BackKernels(NodeKernels):
         self.readers = {place: [machine.upload(use.readers) for use in pull.uses] for place, pull in self.pulls.items()}
         for place in self.taps:
             (source,) = graph.nodes[place].sources
-            self.readers[place] = [machine.upload(readers_of(pool_taps(graph, place), len(self.kept[source].pairs)))]
+            readers = readers_of(pool_taps(graph, place), len(self.kept[source].pairs), -1)
+            self.readers[place] = [machine.upload(readers.astype(np.int32))]
         listed = [0, *self.pulls]
         self.positions = {(p, side): machine.upload(positions_of(graph, p, side)) for p in listed for side in range(2)}
         self.all_columns = {p: machine.upload(np.arange(len(self.kept[p].pairs), dtype=np.int32)) for p in self.pulls}
