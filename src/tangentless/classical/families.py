@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, ParameterError
-from ..inputs import check_images, check_pair, to_numpy
+from ..gradients import take_pair
+from ..inputs import check_images, to_numpy
 from ..layers import is_whole
 from ..tiles import complete, tile_spans
 from .rows import Vectors, read_rows, to_distances, to_gaps
@@ -102,13 +103,9 @@ def _as_list(values: Any, name: str) -> list[Any]:
 
 def _read(X: Any, Z: Any, *, unit: bool) -> tuple[Vectors, Vectors]:
     """Both sides, checked; without Z the same object twice."""
-    points = check_images(to_numpy(X)[0], "X")
+    points, others, *_ = take_pair(X, Z, on_gpu=False)
     left = _vectors(points, unit)
-    if Z is None:
-        return left, left
-    others = check_images(to_numpy(Z)[0], "Z")
-    check_pair(points, others)
-    return left, _vectors(others, unit)
+    return left, left if others is None else _vectors(others, unit)
 
 
 def _vectors(points: NDArray[Any], unit: bool) -> Vectors:

@@ -20,7 +20,7 @@ from ..classical.vectors import VectorKernel
 from ..devices import Device
 from ..errors import ParameterError, StoreAccessError, StoreDamagedError, StoreMismatchError, StoreWriteError
 from ..expression import read_kernel
-from ..inputs import check_images, check_pair, to_numpy
+from ..gradients import take_pair
 from ..kernel import AnyKernel, Kernel, kernel_of
 from ..layers import is_whole
 from .compute import Job, Local, ReadPanel, choose_tile, find_engine, fingerprint, parse_memory, plan_memory
@@ -393,11 +393,8 @@ def _write_inputs(files: Files, manifest: Manifest, images: Images) -> Store:
 
 def _load_images(X: Any, Z: Any) -> Images:
     """X and Z as checked NumPy arrays, by the names "x" and "z"."""
-    images = {"x": check_images(to_numpy(X)[0], "X")}
-    if Z is not None:
-        images["z"] = check_images(to_numpy(Z)[0], "Z")
-        check_pair(images["x"], images["z"])
-    return images
+    x, z, *_ = take_pair(X, Z, on_gpu=False)
+    return {"x": x} if z is None else {"x": x, "z": z}
 
 
 def _load_same_images(manifest: Manifest, X: Any, Z: Any) -> Images:
