@@ -68,7 +68,7 @@ def test_record_says_what_ran_where_and_on_what(tmp_path):
 
 
 def test_record_of_pieces_from_elsewhere_speaks_of_that_machine(tmp_path):
-    elsewhere = Run("squares", tmp_path, configuration={}, data={}, machine="a GPU")
+    elsewhere = Run("squares", tmp_path, configuration={}, data={}, machine=lambda: "a GPU")
     elsewhere.piece({"number": 2}, lambda: 4)
     here = Run("squares", tmp_path, configuration={}, data={}, machine=lambda: pytest.fail("nothing is computed here"))
     here.piece({"number": 2}, lambda: pytest.fail("it is there"))

@@ -26,7 +26,7 @@ from ..timing import command, describe_machine, environment, format_seconds, tim
 FORMAT = 1
 
 Row = Mapping[str, Any]
-Machine = str | Callable[[], str]
+Machine = Callable[[], str]  # returns the name of the machine in words
 Table = tuple[str, Sequence[str], Iterable[Sequence[str]]]  # title, columns, rows
 
 
@@ -100,8 +100,8 @@ class Run:
     """One run of an experiment, in a folder.
 
     `data` are the hashes of the data sets used, by name. `configuration` holds the user's settings. It goes into the
-    record only: the key of a piece is made of the arguments of `piece` and of `data`. `machine` names the machine in
-    words, or is a function that returns this name, called when something is computed.
+    record only: the key of a piece is made of the arguments of `piece` and of `data`. `machine` returns the name of the
+    machine in words, and is called when something is computed.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -144,8 +144,7 @@ class Run:
         piece = _read_piece(path, key)
         if piece is None:
             value, seconds = timed(compute)
-            where = self.machine if machine is None else machine
-            piece = Piece(value, seconds, where() if callable(where) else where, today(), environment())
+            piece = Piece(value, seconds, (machine or self.machine)(), today(), environment())
             write_json(path, {**key, **asdict(piece)})
             piece = _read_piece(path, key) or piece  # exactly what a later run will read
         if path not in self._counted:  # rows may share a piece, such as the base they are compared with: count it once
