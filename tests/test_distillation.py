@@ -142,8 +142,8 @@ def test_a_run_whose_time_is_up_goes_on_where_it_was(digits, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"seconds": 0.0}, ParameterError, "seconds must be above 0"),
-        ({"seconds": "5"}, ParameterError, "seconds must be above 0, not '5'"),
+        ({"seconds": 0.0}, ParameterError, "seconds must be a finite number above 0"),
+        ({"seconds": "5"}, ParameterError, "seconds must be a finite number above 0, not '5'"),
         ({"images": 41}, ParameterError, "41 images cannot be distilled from 40"),
         ({"images": 2}, ParameterError, "3 classes need at least as many images"),
         ({"batch": 2}, ParameterError, "a batch of 2 cannot hold 3 classes"),

@@ -141,8 +141,8 @@ def distill(
     ((3, 8, 8, 1), True)
     """
     chosen, begun = Settings.of(images=images, **settings), time.monotonic()
-    if seconds is not None and not (is_real(seconds) and seconds > 0):
-        raise ParameterError(f"seconds must be above 0, not {seconds!r}; leave them out to take all steps")
+    if seconds is not None:
+        check_above("seconds", seconds)
     pixels, labels = to_numpy(X)[0], np.asarray(to_numpy(y)[0])
     check_images(pixels, "X")
     if labels.shape != (len(pixels),):
