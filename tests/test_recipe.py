@@ -11,7 +11,7 @@ from tangentless import kernel
 from tangentless.architecture import RECIPE_NAMES
 from tangentless.errors import InputError, ParameterError
 from tangentless.experiments import recipe as recipes
-from tangentless.experiments.law import PowerLaw
+from tangentless.experiments.law import PowerLaw, describe_laws
 from tangentless.experiments.recipe import INGREDIENTS as ALL
 from tangentless.experiments.recipe import Ingredient, with_head
 from tangentless.experiments.records import read_record
@@ -155,6 +155,14 @@ def test_the_command_line_sets_the_ridge_and_the_patches_of_a_recipe(tmp_path, r
 def test_a_law_is_not_fitted_to_predictions_that_are_all_right_or_all_wrong(errors):
     with pytest.raises(InputError, match="above 0 and below 1"):
         PowerLaw.fit([10, 20, 40], errors, [100, 100, 100])
+
+
+def test_a_curve_that_does_not_fall_has_no_size_to_come():
+    row = {"method": "m", "rows": 100, "machine": "here", "flips": False, "pairs": 9, "spent": {"kernel": 1.0}}
+    rows = [row | {"train": n, "accuracy": 0.5, "leave-one-out accuracy": 1 - 50 / n} for n in (2000, 4000, 8000)]
+    words = describe_laws(rows)
+    assert "by 100 test images: the error does not fall" in words
+    assert words.count("would be passed at") == 1
 
 
 def test_a_law_is_recovered_with_its_uncertainty():

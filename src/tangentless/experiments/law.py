@@ -83,6 +83,9 @@ def describe_laws(rows: Sequence[Any], goal: float = 0.912) -> str:
     ]
     for name, (errors, counts) in laws.items():
         law = PowerLaw.fit(sizes, errors, counts)
+        if law.slope <= 1.96 * math.sqrt(law.covariance[1, 1]):
+            words.append(f"- by {name}: the error does not fall by more than chance explains: nothing follows from it.")
+            continue
         reach = [law.size(1 - goal), *law.size_interval(1 - goal)]
         hours = [size**2 / 2 * (2 if last["flips"] else 1) / rate / 3600 for size in reach]
         images, low, high = (f"{round(size, -3):,.0f}" for size in reach)

@@ -37,7 +37,7 @@ class Augmentation:
     randaugment
         Apply this first; images must then be bytes.
     seed
-        A whole number from 0.
+        A whole number from 0. It replaces that of `randaugment` too.
     view
         A view that every second member of an ensemble sees instead of the images, in training and in prediction:
         "gray", "edges" or "edges(full)" (see `Kernel.seen`).
