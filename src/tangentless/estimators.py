@@ -26,12 +26,11 @@ from sklearn.utils.class_weight import compute_sample_weight
 
 from .backends import AnyDevice, Precision
 from .errors import InputError, ParameterError
-from .fitting import whole_or_not
 from .inputs import to_host
 from .kernel import AnyKernel
 from .labels import LabelledEstimator, NumberEstimator
 from .preprocessing import Augmentation
-from .preprocessing.rows import input_errors
+from .preprocessing.rows import input_errors, whole_or_not
 from .regression import KernelRidge
 from .solve import Separators, fit_scale, is_number, probabilities, scaled_price
 from .solve.matrices import check_kernel

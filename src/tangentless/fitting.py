@@ -21,7 +21,6 @@ from .inputs import check_switch, put_beside, to_host, without_tensor
 from .kernel import AnyKernel as AnyKernel
 from .kernel import Kernel, kernel_of
 from .preprocessing.rows import input_errors, read_rows
-from .preprocessing.rows import whole_or_not as whole_or_not
 from .progress import progress_bar
 from .symmetries import MIRROR
 from .tiles import Progress

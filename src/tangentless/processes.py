@@ -29,9 +29,10 @@ from .backends import AnyDevice, Precision
 from .choosing import BLOCK, choose_images
 from .devices import Device
 from .errors import InputError, NotPositiveDefinite, ParameterError
-from .fitting import AnyKernel, KernelEstimator, part_of, whole_or_not
+from .fitting import AnyKernel, KernelEstimator, part_of
 from .inputs import put_beside, to_host
 from .labels import LabelledEstimator, NumberEstimator
+from .preprocessing.rows import whole_or_not
 from .solve import check_targets, factorise, is_number
 from .solve.dirichlet import ClassFactors, expected_softmax, pick
 from .solve.factor import Factor
