@@ -281,14 +281,14 @@ def _read_kernel(header: Header, arrays: Arrays, shape: tuple[int, ...]) -> Kern
     own = _own_layers(kernel)
     if header.get("own_layers", own) != own:
         raise InputError(
-            f"a layer of your own computes something else now ({own[2:]}) than when the model was saved "
-            f"({str(header['own_layers'])[2:]}); load it with the class as it was, or fit again"
+            f"a layer of your own computes something else now ({own}) than when the model was saved "
+            f"({header['own_layers']}); load it with the class as it was, or fit again"
         )
     return kernel
 
 
 def _own_layers(kernel: Kernel) -> str:
-    return "".join(own_layers(leaf.drawn or ()) for leaf in kernel.leaves())
+    return "; ".join(text for leaf in kernel.leaves() for text in own_layers(leaf.drawn or ()))
 
 
 def _parse_kernel(text: str, makers: Makers) -> Kernel:

@@ -59,7 +59,7 @@ class CompositionalKernel(Elementary):
 
     @property
     def definition(self) -> str:
-        return f"{self.architecture}{own_layers(self.architecture)}"
+        return "; ".join([str(self.architecture), *own_layers(self.architecture)])
 
     def elements(self, shape: tuple[int, ...]) -> int:
         return self.graph(shape).elements

@@ -270,6 +270,11 @@ def is_real(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
+def is_own(layer: Layer) -> bool:
+    """Whether a layer is of the user's own, and not the package's."""
+    return type(layer).__module__.partition(".")[0] != __name__.partition(".")[0]
+
+
 def _check_windows(layer: Windowed, found: object, length: int) -> Windows:
     """What a layer, maybe a user's, returned from `windows`; an `ArchitectureError` if it cannot be used."""
     valid = isinstance(found, Windows) and all(is_whole(getattr(found, field.name)) for field in fields(found))
@@ -285,11 +290,10 @@ def _check_windows(layer: Windowed, found: object, length: int) -> Windows:
 def _hermite_series(layer: Nonlinearity) -> tuple[float, ...]:
     series, rest = hermite_series(layer.activation)
     if rest > 1e-12:
-        ours = type(layer).__module__.startswith(__name__.partition(".")[0])
         raise ArchitectureError(
             f"the dual of {layer} cannot be computed from its activation alone: {rest:.1g} of its mean square is "
             "beyond what quadrature reaches, as for activations with a kink or a jump; "
-            + ("use a smaller scale" if ours else "define its method dual")
+            + ("define its method dual" if is_own(layer) else "use a smaller scale")
         )
     return series
 

@@ -11,7 +11,7 @@ from typing import TypeVar, get_type_hints
 import numpy as np
 
 from ..errors import ParameterError
-from .base import Average, Layer, Nonlinearity, Stack, Windowed
+from .base import Average, Layer, Nonlinearity, Stack, Windowed, is_own
 from .branches import walk
 from .nonlinearities import GELU, Abs, Cos, Erf, Gaussian, LeakyReLU, Normalize, Polynomial, ReLU, Sin, Step, Tanh
 from .windows import Conv, GlobalPool, HalfPool, Patch, Pool
@@ -69,14 +69,13 @@ for _layer in (*_WINDOWS, *_NONLINEARITIES):
 LAYERS[Normalize.name] = Normalize
 
 
-def own_layers(layers: Iterable[Layer]) -> str:
-    """A text for the user's own layers among these that changes if their dual or their windows do; empty without any.
+def own_layers(layers: Iterable[Layer]) -> list[str]:
+    """A text for each of the user's own layers among these, which changes if its dual or its windows do.
 
     Texts of architectures hold only the names of layers, and a class of that name may have been edited since.
     """
-    package = __name__.partition(".")[0]
-    own = [one for one in dict.fromkeys(walk(tuple(layers))) if type(one).__module__.partition(".")[0] != package]
-    return "".join(f"; {layer} is {_digest(layer)}" for layer in own)
+    own = filter(is_own, dict.fromkeys(walk(tuple(layers))))
+    return [f"{layer} is {_digest(layer)}" for layer in own]
 
 
 def _digest(layer: Layer) -> str:
