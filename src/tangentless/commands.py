@@ -114,10 +114,11 @@ def fit(
     device = device_of(backend, precision, jobs)
     if zca and patch is not None:
         raise ParameterError("--zca whitens whole images and --patch parts of them; give one of the two")
-    if y is None and not Path(x).is_dir():
+    from_folder = Path(x).is_dir()
+    if y is None and not from_folder:
         raise ParameterError(_missing_labels(architecture, x))
     kernel = None if architecture in RECIPES else kernel_of_text(architecture)  # before anything large is read
-    if Path(x).is_dir():
+    if from_folder:
         if y is not None or regression:
             raise ParameterError(
                 f"{x} is a folder, and the folders in it name the classes: leave out Y and --regression"
@@ -143,7 +144,7 @@ def fit(
         try:
             _, taken = timed(lambda: model.fit(images, targets))
         except ArchitectureError as error:
-            hint = f"; or choose another --size than {size or 32}" if Path(x).is_dir() else ""
+            hint = f"; or choose another --size than {size or 32}" if from_folder else ""
             raise ArchitectureError(f"{error}{hint}") from error
     save_model(output, model, force=force)
     found = f", ridge {estimator.ridge_:.1g}" if ridge == "loo" else ""

@@ -279,13 +279,15 @@ class KernelRidge(KernelEstimator):
             raise ParameterError("a precomputed matrix has no pixels to take gradients by; fit the model to images")
         rows = self._read(X).astype(np.float64)
         device, total = self._fitted_device(), np.zeros_like(rows)
-        weights = np.asarray(weights)
-        for coefficients, known, kernel, transform in self._terms(rows):
-            if weights.shape != (shape := (len(rows), *coefficients.shape[1:])):
-                raise InputError(f"weights has shape {weights.shape}, but values have shape {shape}; give one for each")
+        weights, terms = np.asarray(weights), list(self._terms(rows))
+        shape = (len(rows), *terms[0][0].shape[1:])
+        if weights.shape != shape:
+            raise InputError(f"weights has shape {weights.shape}, but values have shape {shape}; give one for each")
+        weights = weights.reshape(len(rows), math.prod(shape[1:]))
+        for coefficients, known, kernel, transform in terms:
             copies = transform(rows)
             for part in spans(len(rows), max(1, ENTRIES_AT_ONCE // len(coefficients))):
-                by = weights[part].reshape(-1, math.prod(shape[1:])) @ coefficients.reshape(len(coefficients), -1).T
+                by = weights[part] @ coefficients.reshape(len(coefficients), -1).T
                 found = kernel.vjp(copies[part], known, by, wrt="X", backend=device)[0]
                 total[part] += transform.back(found)
         return total

@@ -102,8 +102,8 @@ def prepare(
 
     `fitted` returns the preprocessing, fitted to all training images.
     """
-    transform = fitted()
     check_test(dataset, test)
+    transform = fitted()
     split, held_out = dataset.train.take(balanced(dataset.train.labels, train, seed)), dataset.test.take(slice(test))
     return Prepared(
         (transform(split.images), split.labels), (transform(held_out.images), held_out.labels), len(dataset.classes)
