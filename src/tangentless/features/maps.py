@@ -64,13 +64,13 @@ def draw_patches(
     return rows
 
 
-def box_cells(side: int, cells: int, overlap: float = 0.0) -> Array:
+def box_cells(side: int, cells: int, overlap: float) -> Array:
     """Means over windows of equal size that cover a line, (cells, side).
 
     Neighbouring windows have the share `overlap` of their places in common, up to rounding, and start at least one
     place apart.
 
-    >>> box_cells(5, 2).round(2)
+    >>> box_cells(5, 2, overlap=0.0).round(2)
     array([[0.33, 0.33, 0.33, 0.  , 0.  ],
            [0.  , 0.  , 0.33, 0.33, 0.33]])
     """
